@@ -1,0 +1,164 @@
+//! The blocks' storage: fixed slots that are reused, linked to their neighbours in address order.
+//!
+//! Guarantees: a slot's number stays valid until it is vacated; no memory is asked for while a
+//! vacated slot is left. Refuses nothing: it does not know what a consistent layout is.
+
+use memctl_model::{BlockState, BlockUse, SegmentKind, StackId};
+
+/// A slot's number.
+pub(super) type Slot = u32;
+/// No slot.
+pub(super) const NIL: Slot = u32::MAX;
+
+/// Whether and how a slot's block is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Use {
+    /// Free, and part of a segment.
+    Free,
+    /// Handed out.
+    Allocated,
+    /// Given back, waiting for another stream.
+    Pending,
+    /// The slot holds no block.
+    Vacant,
+}
+
+impl Use {
+    pub(super) fn is_live(self) -> bool {
+        matches!(self, Self::Allocated | Self::Pending)
+    }
+}
+
+/// One block. Aligned so that looking at one touches one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Block {
+    pub addr: u64,
+    pub size: u64,
+    pub requested: u64,
+    pub birth_step: u64,
+    /// Neighbour below in the same segment.
+    pub prev: Slot,
+    /// Neighbour above in the same segment; for a vacant slot the next vacant one.
+    pub next: Slot,
+    pub stack: StackId,
+    pub birth_epoch: u32,
+    pub usage: Use,
+    pub kind: SegmentKind,
+    pub expandable: bool,
+    /// Outside every known segment.
+    pub loose: bool,
+}
+
+impl Block {
+    /// A free block without neighbours.
+    pub(super) fn free(addr: u64, size: u64, kind: SegmentKind, expandable: bool) -> Self {
+        Self {
+            addr,
+            size,
+            requested: 0,
+            birth_step: 0,
+            prev: NIL,
+            next: NIL,
+            stack: StackId::NONE,
+            birth_epoch: 0,
+            usage: Use::Free,
+            kind,
+            expandable,
+            loose: false,
+        }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+
+    /// What this block adds to `inactive_split_bytes`: a free block of a segment that is not wholly
+    /// free. PyTorch leaves expandable segments out, because their free pages can be unmapped.
+    #[inline]
+    pub(super) fn inactive_split_bytes(&self) -> u64 {
+        if self.usage == Use::Free && !self.expandable && (self.prev != NIL || self.next != NIL) {
+            self.size
+        } else {
+            0
+        }
+    }
+
+    /// The block as a keyframe holds it.
+    pub(super) fn state(&self) -> BlockState {
+        let usage = match self.usage {
+            Use::Free | Use::Vacant => BlockUse::Inactive,
+            Use::Allocated => BlockUse::Allocated,
+            Use::Pending => BlockUse::PendingFree,
+        };
+        BlockState {
+            addr: self.addr,
+            size: self.size,
+            requested: self.requested,
+            usage,
+            stack: self.stack,
+            birth_epoch: self.birth_epoch,
+            birth_step: self.birth_step,
+        }
+    }
+}
+
+/// All slots.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slab {
+    slots: Vec<Block>,
+    /// First vacant slot plus one, 0 when there is none (so that `Default` is an empty slab).
+    vacant: u32,
+}
+
+impl Slab {
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.vacant = 0;
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: Slot) -> &Block {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Block {
+        &mut self.slots[slot as usize]
+    }
+
+    /// The block of a slot that may not exist any more.
+    #[inline]
+    pub(super) fn try_get(&self, slot: Slot) -> Option<&Block> {
+        self.slots.get(slot as usize)
+    }
+
+    /// All slots that hold a block, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.slots.iter().filter(|block| block.usage != Use::Vacant)
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, block: Block) -> Slot {
+        if self.vacant != 0 {
+            let slot = self.vacant - 1;
+            let place = &mut self.slots[slot as usize];
+            self.vacant = place.next.wrapping_add(1);
+            *place = block;
+            return slot;
+        }
+        self.slots.push(block);
+        // 2^32 blocks of 64 bytes would be 256 GiB: the push above fails long before this wraps.
+        (self.slots.len() - 1) as Slot
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let vacant = self.vacant;
+        let place = &mut self.slots[slot as usize];
+        place.usage = Use::Vacant;
+        place.next = vacant.wrapping_sub(1);
+        self.vacant = slot + 1;
+    }
+}

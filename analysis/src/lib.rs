@@ -1,0 +1,16 @@
+//! What memctl makes of an event stream: the allocator's state, its peaks, its sites, its holes.
+//!
+//! Guarantees: pure functions and state machines over the nouns of `memctl-model`; no I/O, no
+//! clock, no randomness; no input makes anything here panic. Byte counts mean what
+//! `torch.cuda.memory_stats()` means by them and are equal to it byte for byte.
+
+pub mod block_map;
+pub mod fragmentation;
+pub mod growth;
+pub mod initial_state;
+pub mod rules;
+pub mod timeline;
+
+pub use block_map::{Anomalies, Birth, BlockMap, FreeBlock, SegmentUse};
+pub use initial_state::{InitialState, initial_state};
+pub use rules::PlacementRules;

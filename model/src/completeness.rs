@@ -1,0 +1,35 @@
+//! How much of what happened an answer rests on.
+
+/// Events that did not arrive, by the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// The ring was full: the batcher could not keep up.
+    pub ring_full: u64,
+    /// The daemon was away for longer than the spool could hold.
+    pub spool_full: u64,
+    /// Time ran out at the end.
+    pub shutdown: u64,
+}
+
+impl Dropped {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.ring_full + self.spool_full + self.shutdown
+    }
+}
+
+/// What an answer rests on. The law: `produced = stored + dropped + in flight`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Completeness {
+    /// Nothing was dropped, nothing is missing, every session that ended has all it produced.
+    pub exact: bool,
+    /// Events in the store.
+    pub events_stored: u64,
+    /// Events that agents dropped and counted.
+    pub events_dropped: u64,
+    /// Events removed by retention.
+    pub events_expired: u64,
+    /// Items that never arrived (holes in a session's sequence).
+    pub gaps: u64,
+}

@@ -1,0 +1,34 @@
+//! The nouns of memctl: what happens in an allocator, who said so, where it stands.
+//!
+//! Guarantees: plain data, `std` only (and `thiserror` for the error enums); no wire, no
+//! database, no clock, no I/O. Every other crate points at this one; it points at none.
+//!
+//! One vocabulary: *allocated*, *active*, *reserved*, *requested* mean what PyTorch's
+//! `torch.cuda.memory_stats()` means by them, everywhere in memctl.
+
+pub mod bytes;
+pub mod completeness;
+pub mod counters;
+pub mod event;
+pub mod keyframe;
+pub mod limits;
+pub mod mark;
+pub mod rollup;
+pub mod sample;
+pub mod session;
+pub mod settings;
+pub mod site;
+pub mod stack;
+
+pub use bytes::HumanBytes;
+pub use completeness::{Completeness, Dropped};
+pub use counters::{Counters, Peaks};
+pub use event::{Action, DeviceIndex, Event, PoolId};
+pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};
+pub use mark::{Mark, MarkKind, Phase};
+pub use rollup::{Levels, Rollup};
+pub use sample::Sample;
+pub use session::{DeviceInfo, SessionEnd, SessionId, SessionInfo, SourceKind};
+pub use settings::AllocatorSettings;
+pub use site::{Boundary, SiteRow, SiteTable};
+pub use stack::{Frame, FrameId, Stack, StackId};

@@ -1,0 +1,66 @@
+//! Marks: where in the training loop the process was.
+
+/// A part of a training step or of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// Training, as opposed to evaluation.
+    Train = 1,
+    /// Evaluation or validation.
+    Eval = 2,
+    /// The forward pass.
+    Forward = 3,
+    /// The backward pass.
+    Backward = 4,
+    /// The optimizer's step.
+    Optimizer = 5,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 5] = [Self::Train, Self::Eval, Self::Forward, Self::Backward, Self::Optimizer];
+
+    /// The name users type: `train`, `eval`, `forward`, `backward`, `optimizer`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Optimizer => "optimizer",
+        }
+    }
+}
+
+/// What a mark says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MarkKind {
+    /// Epoch `n` begins.
+    EpochBegin(u32),
+    /// Epoch `n` has ended.
+    EpochEnd(u32),
+    /// Step `n` begins. Steps count through the job, not within an epoch.
+    StepBegin(u64),
+    /// Step `n` has ended.
+    StepEnd(u64),
+    /// A phase begins.
+    PhaseBegin(Phase),
+    /// A phase has ended.
+    PhaseEnd(Phase),
+    /// A region that the user or a library named begins.
+    RegionBegin(String),
+    /// A named region has ended.
+    RegionEnd(String),
+    /// Something happened once: `empty_cache`, a changed setting, a changed recording level.
+    Note(String),
+}
+
+/// A mark in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// What it says.
+    pub kind: MarkKind,
+}

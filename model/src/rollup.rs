@@ -1,0 +1,59 @@
+//! What a chunk says of itself, so that questions are answered without decoding it.
+
+use crate::event::Action;
+
+/// The three levels that a timeline shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Levels {
+    /// Allocated bytes.
+    pub allocated_bytes: u64,
+    /// Active bytes.
+    pub active_bytes: u64,
+    /// Reserved bytes.
+    pub reserved_bytes: u64,
+}
+
+/// Summary of a run of events of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Rollup {
+    /// Events by action, indexed by its number.
+    pub counts: [u64; Action::ALL.len()],
+    /// Time of the first event, ns since the Unix epoch.
+    pub first_ns: u64,
+    /// Time of the last event.
+    pub last_ns: u64,
+    /// Epoch at the first event.
+    pub first_epoch: u32,
+    /// Epoch at the last event.
+    pub last_epoch: u32,
+    /// Step at the first event.
+    pub first_step: u64,
+    /// Step at the last event.
+    pub last_step: u64,
+    /// Levels before the first event.
+    pub start: Levels,
+    /// Levels after the last event.
+    pub end: Levels,
+    /// Lowest levels in between, each on its own.
+    pub min: Levels,
+    /// Highest levels in between, each on its own.
+    pub max: Levels,
+    /// Events of this device that were dropped before the first of these since the last chunk.
+    pub dropped_before: u64,
+    /// Whether the levels are exact: no drop since the last keyframe.
+    pub exact: bool,
+}
+
+impl Rollup {
+    /// All events.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Events of one action.
+    #[must_use]
+    pub fn count(&self, action: Action) -> u64 {
+        self.counts[action as usize]
+    }
+}

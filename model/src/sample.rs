@@ -1,0 +1,40 @@
+//! Samples: what was measured from outside the event stream. What could not be measured is `None`, never 0.
+
+use crate::event::DeviceIndex;
+
+/// One measurement of one device (or of the host, where the field says so).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// The device.
+    pub device: DeviceIndex,
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// The allocator's own `allocated_bytes.all.current`.
+    pub allocated_bytes: Option<u64>,
+    /// The allocator's own `active_bytes.all.current`.
+    pub active_bytes: Option<u64>,
+    /// The allocator's own `reserved_bytes.all.current`.
+    pub reserved_bytes: Option<u64>,
+    /// The allocator's own `allocated_bytes.all.peak`.
+    pub peak_allocated_bytes: Option<u64>,
+    /// The allocator's own `reserved_bytes.all.peak`.
+    pub peak_reserved_bytes: Option<u64>,
+    /// The allocator's `num_alloc_retries`.
+    pub alloc_retries: Option<u64>,
+    /// The allocator's `num_ooms`.
+    pub ooms: Option<u64>,
+    /// Bytes in use on the device by everybody (driver).
+    pub device_used_bytes: Option<u64>,
+    /// All bytes of the device (driver).
+    pub device_total_bytes: Option<u64>,
+    /// Device memory of this process (NVML).
+    pub process_used_bytes: Option<u64>,
+    /// Device memory of other processes (NVML).
+    pub foreign_used_bytes: Option<u64>,
+    /// Device utilisation in percent (NVML).
+    pub utilisation_percent: Option<u32>,
+    /// Resident host memory of the process.
+    pub host_rss_bytes: Option<u64>,
+    /// Resident host memory of its children (DataLoader workers).
+    pub children_rss_bytes: Option<u64>,
+}

@@ -1,0 +1,94 @@
+//! Who sends: `(job, attempt, rank, session)`. A session is one attached process; it never resumes under another id.
+
+use crate::completeness::Dropped;
+use crate::event::DeviceIndex;
+use crate::settings::AllocatorSettings;
+
+/// A session: 16 random bytes, or a digest of an imported file, so that importing it twice is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub [u8; 16]);
+
+impl std::fmt::Display for SessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SessionId({self})")
+    }
+}
+
+/// Where the events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SourceKind {
+    /// A training process that is running.
+    Live = 1,
+    /// A recording.
+    Import = 2,
+}
+
+/// One device of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeviceInfo {
+    /// Index within the session.
+    pub index: DeviceIndex,
+    /// The device's UUID; `None` when unknown. Indexes are never identities.
+    pub uuid: Option<String>,
+    /// Marketing name.
+    pub name: Option<String>,
+    /// All bytes of the device.
+    pub total_bytes: Option<u64>,
+}
+
+/// Everything that is known when a session begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The session.
+    pub id: SessionId,
+    /// The job's name.
+    pub job: String,
+    /// Restart count of the job.
+    pub attempt: u32,
+    /// Rank in the job.
+    pub rank: u32,
+    /// Ranks in the job, if known.
+    pub world_size: Option<u32>,
+    /// Where the events come from.
+    pub source: SourceKind,
+    /// Host name.
+    pub host: Option<String>,
+    /// Process id.
+    pub pid: Option<u32>,
+    /// Nanoseconds since the Unix epoch at which recording began.
+    pub started_ns: u64,
+    /// Framework and version, `torch 2.11.0`.
+    pub framework: Option<String>,
+    /// The allocator's settings.
+    pub settings: AllocatorSettings,
+    /// Devices.
+    pub devices: Vec<DeviceInfo>,
+    /// Labels of the job.
+    pub labels: Vec<(String, String)>,
+    /// Resolution of event times in nanoseconds.
+    pub resolution_ns: u32,
+}
+
+/// The last word of a session. After it nothing follows.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SessionEnd {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Events that the source produced, over all devices.
+    pub produced: u64,
+    /// Events that were dropped on the way, by reason.
+    pub dropped: Dropped,
+    /// `None` when the process ended well, else what happened (`out of memory`, `killed by signal 9`).
+    pub failure: Option<String>,
+    /// Frees of blocks that were never seen allocated.
+    pub unknown_frees: u64,
+    /// Events that contradicted the block map and were put right.
+    pub contradictions: u64,
+}

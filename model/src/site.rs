@@ -1,0 +1,57 @@
+//! Site tables: live bytes by allocation site at a boundary of the training loop.
+
+use crate::counters::{Counters, Peaks};
+use crate::event::DeviceIndex;
+use crate::stack::StackId;
+
+/// Where a site table was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Boundary {
+    /// At the end of a step.
+    StepEnd = 1,
+    /// At the end of an epoch.
+    EpochEnd = 2,
+    /// At the end of the recording.
+    End = 3,
+}
+
+/// Live memory of one allocation site that was born in one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SiteRow {
+    /// Who allocated it.
+    pub stack: StackId,
+    /// Epoch in which it was allocated.
+    pub birth_epoch: u32,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Live bytes (true size).
+    pub bytes: u64,
+}
+
+/// Live memory by site, with the allocator's counters at that moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteTable {
+    /// The device.
+    pub device: DeviceIndex,
+    /// Where it was taken.
+    pub boundary: Boundary,
+    /// Epoch that ended or is under way.
+    pub epoch: u32,
+    /// Step that ended or was the last one.
+    pub step: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Number of events of this device before it.
+    pub at_event: u64,
+    /// Whether the figures are exact: no drop since the last keyframe.
+    pub exact: bool,
+    /// The counters at this moment.
+    pub counters: Counters,
+    /// Peaks since the session began.
+    pub peaks: Peaks,
+    /// Peaks since the boundary of the same kind before.
+    pub peaks_within: Peaks,
+    /// Rows sorted by (stack, birth epoch), none with zero blocks.
+    pub rows: Vec<SiteRow>,
+}

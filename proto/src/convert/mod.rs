@@ -1,0 +1,92 @@
+//! Model ⇄ wire, one file a noun.
+//!
+//! Out (`From`/`to_wire`) never fails. In (`TryFrom`/`from_wire`) believes nothing: missing parts,
+//! unknown numbers, columns of unequal length and everything over `memctl_model::limits` is a
+//! [`WireError`] that names the field.
+
+pub mod keyframe;
+pub mod marks;
+pub mod samples;
+pub mod session;
+pub mod site_tables;
+pub mod stacks;
+
+pub use stacks::{StackDictionary, StackSender};
+
+/// A message that is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A part that must be there is not.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A value outside its range.
+    #[error("{field} is {value}, which is not valid: {expected}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What it held.
+        value: String,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// Columns of one table differ in length.
+    #[error("columns of {table} differ in length: {left} and {right}")]
+    Uneven {
+        /// The table.
+        table: &'static str,
+        /// Rows of the first column.
+        left: usize,
+        /// Rows of another.
+        right: usize,
+    },
+    /// More of something than is allowed.
+    #[error("{what}: {count} is over the limit of {limit}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: u64,
+        /// How many are allowed.
+        limit: u64,
+    },
+    /// Bytes that are not the message they should be.
+    #[error("{what} does not decode: {reason}")]
+    Undecodable {
+        /// What it should have been.
+        what: &'static str,
+        /// The decoder's words.
+        reason: String,
+    },
+    /// A dictionary entry that does not follow the ones before it.
+    #[error("{what} {found} does not follow {expected}")]
+    OutOfOrder {
+        /// What.
+        what: &'static str,
+        /// Id that came.
+        found: u32,
+        /// Id that was due.
+        expected: u32,
+    },
+}
+
+impl WireError {
+    pub(crate) fn invalid(field: &'static str, value: impl ToString, expected: &'static str) -> Self {
+        Self::Invalid { field, value: value.to_string(), expected }
+    }
+}
+
+/// Errors unless all columns of a table have `rows` rows.
+pub(crate) fn even(table: &'static str, rows: usize, columns: &[usize]) -> Result<(), WireError> {
+    match columns.iter().find(|&&column| column != rows) {
+        Some(&right) => Err(WireError::Uneven { table, left: rows, right }),
+        None => Ok(()),
+    }
+}
+
+/// Errors when there is more of something than allowed.
+pub(crate) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), WireError> {
+    if count > limit {
+        return Err(WireError::TooMany { what, count: count as u64, limit: limit as u64 });
+    }
+    Ok(())
+}

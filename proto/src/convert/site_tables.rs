@@ -1,0 +1,227 @@
+//! Site tables in batches: the first of a device is whole, each later one holds the rows that changed.
+//!
+//! A batch needs nothing but itself to be read.
+
+use std::collections::HashMap;
+
+use memctl_model::{Boundary, DeviceIndex, SiteRow, SiteTable, StackId};
+
+use super::session::device_index;
+use super::{WireError, at_most, even};
+use crate::v1;
+
+/// Tables in one batch.
+pub const TABLES_MAX: usize = 4_096;
+/// Rows of one table: sites times the epochs in which their live blocks were born.
+pub const ROWS_MAX: usize = 1 << 20;
+/// Rows of all tables of a batch after the differences are undone; bounds what a small batch can unfold to.
+pub const BATCH_ROWS_MAX: usize = 8 << 20;
+
+/// Packs tables, in the order in which they were taken.
+#[must_use]
+pub fn to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteTableBatch {
+    let mut last: HashMap<DeviceIndex, &'a [SiteRow]> = HashMap::new();
+    let tables = tables
+        .into_iter()
+        .map(|table| {
+            let rows = match last.insert(table.device, &table.rows) {
+                None => table.rows.clone(),
+                Some(before) => changed(before, &table.rows),
+            };
+            table_to_wire(table, &rows)
+        })
+        .collect();
+    v1::SiteTableBatch { tables }
+}
+
+/// Rows of `now` that are not in `before`, and rows of `before` that are gone, with 0 blocks.
+fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
+    let key = |row: &SiteRow| (row.stack, row.birth_epoch);
+    let (mut old, mut new, mut rows) = (before.iter().peekable(), now.iter().peekable(), Vec::new());
+    loop {
+        match (old.peek(), new.peek()) {
+            (None, None) => return rows,
+            (Some(gone), next) if next.is_none_or(|row| key(gone) < key(row)) => {
+                rows.push(SiteRow { blocks: 0, bytes: 0, ..**gone });
+                old.next();
+            }
+            (Some(was), Some(is)) if key(was) == key(is) => {
+                if was != is {
+                    rows.push(**is);
+                }
+                old.next();
+                new.next();
+            }
+            (_, Some(came)) => {
+                rows.push(**came);
+                new.next();
+            }
+            (Some(_), None) => unreachable!("the second arm takes it"),
+        }
+    }
+}
+
+fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
+    let SiteTable {
+        device,
+        boundary,
+        epoch,
+        step,
+        time_ns,
+        at_event,
+        exact,
+        counters,
+        peaks,
+        peaks_within,
+        rows: _,
+    } = table;
+    let unit = if rows.iter().all(|row| row.bytes % 512 == 0) { 512 } else { 1 };
+    let mut stack = 0;
+    v1::SiteTable {
+        device: u32::from(device.0),
+        boundary: *boundary as i32,
+        epoch: *epoch,
+        step: *step,
+        time_ns: *time_ns,
+        at_event: *at_event,
+        exact: *exact,
+        counters: Some(counters.into()),
+        peaks: Some((*peaks).into()),
+        peaks_within: Some((*peaks_within).into()),
+        stacks: rows.iter().map(|row| row.stack.0.wrapping_sub(std::mem::replace(&mut stack, row.stack.0))).collect(),
+        birth_epochs: rows.iter().map(|row| row.birth_epoch).collect(),
+        blocks: rows.iter().map(|row| row.blocks).collect(),
+        bytes: rows.iter().map(|row| row.bytes / u64::from(unit)).collect(),
+        bytes_unit: unit,
+    }
+}
+
+/// Unpacks tables; every one of them is whole again.
+///
+/// # Errors
+/// Uneven columns, rows out of order, unknown numbers, more than the limits.
+pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError> {
+    at_most("site tables of a batch", batch.tables.len(), TABLES_MAX)?;
+    let mut last: HashMap<DeviceIndex, Vec<SiteRow>> = HashMap::new();
+    let mut unfolded = 0;
+    let mut tables = Vec::with_capacity(batch.tables.len());
+    for wire in batch.tables {
+        let rows = rows_from_wire(&wire)?;
+        let device = device_index(wire.device)?;
+        let whole = match last.get(&device) {
+            None => rows.into_iter().filter(|row| row.blocks > 0).collect(),
+            Some(before) => merged(before, rows),
+        };
+        unfolded += whole.len();
+        at_most("rows of a batch of site tables", unfolded, BATCH_ROWS_MAX)?;
+        last.insert(device, whole.clone());
+        tables.push(SiteTable {
+            device,
+            boundary: match v1::Boundary::try_from(wire.boundary) {
+                Ok(v1::Boundary::StepEnd) => Boundary::StepEnd,
+                Ok(v1::Boundary::EpochEnd) => Boundary::EpochEnd,
+                Ok(v1::Boundary::End) => Boundary::End,
+                _ => return Err(WireError::invalid("site_table.boundary", wire.boundary, "1 to 3")),
+            },
+            epoch: wire.epoch,
+            step: wire.step,
+            time_ns: wire.time_ns,
+            at_event: wire.at_event,
+            exact: wire.exact,
+            counters: wire.counters.ok_or(WireError::Missing("site_table.counters"))?.into(),
+            peaks: wire.peaks.ok_or(WireError::Missing("site_table.peaks"))?.into(),
+            peaks_within: wire.peaks_within.ok_or(WireError::Missing("site_table.peaks_within"))?.into(),
+            rows: whole,
+        });
+    }
+    Ok(tables)
+}
+
+fn rows_from_wire(wire: &v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
+    let count = wire.stacks.len();
+    at_most("rows of a site table", count, ROWS_MAX)?;
+    even("site_table", count, &[wire.birth_epochs.len(), wire.blocks.len(), wire.bytes.len()])?;
+    let mut stack = 0_u32;
+    let mut rows: Vec<SiteRow> = Vec::with_capacity(count);
+    for row in 0..count {
+        stack = stack.wrapping_add(wire.stacks[row]);
+        let bytes = wire.bytes[row]
+            .checked_mul(u64::from(wire.bytes_unit))
+            .ok_or_else(|| WireError::invalid("site_table.bytes", wire.bytes[row], "bytes below 2^64"))?;
+        let next = SiteRow { stack: StackId(stack), birth_epoch: wire.birth_epochs[row], blocks: wire.blocks[row], bytes };
+        if rows.last().is_some_and(|last| (last.stack, last.birth_epoch) >= (next.stack, next.birth_epoch)) {
+            return Err(WireError::invalid("site_table.rows", row, "sorted by stack and birth epoch"));
+        }
+        rows.push(next);
+    }
+    Ok(rows)
+}
+
+fn merged(before: &[SiteRow], changes: Vec<SiteRow>) -> Vec<SiteRow> {
+    let key = |row: &SiteRow| (row.stack, row.birth_epoch);
+    let mut whole = Vec::with_capacity(before.len() + changes.len());
+    let mut old = before.iter().copied().peekable();
+    for change in changes {
+        while let Some(row) = old.next_if(|row| key(row) < key(&change)) {
+            whole.push(row);
+        }
+        old.next_if(|row| key(row) == key(&change));
+        if change.blocks > 0 {
+            whole.push(change);
+        }
+    }
+    whole.extend(old);
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::{Counters, Peaks};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn table(device: u8, step: u64, rows: BTreeMap<(u32, u32), (u64, u64)>) -> SiteTable {
+        SiteTable {
+            device: DeviceIndex(device),
+            boundary: Boundary::StepEnd,
+            epoch: 1,
+            step,
+            time_ns: step,
+            at_event: step * 10,
+            exact: true,
+            counters: Counters { allocated_bytes: step, ..Default::default() },
+            peaks: Peaks::default(),
+            peaks_within: Peaks::default(),
+            rows: rows
+                .into_iter()
+                .map(|((stack, birth_epoch), (blocks, bytes))| SiteRow { stack: StackId(stack), birth_epoch, blocks, bytes })
+                .collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn tables_arrive_whole(
+            rows in proptest::collection::vec(
+                (0_u8..2, proptest::collection::btree_map((0_u32..6, 0_u32..3), (1_u64..4, 0_u64..2000), 0..8)),
+                0..12,
+            ),
+        ) {
+            let tables: Vec<SiteTable> =
+                rows.into_iter().enumerate().map(|(step, (device, rows))| table(device, step as u64, rows)).collect();
+            prop_assert_eq!(from_wire(to_wire(&tables)).unwrap(), tables);
+        }
+    }
+
+    #[test]
+    fn unsorted_and_uneven_rows_are_refused() {
+        let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0), (1, 512)), ((2, 0), (1, 512))]))]);
+        let mut bad = good.clone();
+        bad.tables[0].stacks[1] = 0;
+        assert!(matches!(from_wire(bad), Err(WireError::Invalid { field: "site_table.rows", .. })));
+        let mut bad = good;
+        bad.tables[0].bytes.pop();
+        assert!(matches!(from_wire(bad), Err(WireError::Uneven { .. })));
+    }
+}

@@ -1,0 +1,203 @@
+//! What one durable item holds, packed for the wire and unpacked within limits.
+//!
+//! A chunk travels as it is (it is compressed already); everything else is a protobuf message,
+//! zstd-compressed when that makes it smaller. The declared size is checked against a limit before
+//! anything is unpacked, and the unpacked size must be exactly the declared one.
+
+use bytes::Bytes;
+use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
+use memctl_model::{Keyframe, Mark, Sample, SessionEnd, SiteTable};
+use prost::Message;
+
+use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};
+use crate::v1::{self, ItemKind};
+
+/// Level 3 is zstd's default: a third smaller than level 1 on marks and tables, and they are few.
+const ZSTD_LEVEL: i32 = 3;
+/// Messages below this do not get smaller.
+const COMPRESS_FROM_BYTES: usize = 64;
+
+/// An item without its number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packed {
+    /// What it holds.
+    pub kind: ItemKind,
+    /// The bytes that travel and are stored.
+    pub payload: Bytes,
+    /// Size before compression, 0 when not compressed.
+    pub unpacked_bytes: u32,
+}
+
+/// An item's content.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A chunk in its container, see [`crate::chunk`].
+    Chunk(Bytes),
+    /// Marks in the order of time.
+    Marks(Vec<Mark>),
+    /// New entries of the dictionary of stacks.
+    Stacks(v1::StackBatch),
+    /// Site tables, whole.
+    SiteTables(Vec<SiteTable>),
+    /// The state of one device.
+    Keyframe(Keyframe),
+    /// Measurements.
+    Samples(Vec<Sample>),
+    /// The session's last word.
+    End(SessionEnd),
+}
+
+impl Packed {
+    /// Wraps an encoded chunk.
+    #[must_use]
+    pub fn chunk(bytes: Bytes) -> Self {
+        Self { kind: ItemKind::Chunk, payload: bytes, unpacked_bytes: 0 }
+    }
+
+    /// Packs marks, times floored to the resolution.
+    #[must_use]
+    pub fn marks(marks: &[Mark], resolution_ns: u32) -> Self {
+        Self::message(ItemKind::Marks, &marks::to_wire(marks, resolution_ns))
+    }
+
+    /// Packs new stacks.
+    #[must_use]
+    pub fn stacks(batch: &v1::StackBatch) -> Self {
+        Self::message(ItemKind::Stacks, batch)
+    }
+
+    /// Packs site tables.
+    #[must_use]
+    pub fn site_tables<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> Self {
+        Self::message(ItemKind::SiteTables, &site_tables::to_wire(tables))
+    }
+
+    /// Packs a keyframe.
+    #[must_use]
+    pub fn keyframe(keyframe: &Keyframe) -> Self {
+        Self::message(ItemKind::Keyframe, &v1::Keyframe::from(keyframe))
+    }
+
+    /// Packs samples.
+    #[must_use]
+    pub fn samples(samples: &[Sample]) -> Self {
+        Self::message(ItemKind::Samples, &v1::SampleBatch { samples: samples.iter().map(Into::into).collect() })
+    }
+
+    /// Packs the last word.
+    #[must_use]
+    pub fn end(end: &SessionEnd) -> Self {
+        Self::message(ItemKind::End, &v1::SessionEnd::from(end))
+    }
+
+    fn message(kind: ItemKind, message: &impl Message) -> Self {
+        let plain = message.encode_to_vec();
+        if plain.len() >= COMPRESS_FROM_BYTES
+            && let Ok(small) = zstd::bulk::compress(&plain, ZSTD_LEVEL)
+            && small.len() < plain.len()
+        {
+            return Self { kind, payload: small.into(), unpacked_bytes: plain.len() as u32 };
+        }
+        Self { kind, payload: plain.into(), unpacked_bytes: 0 }
+    }
+
+    /// Gives the item its number.
+    #[must_use]
+    pub fn numbered(self, seq: u64) -> v1::Item {
+        v1::Item { seq, kind: self.kind as i32, payload: self.payload, unpacked_bytes: self.unpacked_bytes }
+    }
+
+    /// The item's kind and bytes as they came.
+    ///
+    /// # Errors
+    /// An unknown kind or a payload over the limit.
+    pub fn from_item(item: &v1::Item) -> Result<Self, WireError> {
+        let kind = ItemKind::try_from(item.kind)
+            .ok()
+            .filter(|kind| *kind != ItemKind::Unspecified)
+            .ok_or_else(|| WireError::invalid("item.kind", item.kind, "1 to 7"))?;
+        at_most("bytes of an item", item.payload.len(), ITEM_BYTES_MAX)?;
+        Ok(Self { kind, payload: item.payload.clone(), unpacked_bytes: item.unpacked_bytes })
+    }
+
+    /// Opens the item. A chunk is not decoded, see [`crate::chunk::read_header`].
+    ///
+    /// # Errors
+    /// Whatever is wrong with the bytes or with what they say.
+    pub fn open(&self) -> Result<Content, WireError> {
+        if self.kind == ItemKind::Chunk {
+            return Ok(Content::Chunk(self.payload.clone()));
+        }
+        let plain = self.plain()?;
+        Ok(match self.kind {
+            ItemKind::Marks => Content::Marks(marks::from_wire(&decode("a batch of marks", &plain)?)?),
+            ItemKind::Stacks => Content::Stacks(decode("a batch of stacks", &plain)?),
+            ItemKind::SiteTables => Content::SiteTables(site_tables::from_wire(decode("a batch of site tables", &plain)?)?),
+            ItemKind::Keyframe => Content::Keyframe(decode::<v1::Keyframe>("a keyframe", &plain)?.try_into()?),
+            ItemKind::Samples => Content::Samples(samples::from_wire(decode("a batch of samples", &plain)?)?),
+            ItemKind::End => Content::End(decode::<v1::SessionEnd>("a session's end", &plain)?.try_into()?),
+            ItemKind::Chunk | ItemKind::Unspecified => {
+                return Err(WireError::invalid("item.kind", self.kind as i32, "a kind that is a message"));
+            }
+        })
+    }
+
+    fn plain(&self) -> Result<Bytes, WireError> {
+        at_most("bytes of an item", self.payload.len(), ITEM_BYTES_MAX)?;
+        let declared = self.unpacked_bytes as usize;
+        if declared == 0 {
+            return Ok(self.payload.clone());
+        }
+        at_most("bytes of an item after decompression", declared, ITEM_UNPACKED_BYTES_MAX)?;
+        let undecodable = |reason: String| WireError::Undecodable { what: "a compressed item", reason };
+        let plain = zstd::bulk::decompress(&self.payload, declared).map_err(|error| undecodable(error.to_string()))?;
+        if plain.len() != declared {
+            return Err(undecodable(format!("{} bytes were declared, {} came", declared, plain.len())));
+        }
+        Ok(plain.into())
+    }
+}
+
+fn decode<M: Message + Default>(what: &'static str, plain: &Bytes) -> Result<M, WireError> {
+    M::decode(plain.clone()).map_err(|error| WireError::Undecodable { what, reason: error.to_string() })
+}
+
+/// Limits of keyframes, for callers that build them.
+pub use keyframe::BLOCKS_MAX as KEYFRAME_BLOCKS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::MarkKind;
+
+    fn many_marks() -> Vec<Mark> {
+        (0..500).map(|step| Mark { time_ns: step * 1000, kind: MarkKind::StepEnd(step) }).collect()
+    }
+
+    #[test]
+    fn large_messages_are_compressed_and_come_back() {
+        let packed = Packed::marks(&many_marks(), 1000);
+        assert!(packed.unpacked_bytes as usize > packed.payload.len());
+        let item = packed.clone().numbered(7);
+        assert_eq!(item.seq, 7);
+        let Content::Marks(marks) = Packed::from_item(&item).unwrap().open().unwrap() else { panic!("another kind") };
+        assert_eq!(marks, many_marks());
+    }
+
+    #[test]
+    fn a_declared_size_is_not_believed() {
+        let honest = Packed::marks(&many_marks(), 1000);
+        for declared in [1, honest.unpacked_bytes - 1, honest.unpacked_bytes + 1] {
+            let lying = Packed { unpacked_bytes: declared, ..honest.clone() };
+            assert!(matches!(lying.open(), Err(WireError::Undecodable { .. })), "{declared}");
+        }
+        let lying = Packed { unpacked_bytes: u32::MAX, ..honest };
+        assert!(matches!(lying.open(), Err(WireError::TooMany { .. })));
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused() {
+        let item = v1::Item { seq: 1, kind: 99, ..Default::default() };
+        assert!(matches!(Packed::from_item(&item), Err(WireError::Invalid { field: "item.kind", .. })));
+    }
+}

@@ -1,0 +1,26 @@
+//! How the nouns of `memctl-model` are spelled as bytes: protobuf for the wire, a container of our own for events.
+//!
+//! - [`v1`]: code generated from `proto/memctl/v1/*.proto` (committed; a test regenerates and compares).
+//! - [`convert`]: model ⇄ wire. Out never fails; in checks everything the sender may have made up.
+//! - [`item`]: what one durable item holds, packed and unpacked within limits.
+//! - [`chunk`]: the chunk codec.
+//!
+//! Refuses: any I/O and any runtime.
+
+pub mod chunk;
+pub mod convert;
+pub mod item;
+
+pub use convert::WireError;
+
+/// The protocol's version, sent in `Hello`.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Generated from `proto/memctl/v1/*.proto`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod v1 {
+    include!("generated/memctl.v1.rs");
+}
+
+/// The protos as an encoded `FileDescriptorSet`, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptor.bin");
