@@ -83,12 +83,6 @@ impl PlacementRules {
             rounded < self.max_split_size && remaining > SMALL_BYTES_MAX
         }
     }
-
-    /// Whether a request of this rounded size is served by a whole segment that is never split.
-    #[must_use]
-    pub fn is_oversize(&self, rounded: u64) -> bool {
-        rounded >= self.max_split_size
-    }
 }
 
 fn round_to_block(requested: u64) -> u64 {
@@ -158,6 +152,5 @@ mod tests {
         let limited = PlacementRules::new(&AllocatorSettings { max_split_size: Some(32 << 20), ..Default::default() });
         assert!(limited.should_split(SegmentKind::Large, false, (32 << 20) - 512, 8 << 20));
         assert!(!limited.should_split(SegmentKind::Large, false, 32 << 20, 8 << 20));
-        assert!(limited.is_oversize(32 << 20));
     }
 }

@@ -1,1 +1,74 @@
-fn main(){}
+//! `memctl`: the command line of memctl.
+//!
+//! Guarantees: answers on standard output and everything else on standard error; the exit codes of
+//! [`exit`]; a failure is one line that names the thing and the way out.
+//! Refuses: to know how events are stored or read. It asks the daemon, its own or another one.
+
+mod answer;
+mod args;
+mod commands;
+mod connect;
+mod exit;
+mod export;
+#[cfg(test)]
+mod fixture;
+mod page;
+mod render;
+mod seams;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Cli;
+use exit::Outcome;
+use render::screen::Screen;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Prints help to standard output and errors to standard error; exit codes 0 and 2.
+        Err(error) => error.exit(),
+    };
+    init_logs(matches!(cli.command, args::Command::Daemon(_)));
+    let mut screen = Screen::detect(cli.global.no_color);
+    if cli.global.output != args::Format::Table {
+        screen.colour = false;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&exit::Failure::unreachable(format!("no threads to be had: {error}"))),
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    let result = runtime
+        .block_on(commands::run(&cli, &screen, &mut out))
+        .and_then(|()| out.flush().map_err(|error| exit::Failure::output("standard output", &error)));
+    match result {
+        Ok(()) => Outcome::Done.into(),
+        Err(failure) => {
+            // What was written before the failure belongs to the reader; that it cannot be written is the smaller news.
+            let _ = out.flush();
+            report(&failure)
+        }
+    }
+}
+
+fn report(failure: &exit::Failure) -> ExitCode {
+    if failure.outcome != Outcome::Done {
+        eprintln!("memctl: {failure}");
+    }
+    failure.outcome.into()
+}
+
+/// Logs go to standard error: those of a daemon from `info` on, those of a command from `warn` on, or as `MEMCTL_LOG` says.
+fn init_logs(daemon: bool) {
+    let default = if daemon { "info" } else { "error" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MEMCTL_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .init();
+}

@@ -1,1 +1,15 @@
-//! placeholder
+//! The daemon: takes what agents stream, stores it, answers questions about it.
+//!
+//! - [`ingest`]: one stream a session; acknowledged means durable.
+//! - [`store`]: where everything lies (memory, SQLite, Postgres), behind one narrow trait.
+//! - [`query`]: every question that the command line asks.
+//! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings.
+//!
+//! Refuses: to acknowledge what is not durable, and to import anything of the agent's.
+
+pub mod clock;
+pub mod config;
+pub mod ingest;
+pub mod query;
+pub mod server;
+pub mod store;

@@ -11,7 +11,7 @@ pub mod chunk;
 pub mod convert;
 pub mod item;
 
-pub use convert::WireError;
+pub use convert::{StackDictionary, StackSender, WireError};
 
 /// The protocol's version, sent in `Hello`.
 pub const PROTOCOL_VERSION: u32 = 1;

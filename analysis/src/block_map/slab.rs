@@ -88,7 +88,8 @@ impl Block {
     /// The block as a keyframe holds it.
     pub(super) fn state(&self) -> BlockState {
         let usage = match self.usage {
-            Use::Free | Use::Vacant => BlockUse::Inactive,
+            // What the slot still says of the block that was here last is of no interest.
+            Use::Free | Use::Vacant => return BlockState { addr: self.addr, size: self.size, ..BlockState::default() },
             Use::Allocated => BlockUse::Allocated,
             Use::Pending => BlockUse::PendingFree,
         };

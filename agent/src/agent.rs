@@ -1,0 +1,399 @@
+//! An agent: one session's rings, worker and uplink, behind a handle that a trainer holds.
+//!
+//! Guarantees: everything runs in two threads of its own (the worker that packs, the uplink that sends);
+//! no call on the handle waits, but for [`Agent::stop`], which waits until its deadline at most;
+//! whatever goes wrong inside is logged and counted and never reaches the trainer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use memctl_model::{
+    DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId,
+};
+use tokio::sync::mpsc;
+
+use crate::batch::worker::{Ending, Note, Worker};
+use crate::batch::{BatchConfig, Batcher};
+use crate::clock::now_ns;
+use crate::ledger::{Counts, Ledger};
+use crate::recorder::{Recorder, Stopped};
+use crate::ring::{Gauge, ring};
+use crate::uplink::backoff::Backoff;
+use crate::uplink::spool::Spool;
+use crate::uplink::window::Window;
+use crate::uplink::{self, Daemon, Ended};
+
+/// Marks, stacks and samples that may wait for the worker: seconds of the fastest loop; beyond, they are dropped and counted.
+const NOTES_MAX: usize = 65_536;
+/// How often `stop` looks whether everything is out.
+const STOP_LOOKS: Duration = Duration::from_millis(2);
+
+/// Disk for what the daemon has not taken yet.
+#[derive(Clone, Debug)]
+pub struct SpoolConfig {
+    /// Folder; each session has one of its own below.
+    pub folder: std::path::PathBuf,
+    /// Bytes a session may use.
+    pub bytes_max: u64,
+}
+
+/// Everything an agent needs to know.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Who this is.
+    pub session: SessionInfo,
+    /// Where to send it.
+    pub daemon: Daemon,
+    /// Events a ring holds, per device. 64k (3 MiB) hold 0.3 s of the busiest training seen.
+    pub ring_events: usize,
+    /// Bytes of unacknowledged items in memory.
+    pub memory_bytes_max: u64,
+    /// Disk for more, if wanted.
+    pub spool: Option<SpoolConfig>,
+    /// How long something may wait before it is sent; `None` cuts by content alone (recordings).
+    pub linger: Option<Duration>,
+    /// Waits between attempts to reach the daemon.
+    pub backoff: Backoff,
+}
+
+impl AgentConfig {
+    /// The usual configuration of a live session.
+    #[must_use]
+    pub fn new(session: SessionInfo, daemon: Daemon) -> Self {
+        Self {
+            session,
+            daemon,
+            ring_events: 65_536,
+            memory_bytes_max: 8 << 20,
+            spool: None,
+            linger: Some(Duration::from_secs(1)),
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+/// Why an agent did not start. The trainer goes on without it.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A session without devices has nothing to record.
+    #[error("the session names no device")]
+    NoDevice,
+    /// The spool's folder cannot be used.
+    #[error("spool {folder}: {source}; choose another folder or go without")]
+    Spool {
+        /// The folder.
+        folder: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The session's time resolution is none that a chunk can have.
+    #[error("session: {0}")]
+    Codec(memctl_proto::chunk::ChunkError),
+    /// A thread could not be started.
+    #[error("a thread could not be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Where its events are.
+    pub counts: Counts,
+    /// Its last word.
+    pub end: SessionEnd,
+    /// Everything, the last word included, is stored.
+    pub delivered: bool,
+    /// The daemon refused the session for good, in its words.
+    pub refused: Option<String>,
+    /// Marks, stacks and samples that found no room.
+    pub notes_dropped: u64,
+}
+
+/// A running agent.
+pub struct Agent {
+    session: SessionInfo,
+    recorders: Mutex<Vec<Option<Recorder>>>,
+    gauges: Vec<Gauge>,
+    notes: SyncSender<Note>,
+    notes_dropped: Arc<AtomicU64>,
+    stacks: Mutex<u32>,
+    ledger: Arc<Ledger>,
+    window: Arc<Window>,
+    ending: Arc<Mutex<Option<Ending>>>,
+    refused: Arc<Mutex<Option<String>>>,
+    worker: Option<JoinHandle<SessionEnd>>,
+    uplink: Option<JoinHandle<()>>,
+    stop_uplink: Option<mpsc::Sender<()>>,
+}
+
+impl Agent {
+    /// Starts recording a session.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing runs then.
+    pub fn start(config: AgentConfig) -> Result<Self, StartError> {
+        if config.session.devices.is_empty() {
+            return Err(StartError::NoDevice);
+        }
+        let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
+        let spool = open_spool(&config)?;
+        let window = Arc::new(Window::new(config.memory_bytes_max, spool));
+        let (notes, noted) = sync_channel(NOTES_MAX);
+        let (mut rings, mut recorders, mut gauges) = (Vec::new(), Vec::new(), Vec::new());
+        for &device in &devices {
+            let (producer, consumer) = ring(config.ring_events);
+            let wanted = Arc::new(AtomicBool::new(false));
+            gauges.push(consumer.gauge());
+            recorders.push(Some(Recorder::new(device, producer, notes.clone(), wanted.clone())));
+            rings.push((consumer, wanted));
+        }
+        let ledger = Arc::new(Ledger::new(gauges.clone(), window.clone()));
+        let batcher = Batcher::new(BatchConfig {
+            resolution_ns: config.session.resolution_ns,
+            settings: config.session.settings.clone(),
+            devices,
+            linger: config.linger,
+        })
+        .map_err(StartError::Codec)?;
+        let worker = Worker::new(batcher, rings, noted, window.clone(), ledger.clone());
+        let ending = Arc::new(Mutex::new(None));
+        let refused = Arc::new(Mutex::new(None));
+        let (stop_uplink, stopped) = mpsc::channel(1);
+        let uplink = spawn_uplink(&config, window.clone(), refused.clone(), stopped)?;
+        let worker = spawn_worker(worker, ending.clone())?;
+        Ok(Self {
+            session: config.session,
+            recorders: Mutex::new(recorders),
+            gauges,
+            notes,
+            notes_dropped: Arc::default(),
+            stacks: Mutex::new(0),
+            ledger,
+            window,
+            ending,
+            refused,
+            worker: Some(worker),
+            uplink: Some(uplink),
+            stop_uplink: Some(stop_uplink),
+        })
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub fn session(&self) -> &SessionInfo {
+        &self.session
+    }
+
+    /// The recorder of a device; each can be taken once.
+    pub fn recorder(&self, device: DeviceIndex) -> Option<Recorder> {
+        let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        recorders.iter_mut().find(|recorder| recorder.as_ref().is_some_and(|it| it.device() == device))?.take()
+    }
+
+    /// Adds a stack, innermost frame first, and gives its id.
+    pub fn stack(&self, frames: &[Frame]) -> StackId {
+        // The lock keeps ids in the order in which the notes are sent.
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.note(Note::Stack(frames.into())) {
+            return StackId::NONE;
+        }
+        *stacks += 1;
+        StackId(*stacks)
+    }
+
+    /// Marks this moment. `false` when the mark found no room and was dropped.
+    pub fn mark(&self, kind: MarkKind) -> bool {
+        self.note(Note::Mark(Mark { time_ns: now_ns(), kind }, self.positions()))
+    }
+
+    /// Step `step` begins.
+    pub fn step_begin(&self, step: u64) -> bool {
+        self.mark(MarkKind::StepBegin(step))
+    }
+
+    /// Step `step` has ended.
+    pub fn step_end(&self, step: u64) -> bool {
+        self.mark(MarkKind::StepEnd(step))
+    }
+
+    /// Epoch `epoch` begins.
+    pub fn epoch_begin(&self, epoch: u32) -> bool {
+        self.mark(MarkKind::EpochBegin(epoch))
+    }
+
+    /// Epoch `epoch` has ended.
+    pub fn epoch_end(&self, epoch: u32) -> bool {
+        self.mark(MarkKind::EpochEnd(epoch))
+    }
+
+    /// A phase begins.
+    pub fn phase_begin(&self, phase: Phase) -> bool {
+        self.mark(MarkKind::PhaseBegin(phase))
+    }
+
+    /// A phase has ended.
+    pub fn phase_end(&self, phase: Phase) -> bool {
+        self.mark(MarkKind::PhaseEnd(phase))
+    }
+
+    /// Adds a measurement.
+    pub fn sample(&self, sample: Sample) -> bool {
+        self.note(Note::Sample(sample))
+    }
+
+    /// Adds a mark of another time behind what was recorded so far, waiting for room: for sources that can wait.
+    ///
+    /// # Errors
+    /// When the agent has stopped.
+    pub fn mark_waiting(&self, mark: Mark) -> Result<(), Stopped> {
+        self.notes.send(Note::Mark(mark, self.positions())).map_err(|_| Stopped)
+    }
+
+    /// Adds a stack, waiting for room: for sources that can wait.
+    ///
+    /// # Errors
+    /// When the agent has stopped.
+    pub fn stack_waiting(&self, frames: &[Frame]) -> Result<StackId, Stopped> {
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.notes.send(Note::Stack(frames.into())).map_err(|_| Stopped)?;
+        *stacks += 1;
+        Ok(StackId(*stacks))
+    }
+
+    /// Sets the state in which recording begins, waiting for room: for sources that can wait.
+    ///
+    /// # Errors
+    /// When the agent has stopped.
+    pub fn keyframe_waiting(&self, keyframe: Keyframe) -> Result<(), Stopped> {
+        let place = self.session.devices.iter().position(|device| device.index == keyframe.device);
+        let position = place.map_or(0, |place| self.gauges[place].pushed());
+        self.notes.send(Note::Keyframe(Box::new(keyframe), position)).map_err(|_| Stopped)
+    }
+
+    fn positions(&self) -> Box<[u64]> {
+        self.gauges.iter().map(Gauge::pushed).collect()
+    }
+
+    fn note(&self, note: Note) -> bool {
+        match self.notes.try_send(note) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                // Relaxed: a plain count.
+                self.notes_dropped.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Where the session's events are now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.ledger.counts()
+    }
+
+    /// The daemon's words, when it refused the session for good.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the session: everything that was recorded is sent and acknowledged, at most for `patience`. What is not out by then stays in the spool or is counted as dropped.
+    pub fn stop(mut self, failure: Option<String>, patience: Duration) -> Outcome {
+        let deadline = Instant::now() + patience;
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Ending { deadline, time_ns: now_ns(), failure });
+        let end = self.worker.take().map_or_else(SessionEnd::default, |worker| {
+            worker.thread().unpark();
+            worker.join().unwrap_or_default()
+        });
+        while !self.window.is_drained() && self.refused().is_none() && Instant::now() < deadline {
+            std::thread::sleep(STOP_LOOKS);
+        }
+        let delivered = self.window.is_drained() && self.refused().is_none();
+        self.stop_uplink.take();
+        if let Some(uplink) = self.uplink.take() {
+            // It ends at its next await; a panic in it was logged there.
+            let _ = uplink.join();
+        }
+        self.window.close();
+        Outcome {
+            counts: self.ledger.counts(),
+            end,
+            delivered,
+            refused: self.refused(),
+            notes_dropped: self.notes_dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Dropped without `stop`: nothing is waited for.
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Ending { deadline: Instant::now(), time_ns: now_ns(), failure: Some("the agent was dropped".into()) });
+        self.window.close();
+    }
+}
+
+fn open_spool(config: &AgentConfig) -> Result<Option<Spool>, StartError> {
+    let Some(SpoolConfig { folder, bytes_max }) = &config.spool else { return Ok(None) };
+    Spool::open(folder, &config.session, *bytes_max)
+        .map(Some)
+        .map_err(|source| StartError::Spool { folder: folder.display().to_string(), source })
+}
+
+fn spawn_worker(worker: Worker, ending: Arc<Mutex<Option<Ending>>>) -> Result<JoinHandle<SessionEnd>, StartError> {
+    std::thread::Builder::new()
+        .name("memctl-batch".into())
+        .spawn(move || worker.run(&|| ending.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+        .map_err(StartError::Thread)
+}
+
+fn spawn_uplink(
+    config: &AgentConfig,
+    window: Arc<Window>,
+    refused: Arc<Mutex<Option<String>>>,
+    stopped: mpsc::Receiver<()>,
+) -> Result<JoinHandle<()>, StartError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+    let AgentConfig { session, daemon, backoff, spool, .. } = config.clone();
+    let delivering = async move {
+        if let Some(SpoolConfig { folder, .. }) = spool {
+            tokio::spawn(deliver_orphans(folder, daemon.clone(), backoff));
+        }
+        if let Ended::Refused(message) = uplink::run(daemon, session, window.clone(), stopped, backoff).await {
+            *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+            // Nobody will take these items: what comes must not wait for room.
+            window.close();
+        }
+    };
+    std::thread::Builder::new()
+        .name("memctl-uplink".into())
+        .spawn(move || runtime.block_on(delivering))
+        .map_err(StartError::Thread)
+}
+
+/// Delivers what processes that died left in the spool folder.
+async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Backoff) {
+    for spool in Spool::orphans(&folder) {
+        let session = spool.session().clone();
+        let window = Arc::new(Window::recovered(spool));
+        let (stop, stopped) = mpsc::channel(1);
+        tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what a process that died left in the spool");
+        let drained = async {
+            while !window.is_drained() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            drop(stop);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            _ = uplink::run(daemon.clone(), session, window.clone(), stopped, backoff) => {}
+            () = drained => {}
+        }
+    }
+}

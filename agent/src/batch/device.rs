@@ -1,0 +1,236 @@
+//! One device's events on their way into chunks: the block map follows them, the encoder packs them, the rollup sums them up.
+//!
+//! Guarantees: `next_event` counts exactly the events that went into chunks; a hole (dropped events)
+//! always lies at a chunk's boundary and is announced by the chunk behind it; from a hole to the next
+//! keyframe every figure says that it is not exact.
+
+use bytes::Bytes;
+use memctl_analysis::{Birth, BlockMap};
+use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
+use memctl_model::{
+    AllocatorSettings, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind, Peaks, Rollup,
+    SiteTable,
+};
+use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
+
+/// What a device gives to the batch.
+pub(super) enum Output {
+    /// An encoded chunk with its number of events.
+    Chunk(Bytes, u64),
+    /// The state of the device.
+    Keyframe(Keyframe),
+}
+
+/// The pipeline of one device.
+pub(super) struct Device {
+    device: DeviceIndex,
+    encoder: Encoder,
+    map: BlockMap,
+    birth: Birth,
+    next_event: u64,
+    rollup: Rollup,
+    /// Events dropped since the last chunk.
+    hole: u64,
+    /// Events that could not be encoded.
+    lost: u64,
+    exact: bool,
+    chunks_since_keyframe: u64,
+    epoch_peaks: Peaks,
+    last_ns: u64,
+}
+
+impl Device {
+    pub(super) fn new(
+        device: DeviceIndex,
+        settings: &AllocatorSettings,
+        resolution_ns: u32,
+    ) -> Result<Self, ChunkError> {
+        Ok(Self {
+            device,
+            encoder: Encoder::new(resolution_ns)?,
+            map: BlockMap::new(settings),
+            birth: Birth::default(),
+            next_event: 0,
+            rollup: Rollup::default(),
+            hole: 0,
+            lost: 0,
+            exact: true,
+            chunks_since_keyframe: 0,
+            epoch_peaks: Peaks::default(),
+            last_ns: 0,
+        })
+    }
+
+    /// Takes one event; a full chunk comes out.
+    #[inline]
+    pub(super) fn event(&mut self, event: &Event, out: &mut Vec<Output>) {
+        if self.encoder.len() == 0 {
+            self.begin_rollup(event);
+        }
+        self.map.apply(event, self.birth);
+        if let Err(error) = self.encoder.push(event) {
+            return self.lose(1, &error);
+        }
+        let levels = self.map.levels();
+        self.rollup.counts[event.action as usize] += 1;
+        lower(&mut self.rollup.min, levels);
+        raise(&mut self.rollup.max, levels);
+        self.last_ns = event.time_ns;
+        if self.encoder.len() >= CHUNK_EVENTS_MAX {
+            self.flush(out);
+        }
+    }
+
+    /// Events were dropped here.
+    pub(super) fn hole(&mut self, dropped: u64, out: &mut Vec<Output>) {
+        self.flush(out);
+        self.hole += dropped;
+        self.exact = false;
+    }
+
+    fn begin_rollup(&mut self, event: &Event) {
+        let levels = self.map.levels();
+        self.rollup = Rollup {
+            first_ns: event.time_ns,
+            first_epoch: self.birth.epoch,
+            first_step: self.birth.step,
+            start: levels,
+            min: levels,
+            max: levels,
+            dropped_before: std::mem::take(&mut self.hole),
+            exact: self.exact,
+            ..Rollup::default()
+        };
+    }
+
+    /// Closes the chunk under way, if there is one.
+    pub(super) fn flush(&mut self, out: &mut Vec<Output>) {
+        let events = self.encoder.len() as u64;
+        if events == 0 {
+            return;
+        }
+        let rollup = Rollup {
+            last_ns: self.last_ns,
+            last_epoch: self.birth.epoch,
+            last_step: self.birth.step,
+            end: self.map.levels(),
+            ..self.rollup
+        };
+        let meta = ChunkMeta { device: self.device, first_event: self.next_event, rollup };
+        match self.encoder.finish(&meta) {
+            Ok(bytes) => {
+                self.next_event += events;
+                out.push(Output::Chunk(bytes.into(), events));
+            }
+            Err(error) => return self.lose(events, &error),
+        }
+        self.chunks_since_keyframe += 1;
+        if self.chunks_since_keyframe >= KEYFRAME_CHUNKS && self.exact {
+            self.chunks_since_keyframe = 0;
+            out.push(Output::Keyframe(self.keyframe(KeyframeReason::Periodic)));
+        }
+    }
+
+    /// The encoder failed: a fault of its own (its limits are ours), counted like any other loss.
+    fn lose(&mut self, events: u64, error: &ChunkError) {
+        tracing::error!(device = self.device.0, events, %error, "events could not be encoded and are lost");
+        self.hole += events;
+        self.lost += events;
+        self.exact = false;
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn keyframe(&self, reason: KeyframeReason) -> Keyframe {
+        self.map.keyframe(self.device, self.next_event, self.last_ns, reason)
+    }
+
+    /// Starts over from a state that was read; everything from here on is exact again.
+    pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
+        self.flush(out);
+        keyframe.device = self.device;
+        keyframe.at_event = self.next_event;
+        self.map.restore(&keyframe);
+        self.exact = true;
+        self.chunks_since_keyframe = 0;
+        self.last_ns = self.last_ns.max(keyframe.time_ns);
+        out.push(Output::Keyframe(keyframe));
+    }
+
+    /// Passes a mark; a boundary gives a site table.
+    pub(super) fn mark(&mut self, kind: &MarkKind, time_ns: u64) -> Option<SiteTable> {
+        match *kind {
+            MarkKind::EpochBegin(epoch) => {
+                self.birth.epoch = epoch;
+                None
+            }
+            MarkKind::StepBegin(step) => {
+                self.birth.step = step;
+                None
+            }
+            MarkKind::StepEnd(step) => {
+                self.birth.step = step;
+                Some(self.site_table(Boundary::StepEnd, time_ns))
+            }
+            MarkKind::EpochEnd(epoch) => {
+                self.birth.epoch = epoch;
+                Some(self.site_table(Boundary::EpochEnd, time_ns))
+            }
+            _ => None,
+        }
+    }
+
+    /// Live memory by site, now.
+    pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64) -> SiteTable {
+        let within = self.map.peaks_within();
+        self.map.reset_peaks_within();
+        self.epoch_peaks.allocated_bytes = self.epoch_peaks.allocated_bytes.max(within.allocated_bytes);
+        self.epoch_peaks.reserved_bytes = self.epoch_peaks.reserved_bytes.max(within.reserved_bytes);
+        let peaks_within = match boundary {
+            Boundary::StepEnd => within,
+            Boundary::EpochEnd => std::mem::take(&mut self.epoch_peaks),
+            Boundary::End => self.epoch_peaks,
+        };
+        SiteTable {
+            device: self.device,
+            boundary,
+            epoch: self.birth.epoch,
+            step: self.birth.step,
+            time_ns,
+            at_event: self.next_event + self.encoder.len() as u64,
+            exact: self.exact,
+            counters: self.map.counters(),
+            peaks: self.map.peaks(),
+            peaks_within,
+            rows: self.map.site_rows(),
+        }
+    }
+
+    pub(super) fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    pub(super) fn waiting_events(&self) -> u64 {
+        self.encoder.len() as u64
+    }
+
+    pub(super) fn anomalies(&self) -> memctl_analysis::Anomalies {
+        self.map.anomalies()
+    }
+}
+
+#[inline]
+fn raise(to: &mut Levels, levels: Levels) {
+    to.allocated_bytes = to.allocated_bytes.max(levels.allocated_bytes);
+    to.active_bytes = to.active_bytes.max(levels.active_bytes);
+    to.reserved_bytes = to.reserved_bytes.max(levels.reserved_bytes);
+}
+
+#[inline]
+fn lower(to: &mut Levels, levels: Levels) {
+    to.allocated_bytes = to.allocated_bytes.min(levels.allocated_bytes);
+    to.active_bytes = to.active_bytes.min(levels.active_bytes);
+    to.reserved_bytes = to.reserved_bytes.min(levels.reserved_bytes);
+}

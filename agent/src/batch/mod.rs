@@ -1,0 +1,248 @@
+//! The batch stage: events, marks, stacks and samples go in, numbered-to-be items come out.
+//!
+//! Guarantees: a pure state machine (no clock, no thread, no I/O); items come out in an order in
+//! which stacks precede what refers to them; given the same input it gives the same items, so an
+//! import that is repeated is recognised item by item.
+//!
+//! Refuses: to hold more than a bounded amount; it flushes by count, by rows and when told that time has passed.
+
+mod device;
+pub mod worker;
+
+use std::time::Duration;
+
+use device::{Device, Output};
+use memctl_model::{
+    AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd,
+    SiteTable, StackId,
+};
+use memctl_proto::StackSender;
+use memctl_proto::chunk::ChunkError;
+use memctl_proto::item::Packed;
+
+/// Marks that make a batch: an item of about 4 KiB.
+const MARKS_FLUSH: usize = 4_096;
+/// Site tables that make a batch: differences between neighbours compress best together, and a reader unfolds at most these.
+const TABLES_FLUSH: usize = 64;
+/// Rows of site tables held at most before they are sent: 2 MiB.
+const ROWS_FLUSH: usize = 65_536;
+/// Samples that make a batch.
+const SAMPLES_FLUSH: usize = 1_024;
+/// Stacks that make a batch: keeps an item below its size limit.
+const STACKS_FLUSH: usize = 8_192;
+
+/// How the batch stage cuts.
+#[derive(Clone, Debug)]
+pub struct BatchConfig {
+    /// Resolution of event times.
+    pub resolution_ns: u32,
+    /// The allocator's settings: they decide where blocks are split.
+    pub settings: AllocatorSettings,
+    /// Devices; what is said per device below names them by their place in this list.
+    pub devices: Vec<DeviceIndex>,
+    /// How long something may wait before it is sent. `None` for recordings: cut by content alone.
+    pub linger: Option<Duration>,
+}
+
+/// An item on its way out, with the number of events it carries.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The item.
+    pub packed: Packed,
+    /// Events in it.
+    pub events: u64,
+}
+
+/// The batch stage of one session.
+pub struct Batcher {
+    config: BatchConfig,
+    devices: Vec<Device>,
+    stacks: StackSender,
+    marks: Vec<Mark>,
+    tables: Vec<SiteTable>,
+    table_rows: usize,
+    samples: Vec<Sample>,
+    ready: Vec<Outgoing>,
+    scratch: Vec<Output>,
+}
+
+impl Batcher {
+    /// An empty stage.
+    ///
+    /// # Errors
+    /// When the resolution is none that a chunk can have.
+    pub fn new(config: BatchConfig) -> Result<Self, ChunkError> {
+        let devices = config
+            .devices
+            .iter()
+            .map(|&device| Device::new(device, &config.settings, config.resolution_ns))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            config,
+            devices,
+            stacks: StackSender::default(),
+            marks: Vec::new(),
+            tables: Vec::new(),
+            table_rows: 0,
+            samples: Vec::new(),
+            ready: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Takes an event of a device.
+    #[inline]
+    pub fn event(&mut self, place: usize, event: &Event) {
+        self.devices[place].event(event, &mut self.scratch);
+        if !self.scratch.is_empty() {
+            self.collect();
+        }
+    }
+
+    /// Notes that events of a device were dropped at this point.
+    pub fn hole(&mut self, place: usize, dropped: u64) {
+        self.devices[place].hole(dropped, &mut self.scratch);
+        self.collect();
+    }
+
+    /// Starts a device over from a state that was read at this point.
+    pub fn restore(&mut self, place: usize, keyframe: Keyframe) {
+        self.devices[place].restore(keyframe, &mut self.scratch);
+        self.collect();
+    }
+
+    /// Adds the next stack to the dictionary.
+    pub fn stack(&mut self, frames: &[Frame]) -> StackId {
+        let id = self.stacks.add(frames);
+        if self.stacks.waiting() >= STACKS_FLUSH {
+            self.flush_stacks();
+        }
+        id
+    }
+
+    /// Adds a mark to the session. Devices pass it at their own positions, see [`Self::device_mark`].
+    pub fn mark(&mut self, mark: Mark) {
+        self.marks.push(mark);
+        if self.marks.len() >= MARKS_FLUSH {
+            self.flush_marks();
+        }
+    }
+
+    /// A device's stream has reached a mark.
+    pub fn device_mark(&mut self, place: usize, mark: &Mark) {
+        let Some(table) = self.devices[place].mark(&mark.kind, mark.time_ns) else { return };
+        self.table_rows += table.rows.len();
+        self.tables.push(table);
+        // An epoch's end is what people wait for: it goes out at once, last in its item.
+        let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));
+        if epoch || self.tables.len() >= TABLES_FLUSH || self.table_rows >= ROWS_FLUSH {
+            self.flush_tables();
+        }
+    }
+
+    /// Adds a measurement.
+    pub fn sample(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        if self.samples.len() >= SAMPLES_FLUSH {
+            self.flush_samples();
+        }
+    }
+
+    /// Sends whatever waits: the linger time has passed.
+    pub fn flush(&mut self) {
+        self.flush_stacks();
+        for device in &mut self.devices {
+            device.flush(&mut self.scratch);
+        }
+        self.collect();
+        self.flush_marks();
+        self.flush_tables();
+        self.flush_samples();
+    }
+
+    /// Ends the session: a last site table of every device, everything that waits, and the last word.
+    pub fn finish(&mut self, time_ns: u64, produced: u64, mut dropped: Dropped, failure: Option<String>) {
+        for device in &mut self.devices {
+            let at = device.last_ns().max(1);
+            self.tables.push(device.site_table(Boundary::End, at));
+        }
+        self.flush();
+        let (mut unknown_frees, mut contradictions) = (0, 0);
+        for device in &self.devices {
+            let anomalies = device.anomalies();
+            unknown_frees += anomalies.unknown_frees;
+            contradictions += anomalies.contradictions;
+        }
+        dropped.shutdown += self.devices.iter().map(Device::lost).sum::<u64>();
+        let end = SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions };
+        self.ready.push(Outgoing { packed: Packed::end(&end), events: 0 });
+    }
+
+    /// The items that are ready, in order.
+    pub fn take(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Whether items are ready.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Events that wait for their chunk to fill.
+    #[must_use]
+    pub fn waiting_events(&self) -> u64 {
+        self.devices.iter().map(Device::waiting_events).sum::<u64>()
+            + self.ready.iter().map(|item| item.events).sum::<u64>()
+    }
+
+    /// How the stage cuts.
+    #[must_use]
+    pub fn config(&self) -> &BatchConfig {
+        &self.config
+    }
+
+    fn collect(&mut self) {
+        let outputs = std::mem::take(&mut self.scratch);
+        if !outputs.is_empty() {
+            // The dictionary first: whoever reads the chunk can name its stacks.
+            self.flush_stacks();
+        }
+        for output in outputs {
+            self.ready.push(match output {
+                Output::Chunk(bytes, events) => Outgoing { packed: Packed::chunk(bytes), events },
+                Output::Keyframe(keyframe) => Outgoing { packed: Packed::keyframe(&keyframe), events: 0 },
+            });
+        }
+    }
+
+    fn flush_stacks(&mut self) {
+        if let Some(batch) = self.stacks.take() {
+            self.ready.push(Outgoing { packed: Packed::stacks(&batch), events: 0 });
+        }
+    }
+
+    fn flush_marks(&mut self) {
+        if !self.marks.is_empty() {
+            let packed = Packed::marks(&self.marks, self.config.resolution_ns);
+            self.ready.push(Outgoing { packed, events: 0 });
+            self.marks.clear();
+        }
+    }
+
+    fn flush_tables(&mut self) {
+        if !self.tables.is_empty() {
+            self.flush_stacks();
+            self.ready.push(Outgoing { packed: Packed::site_tables(&self.tables), events: 0 });
+            self.tables.clear();
+            self.table_rows = 0;
+        }
+    }
+
+    fn flush_samples(&mut self) {
+        if !self.samples.is_empty() {
+            self.ready.push(Outgoing { packed: Packed::samples(&self.samples), events: 0 });
+            self.samples.clear();
+        }
+    }
+}

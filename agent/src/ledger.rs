@@ -1,0 +1,68 @@
+//! Where every event is: `produced = stored + dropped + in flight`, at any moment, from any thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ring::Gauge;
+use crate::uplink::window::Window;
+
+/// Where a session's events are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Events that the source produced.
+    pub produced: u64,
+    /// Events the daemon has stored (acknowledged).
+    pub stored: u64,
+    /// Events dropped, for whatever reason.
+    pub dropped: u64,
+    /// Events in rings, chunks under way, the outbox or the spool.
+    pub in_flight: u64,
+    /// Unacknowledged bytes.
+    pub in_flight_bytes: u64,
+}
+
+/// Shared counts of a session's stages.
+pub struct Ledger {
+    gauges: Vec<Gauge>,
+    /// Events in chunks under way or ready.
+    waiting: AtomicU64,
+    window: Arc<Window>,
+}
+
+impl Ledger {
+    pub(crate) fn new(gauges: Vec<Gauge>, window: Arc<Window>) -> Self {
+        Self { gauges, waiting: AtomicU64::new(0), window }
+    }
+
+    // Relaxed throughout: figures for people; the law is exact once the session has stopped.
+    pub(crate) fn set_waiting(&self, events: u64) {
+        self.waiting.store(events, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave_batch(&self, events: u64) {
+        self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(events), Ordering::Relaxed);
+    }
+
+    /// Where the events are now. `in_flight` is what is neither stored nor dropped, which is the law itself; [`Self::waiting`] is the part of it that was counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let window = self.window.counts();
+        let (pushed, lost) =
+            self.gauges.iter().fold((0, 0), |(pushed, lost), gauge| (pushed + gauge.pushed(), lost + gauge.dropped()));
+        let dropped = lost + window.abandoned_events;
+        let produced = pushed + lost;
+        Counts {
+            produced,
+            stored: window.acked_events,
+            dropped,
+            in_flight: produced - dropped.min(produced) - window.acked_events.min(produced - dropped.min(produced)),
+            in_flight_bytes: window.waiting_bytes,
+        }
+    }
+
+    /// Events counted in chunks under way and in the outbox.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed) + self.window.counts().waiting_events
+    }
+}

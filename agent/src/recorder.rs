@@ -1,0 +1,123 @@
+//! The side of a trainer: records a device's allocations into its ring.
+//!
+//! Guarantees: recording an event takes no lock, makes no system call beyond reading the clock and
+//! never waits; when the ring is full the event is dropped and counted. One recorder a device: it can
+//! be sent to another thread, not shared.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+
+use memctl_model::{Action, DeviceIndex, Event, Keyframe, StackId};
+
+use crate::batch::worker::Note;
+use crate::clock::now_ns;
+use crate::ring::{Producer, Record};
+
+/// How long a source that can wait sleeps for room: a third of what the ring of a fast reader holds.
+const WAIT_FOR_ROOM: Duration = Duration::from_micros(100);
+
+/// The agent behind a recorder has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the agent has stopped")]
+pub struct Stopped;
+
+/// Records the events of one device.
+pub struct Recorder {
+    device: DeviceIndex,
+    producer: Producer,
+    notes: SyncSender<Note>,
+    snapshot_wanted: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    pub(crate) fn new(
+        device: DeviceIndex,
+        producer: Producer,
+        notes: SyncSender<Note>,
+        snapshot_wanted: Arc<AtomicBool>,
+    ) -> Self {
+        Self { device, producer, notes, snapshot_wanted }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    /// A block of `size` requested bytes was handed out.
+    pub fn alloc(&mut self, addr: u64, size: u64, stream: u64, stack: StackId) -> bool {
+        self.record(Action::Alloc, addr, size, stream, stack)
+    }
+
+    /// A block was given back and is reusable at once.
+    pub fn free(&mut self, addr: u64, size: u64, stream: u64) -> bool {
+        // Both, as PyTorch tells it; where only one gets in, the block map settles it.
+        let requested = self.record(Action::FreeRequested, addr, size, stream, StackId::NONE);
+        self.record(Action::FreeCompleted, addr, size, stream, StackId::NONE) && requested
+    }
+
+    /// The driver gave a segment of `size` bytes.
+    pub fn segment_alloc(&mut self, addr: u64, size: u64, stream: u64) -> bool {
+        self.record(Action::SegmentAlloc, addr, size, stream, StackId::NONE)
+    }
+
+    /// A segment went back to the driver.
+    pub fn segment_free(&mut self, addr: u64, size: u64, stream: u64) -> bool {
+        self.record(Action::SegmentFree, addr, size, stream, StackId::NONE)
+    }
+
+    /// A request of `size` bytes failed while the device had `device_free` bytes.
+    pub fn out_of_memory(&mut self, size: u64, device_free: u64, stack: StackId) -> bool {
+        self.record(Action::Oom, device_free, size, 0, stack)
+    }
+
+    fn record(&mut self, action: Action, addr: u64, size: u64, stream: u64, stack: StackId) -> bool {
+        self.event(&Event { time_ns: now_ns(), addr, size, stream, stack, action, ..Event::default() })
+    }
+
+    /// Records an event as it is; `false` when it was dropped.
+    #[inline]
+    pub fn event(&mut self, event: &Event) -> bool {
+        self.producer.push(Record::new(event))
+    }
+
+    /// Records an event, waiting for room: for sources that can wait, such as a file. Never for a trainer.
+    ///
+    /// # Errors
+    /// When the agent has stopped.
+    #[inline]
+    pub fn event_waiting(&mut self, event: &Event) -> Result<(), Stopped> {
+        while !self.producer.has_room() {
+            if self.producer.is_closed() {
+                return Err(Stopped);
+            }
+            std::thread::sleep(WAIT_FOR_ROOM);
+        }
+        self.producer.push(Record::new(event));
+        Ok(())
+    }
+
+    /// Whether events were dropped and the agent asks for the state of the device: answer with [`Self::snapshot`] between two events.
+    #[must_use]
+    pub fn snapshot_wanted(&self) -> bool {
+        // Acquire: pairs with the worker's Release.
+        self.snapshot_wanted.load(Ordering::Acquire)
+    }
+
+    /// Hands over the state of the device as it is behind the last recorded event. `false` when the agent could not take it now; it will ask again.
+    pub fn snapshot(&mut self, mut keyframe: Keyframe) -> bool {
+        keyframe.device = self.device;
+        let note = Note::Keyframe(Box::new(keyframe), self.producer.pushed());
+        match self.notes.try_send(note) {
+            Ok(()) => {
+                // Relaxed: a request that comes meanwhile is made again by the next hole.
+                self.snapshot_wanted.store(false, Ordering::Relaxed);
+                true
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The ring between an allocator hook and the batcher: one producer, one consumer, fixed size.
+//!
+//! Guarantees: `push` is O(1), takes no lock, makes no system call and never waits; when the ring is
+//! full the newest record is dropped and counted, and the next record that gets through carries the
+//! count, so the batcher knows where the hole is. `pushed + dropped = produced` at every moment.
+//!
+//! Refuses: a second producer (events of one device come from under that device's allocator lock) and
+//! growing.
+//!
+//! The protocol between both sides is checked with loom (`RUSTFLAGS="--cfg loom"`, test `ring_loom`).
+
+mod record;
+
+use std::sync::Arc;
+
+pub use record::Record;
+
+#[cfg(loom)]
+use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+#[cfg(not(loom))]
+struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+    fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+    fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Keeps what the producer writes and what the consumer writes on different cache lines (two lines: the prefetcher fetches pairs).
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Shared {
+    slots: Box<[UnsafeCell<Record>]>,
+    /// Records pushed, ever. Written by the producer.
+    head: Line<AtomicU64>,
+    /// Records dropped, ever. Written by the producer.
+    dropped: AtomicU64,
+    /// Records consumed, ever. Written by the consumer.
+    tail: Line<AtomicU64>,
+    /// The consumer is gone: nobody will make room again.
+    closed: AtomicBool,
+}
+
+// SAFETY: a slot is written only by the producer and only while `head - tail < capacity` excludes it from
+// what the consumer may read; the consumer reads it only after it saw `head` pass it (Acquire on a Release store).
+unsafe impl Sync for Shared {}
+// SAFETY: records are plain data.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn slot(&self, position: u64) -> &UnsafeCell<Record> {
+        // Capacity is a power of two, so the mask keeps the index inside.
+        &self.slots[(position as usize) & (self.slots.len() - 1)]
+    }
+}
+
+/// The side of the hook.
+pub struct Producer {
+    shared: Arc<Shared>,
+    head: u64,
+    /// The consumer's position when last looked at: it only grows, so room that was there stays there.
+    seen_tail: u64,
+    /// Drops that the next record has to carry.
+    hole: u32,
+}
+
+/// The side of the batcher.
+pub struct Consumer {
+    shared: Arc<Shared>,
+    tail: u64,
+}
+
+/// Reads the counts of a ring from any thread.
+#[derive(Clone)]
+pub struct Gauge {
+    shared: Arc<Shared>,
+}
+
+/// Makes a ring of at least `capacity` records (rounded up to a power of two).
+#[must_use]
+pub fn ring(capacity: usize) -> (Producer, Consumer) {
+    let capacity = capacity.max(2).next_power_of_two();
+    let shared = Arc::new(Shared {
+        slots: (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect(),
+        head: Line(AtomicU64::new(0)),
+        dropped: AtomicU64::new(0),
+        tail: Line(AtomicU64::new(0)),
+        closed: AtomicBool::new(false),
+    });
+    (
+        Producer { shared: shared.clone(), head: 0, seen_tail: 0, hole: 0 },
+        Consumer { shared, tail: 0 },
+    )
+}
+
+impl Producer {
+    /// Pushes a record, or drops and counts it when the ring is full; says whether it got in.
+    #[inline]
+    pub fn push(&mut self, mut record: Record) -> bool {
+        if !self.has_room() {
+            self.hole = self.hole.saturating_add(1);
+            // Relaxed: a plain count; who needs it together with `head` reads both after the producer has stopped.
+            self.shared.dropped.store(self.shared.dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            return false;
+        }
+        if self.hole > 0 {
+            record.set_dropped_before(self.hole);
+            self.hole = 0;
+        }
+        self.shared.slot(self.head).with_mut(|slot| {
+            // SAFETY: `has_room` saw that the consumer is done with this slot, and there is one producer.
+            unsafe { *slot = record };
+        });
+        self.head += 1;
+        // Release: the consumer that sees the new head sees the record.
+        self.shared.head.0.store(self.head, Ordering::Release);
+        true
+    }
+
+    /// Whether a record would get in now.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        let capacity = self.shared.slots.len() as u64;
+        if self.head - self.seen_tail < capacity {
+            return true;
+        }
+        // Acquire: the consumer's reads of the slots it gave back happen before our writes to them.
+        self.seen_tail = self.shared.tail.0.load(Ordering::Acquire);
+        self.head - self.seen_tail < capacity
+    }
+
+    /// Whether the consumer is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        // Relaxed: only ends a wait; nothing is read on the strength of it.
+        self.shared.closed.load(Ordering::Relaxed)
+    }
+
+    /// Records pushed so far: the position at which a mark made now belongs.
+    #[must_use]
+    pub fn pushed(&self) -> u64 {
+        self.head
+    }
+
+    /// Reads the counts from other threads.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        Gauge { shared: self.shared.clone() }
+    }
+}
+
+impl Gauge {
+    /// Records pushed so far.
+    #[must_use]
+    pub fn pushed(&self) -> u64 {
+        // Acquire: whoever reads a position may go on to read what lies before it.
+        self.shared.head.0.load(Ordering::Acquire)
+    }
+
+    /// Records dropped so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        // Relaxed: see `push`.
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Consumer {
+    /// Records that can be read now.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        // Acquire: pairs with the producer's Release, makes the records visible.
+        self.shared.head.0.load(Ordering::Acquire) - self.tail
+    }
+
+    /// Position of the next record.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.tail
+    }
+
+    /// Reads up to `count` records that are available and gives their room back.
+    pub fn read(&mut self, count: u64, mut each: impl FnMut(&Record)) -> u64 {
+        let count = count.min(self.available());
+        for _ in 0..count {
+            self.shared.slot(self.tail).with(|slot| {
+                // SAFETY: `available` saw the head beyond this slot, and the producer does not touch it before `tail` passes it.
+                each(unsafe { &*slot });
+            });
+            self.tail += 1;
+        }
+        // Release: our reads happen before the producer writes these slots again.
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+        count
+    }
+
+    /// Reads the counts from other threads.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        Gauge { shared: self.shared.clone() }
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // Relaxed: see `is_closed`.
+        self.shared.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

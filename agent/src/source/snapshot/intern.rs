@@ -1,0 +1,188 @@
+//! Interning: a string, a frame, a stack, a pair is kept once and named by a number.
+//!
+//! Guarantees: limits of memctl's model hold here (long names are cut, stacks beyond the limits
+//! count as none and are counted); hashing is seeded, so that no file can choose its collisions.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use memctl_model::limits::{NAME_BYTES_MAX, SESSION_FRAMES_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX};
+use memctl_model::{Frame, FrameId, PoolId, StackId};
+
+use super::keys;
+
+/// What one interned thing costs besides its content: map entry, vector entry, allocation. An estimate from above.
+const OVERHEAD_BYTES: u64 = 96;
+
+/// All tables of one recording.
+pub(crate) struct Tables {
+    texts: Vec<Arc<str>>,
+    text_ids: HashMap<Arc<str>, u32>,
+    frames: Vec<Frame>,
+    frame_ids: HashMap<(u32, u32, u32), u32>,
+    stacks: Vec<Vec<FrameId>>,
+    stack_ids: HashMap<u64, u32>,
+    hasher: RandomState,
+    pairs: Vec<(u64, u64)>,
+    pair_ids: HashMap<(u64, u64), u32>,
+    held_bytes: u64,
+    /// Stacks and frames that found no room.
+    pub(crate) refused: u64,
+}
+
+impl Tables {
+    pub(crate) fn new() -> Self {
+        let mut tables = Self {
+            texts: Vec::new(),
+            text_ids: HashMap::new(),
+            frames: Vec::new(),
+            frame_ids: HashMap::new(),
+            stacks: Vec::new(),
+            stack_ids: HashMap::new(),
+            hasher: RandomState::new(),
+            pairs: Vec::new(),
+            pair_ids: HashMap::new(),
+            held_bytes: 0,
+            refused: 0,
+        };
+        for word in keys::words() {
+            tables.text(word);
+        }
+        tables
+    }
+
+    /// Bytes held, estimated from above.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// The number of a string.
+    pub(crate) fn text(&mut self, text: &str) -> u32 {
+        if let Some(&id) = self.text_ids.get(text) {
+            return id;
+        }
+        let id = self.texts.len() as u32;
+        let text: Arc<str> = text.into();
+        self.held_bytes += text.len() as u64 + OVERHEAD_BYTES;
+        self.texts.push(Arc::clone(&text));
+        self.text_ids.insert(text, id);
+        id
+    }
+
+    /// The number of a string given as bytes, of which only the first [`NAME_BYTES_MAX`] count.
+    #[inline]
+    pub(crate) fn text_of_bytes(&mut self, bytes: &[u8]) -> u32 {
+        if bytes.is_empty() {
+            return keys::EMPTY;
+        }
+        let cut = &bytes[..bytes.len().min(NAME_BYTES_MAX)];
+        match std::str::from_utf8(cut) {
+            Ok(text) => self.text(text),
+            Err(_) => self.text(&String::from_utf8_lossy(cut)),
+        }
+    }
+
+    /// The string of a number.
+    pub(crate) fn text_at(&self, id: u32) -> &Arc<str> {
+        // A number comes from `text` alone; the word stands in for one that does not.
+        self.texts.get(id as usize).unwrap_or(&self.texts[keys::EMPTY as usize])
+    }
+
+    /// The number of a frame; `None` when there are too many.
+    pub(crate) fn frame(&mut self, name: u32, file: u32, line: u32) -> Option<u32> {
+        if let Some(&id) = self.frame_ids.get(&(name, file, line)) {
+            return Some(id);
+        }
+        if self.frames.len() >= SESSION_FRAMES_MAX {
+            self.refused += 1;
+            return None;
+        }
+        let id = self.frames.len() as u32;
+        let frame = Frame { function: Arc::clone(self.text_at(name)), file: Arc::clone(self.text_at(file)), line };
+        self.held_bytes += OVERHEAD_BYTES;
+        self.frames.push(frame);
+        self.frame_ids.insert((name, file, line), id);
+        Some(id)
+    }
+
+    /// The number of a stack of frames, innermost first; deeper ones are cut at the outer end.
+    pub(crate) fn stack(&mut self, frames: &[FrameId]) -> StackId {
+        let frames = &frames[..frames.len().min(STACK_FRAMES_MAX)];
+        if frames.is_empty() {
+            return StackId::NONE;
+        }
+        let mut hash = self.hasher.hash_one(frames);
+        loop {
+            match self.stack_ids.entry(hash) {
+                Entry::Occupied(entry) if self.stacks[*entry.get() as usize] == frames => {
+                    return StackId(*entry.get() + 1);
+                }
+                // Two stacks of the same hash: the later one lives at the next free number.
+                Entry::Occupied(_) => hash = hash.wrapping_add(1),
+                Entry::Vacant(_) if self.stacks.len() >= SESSION_STACKS_MAX => {
+                    self.refused += 1;
+                    return StackId::NONE;
+                }
+                Entry::Vacant(entry) => {
+                    entry.insert(self.stacks.len() as u32);
+                    self.stacks.push(frames.to_vec());
+                    self.held_bytes += frames.len() as u64 * 4 + OVERHEAD_BYTES;
+                    return StackId(self.stacks.len() as u32);
+                }
+            }
+        }
+    }
+
+    /// The number of a pair.
+    pub(crate) fn pair(&mut self, pair: (u64, u64)) -> u32 {
+        *self.pair_ids.entry(pair).or_insert_with(|| {
+            self.held_bytes += OVERHEAD_BYTES;
+            self.pairs.push(pair);
+            (self.pairs.len() - 1) as u32
+        })
+    }
+
+    /// The pool that a pair names; `None` when a half does not fit.
+    pub(crate) fn pool_at(&self, id: u32) -> Option<PoolId> {
+        let &(first, second) = self.pairs.get(id as usize)?;
+        Some(PoolId { first: u32::try_from(first).ok()?, second: u32::try_from(second).ok()? })
+    }
+
+    /// Hands out the frames and stacks.
+    pub(crate) fn into_stacks(self) -> (Vec<Frame>, Vec<Vec<FrameId>>) {
+        (self.frames, self.stacks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_thing_has_one_number() {
+        let mut tables = Tables::new();
+        assert_eq!(tables.text("action"), keys::ACTION);
+        let (f, g) = (tables.text("f"), tables.text("g"));
+        assert_ne!(f, g);
+        let frame = tables.frame(f, g, 3).unwrap();
+        assert_eq!(tables.frame(f, g, 3), Some(frame));
+        assert_ne!(tables.frame(f, g, 4), Some(frame));
+        let stack = tables.stack(&[FrameId(frame), FrameId(frame)]);
+        assert_eq!(stack, StackId(1));
+        assert_eq!(tables.stack(&[FrameId(frame), FrameId(frame)]), stack);
+        assert_eq!(tables.stack(&[FrameId(frame)]), StackId(2));
+        assert_eq!(tables.stack(&[]), StackId::NONE);
+    }
+
+    #[test]
+    fn long_names_and_deep_stacks_are_cut() {
+        let mut tables = Tables::new();
+        let id = tables.text_of_bytes(&vec![b'x'; NAME_BYTES_MAX * 2]);
+        assert_eq!(tables.text_at(id).len(), NAME_BYTES_MAX);
+        let stack = tables.stack(&vec![FrameId(0); STACK_FRAMES_MAX + 9]);
+        let (_, stacks) = tables.into_stacks();
+        assert_eq!(stacks[stack.0 as usize - 1].len(), STACK_FRAMES_MAX);
+    }
+}

@@ -1,0 +1,197 @@
+//! Marks from the annotations of a snapshot: epochs, steps, phases and regions.
+//!
+//! Guarantees: marks are sorted by time, in the file's order where times are equal; every end has
+//! a begin (a range that began before the recording begins with it); there is always an epoch,
+//! and there are steps unless the recording names epochs alone.
+
+use std::collections::HashMap;
+
+use memctl_model::{Event, Mark, MarkKind, Phase};
+
+use super::containers::Annotation;
+
+/// Whether a mark comes before an event: a begin does at the same time, an end does not.
+///
+/// Snapshots have microseconds, so ties are common: what happened in the microsecond in which a
+/// range ended belongs to the range, and what happened in the one in which it began does too.
+#[must_use]
+pub fn mark_precedes(mark: &Mark, event: &Event) -> bool {
+    match mark.kind {
+        MarkKind::EpochEnd(_) | MarkKind::StepEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => {
+            mark.time_ns < event.time_ns
+        }
+        MarkKind::EpochBegin(_)
+        | MarkKind::StepBegin(_)
+        | MarkKind::PhaseBegin(_)
+        | MarkKind::RegionBegin(_)
+        | MarkKind::Note(_) => mark.time_ns <= event.time_ns,
+    }
+}
+
+/// Which annotations are the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steps {
+    /// `step#N`.
+    Named,
+    /// `ProfilerStep#N`, as torch.profiler writes them.
+    Profiler,
+    /// Every end of an optimizer's step ends one.
+    Optimizer,
+    /// Nothing tells steps.
+    Untold,
+}
+
+/// What the name of an annotation says.
+enum Meaning {
+    Epoch(u32),
+    Step(u64),
+    Phase(Phase),
+    Region,
+}
+
+fn numbered<N: std::str::FromStr>(name: &str, prefix: &str) -> Option<N> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+fn is_optimizer_step(name: &str) -> bool {
+    name.starts_with("Optimizer.step#")
+}
+
+impl Steps {
+    fn of(annotations: &[Annotation]) -> Self {
+        let any = |test: fn(&str) -> bool| annotations.iter().any(|annotation| test(&annotation.name));
+        if any(|name| numbered::<u64>(name, "step#").is_some()) {
+            Self::Named
+        } else if any(|name| numbered::<u64>(name, "ProfilerStep#").is_some()) {
+            Self::Profiler
+        } else if annotations.iter().any(|annotation| !annotation.begins && is_optimizer_step(&annotation.name)) {
+            Self::Optimizer
+        } else {
+            Self::Untold
+        }
+    }
+
+    fn meaning(self, name: &str) -> Meaning {
+        let step = match self {
+            Self::Named => numbered(name, "step#"),
+            Self::Profiler => numbered(name, "ProfilerStep#"),
+            Self::Optimizer | Self::Untold => None,
+        };
+        if let Some(step) = step {
+            return Meaning::Step(step);
+        }
+        if let Some(epoch) = numbered(name, "epoch#") {
+            return Meaning::Epoch(epoch);
+        }
+        match name {
+            "train" => Meaning::Phase(Phase::Train),
+            "validate" | "validation" | "evaluation" => Meaning::Phase(Phase::Eval),
+            "forward" | "DistributedDataParallel.forward" => Meaning::Phase(Phase::Forward),
+            "backward" => Meaning::Phase(Phase::Backward),
+            _ if name.starts_with("eval") => Meaning::Phase(Phase::Eval),
+            _ if is_optimizer_step(name) => Meaning::Phase(Phase::Optimizer),
+            _ => Meaning::Region,
+        }
+    }
+}
+
+fn mark_kind(meaning: Meaning, name: &str, begins: bool) -> MarkKind {
+    match (meaning, begins) {
+        (Meaning::Epoch(n), true) => MarkKind::EpochBegin(n),
+        (Meaning::Epoch(n), false) => MarkKind::EpochEnd(n),
+        (Meaning::Step(n), true) => MarkKind::StepBegin(n),
+        (Meaning::Step(n), false) => MarkKind::StepEnd(n),
+        (Meaning::Phase(phase), true) => MarkKind::PhaseBegin(phase),
+        (Meaning::Phase(phase), false) => MarkKind::PhaseEnd(phase),
+        (Meaning::Region, true) => MarkKind::RegionBegin(name.to_owned()),
+        (Meaning::Region, false) => MarkKind::RegionEnd(name.to_owned()),
+    }
+}
+
+/// All marks of a recording. `events` are the times of the first and the last event, if there are any.
+pub(crate) fn derive(mut annotations: Vec<Annotation>, events: Option<(u64, u64)>) -> Vec<Mark> {
+    annotations.sort_by_key(|annotation| annotation.time_ns);
+    let times = annotations.iter().map(|annotation| annotation.time_ns);
+    let Some(start_ns) = times.clone().chain(events.map(|(first, _)| first)).min() else { return Vec::new() };
+    let end_ns = times.chain(events.map(|(_, last)| last)).max().unwrap_or(start_ns);
+    let steps = Steps::of(&annotations);
+
+    let mut marks = translate(annotations, steps, start_ns);
+    let has_epochs = marks.iter().any(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_)));
+    complete(&mut marks, start_ns);
+    if !has_epochs {
+        if steps == Steps::Untold {
+            // Nothing tells the loop: the events are one step.
+            let (first_ns, last_ns) = events.unwrap_or((start_ns, end_ns));
+            let begin = marks.partition_point(|mark| mark.time_ns < first_ns);
+            marks.insert(begin, Mark { time_ns: first_ns, kind: MarkKind::StepBegin(0) });
+            let end = marks.partition_point(|mark| mark.time_ns <= last_ns);
+            marks.insert(end, Mark { time_ns: last_ns, kind: MarkKind::StepEnd(0) });
+        }
+        marks.insert(0, Mark { time_ns: start_ns, kind: MarkKind::EpochBegin(0) });
+        marks.push(Mark { time_ns: end_ns, kind: MarkKind::EpochEnd(0) });
+    }
+    marks
+}
+
+/// Annotations to marks; where only the optimizer tells steps, each reaches from the end of the one before, or the begin of its epoch, to the end of the optimizer's step.
+fn translate(annotations: Vec<Annotation>, steps: Steps, start_ns: u64) -> Vec<Mark> {
+    let mut marks: Vec<Mark> = Vec::with_capacity(annotations.len());
+    let mut step = 0;
+    let (mut step_at, mut step_ns) = (0, start_ns);
+    for Annotation { time_ns, name, begins } in annotations {
+        let kind = mark_kind(steps.meaning(&name), &name, begins);
+        let begins_epoch = matches!(kind, MarkKind::EpochBegin(_));
+        let ends_step = steps == Steps::Optimizer && !begins && is_optimizer_step(&name);
+        marks.push(Mark { time_ns, kind });
+        if ends_step {
+            marks.insert(step_at, Mark { time_ns: step_ns, kind: MarkKind::StepBegin(step) });
+            marks.push(Mark { time_ns, kind: MarkKind::StepEnd(step) });
+            step += 1;
+        }
+        if ends_step || begins_epoch {
+            (step_at, step_ns) = (marks.len(), time_ns);
+        }
+    }
+    marks
+}
+
+/// Gives every end without a begin one at the recording's start: the range was under way.
+fn complete(marks: &mut Vec<Mark>, start_ns: u64) {
+    let mut open: HashMap<MarkKind, u64> = HashMap::new();
+    let mut missing = Vec::new();
+    for mark in marks.iter() {
+        let Some(begin) = begin_of(&mark.kind) else {
+            *open.entry(mark.kind.clone()).or_default() += 1;
+            continue;
+        };
+        match open.get_mut(&begin) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => missing.push(Mark { time_ns: start_ns, kind: begin }),
+        }
+    }
+    // Outer ranges first; among equals the one that ended last began first.
+    missing.reverse();
+    missing.sort_by_key(|mark| match mark.kind {
+        MarkKind::EpochBegin(_) => 0,
+        MarkKind::StepBegin(_) => 1,
+        MarkKind::PhaseBegin(_) => 2,
+        _ => 3,
+    });
+    marks.splice(0..0, missing);
+}
+
+/// The begin that an end needs; `None` for what is no end.
+fn begin_of(end: &MarkKind) -> Option<MarkKind> {
+    match end {
+        MarkKind::EpochEnd(n) => Some(MarkKind::EpochBegin(*n)),
+        MarkKind::StepEnd(n) => Some(MarkKind::StepBegin(*n)),
+        MarkKind::PhaseEnd(phase) => Some(MarkKind::PhaseBegin(*phase)),
+        MarkKind::RegionEnd(name) => Some(MarkKind::RegionBegin(name.clone())),
+        MarkKind::EpochBegin(_)
+        | MarkKind::StepBegin(_)
+        | MarkKind::PhaseBegin(_)
+        | MarkKind::RegionBegin(_)
+        | MarkKind::Note(_) => None,
+    }
+}

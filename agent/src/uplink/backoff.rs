@@ -1,0 +1,46 @@
+//! How long to wait before the next attempt: exponential with full jitter, pure.
+//!
+//! Full jitter (a uniform draw between 0 and the bound) spreads a thousand ranks that lost the same daemon.
+
+use std::time::Duration;
+
+/// Bounds of the waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// Upper bound of the first wait.
+    pub first: Duration,
+    /// Upper bound of all waits.
+    pub most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        // A daemon that restarts is back within a second; one that stays away is asked every 10 s at most.
+        Self { first: Duration::from_millis(100), most: Duration::from_secs(10) }
+    }
+}
+
+impl Backoff {
+    /// The wait before attempt `attempt` (0 = the first retry); `draw` is uniform in 0..1.
+    #[must_use]
+    pub fn wait(&self, attempt: u32, draw: f64) -> Duration {
+        let bound = self.first.saturating_mul(1_u32.checked_shl(attempt).unwrap_or(u32::MAX)).min(self.most);
+        bound.mul_f64(draw.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_most_and_never_exceed_it() {
+        let backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(10) };
+        let bounds: Vec<_> = (0..9).map(|attempt| backoff.wait(attempt, 1.0).as_millis()).collect();
+        assert_eq!(bounds, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        assert_eq!(backoff.wait(40, 1.0), backoff.most);
+        assert_eq!(backoff.wait(3, 0.0), Duration::ZERO);
+        assert_eq!(backoff.wait(3, 0.5).as_millis(), 400);
+        assert_eq!(backoff.wait(3, f64::INFINITY).as_millis(), 800);
+    }
+}

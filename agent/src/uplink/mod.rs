@@ -1,0 +1,236 @@
+//! The uplink: brings the outbox's items to the daemon over one bidirectional stream, for as long as it takes.
+//!
+//! Guarantees: after any break it goes on behind the daemon's last durable item; an item leaves the
+//! outbox only when the daemon has acknowledged it; every connect, answer and silence has a time limit;
+//! bytes under way are bounded by what the daemon asked for.
+//!
+//! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
+
+pub mod backoff;
+pub mod spool;
+pub mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backoff::Backoff;
+use memctl_model::SessionInfo;
+use memctl_model::limits::MESSAGE_BYTES_MAX;
+use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::daemon_message::Body as Heard;
+use memctl_proto::v1::ingest_client::IngestClient;
+use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, RefusedReason, Refused, SessionInfo as WireSession};
+use memctl_proto::PROTOCOL_VERSION;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+use window::Window;
+
+/// A daemon that does not take the connection in this time is away.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A daemon that does not answer the hello in this time is not well.
+const WELCOME_MAX: Duration = Duration::from_secs(30);
+/// Bytes under way and no acknowledgement for this long: the connection is dead. (A commit takes milliseconds.)
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Messages handed to the transport ahead of it.
+const TRANSPORT_QUEUE: usize = 4;
+
+/// How to reach the daemon.
+#[derive(Clone, Debug)]
+pub enum Daemon {
+    /// An address, `http://host:port`.
+    Address(String),
+    /// A connection that is there: a daemon in the same process.
+    Connected(Channel),
+}
+
+/// Why a link ended.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    #[error("the stream broke: {0}")]
+    Broken(Box<Status>),
+    #[error("the daemon did not answer in {0:?}")]
+    Silent(Duration),
+    #[error("the daemon closed the stream")]
+    Closed,
+    #[error("the daemon refused: {0}")]
+    Refused(String),
+    #[error("the daemon spoke nonsense: {0}")]
+    Nonsense(&'static str),
+    #[error("an item cannot be read back: {0}")]
+    Spool(std::io::Error),
+    #[error("refused for good: {0}")]
+    Final(String),
+}
+
+/// How the uplink ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Told to stop.
+    Stopped,
+    /// The daemon will never take this session; its words.
+    Refused(String),
+}
+
+/// Delivers until `stop` is closed or the daemon refuses for good.
+pub async fn run(daemon: Daemon, session: SessionInfo, window: Arc<Window>, mut stop: mpsc::Receiver<()>, backoff: Backoff) -> Ended {
+    let mut attempt = 0;
+    loop {
+        let linked = tokio::select! {
+            _ = stop.recv() => return Ended::Stopped,
+            result = link(&daemon, &session, &window, &mut attempt) => result,
+        };
+        window.set_linked(false);
+        match linked {
+            Err(LinkError::Final(message)) => {
+                tracing::error!(session = %session.id, reason = message, "the daemon refused the session");
+                return Ended::Refused(message);
+            }
+            Err(error) if attempt == 0 => tracing::warn!(session = %session.id, %error, "link to the daemon lost; retrying"),
+            Err(error) => tracing::debug!(session = %session.id, %error, attempt, "daemon not reached"),
+            Ok(never) => match never {},
+        }
+        tokio::select! {
+            _ = stop.recv() => return Ended::Stopped,
+            () = tokio::time::sleep(backoff.wait(attempt, draw())) => {}
+        }
+        attempt = attempt.saturating_add(1);
+    }
+}
+
+/// Uniform in 0..1.
+fn draw() -> f64 {
+    getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
+}
+
+async fn connect(daemon: &Daemon) -> Result<Channel, LinkError> {
+    match daemon {
+        Daemon::Connected(channel) => Ok(channel.clone()),
+        Daemon::Address(address) => endpoint(address)?.connect().await.map_err(|error| LinkError::Connect(root(&error))),
+    }
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, LinkError> {
+    Ok(Endpoint::from_shared(address.to_owned())
+        .map_err(|error| LinkError::Final(format!("{address} is not an address: {error}")))?
+        .connect_timeout(CONNECT_MAX)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10)))
+}
+
+/// The innermost cause: tonic's own words are only "transport error".
+fn root(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// One connection, from hello to its end. Never ends well by itself.
+async fn link(
+    daemon: &Daemon,
+    session: &SessionInfo,
+    window: &Window,
+    attempt: &mut u32,
+) -> Result<std::convert::Infallible, LinkError> {
+    let channel = timeout(CONNECT_MAX, connect(daemon)).await.map_err(|_| LinkError::Silent(CONNECT_MAX))??;
+    let mut client = IngestClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
+    let hello = Hello { version: PROTOCOL_VERSION, session: Some(WireSession::from(session)) };
+    say(&outbound, Said::Hello(hello)).await?;
+    let opened = timeout(WELCOME_MAX, client.push(ReceiverStream::new(requests))).await;
+    let mut inbound = opened
+        .map_err(|_| LinkError::Silent(WELCOME_MAX))?
+        .map_err(|status| LinkError::Broken(Box::new(status)))?
+        .into_inner();
+    let welcome = match timeout(WELCOME_MAX, hear(&mut inbound)).await.map_err(|_| LinkError::Silent(WELCOME_MAX))?? {
+        Heard::Welcome(welcome) => welcome,
+        Heard::Refused(refused) => return Err(refusal(&refused)),
+        _ => return Err(LinkError::Nonsense("something came before the welcome")),
+    };
+    tracing::debug!(session = %session.id, resume_after = welcome.resume_after, "linked");
+    *attempt = 0;
+    window.ack(welcome.resume_after);
+    window.set_linked(true);
+    converse(&outbound, &mut inbound, window, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
+}
+
+/// Sends what is there, hears what is durable.
+async fn converse(
+    outbound: &mpsc::Sender<AgentMessage>,
+    inbound: &mut Streaming<DaemonMessage>,
+    window: &Window,
+    resume_after: u64,
+    in_flight_max: u64,
+) -> Result<std::convert::Infallible, LinkError> {
+    let mut sent = resume_after;
+    let mut waiting_since = None;
+    loop {
+        let under_way = window.under_way(sent);
+        if under_way == 0 {
+            waiting_since = None;
+        } else if waiting_since.is_none() {
+            waiting_since = Some(tokio::time::Instant::now());
+        }
+        let silence = waiting_since.map_or(SILENCE_MAX, |since| SILENCE_MAX.saturating_sub(since.elapsed()));
+        let news = window.news();
+        let next = if under_way < in_flight_max { window.after(sent).map_err(LinkError::Spool)? } else { None };
+        tokio::select! {
+            biased;
+            message = hear(inbound) => match message? {
+                Heard::Ack(ack) => {
+                    window.ack(ack.durable_seq);
+                    waiting_since = None;
+                }
+                Heard::Control(control) => tracing::info!(level = control.level, "the daemon asks for another recording level"),
+                Heard::Refused(refused) => return Err(refusal(&refused)),
+                Heard::Welcome(_) => return Err(LinkError::Nonsense("a second welcome")),
+            },
+            said = async {
+                match next {
+                    Some(item) => {
+                        let seq = item.seq;
+                        say(outbound, Said::Item(item)).await.map(|()| seq)
+                    }
+                    None => std::future::pending().await,
+                }
+            } => sent = said?,
+            () = news => {}
+            () = tokio::time::sleep(silence) => {
+                if waiting_since.is_some() {
+                    return Err(LinkError::Silent(SILENCE_MAX));
+                }
+            }
+        }
+    }
+}
+
+async fn say(outbound: &mpsc::Sender<AgentMessage>, body: Said) -> Result<(), LinkError> {
+    outbound.send(AgentMessage { body: Some(body) }).await.map_err(|_| LinkError::Closed)
+}
+
+async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError> {
+    match inbound.message().await {
+        Ok(Some(message)) => message.body.ok_or(LinkError::Nonsense("an empty message")),
+        Ok(None) => Err(LinkError::Closed),
+        Err(status) => Err(LinkError::Broken(Box::new(status))),
+    }
+}
+
+fn refusal(refused: &Refused) -> LinkError {
+    match refused.reason() {
+        RefusedReason::Version | RefusedReason::Invalid | RefusedReason::Ended => LinkError::Final(refused.message.clone()),
+        // An unknown reason comes from a newer daemon: it may pass.
+        RefusedReason::Busy | RefusedReason::Store | RefusedReason::ShuttingDown | RefusedReason::Unspecified => {
+            LinkError::Refused(refused.message.clone())
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The spool: unacknowledged items on disk while the daemon is away.
+//!
+//! A folder of segment files. A segment begins with a magic and the session, then records of
+//! `length u32, crc32c u32, item`. Guarantees: it always opens: a torn or damaged tail is cut off at the
+//! last whole record; it never grows beyond its limit; segments whose items are all acknowledged are
+//! deleted. Refuses: two owners (the folder is locked).
+//!
+//! The page cache protects against the death of the process; a crash of the host may cost the last second.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use memctl_model::SessionInfo;
+use memctl_model::limits::MESSAGE_BYTES_MAX;
+use memctl_proto::v1;
+use prost::Message as _;
+
+const MAGIC: &[u8; 8] = b"MCSPOOL1";
+/// A segment is closed beyond this: small enough to give disk back soon after an outage.
+const SEGMENT_BYTES: u64 = 8 << 20;
+const RECORD_HEADER_BYTES: u64 = 8;
+
+/// Where an item lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    segment: u32,
+    offset: u64,
+    /// Bytes of the encoded item.
+    pub bytes: u32,
+}
+
+struct Segment {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    last_seq: u64,
+}
+
+/// The spool of one session.
+pub struct Spool {
+    folder: PathBuf,
+    session: SessionInfo,
+    segments: BTreeMap<u32, Segment>,
+    next_segment: u32,
+    bytes: u64,
+    bytes_max: u64,
+    places: BTreeMap<u64, Place>,
+    full_logged: bool,
+    _lock: File,
+}
+
+impl Spool {
+    /// Opens (or makes) the spool of a session below `folder`.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or another process owns it.
+    pub fn open(folder: &Path, session: &SessionInfo, bytes_max: u64) -> io::Result<Self> {
+        let folder = folder.join(session.id.to_string());
+        std::fs::create_dir_all(&folder)?;
+        let lock = lock(&folder)?;
+        let mut spool = Self {
+            folder,
+            session: session.clone(),
+            segments: BTreeMap::new(),
+            next_segment: 1,
+            bytes: 0,
+            bytes_max,
+            places: BTreeMap::new(),
+            full_logged: false,
+            _lock: lock,
+        };
+        spool.load()?;
+        Ok(spool)
+    }
+
+    /// Spools below `folder` that no living process owns: what died processes left to deliver.
+    #[must_use]
+    pub fn orphans(folder: &Path) -> Vec<Self> {
+        let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+        entries.flatten().filter_map(|entry| Self::orphan(&entry.path())).collect()
+    }
+
+    fn orphan(folder: &Path) -> Option<Self> {
+        let lock = lock(folder).ok()?;
+        let session = segment_paths(folder).ok()?.into_values().find_map(|path| {
+            let mut bytes = Vec::new();
+            // A header is a session and its labels: far below this.
+            File::open(path).ok()?.take(MESSAGE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
+            read_header(&bytes).map(|(session, _)| session)
+        })?;
+        drop(lock);
+        Self::open(folder.parent()?, &session, u64::MAX).ok()
+    }
+
+    /// Whose items these are.
+    #[must_use]
+    pub fn session(&self) -> &SessionInfo {
+        &self.session
+    }
+
+    /// Bytes on disk.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Items held, ascending.
+    pub fn places(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
+        self.places.iter().map(|(&seq, &place)| (seq, place))
+    }
+
+    /// Appends an item; `None` when the limit or the disk is reached (said once in the log).
+    pub fn append(&mut self, item: &v1::Item) -> Option<Place> {
+        let payload = item.encode_to_vec();
+        let record = RECORD_HEADER_BYTES + payload.len() as u64;
+        if self.bytes + record > self.bytes_max {
+            self.log_full("its limit is reached");
+            return None;
+        }
+        match self.write(item.seq, &payload) {
+            Ok(place) => {
+                self.full_logged = false;
+                Some(place)
+            }
+            Err(error) => {
+                self.log_full(&error.to_string());
+                None
+            }
+        }
+    }
+
+    fn log_full(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.full_logged, true) {
+            tracing::warn!(folder = %self.folder.display(), bytes = self.bytes, reason, "spool takes no more; events will be dropped and counted");
+        }
+    }
+
+    fn write(&mut self, seq: u64, payload: &[u8]) -> io::Result<Place> {
+        let number = match self.segments.last_key_value() {
+            Some((&number, segment)) if segment.len < SEGMENT_BYTES => number,
+            _ => self.new_segment()?,
+        };
+        let segment = self.segments.get_mut(&number).ok_or_else(|| io::Error::other("segment is gone"))?;
+        let mut record = Vec::with_capacity(payload.len() + 8);
+        record.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        record.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+        record.extend_from_slice(payload);
+        if let Err(error) = segment.file.write_all_at(&record, segment.len) {
+            // Half a record must not stand before the next one.
+            let _ = segment.file.set_len(segment.len);
+            return Err(error);
+        }
+        let place =
+            Place { segment: number, offset: segment.len + RECORD_HEADER_BYTES, bytes: payload.len() as u32 };
+        segment.len += record.len() as u64;
+        segment.last_seq = seq;
+        self.bytes += record.len() as u64;
+        self.places.insert(seq, place);
+        Ok(place)
+    }
+
+    fn new_segment(&mut self) -> io::Result<u32> {
+        let number = self.next_segment;
+        let path = self.folder.join(format!("{number:08}.spool"));
+        let mut header = MAGIC.to_vec();
+        let session = v1::SessionInfo::from(&self.session).encode_to_vec();
+        header.extend_from_slice(&(session.len() as u32).to_le_bytes());
+        header.extend_from_slice(&crc32c::crc32c(&session).to_le_bytes());
+        header.extend_from_slice(&session);
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        file.write_all(&header)?;
+        self.next_segment += 1;
+        self.bytes += header.len() as u64;
+        self.segments.insert(number, Segment { file, path, len: header.len() as u64, last_seq: 0 });
+        Ok(number)
+    }
+
+    /// Reads an item back.
+    ///
+    /// # Errors
+    /// When the disk no longer gives what was written.
+    pub fn read(&mut self, place: Place, seq: u64) -> io::Result<v1::Item> {
+        let segment = self.segments.get(&place.segment).ok_or_else(|| io::Error::other("segment is gone"))?;
+        let mut bytes = vec![0; place.bytes as usize];
+        segment.file.read_exact_at(&mut bytes, place.offset)?;
+        v1::Item::decode(bytes.as_slice())
+            .ok()
+            .filter(|item| item.seq == seq)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the spool gave back something else"))
+    }
+
+    /// Items up to `seq` are durable elsewhere: segments that hold nothing else are deleted.
+    pub fn forget(&mut self, seq: u64) {
+        self.places = self.places.split_off(&(seq + 1));
+        while let Some(entry) = self.segments.first_entry() {
+            if entry.get().last_seq > seq {
+                return;
+            }
+            let segment = entry.remove();
+            self.bytes = self.bytes.saturating_sub(segment.len);
+            // A file that stays is read again at the next start and recognised as delivered.
+            let _ = std::fs::remove_file(&segment.path);
+        }
+    }
+
+    fn load(&mut self) -> io::Result<()> {
+        for (number, path) in segment_paths(&self.folder)? {
+            self.next_segment = number + 1;
+            let file = OpenOptions::new().read(true).write(true).open(&path)?;
+            if !self.load_segment(number, &path, file)? {
+                tracing::warn!(file = %path.display(), "a spool segment without a readable header was removed");
+                std::fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load_segment(&mut self, number: u32, path: &Path, mut file: File) -> io::Result<bool> {
+        let len = file.metadata()?.len();
+        let mut bytes = Vec::new();
+        // A segment is closed soon after SEGMENT_BYTES; one item more fits.
+        Read::by_ref(&mut file).take(SEGMENT_BYTES + MESSAGE_BYTES_MAX as u64 + 1024).read_to_end(&mut bytes)?;
+        let Some((_, mut at)) = read_header(&bytes) else { return Ok(false) };
+        let mut last_seq = 0;
+        while let Some((item, size)) = read_record(&bytes[at..]) {
+            let offset = at as u64 + RECORD_HEADER_BYTES;
+            self.places.insert(item.seq, Place { segment: number, offset, bytes: size });
+            last_seq = last_seq.max(item.seq);
+            at += RECORD_HEADER_BYTES as usize + size as usize;
+        }
+        if (at as u64) < len {
+            tracing::warn!(file = %path.display(), kept_bytes = at, cut_bytes = len - at as u64, "a torn tail of the spool was cut off");
+            file.set_len(at as u64)?;
+        }
+        file.seek(SeekFrom::Start(at as u64))?;
+        self.bytes += at as u64;
+        self.segments.insert(number, Segment { file, path: path.to_owned(), len: at as u64, last_seq });
+        Ok(true)
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        if self.places.is_empty() {
+            // Delivered: nothing to leave behind.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+fn lock(folder: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))?;
+    file.try_lock().map_err(|error| io::Error::other(format!("{}: {error}", folder.display())))?;
+    Ok(file)
+}
+
+fn segment_paths(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
+    Ok(std::fs::read_dir(folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "spool"))
+        .filter_map(|path| Some((path.file_stem()?.to_str()?.parse().ok()?, path)))
+        .collect())
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The session of a segment and the length of its header.
+fn read_header(bytes: &[u8]) -> Option<(SessionInfo, usize)> {
+    if bytes.get(..8)? != MAGIC {
+        return None;
+    }
+    let (len, crc) = (word(bytes, 8)? as usize, word(bytes, 12)?);
+    let session = bytes.get(16..16_usize.checked_add(len)?)?;
+    if crc32c::crc32c(session) != crc {
+        return None;
+    }
+    let session = v1::SessionInfo::decode(session).ok()?.try_into().ok()?;
+    Some((session, 16 + len))
+}
+
+fn read_record(bytes: &[u8]) -> Option<(v1::Item, u32)> {
+    let (len, crc) = (word(bytes, 0)?, word(bytes, 4)?);
+    let payload = bytes.get(8..8_usize.checked_add(len as usize)?)?;
+    if crc32c::crc32c(payload) != crc {
+        return None;
+    }
+    Some((v1::Item::decode(payload).ok()?, len))
+}
+
+#[cfg(test)]
+#[path = "spool_tests.rs"]
+mod tests;

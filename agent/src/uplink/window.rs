@@ -1,0 +1,272 @@
+//! The outbox: items from the moment they get their number until the daemon says they are durable.
+//!
+//! Guarantees: an item is forgotten only when acknowledged; items leave in the order of their numbers;
+//! memory and spool hold at most what was configured. When both are full, `push` waits (it is called by
+//! the worker thread, never by training), and the rings behind it fill.
+//!
+//! With a spool, everything unacknowledged is on disk as soon as memory is full or the link is down, so
+//! that another process can deliver it after this one died.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memctl_proto::v1;
+use prost::Message as _;
+use tokio::sync::Notify;
+
+use super::spool::{Place, Spool};
+use crate::batch::Outgoing;
+
+/// How long `push` sleeps before it looks again whether the deadline has moved.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How a push went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// There was room.
+    AtOnce,
+    /// There was room after a while.
+    AfterWaiting,
+    /// There was none until the deadline: the item is gone and its events are counted as abandoned.
+    Abandoned,
+}
+
+/// What the outbox holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WindowCounts {
+    /// Events in acknowledged items.
+    pub acked_events: u64,
+    /// Events in items that wait.
+    pub waiting_events: u64,
+    /// Bytes of items that wait.
+    pub waiting_bytes: u64,
+    /// Events in items that were given up at the end.
+    pub abandoned_events: u64,
+    /// Items so far.
+    pub last_seq: u64,
+    /// Items acknowledged.
+    pub acked_seq: u64,
+    /// Bytes in the spool.
+    pub spooled_bytes: u64,
+}
+
+struct Entry {
+    seq: u64,
+    events: u64,
+    bytes: u64,
+    item: Option<v1::Item>,
+    place: Option<Place>,
+}
+
+struct Inner {
+    entries: VecDeque<Entry>,
+    memory_bytes: u64,
+    spool: Option<Spool>,
+    linked: bool,
+    counts: WindowCounts,
+    closed: bool,
+}
+
+/// The outbox of one session.
+pub struct Window {
+    inner: Mutex<Inner>,
+    memory_bytes_max: u64,
+    room: Condvar,
+    news: Notify,
+}
+
+impl Window {
+    /// An empty outbox that keeps at most `memory_bytes_max` in memory.
+    #[must_use]
+    pub fn new(memory_bytes_max: u64, spool: Option<Spool>) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                entries: VecDeque::new(),
+                memory_bytes: 0,
+                spool,
+                linked: true,
+                counts: WindowCounts::default(),
+                closed: false,
+            }),
+            memory_bytes_max,
+            room: Condvar::new(),
+            news: Notify::new(),
+        }
+    }
+
+    /// An outbox over what a spool holds: to deliver what another process left.
+    #[must_use]
+    pub fn recovered(spool: Spool) -> Self {
+        let window = Self::new(0, None);
+        {
+            let mut inner = window.lock();
+            inner.entries = spool
+                .places()
+                .map(|(seq, place)| Entry { seq, events: 0, bytes: u64::from(place.bytes), item: None, place: Some(place) })
+                .collect();
+            inner.counts.waiting_bytes = inner.entries.iter().map(|entry| entry.bytes).sum();
+            inner.counts.last_seq = inner.entries.back().map_or(0, |entry| entry.seq);
+            inner.spool = Some(spool);
+        }
+        window
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere must not take the trainer's agent with it: the counts stay usable.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline.
+    pub fn push(&self, outgoing: Outgoing, deadline: Option<Instant>) -> Pushed {
+        let Outgoing { packed, events } = outgoing;
+        let mut inner = self.lock();
+        let seq = inner.counts.last_seq + 1;
+        let item = packed.numbered(seq);
+        let bytes = item.encoded_len() as u64;
+        let mut waited = false;
+        loop {
+            if inner.counts.acked_seq >= seq {
+                // The daemon has it already: this session is being repeated.
+                inner.counts.last_seq = seq;
+                inner.counts.acked_events += events;
+                return Pushed::AtOnce;
+            }
+            if let Some((item, place)) = inner.room_for(&item, bytes, self.memory_bytes_max) {
+                inner.memory_bytes += if item.is_some() { bytes } else { 0 };
+                inner.entries.push_back(Entry { seq, events, bytes, item, place });
+                inner.counts.last_seq = seq;
+                inner.counts.waiting_events += events;
+                inner.counts.waiting_bytes += bytes;
+                drop(inner);
+                self.news.notify_one();
+                return if waited { Pushed::AfterWaiting } else { Pushed::AtOnce };
+            }
+            if inner.closed || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                inner.counts.abandoned_events += events;
+                return Pushed::Abandoned;
+            }
+            waited = true;
+            inner = self.room.wait_timeout(inner, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The first item behind `seq`, if there is one.
+    ///
+    /// # Errors
+    /// When it lies in the spool and cannot be read back.
+    pub fn after(&self, seq: u64) -> std::io::Result<Option<v1::Item>> {
+        let mut inner = self.lock();
+        let index = inner.entries.partition_point(|entry| entry.seq <= seq);
+        let Some(entry) = inner.entries.get(index) else { return Ok(None) };
+        if let Some(item) = &entry.item {
+            return Ok(Some(item.clone()));
+        }
+        let (place, seq) = (entry.place, entry.seq);
+        match (place, &mut inner.spool) {
+            (Some(place), Some(spool)) => spool.read(place, seq).map(Some),
+            _ => Err(std::io::Error::other("an item is neither in memory nor in the spool")),
+        }
+    }
+
+    /// All items up to `seq` are durable.
+    pub fn ack(&self, seq: u64) {
+        let mut inner = self.lock();
+        inner.counts.acked_seq = inner.counts.acked_seq.max(seq);
+        while let Some(entry) = inner.entries.pop_front_if(|entry| entry.seq <= seq) {
+            inner.memory_bytes -= if entry.item.is_some() { entry.bytes } else { 0 };
+            inner.counts.waiting_events -= entry.events;
+            inner.counts.waiting_bytes -= entry.bytes;
+            inner.counts.acked_events += entry.events;
+        }
+        if let Some(spool) = &mut inner.spool {
+            spool.forget(seq);
+        }
+        drop(inner);
+        self.room.notify_all();
+        self.news.notify_waiters();
+    }
+
+    /// Tells whether the daemon can be reached; when not, everything unacknowledged goes to the spool.
+    pub fn set_linked(&self, linked: bool) {
+        let mut inner = self.lock();
+        inner.linked = linked;
+        if !linked {
+            inner.spill();
+        }
+    }
+
+    /// Bytes of items above `acked` and up to `sent`: what is under way on the wire.
+    #[must_use]
+    pub fn under_way(&self, sent: u64) -> u64 {
+        self.lock().entries.iter().take_while(|entry| entry.seq <= sent).map(|entry| entry.bytes).sum()
+    }
+
+    /// Nothing will be acknowledged any more: pushes no longer wait, and what is left goes to the spool if there is one. Gives the events that are neither acknowledged nor spooled.
+    pub fn close(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.spill();
+        let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
+        inner.counts.abandoned_events += lost;
+        inner.counts.waiting_events -= lost;
+        inner.entries.retain(|entry| entry.place.is_some());
+        inner.memory_bytes = 0;
+        drop(inner);
+        self.room.notify_all();
+        lost
+    }
+
+    /// Whether everything so far is acknowledged.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.lock().entries.is_empty()
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn counts(&self) -> WindowCounts {
+        let inner = self.lock();
+        WindowCounts { spooled_bytes: inner.spool.as_ref().map_or(0, Spool::bytes), ..inner.counts }
+    }
+
+    /// Waits for a push or an acknowledgement.
+    pub(super) fn news(&self) -> tokio::sync::futures::Notified<'_> {
+        self.news.notified()
+    }
+}
+
+impl Inner {
+    /// Where an item can go now: memory, spool, both, or nowhere.
+    fn room_for(&mut self, item: &v1::Item, bytes: u64, memory_max: u64) -> Option<(Option<v1::Item>, Option<Place>)> {
+        // An item larger than all memory still goes when nothing else is there.
+        let in_memory = self.memory_bytes + bytes <= memory_max || self.entries.is_empty();
+        let spooling = self.spool.as_ref().is_some_and(|spool| !self.linked || !in_memory || spool.bytes() > 0);
+        if spooling && self.spill() {
+            if let Some(place) = self.spool.as_mut().and_then(|spool| spool.append(item)) {
+                return Some((in_memory.then(|| item.clone()), Some(place)));
+            }
+        }
+        in_memory.then(|| (Some(item.clone()), None))
+    }
+
+    /// Puts everything that is only in memory into the spool, so that the spool is a whole tail; false when it does not fit.
+    fn spill(&mut self) -> bool {
+        let Some(spool) = &mut self.spool else { return false };
+        for entry in &mut self.entries {
+            if entry.place.is_none()
+                && let Some(item) = &entry.item
+            {
+                match spool.append(item) {
+                    Some(place) => entry.place = Some(place),
+                    None => return false,
+                }
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

@@ -1,0 +1,250 @@
+//! The block map: an allocator's segments and blocks, followed event by event at the recorded addresses.
+//!
+//! Guarantees: after every event `allocated`, `active`, `reserved`, `requested` and
+//! `inactive_split` bytes are what PyTorch's `memory_stats()` says at that moment, if the start
+//! was known and nothing was dropped; live bytes are never negative; an event costs a few tens of
+//! nanoseconds and no allocation (loose blocks excepted). It never fails: an event that
+//! contradicts the map is counted and the map follows the event, because the recording saw what
+//! happened and the map only concluded it.
+//!
+//! Invariants, each held by a test: blocks of a segment follow each other without gap or overlap;
+//! no two neighbours are both free; segments do not overlap; loose blocks overlap nothing.
+//!
+//! What happens with a contradiction:
+//!
+//! | event | rule |
+//! |---|---|
+//! | allocation where a block lives | the old block is gone |
+//! | allocation inside a live block, behind its requested bytes | the old block ends there |
+//! | allocation inside a live block otherwise | the old block is gone |
+//! | allocation inside a free block | up to 1 MiB before it belongs to the large block below, else it stays free |
+//! | allocation larger than its room | live blocks in its way are gone, at the segment's end it is cut |
+//! | completion without a request | both happen |
+//! | request on a block already given back | nothing |
+//! | free of what is not live | nothing; counted as unknown |
+//! | segment freed or unmapped with live blocks | they are gone |
+//! | new segment over an old one or over loose blocks | the old ones are gone |
+//! | the 32 millionth step of searching for such places since the last keyframe | the searched segment's blocks are gone |
+//! | address range beyond 2^64, segment of no bytes | nothing |
+
+mod alloc;
+mod free;
+mod index;
+mod keyframe;
+mod read;
+mod segments;
+mod slab;
+
+use std::collections::BTreeMap;
+
+use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, PoolId, SegmentKind};
+
+use crate::rules::PlacementRules;
+use index::AddressIndex;
+pub use read::{FreeBlock, SegmentUse};
+use slab::{NIL, Slab, Slot};
+
+/// When a block was born, as the training loop counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Birth {
+    /// The epoch under way.
+    pub epoch: u32,
+    /// The step under way.
+    pub step: u64,
+}
+
+/// Events that the map could not have followed blindly. All zero for a complete recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Anomalies {
+    /// Frees of blocks that were not seen allocated (or are free already).
+    pub unknown_frees: u64,
+    /// Completions of such frees.
+    pub unknown_completions: u64,
+    /// Segments freed, or pages unmapped, that were not known.
+    pub unknown_segments: u64,
+    /// Events that contradicted the map and were put right; the module's table has the rules.
+    pub contradictions: u64,
+}
+
+/// A segment, or one contiguous mapped range of an expandable one.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    size: u64,
+    stream: u64,
+    pool: PoolId,
+    kind: SegmentKind,
+    expandable: bool,
+    /// The block at the segment's address. It keeps its slot as long as the segment lives: splits
+    /// hand out the low part and merges keep the low block.
+    first: Slot,
+    /// A block not far from the segment's end, to find the end quickly when the segment grows.
+    near_end: Slot,
+}
+
+/// The running sums.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    allocated_bytes: u64,
+    active_bytes: u64,
+    reserved_bytes: u64,
+    requested_bytes: u64,
+    inactive_split_bytes: u64,
+    allocated_blocks: u64,
+}
+
+/// Steps that contradictions may walk between two keyframes, about a tenth of a second. A broken
+/// or malicious recording could make every event walk over its whole segment.
+const WALK_STEPS_MAX: u64 = 32 << 20;
+/// Steps that are always granted, so that short walks stay exact for ever.
+const WALK_STEPS_FREE: u64 = 256;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct BlockMap {
+    rules: PlacementRules,
+    slab: Slab,
+    index: AddressIndex,
+    segments: BTreeMap<u64, Segment>,
+    /// Live blocks outside every segment, by address. Ordered, so that overlaps show.
+    loose: BTreeMap<u64, Slot>,
+    sums: Sums,
+    peaks: Peaks,
+    peaks_within: Peaks,
+    anomalies: Anomalies,
+    /// The block whose free was requested last: its completion follows at once, nearly always.
+    last_freed: Slot,
+    /// What is left of [`WALK_STEPS_MAX`].
+    walk_steps_left: u64,
+}
+
+impl BlockMap {
+    /// An empty map: nothing reserved, nothing allocated.
+    #[must_use]
+    pub fn new(settings: &AllocatorSettings) -> Self {
+        Self {
+            rules: PlacementRules::new(settings),
+            slab: Slab::default(),
+            index: AddressIndex::default(),
+            segments: BTreeMap::new(),
+            loose: BTreeMap::new(),
+            sums: Sums::default(),
+            peaks: Peaks::default(),
+            peaks_within: Peaks::default(),
+            anomalies: Anomalies::default(),
+            last_freed: NIL,
+            walk_steps_left: WALK_STEPS_MAX,
+        }
+    }
+
+    /// Follows changed settings from the next event on; the blocks stay as they are.
+    pub fn set_settings(&mut self, settings: &AllocatorSettings) {
+        self.rules = PlacementRules::new(settings);
+    }
+
+    /// Takes one event. `birth` is when a block that it allocates is born.
+    #[inline]
+    pub fn apply(&mut self, event: &Event, birth: Birth) {
+        match event.action {
+            Action::Alloc => self.alloc(event, birth),
+            Action::FreeRequested => self.free_requested(event.addr),
+            Action::FreeCompleted => self.free_completed(event.addr),
+            Action::SegmentAlloc => self.segment_alloc(event),
+            Action::SegmentFree => self.segment_free(event),
+            Action::SegmentMap => self.segment_map(event),
+            Action::SegmentUnmap => self.segment_unmap(event),
+            // A failed request changes nothing: what was flushed before it has events of its own.
+            Action::Snapshot | Action::Oom | Action::Annotate => {}
+        }
+    }
+
+    /// The three levels that a timeline shows. O(1).
+    #[inline]
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        Levels {
+            allocated_bytes: self.sums.allocated_bytes,
+            active_bytes: self.sums.active_bytes,
+            reserved_bytes: self.sums.reserved_bytes,
+        }
+    }
+
+    /// Highest levels since the map was made. A [`restore`](Self::restore) can raise them, never lower them.
+    #[must_use]
+    pub fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
+    /// Highest levels since [`reset_peaks_within`](Self::reset_peaks_within) was last called.
+    #[must_use]
+    pub fn peaks_within(&self) -> Peaks {
+        self.peaks_within
+    }
+
+    /// Lets the second set of peaks begin anew at the present levels.
+    pub fn reset_peaks_within(&mut self) {
+        self.peaks_within =
+            Peaks { allocated_bytes: self.sums.allocated_bytes, reserved_bytes: self.sums.reserved_bytes };
+    }
+
+    /// What had to be put right so far. Survives a [`restore`](Self::restore).
+    #[must_use]
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    #[inline]
+    fn raise_allocated_peaks(&mut self) {
+        let allocated = self.sums.allocated_bytes;
+        self.peaks.allocated_bytes = self.peaks.allocated_bytes.max(allocated);
+        self.peaks_within.allocated_bytes = self.peaks_within.allocated_bytes.max(allocated);
+    }
+
+    fn raise_reserved_peaks(&mut self) {
+        let reserved = self.sums.reserved_bytes;
+        self.peaks.reserved_bytes = self.peaks.reserved_bytes.max(reserved);
+        self.peaks_within.reserved_bytes = self.peaks_within.reserved_bytes.max(reserved);
+    }
+
+    /// The address of the segment that contains `addr`.
+    fn segment_of(&self, addr: u64) -> Option<u64> {
+        let (&start, segment) = self.segments.range(..=addr).next_back()?;
+        // `addr - start` cannot underflow and the end of a segment never exceeds 2^64 - 1.
+        (addr - start < segment.size).then_some(start)
+    }
+
+    /// The block of a segment that contains `addr`. O(1) when it starts there, else a walk, which
+    /// only contradictions need.
+    fn block_at(&mut self, segment: u64, addr: u64) -> Slot {
+        if let Some(slot) = self.index.find(&self.slab, addr) {
+            return slot;
+        }
+        let first = self.segments[&segment].first;
+        let (mut slot, mut steps) = (first, 0);
+        while self.slab.get(slot).end() <= addr {
+            slot = self.slab.get(slot).next;
+            steps += 1;
+            if steps > WALK_STEPS_FREE && self.walk_steps_left == 0 {
+                self.anomalies.contradictions += 1;
+                return self.forget_blocks(first);
+            }
+            self.walk_steps_left = self.walk_steps_left.saturating_sub(1);
+        }
+        slot
+    }
+
+    /// Puts a block behind `prev` (or alone) into the slab and the index.
+    fn link_after(&mut self, prev: Slot, mut block: slab::Block) -> Slot {
+        block.prev = prev;
+        block.next = if prev == NIL { NIL } else { self.slab.get(prev).next };
+        let next = block.next;
+        let slot = self.slab.insert(block);
+        if prev != NIL {
+            self.slab.get_mut(prev).next = slot;
+        }
+        if next != NIL {
+            self.slab.get_mut(next).prev = slot;
+        }
+        self.index.insert(block.addr, slot);
+        slot
+    }
+}

@@ -1,0 +1,260 @@
+//! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
+//!
+//! Guarantees: slopes are Theil-Sen (the median of all pairwise slopes), so that up to 29% of the
+//! epochs may be outliers without moving them; nothing is judged here, a slope is not a leak: a
+//! bounded cache and a one-time step have slopes too. Refuses to give a slope to fewer than two
+//! epochs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memctl_model::{Boundary, DeviceIndex, SiteTable, StackId};
+
+/// Epochs of one series that a slope looks at, because their pairs are all held at once: half a
+/// million, 4 MB. Longer series are thinned evenly, both ends kept.
+pub const SLOPE_POINTS_MAX: usize = 1_000;
+
+/// Live bytes at the end of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EpochBytes {
+    /// The epoch that ended.
+    pub epoch: u32,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The live bytes of one site at every epoch end that there is a table for, 0 where it had none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteSeries<K> {
+    /// The caller's name of the site.
+    pub site: K,
+    /// In the order of epochs.
+    pub points: Vec<EpochBytes>,
+}
+
+/// How a series grew.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Theil-Sen slope in bytes per epoch; negative when it shrinks.
+    pub bytes_per_epoch: f64,
+    /// Bytes at the first epoch's end.
+    pub first_bytes: u64,
+    /// Bytes at the last epoch's end.
+    pub last_bytes: u64,
+    /// Epochs that ended above the one before.
+    pub rises: usize,
+    /// Epochs that ended below the one before.
+    pub falls: usize,
+}
+
+/// A site and how it grew.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiteGrowth<K> {
+    /// The site with its series.
+    pub series: SiteSeries<K>,
+    /// Its growth.
+    pub growth: Growth,
+}
+
+/// The median of the slopes between all pairs of points with different abscissae; `None` when
+/// there is no such pair. Points that are not finite are left out. Theil (1950), Sen (1968).
+#[must_use]
+pub fn theil_sen_slope(points: &[(f64, f64)]) -> Option<f64> {
+    let finite: Vec<(f64, f64)> = points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+    let points = thinned(&finite);
+    let pairs = points.iter().enumerate().flat_map(|(i, &a)| points[i + 1..].iter().map(move |&b| (a, b)));
+    let mut slopes: Vec<f64> = pairs.filter(|(a, b)| a.0 != b.0).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect();
+    if slopes.is_empty() {
+        return None;
+    }
+    let middle = slopes.len() / 2;
+    let even = slopes.len().is_multiple_of(2);
+    let (below, &mut upper, _) = slopes.select_nth_unstable_by(middle, f64::total_cmp);
+    if !even {
+        return Some(upper);
+    }
+    let lower = below.iter().copied().max_by(f64::total_cmp)?;
+    Some(lower.midpoint(upper))
+}
+
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= SLOPE_POINTS_MAX {
+        return points.to_vec();
+    }
+    let last = points.len() - 1;
+    (0..SLOPE_POINTS_MAX).map(|i| points[i * last / (SLOPE_POINTS_MAX - 1)]).collect()
+}
+
+/// The slope of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch.
+#[must_use]
+pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
+    let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
+    theil_sen_slope(&points)
+}
+
+/// Slope, ends and direction of a series; `None` for fewer than two epochs.
+#[must_use]
+pub fn growth(series: &[EpochBytes]) -> Option<Growth> {
+    let (first, last) = (series.first()?, series.last()?);
+    Some(Growth {
+        bytes_per_epoch: growth_bytes_per_epoch(series)?,
+        first_bytes: first.bytes,
+        last_bytes: last.bytes,
+        rises: series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count(),
+        falls: series.windows(2).filter(|pair| pair[1].bytes < pair[0].bytes).count(),
+    })
+}
+
+/// A rank's allocated bytes at epoch ends, summed over its devices.
+#[must_use]
+pub fn allocated_series<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> Vec<EpochBytes> {
+    let mut by_epoch: BTreeMap<u32, u64> = BTreeMap::new();
+    for ((epoch, _), table) in epoch_ends(tables) {
+        let sum = by_epoch.entry(epoch).or_default();
+        *sum = sum.saturating_add(table.counters.allocated_bytes);
+    }
+    by_epoch.into_iter().map(|(epoch, bytes)| EpochBytes { epoch, bytes }).collect()
+}
+
+/// The series of every site of a rank, sorted by site. `site_of` says which site a stack counts
+/// for, for instance its innermost user frame; devices are summed.
+pub fn site_series<'a, K: Ord + Clone>(
+    tables: impl IntoIterator<Item = &'a SiteTable>,
+    mut site_of: impl FnMut(StackId) -> K,
+) -> Vec<SiteSeries<K>> {
+    let tables = epoch_ends(tables);
+    let epochs: BTreeSet<u32> = tables.keys().map(|&(epoch, _)| epoch).collect();
+    let mut site_of_stack: BTreeMap<StackId, K> = BTreeMap::new();
+    let mut by_site: BTreeMap<K, BTreeMap<u32, u64>> = BTreeMap::new();
+    for ((epoch, _), table) in tables {
+        for row in &table.rows {
+            let site = site_of_stack.entry(row.stack).or_insert_with(|| site_of(row.stack));
+            // Cloned only for a site's first row.
+            let bytes = match by_site.get_mut(site) {
+                Some(epochs) => epochs.entry(epoch).or_default(),
+                None => by_site.entry(site.clone()).or_default().entry(epoch).or_default(),
+            };
+            *bytes = bytes.saturating_add(row.bytes);
+        }
+    }
+    let whole = |by_epoch: BTreeMap<u32, u64>| {
+        epochs.iter().map(|&epoch| EpochBytes { epoch, bytes: by_epoch.get(&epoch).copied().unwrap_or(0) }).collect()
+    };
+    by_site.into_iter().map(|(site, by_epoch)| SiteSeries { site, points: whole(by_epoch) }).collect()
+}
+
+/// The sites whose slope is positive, the steepest first; equal ones in the order of their names.
+#[must_use]
+pub fn rank_by_growth<K: Ord>(series: Vec<SiteSeries<K>>) -> Vec<SiteGrowth<K>> {
+    let with_growth = series.into_iter().filter_map(|series| {
+        let growth = growth(&series.points).filter(|growth| growth.bytes_per_epoch > 0.0)?;
+        Some(SiteGrowth { series, growth })
+    });
+    let mut ranked: Vec<SiteGrowth<K>> = with_growth.collect();
+    ranked.sort_by(|a, b| {
+        let steeper = b.growth.bytes_per_epoch.total_cmp(&a.growth.bytes_per_epoch);
+        steeper.then_with(|| a.series.site.cmp(&b.series.site))
+    });
+    ranked
+}
+
+/// The epoch-end tables by epoch and device; of several for one, the latest, because an epoch
+/// that was begun again ends again.
+fn epoch_ends<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> BTreeMap<(u32, DeviceIndex), &'a SiteTable> {
+    let mut latest: BTreeMap<(u32, DeviceIndex), &SiteTable> = BTreeMap::new();
+    for table in tables.into_iter().filter(|table| table.boundary == Boundary::EpochEnd) {
+        latest
+            .entry((table.epoch, table.device))
+            .and_modify(|kept| {
+                if table.at_event >= kept.at_event {
+                    *kept = table;
+                }
+            })
+            .or_insert(table);
+    }
+    latest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::{Counters, Peaks, SiteRow};
+
+    fn series(bytes: &[u64]) -> Vec<EpochBytes> {
+        (0..).zip(bytes).map(|(epoch, &bytes)| EpochBytes { epoch, bytes }).collect()
+    }
+
+    fn table(epoch: u32, at_event: u64, rows: &[(u32, u32, u64)]) -> SiteTable {
+        let row = |&(stack, birth_epoch, bytes)| SiteRow { stack: StackId(stack), birth_epoch, blocks: 1, bytes };
+        let allocated_bytes = rows.iter().map(|row| row.2).sum();
+        SiteTable {
+            device: DeviceIndex(0),
+            boundary: Boundary::EpochEnd,
+            epoch,
+            step: 0,
+            time_ns: 0,
+            at_event,
+            exact: true,
+            counters: Counters { allocated_bytes, ..Counters::default() },
+            peaks: Peaks::default(),
+            peaks_within: Peaks::default(),
+            rows: rows.iter().map(row).collect(),
+        }
+    }
+
+    #[test]
+    fn a_line_has_its_slope_and_an_outlier_does_not_move_it() {
+        assert_eq!(growth_bytes_per_epoch(&series(&[10, 13, 16, 19])), Some(3.0));
+        assert_eq!(growth_bytes_per_epoch(&series(&[10, 13, 900, 19, 22, 25, 28])), Some(3.0));
+        assert_eq!(growth_bytes_per_epoch(&series(&[28, 25, 22])), Some(-3.0));
+    }
+
+    #[test]
+    fn too_few_epochs_have_no_slope() {
+        assert_eq!(growth(&series(&[])), None);
+        assert_eq!(growth(&series(&[5])), None);
+        let twice = [EpochBytes { epoch: 3, bytes: 1 }, EpochBytes { epoch: 3, bytes: 9 }];
+        assert_eq!(growth(&twice), None);
+        assert_eq!(theil_sen_slope(&[(0.0, f64::NAN), (1.0, 1.0)]), None);
+    }
+
+    #[test]
+    fn an_even_number_of_pairs_takes_the_middle_of_two() {
+        // Slopes 0, 0, 0, 2, 1, 2/3: sorted 0 0 0 2/3 1 2, the middle two are 0 and 2/3.
+        let slope = growth_bytes_per_epoch(&series(&[4, 4, 4, 6])).unwrap();
+        assert!((slope - 1.0 / 3.0).abs() < 1e-12, "{slope}");
+    }
+
+    #[test]
+    fn long_series_are_thinned_without_losing_their_slope() {
+        let long: Vec<u64> = (0..5_000).map(|epoch| epoch * 7).collect();
+        assert_eq!(growth_bytes_per_epoch(&series(&long)), Some(7.0));
+    }
+
+    #[test]
+    fn sites_are_grouped_filled_with_zeros_and_ranked() {
+        let tables = [
+            table(0, 10, &[(1, 0, 100), (2, 0, 50)]),
+            table(1, 20, &[(1, 0, 100), (2, 0, 50), (2, 1, 50), (3, 1, 7)]),
+            table(2, 30, &[(1, 0, 100), (2, 0, 50), (2, 1, 50), (2, 2, 50)]),
+        ];
+        let name = |stack: StackId| if stack == StackId(3) { 1 } else { stack.0 };
+        let all = site_series(&tables, name);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].points, series(&[100, 107, 100]));
+        assert_eq!(all[1].points, series(&[50, 100, 150]));
+        let ranked = rank_by_growth(all);
+        assert_eq!(ranked.len(), 1);
+        assert_eq!(ranked[0].series.site, 2);
+        assert_eq!(ranked[0].growth.bytes_per_epoch, 50.0);
+        assert_eq!((ranked[0].growth.rises, ranked[0].growth.falls), (2, 0));
+        assert_eq!(allocated_series(&tables), series(&[150, 207, 250]));
+    }
+
+    #[test]
+    fn an_epoch_that_ended_twice_counts_once_and_other_boundaries_not_at_all() {
+        let mut step = table(1, 25, &[(1, 0, 999)]);
+        step.boundary = Boundary::StepEnd;
+        let tables = [table(0, 10, &[(1, 0, 1)]), table(0, 20, &[(1, 0, 5)]), step];
+        assert_eq!(allocated_series(&tables), series(&[5]));
+    }
+}

@@ -1,0 +1,77 @@
+//! `memctl jobs` as data.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::{Answer, Job, SCHEMA};
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::json;
+use crate::render::screen::Screen;
+
+/// Jobs, newest first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Jobs {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The jobs.
+    pub jobs: Vec<Job>,
+}
+
+impl From<v1::ListJobsResponse> for Jobs {
+    fn from(wire: v1::ListJobsResponse) -> Self {
+        Self { schema: SCHEMA, jobs: wire.jobs.into_iter().map(Job::from).collect() }
+    }
+}
+
+impl Answer for Jobs {
+    fn page(&self, screen: &Screen) -> String {
+        page::jobs::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.jobs.iter().try_for_each(|job| json::line(out, job))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(
+            out,
+            &[
+                "job",
+                "attempt",
+                "state",
+                "started_at",
+                "ended_at",
+                "world_size",
+                "ranks",
+                "events",
+                "stored_bytes",
+                "source",
+                "labels",
+            ],
+        )?;
+        self.jobs.iter().try_for_each(|job| {
+            let labels: Vec<String> = job.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let cells = [
+                Cell::text(&job.id),
+                Cell::plain(job.attempt),
+                Cell::plain(job.state),
+                Cell::plain(&job.started_at),
+                Cell::maybe(job.ended_at.as_ref()),
+                Cell::maybe(job.world_size),
+                Cell::plain(job.ranks),
+                Cell::plain(job.events),
+                Cell::plain(job.stored_bytes),
+                Cell::maybe(job.source),
+                Cell::text(labels.join(" ")),
+            ];
+            csv::record(out, &cells)
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! Answers as scripts see them: types that belong to memctl's command line alone, not to the wire.
+//!
+//! Guarantees: `"schema": 1` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
+//! ratios 0..1; what is not known is null, never 0. Each answer is JSON, NDJSON, CSV or a page.
+
+pub mod jobs;
+pub mod report;
+pub mod sites;
+pub mod timeline;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use crate::args::Format;
+use crate::render::screen::Screen;
+use crate::render::time;
+
+/// The schema of every JSON answer.
+pub const SCHEMA: u32 = 1;
+
+/// Something that can be printed in every format.
+pub trait Answer {
+    /// The page for people.
+    fn page(&self, screen: &Screen) -> String;
+
+    /// One object.
+    ///
+    /// # Errors
+    /// The writer's.
+    fn json(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// One object a line.
+    ///
+    /// # Errors
+    /// The writer's.
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// A header and records.
+    ///
+    /// # Errors
+    /// The writer's.
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Prints an answer.
+///
+/// # Errors
+/// The writer's.
+pub fn print(answer: &dyn Answer, format: Format, screen: &Screen, out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        Format::Table => out.write_all(answer.page(screen).as_bytes()),
+        Format::Json => answer.json(out),
+        Format::Ndjson => answer.ndjson(out),
+        Format::Csv => answer.csv(out),
+    }
+}
+
+/// A job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Job {
+    /// Its name.
+    pub id: String,
+    /// `running`, `finished`, `failed` or `lost`.
+    pub state: &'static str,
+    /// When it began.
+    pub started_at: String,
+    /// When it ended.
+    pub ended_at: Option<String>,
+    /// Ranks it should have.
+    pub world_size: Option<u32>,
+    /// Which attempt this is.
+    pub attempt: u32,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Events in the store.
+    pub events: u64,
+    /// Bytes in the store.
+    pub stored_bytes: u64,
+    /// Ranks that are stored.
+    pub ranks: u32,
+    /// Attempts that are stored.
+    pub attempts: u32,
+    /// `live` or `import`.
+    pub source: Option<&'static str>,
+    /// For the page.
+    #[serde(skip)]
+    pub started_ns: u64,
+    /// For the page.
+    #[serde(skip)]
+    pub ended_ns: Option<u64>,
+}
+
+impl From<v1::Job> for Job {
+    fn from(wire: v1::Job) -> Self {
+        let (state, source) = (state(wire.state()), source(wire.source()));
+        let v1::Job {
+            id,
+            attempt,
+            state: _,
+            started_ns,
+            ended_ns,
+            world_size,
+            ranks,
+            events,
+            stored_bytes,
+            labels,
+            attempts,
+            source: _,
+        } = wire;
+        Self {
+            id,
+            state,
+            started_at: time::rfc3339(started_ns),
+            ended_at: ended_ns.map(time::rfc3339),
+            world_size,
+            attempt,
+            labels: labels.into_iter().map(|label| (label.key, label.value)).collect(),
+            events,
+            stored_bytes,
+            ranks,
+            attempts,
+            source,
+            started_ns,
+            ended_ns,
+        }
+    }
+}
+
+/// How much of what happened an answer rests on.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Completeness {
+    /// Nothing is missing.
+    pub exact: bool,
+    /// Events in the store.
+    pub events_stored: u64,
+    /// Events that agents dropped and counted.
+    pub events_dropped: u64,
+    /// Items that never arrived.
+    pub gaps: u64,
+    /// Events removed by retention.
+    pub events_expired: u64,
+}
+
+impl From<v1::Completeness> for Completeness {
+    fn from(wire: v1::Completeness) -> Self {
+        let v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps } = wire;
+        Self { exact, events_stored, events_dropped, gaps, events_expired }
+    }
+}
+
+/// One line of a call stack.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Frame {
+    /// Function.
+    pub function: String,
+    /// File, as recorded.
+    pub file: String,
+    /// Line; null when unknown.
+    pub line: Option<u32>,
+}
+
+impl Frame {
+    /// Whether it is the user's own code.
+    #[must_use]
+    pub fn is_user_code(&self) -> bool {
+        memctl_model::Frame { function: "".into(), file: self.file.as_str().into(), line: 0 }.is_user_code()
+    }
+}
+
+impl From<v1::Frame> for Frame {
+    fn from(wire: v1::Frame) -> Self {
+        let v1::Frame { function, file, line } = wire;
+        Self { function, file, line: (line > 0).then_some(line) }
+    }
+}
+
+/// The name of a state.
+#[must_use]
+pub fn state(state: v1::JobState) -> &'static str {
+    match state {
+        v1::JobState::Running => "running",
+        v1::JobState::Finished => "finished",
+        v1::JobState::Failed => "failed",
+        // A state of a newer daemon ended in a way that this memctl cannot name.
+        v1::JobState::Lost | v1::JobState::Unspecified => "lost",
+    }
+}
+
+fn source(source: v1::SourceKind) -> Option<&'static str> {
+    match source {
+        v1::SourceKind::Live => Some("live"),
+        v1::SourceKind::Import => Some("import"),
+        v1::SourceKind::Unspecified => None,
+    }
+}
+
+/// A part that every answer must have.
+///
+/// # Errors
+/// When the daemon left it out.
+pub fn part<T>(part: Option<T>, name: &str) -> Result<T, crate::exit::Failure> {
+    part.ok_or_else(|| {
+        crate::exit::Failure::unreachable(format!(
+            "the daemon's answer has no {name}: it is not the version this memctl knows; upgrade one of them"
+        ))
+    })
+}

@@ -1,0 +1,346 @@
+//! `memctl query` as data: the object that scripts and dashboards depend on.
+//!
+//! The order of the fields is the documented one; what was added later comes after it.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::screen::Screen;
+use crate::render::{json, time};
+
+/// Everything that `memctl query` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// The ranks, in their order.
+    pub ranks: Vec<Rank>,
+    /// Findings: none are judged yet, growth is below.
+    pub findings: [(); 0],
+    /// Sites whose live bytes grew from epoch end to epoch end, most first.
+    pub growth: Vec<Growth>,
+    /// For the page: flags that reach the same store; `None` = no advice. put behind the commands it proposes; `None` = no advice.
+    #[serde(skip)]
+    pub hint: Option<String>,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rank {
+    /// Its number.
+    pub rank: u32,
+    /// Host name.
+    pub host: Option<String>,
+    /// Process id.
+    pub pid: Option<u32>,
+    /// Device index in the process.
+    pub device: u32,
+    /// The device's UUID.
+    pub gpu_uuid: Option<String>,
+    /// Framework and version.
+    pub framework: Option<String>,
+    /// `PYTORCH_CUDA_ALLOC_CONF`.
+    pub allocator_conf: String,
+    /// Epochs that ended.
+    pub epochs: u64,
+    /// Steps that ended.
+    pub steps: u64,
+    /// Events.
+    pub events: u64,
+    /// At the last boundary.
+    pub allocated_bytes: Option<u64>,
+    /// At the last boundary.
+    pub reserved_bytes: Option<u64>,
+    /// Highest.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Highest.
+    pub peak_reserved_bytes: Option<u64>,
+    /// In use on the device by everybody.
+    pub device_used_bytes: Option<u64>,
+    /// Share of the reserved bytes that no live block used at the last boundary.
+    pub fragmentation_ratio: Option<f64>,
+    /// Growth of the allocated bytes from epoch end to epoch end.
+    pub growth_bytes_per_epoch: Option<i64>,
+    /// Requests that succeeded only after cached memory was given back.
+    pub alloc_retries: Option<u64>,
+    /// Requests that failed.
+    pub ooms: u64,
+    /// At each epoch's end.
+    pub epoch_ends: Vec<EpochEnd>,
+    /// The device's name.
+    pub gpu_name: Option<String>,
+    /// All bytes of the device.
+    pub device_total_bytes: Option<u64>,
+    /// State of the rank's session.
+    pub state: &'static str,
+    /// How it ended, when it did not end well.
+    pub failure: Option<String>,
+    /// Bytes in the store.
+    pub stored_bytes: u64,
+    /// What this rank's figures rest on.
+    pub completeness: Completeness,
+}
+
+/// The end of one epoch on one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct EpochEnd {
+    /// Which one.
+    pub epoch: u32,
+    /// Allocated bytes.
+    pub allocated_bytes: Option<u64>,
+    /// Reserved bytes.
+    pub reserved_bytes: Option<u64>,
+    /// Highest since the session began.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Highest since the session began.
+    pub peak_reserved_bytes: Option<u64>,
+    /// Highest within the epoch.
+    pub epoch_peak_allocated_bytes: Option<u64>,
+    /// Highest within the epoch.
+    pub epoch_peak_reserved_bytes: Option<u64>,
+    /// Active bytes.
+    pub active_bytes: Option<u64>,
+    /// Requested bytes.
+    pub requested_bytes: Option<u64>,
+    /// Free bytes in segments that are partly in use.
+    pub inactive_split_bytes: Option<u64>,
+    /// The largest free block.
+    pub largest_free_bytes: Option<u64>,
+    /// Blocks handed out.
+    pub allocated_blocks: Option<u64>,
+    /// Segments held.
+    pub segments: Option<u64>,
+    /// The last step.
+    pub step: u64,
+    /// When.
+    pub at: String,
+    /// Whether the figures are exact.
+    pub exact: bool,
+}
+
+/// A site that grew.
+#[derive(Clone, Debug, Serialize)]
+pub struct Growth {
+    /// The innermost frame of the user's own code; null when no stack was recorded.
+    pub site: Option<Frame>,
+    /// The stack that grew most there, innermost first.
+    pub stack: Vec<Frame>,
+    /// By rank.
+    pub ranks: Vec<RankGrowth>,
+}
+
+/// A site's growth on one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankGrowth {
+    /// The rank.
+    pub rank: u32,
+    /// Slope of the live bytes at epoch ends.
+    pub bytes_per_epoch: i64,
+    /// Live at the last one.
+    pub live_bytes: u64,
+    /// Blocks live at the last one.
+    pub live_blocks: u64,
+    /// First epoch after which it had grown.
+    pub first_epoch: u32,
+    /// Live bytes at each epoch end.
+    pub series_bytes: Vec<u64>,
+}
+
+impl Report {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without a job.
+    pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
+        let v1::Report { job, completeness, ranks, growth } = wire;
+        let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
+        ranks.sort_by_key(|rank| (rank.rank, rank.device));
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            completeness: part(completeness, "completeness")?.into(),
+            ranks,
+            findings: [],
+            growth: growth.into_iter().map(Growth::from).collect(),
+            hint,
+        })
+    }
+}
+
+/// A rate in whole bytes; what is no number is not known.
+fn whole(rate: f64) -> Option<i64> {
+    // The cast saturates, which is right for rates beyond 8 EiB.
+    rate.is_finite().then(|| rate.round() as i64)
+}
+
+impl From<v1::RankReport> for Rank {
+    fn from(wire: v1::RankReport) -> Self {
+        let state = state(wire.state());
+        Self {
+            rank: wire.rank,
+            host: wire.host,
+            pid: wire.pid,
+            device: wire.device,
+            gpu_uuid: wire.gpu_uuid,
+            framework: wire.framework,
+            allocator_conf: wire.allocator_conf,
+            epochs: wire.epochs,
+            steps: wire.steps,
+            events: wire.events,
+            allocated_bytes: wire.allocated_bytes,
+            reserved_bytes: wire.reserved_bytes,
+            peak_allocated_bytes: wire.peak_allocated_bytes,
+            peak_reserved_bytes: wire.peak_reserved_bytes,
+            device_used_bytes: wire.device_used_bytes,
+            fragmentation_ratio: wire.fragmentation_ratio.filter(|ratio| ratio.is_finite()),
+            growth_bytes_per_epoch: wire.growth_bytes_per_epoch.and_then(whole),
+            alloc_retries: wire.alloc_retries,
+            ooms: wire.ooms,
+            epoch_ends: wire.epoch_ends.into_iter().map(EpochEnd::from).collect(),
+            gpu_name: wire.gpu_name,
+            device_total_bytes: wire.device_total_bytes,
+            state,
+            failure: wire.failure,
+            stored_bytes: wire.stored_bytes,
+            completeness: wire.completeness.map(Completeness::from).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<v1::EpochEnd> for EpochEnd {
+    fn from(wire: v1::EpochEnd) -> Self {
+        let v1::EpochEnd { epoch, step, time_ns, counters, peaks, peaks_within, exact } = wire;
+        let counter = |read: fn(&v1::Counters) -> u64| counters.as_ref().map(read);
+        Self {
+            epoch,
+            allocated_bytes: counter(|c| c.allocated_bytes),
+            reserved_bytes: counter(|c| c.reserved_bytes),
+            peak_allocated_bytes: peaks.as_ref().map(|p| p.allocated_bytes),
+            peak_reserved_bytes: peaks.as_ref().map(|p| p.reserved_bytes),
+            epoch_peak_allocated_bytes: peaks_within.as_ref().map(|p| p.allocated_bytes),
+            epoch_peak_reserved_bytes: peaks_within.as_ref().map(|p| p.reserved_bytes),
+            active_bytes: counter(|c| c.active_bytes),
+            requested_bytes: counter(|c| c.requested_bytes),
+            inactive_split_bytes: counter(|c| c.inactive_split_bytes),
+            largest_free_bytes: counter(|c| c.largest_free_bytes),
+            allocated_blocks: counter(|c| c.allocated_blocks),
+            segments: counter(|c| c.segments),
+            step,
+            at: time::rfc3339(time_ns),
+            exact,
+        }
+    }
+}
+
+impl From<v1::SiteGrowth> for Growth {
+    fn from(wire: v1::SiteGrowth) -> Self {
+        let v1::SiteGrowth { site, stack, ranks } = wire;
+        let rank = |wire: v1::RankGrowth| {
+            let v1::RankGrowth { rank, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes } = wire;
+            let bytes_per_epoch = whole(bytes_per_epoch).unwrap_or(0);
+            RankGrowth { rank, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes }
+        };
+        Self {
+            site: site.map(Frame::from),
+            stack: stack.into_iter().map(Frame::from).collect(),
+            ranks: ranks.into_iter().map(rank).collect(),
+        }
+    }
+}
+
+/// One line of NDJSON.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Record<'a> {
+    Job { schema: u32, job: &'a Job, completeness: &'a Completeness },
+    Rank(&'a Rank),
+    Growth(&'a Growth),
+}
+
+impl Answer for Report {
+    fn page(&self, screen: &Screen) -> String {
+        page::report::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::line(out, &Record::Job { schema: SCHEMA, job: &self.job, completeness: &self.completeness })?;
+        self.ranks.iter().try_for_each(|rank| json::line(out, &Record::Rank(rank)))?;
+        self.growth.iter().try_for_each(|growth| json::line(out, &Record::Growth(growth)))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(
+            out,
+            &[
+                "job",
+                "attempt",
+                "rank",
+                "host",
+                "pid",
+                "device",
+                "gpu_uuid",
+                "gpu_name",
+                "framework",
+                "epochs",
+                "steps",
+                "events",
+                "allocated_bytes",
+                "reserved_bytes",
+                "peak_allocated_bytes",
+                "peak_reserved_bytes",
+                "device_used_bytes",
+                "fragmentation_ratio",
+                "growth_bytes_per_epoch",
+                "alloc_retries",
+                "ooms",
+                "state",
+                "exact",
+            ],
+        )?;
+        self.ranks.iter().try_for_each(|rank| csv::record(out, &self.csv_cells(rank)))
+    }
+}
+
+impl Report {
+    fn csv_cells(&self, rank: &Rank) -> [Cell; 23] {
+        [
+            Cell::text(&self.job.id),
+            Cell::plain(self.job.attempt),
+            Cell::plain(rank.rank),
+            Cell::maybe_text(rank.host.as_deref()),
+            Cell::maybe(rank.pid),
+            Cell::plain(rank.device),
+            Cell::maybe_text(rank.gpu_uuid.as_deref()),
+            Cell::maybe_text(rank.gpu_name.as_deref()),
+            Cell::maybe_text(rank.framework.as_deref()),
+            Cell::plain(rank.epochs),
+            Cell::plain(rank.steps),
+            Cell::plain(rank.events),
+            Cell::maybe(rank.allocated_bytes),
+            Cell::maybe(rank.reserved_bytes),
+            Cell::maybe(rank.peak_allocated_bytes),
+            Cell::maybe(rank.peak_reserved_bytes),
+            Cell::maybe(rank.device_used_bytes),
+            Cell::maybe(rank.fragmentation_ratio),
+            Cell::maybe(rank.growth_bytes_per_epoch),
+            Cell::maybe(rank.alloc_retries),
+            Cell::plain(rank.ooms),
+            Cell::plain(rank.state),
+            Cell::plain(rank.completeness.exact),
+        ]
+    }
+}

@@ -1,0 +1,210 @@
+//! `memctl sites` as data: live memory by allocation site at one moment, and its folded stacks.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::screen::Screen;
+use crate::render::{folded, json, time};
+
+/// Live memory by allocation site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sites {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// By rank.
+    pub ranks: Vec<RankSites>,
+    /// How the page is drawn.
+    #[serde(skip)]
+    pub view: View,
+}
+
+/// How the page is drawn.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Library frames too.
+    pub all_frames: bool,
+    /// Branches below this share (0..1) are summed up.
+    pub min_share: f64,
+    /// The ranks were chosen, so each of them is drawn.
+    pub chosen: bool,
+    /// The moment in words.
+    pub moment: String,
+    /// Flags that reach the same store; `None` = no advice.
+    pub hint: Option<String>,
+}
+
+/// One rank's.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankSites {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in the process.
+    pub device: u32,
+    /// The moment.
+    pub at: String,
+    /// The epoch under way or just ended.
+    pub epoch: u32,
+    /// The step under way or just ended.
+    pub step: u64,
+    /// Whether the figures are exact.
+    pub exact: bool,
+    /// At that moment.
+    pub allocated_bytes: Option<u64>,
+    /// At that moment.
+    pub reserved_bytes: Option<u64>,
+    /// Most bytes first.
+    pub sites: Vec<Site>,
+}
+
+/// Live memory of one stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Site {
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// The innermost frame of the user's own code; null when no stack was recorded.
+    pub site: Option<Frame>,
+    /// Innermost first; empty when no stack was recorded.
+    pub stack: Vec<Frame>,
+    /// By the epoch in which it was allocated.
+    pub births: Vec<Birth>,
+}
+
+/// Live memory that was allocated in one epoch.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Birth {
+    /// The epoch.
+    pub epoch: u32,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+}
+
+impl Sites {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without a job.
+    pub fn new(wire: v1::Sites, view: View) -> Result<Self, Failure> {
+        let v1::Sites { job, completeness, ranks } = wire;
+        let mut ranks: Vec<RankSites> = ranks.into_iter().map(RankSites::from).collect();
+        ranks.sort_by_key(|rank| (rank.rank, rank.device));
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            completeness: part(completeness, "completeness")?.into(),
+            ranks,
+            view,
+        })
+    }
+
+    /// Writes folded stacks; with several ranks the rank is the root.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn folded(&self, out: &mut dyn Write) -> io::Result<()> {
+        for rank in &self.ranks {
+            let root = (self.ranks.len() > 1).then(|| format!("rank {}", rank.rank));
+            for site in &rank.sites {
+                let functions = site.stack.iter().rev().map(|frame| frame.function.as_str());
+                folded::stack(out, root.as_deref(), functions, site.live_bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<v1::RankSites> for RankSites {
+    fn from(wire: v1::RankSites) -> Self {
+        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact } = wire;
+        Self {
+            rank,
+            device,
+            at: time::rfc3339(time_ns),
+            epoch,
+            step,
+            exact,
+            allocated_bytes: counters.as_ref().map(|c| c.allocated_bytes),
+            reserved_bytes: counters.as_ref().map(|c| c.reserved_bytes),
+            sites: sites.into_iter().map(Site::from).collect(),
+        }
+    }
+}
+
+impl From<v1::SiteStack> for Site {
+    fn from(wire: v1::SiteStack) -> Self {
+        let v1::SiteStack { stack, bytes, blocks, births } = wire;
+        let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
+        let site = stack.iter().find(|frame| frame.is_user_code()).or_else(|| stack.first()).cloned();
+        let birth = |wire: v1::BirthBytes| {
+            let v1::BirthBytes { epoch, bytes, blocks } = wire;
+            Birth { epoch, live_bytes: bytes, live_blocks: blocks }
+        };
+        Self { live_bytes: bytes, live_blocks: blocks, site, stack, births: births.into_iter().map(birth).collect() }
+    }
+}
+
+/// One line of NDJSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    rank: u32,
+    device: u32,
+    at: &'a str,
+    #[serde(flatten)]
+    site: &'a Site,
+}
+
+impl Answer for Sites {
+    fn page(&self, screen: &Screen) -> String {
+        page::sites::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        for RankSites { rank, device, at, sites, .. } in &self.ranks {
+            sites.iter().try_for_each(|site| json::line(out, &Line { rank: *rank, device: *device, at, site }))?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names =
+            ["rank", "device", "at", "epoch", "step", "live_bytes", "live_blocks", "function", "file", "line", "stack"];
+        csv::header(out, &names)?;
+        for rank in &self.ranks {
+            for site in &rank.sites {
+                let stack: Vec<&str> = site.stack.iter().rev().map(|frame| frame.function.as_str()).collect();
+                let cells = [
+                    Cell::plain(rank.rank),
+                    Cell::plain(rank.device),
+                    Cell::plain(&rank.at),
+                    Cell::plain(rank.epoch),
+                    Cell::plain(rank.step),
+                    Cell::plain(site.live_bytes),
+                    Cell::plain(site.live_blocks),
+                    Cell::maybe_text(site.site.as_ref().map(|frame| frame.function.as_str())),
+                    Cell::maybe_text(site.site.as_ref().map(|frame| frame.file.as_str())),
+                    Cell::maybe(site.site.as_ref().and_then(|frame| frame.line)),
+                    Cell::text(stack.join(";")),
+                ];
+                csv::record(out, &cells)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,392 @@
+//! The command line as clap sees it: every verb, every flag, and what `--help` says about them.
+//!
+//! Guarantees: parsing does no I/O; wrong usage ends with exit code 2 and a sentence. The values
+//! themselves are parsed in [`values`].
+
+pub mod values;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use jiff::Timestamp;
+use memctl_proto::v1;
+
+use values::{EpochRange, LabelArg, Moment, RankList};
+
+/// Where a daemon listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
+
+/// See what the GPU memory of a training job did: what grew, where it was allocated, on which rank.
+#[derive(Debug, Parser)]
+#[command(name = "memctl", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What every command understands.
+    #[command(flatten)]
+    pub global: Global,
+    /// The verb.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on, 2 wrong usage, \
+3 no daemon or store to be reached, 4 no such job, 5 the input is not what it should be (nothing of it was stored).\n\
+Try `memctl demo` first: no GPU, no Python, no server.";
+
+/// Flags of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Ask this daemon (http://host:port).
+    #[arg(long, global = true, env = "MEMCTL_DAEMON", value_name = "URL", hide_env_values = true)]
+    pub daemon: Option<String>,
+    /// Without a daemon: open the store in this folder, in this process, for this command.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Shape of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// No colour (also: NO_COLOR, or a pipe).
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// Nothing but the answer: no progress, no advice.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+impl Global {
+    /// The daemon that was named, unless the name is empty.
+    #[must_use]
+    pub fn daemon(&self) -> Option<&str> {
+        self.daemon.as_deref().filter(|url| !url.is_empty())
+    }
+}
+
+/// Shape of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// One JSON object.
+    Json,
+    /// One JSON object a line.
+    Ndjson,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// A recorded 4-GPU job through everything memctl has: import, store, questions. Leaves nothing behind.
+    Demo,
+    /// Receive jobs from agents, store them and answer questions.
+    Daemon(Daemon),
+    /// Read PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
+    Import(Import),
+    /// List jobs, newest first.
+    Jobs(Jobs),
+    /// What a job's memory did: levels and peaks by rank, what grew from epoch to epoch and where.
+    Query(Query),
+    /// Memory over time: a plot, or data.
+    Timeline(Timeline),
+    /// Live memory by allocation site at one moment.
+    Sites(Sites),
+    /// Write what is stored in another tool's format.
+    Export(Export),
+    /// Check what would be used, whether it answers, and say what to do.
+    Doctor,
+    /// Delete a job, or one attempt of it, and everything stored for it.
+    Delete(Delete),
+    /// Completions for a shell, on standard output.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+/// `memctl daemon`.
+#[derive(Clone, Debug, Args)]
+pub struct Daemon {
+    /// Address to listen on [default: 127.0.0.1:7717].
+    #[arg(long, env = "MEMCTL_LISTEN", value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+    /// A TOML file; flags and environment go before it.
+    #[arg(long, env = "MEMCTL_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Forget jobs that ended longer ago (30d, 12h).
+    #[arg(long, value_name = "AGE")]
+    pub retain_age: Option<String>,
+    /// Forget the oldest jobs beyond this size (20GiB, 500MB).
+    #[arg(long, value_name = "BYTES")]
+    pub retain_bytes: Option<String>,
+    /// Check configuration and store, report both, and end.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// `memctl import`.
+#[derive(Clone, Debug, Args)]
+pub struct Import {
+    /// Snapshots (.pickle, also .gz and .zst), or a folder of them; `rankN` in a file's name is its rank.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Name of the job.
+    #[arg(long, env = "MEMCTL_JOB", value_name = "JOB", value_parser = values::new_job)]
+    pub job: String,
+    /// Add it to the job as this attempt.
+    #[arg(long, value_name = "N", conflicts_with = "replace")]
+    pub attempt: Option<u32>,
+    /// Delete the job of that name first, once the files have been checked.
+    #[arg(long)]
+    pub replace: bool,
+    /// A label of the job; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<LabelArg>,
+}
+
+/// `memctl jobs`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Jobs {
+    /// So many at most.
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
+/// Which part of which job.
+#[derive(Clone, Debug, Args)]
+pub struct Narrow {
+    /// The job's name; `latest` is the newest.
+    #[arg(long, value_name = "JOB")]
+    pub job: String,
+    /// The attempt [default: the last].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Only these ranks: 0-3,7.
+    #[arg(long, value_name = "LIST")]
+    pub rank: Option<RankList>,
+    /// Only these epochs: 2..5 (both ends included), 2.., 3.
+    #[arg(long, value_name = "RANGE")]
+    pub epoch: Option<EpochRange>,
+    /// Only from this time on: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Moment>,
+    /// Only until this time.
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<Moment>,
+}
+
+impl Narrow {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn selection(&self, now: Timestamp) -> v1::Selection {
+        let Self { job, attempt, rank, epoch, since, until } = self;
+        v1::Selection {
+            job: job.clone(),
+            attempt: *attempt,
+            ranks: rank.clone().unwrap_or_default().0,
+            first_epoch: epoch.and_then(|range| range.first),
+            last_epoch: epoch.and_then(|range| range.last),
+            since_ns: since.map(|moment| moment.resolve(now)),
+            until_ns: until.map(|moment| moment.resolve(now)),
+        }
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Will hurt.
+    Warning,
+    /// Hurts.
+    Critical,
+}
+
+/// `memctl query`.
+#[derive(Clone, Debug, Args)]
+pub struct Query {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// End with exit code 1 when there is a finding of this severity or worse.
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    pub fail_on: Option<Severity>,
+}
+
+/// `memctl timeline`.
+#[derive(Clone, Debug, Args)]
+pub struct Timeline {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// So many points a rank at most [default: as many as the plot has columns, 240 for data].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub points: Option<u32>,
+}
+
+/// `memctl sites`.
+#[derive(Clone, Debug, Args)]
+pub struct Sites {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// When.
+    #[command(flatten)]
+    pub at: SitesAt,
+    /// As a tree of calls (the default).
+    #[arg(long, conflicts_with = "folded")]
+    pub tree: bool,
+    /// As folded stacks for flamegraph.pl, inferno or speedscope.
+    #[arg(long)]
+    pub folded: bool,
+    /// Library frames too, not only your own code.
+    #[arg(long)]
+    pub all_frames: bool,
+    /// Leave out branches below this share of the memory, in percent.
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    pub min_percent: f64,
+}
+
+/// At which moment.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(multiple = false)]
+pub struct SitesAt {
+    /// When most was allocated (on each rank).
+    #[arg(long)]
+    pub peak: bool,
+    /// At the end of this epoch.
+    #[arg(long, value_name = "N")]
+    pub epoch_end: Option<u32>,
+    /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<Moment>,
+    /// At the end of what is stored (the default).
+    #[arg(long)]
+    pub end: bool,
+}
+
+impl SitesAt {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn moment(&self, now: Timestamp) -> v1::sites_request::Moment {
+        use v1::sites_request::Moment as Wire;
+        match *self {
+            Self { peak: true, .. } => Wire::Peak(true),
+            Self { epoch_end: Some(epoch), .. } => Wire::EpochEnd(epoch),
+            Self { at: Some(at), .. } => Wire::AtNs(at.resolve(now)),
+            _ => Wire::End(true),
+        }
+    }
+}
+
+/// What `memctl export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A PyTorch snapshot of one rank: `python -m torch.cuda._memory_viz stats FILE`, pytorch.org/memory_viz.
+    MemoryViz,
+    /// Live memory at the slice's end as folded stacks, for flame graphs.
+    Folded,
+    /// One line an event.
+    Csv,
+}
+
+/// `memctl export`.
+#[derive(Clone, Debug, Args)]
+pub struct Export {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// The format.
+    #[arg(long, value_enum)]
+    pub format: ExportFormat,
+    /// Write to this file; `{rank}` in its name becomes the rank, one file each [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// `memctl delete`.
+#[derive(Clone, Debug, Args)]
+pub struct Delete {
+    /// The job's name.
+    #[arg(long, value_name = "JOB")]
+    pub job: String,
+    /// Only this attempt [default: all].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_selection_takes_every_flag() {
+        let cli = parse(
+            "memctl query --job j --attempt 2 --rank 0-1,3 --epoch 2..5 --since 1970-01-01T00:00:01Z --until 1970-01-01T00:00:02Z -o json",
+        )
+        .unwrap();
+        assert_eq!(cli.global.output, Format::Json);
+        let Command::Query(query) = cli.command else { panic!("not a query") };
+        let expected = v1::Selection {
+            job: "j".into(),
+            attempt: Some(2),
+            ranks: vec![0, 1, 3],
+            first_epoch: Some(2),
+            last_epoch: Some(5),
+            since_ns: Some(1_000_000_000),
+            until_ns: Some(2_000_000_000),
+        };
+        assert_eq!(query.narrow.selection(Timestamp::UNIX_EPOCH), expected);
+    }
+
+    #[test]
+    fn one_moment_at_most() {
+        use v1::sites_request::Moment as Wire;
+        let moment = |flags: &str| match parse(&format!("memctl sites --job j {flags}")).map(|cli| cli.command) {
+            Ok(Command::Sites(sites)) => Some(sites.at.moment(Timestamp::UNIX_EPOCH)),
+            _ => None,
+        };
+        assert_eq!(moment(""), Some(Wire::End(true)));
+        assert_eq!(moment("--end"), Some(Wire::End(true)));
+        assert_eq!(moment("--peak"), Some(Wire::Peak(true)));
+        assert_eq!(moment("--epoch-end 0"), Some(Wire::EpochEnd(0)));
+        assert_eq!(moment("--at 1970-01-01T00:00:00.000000007Z"), Some(Wire::AtNs(7)));
+        assert_eq!(moment("--peak --end"), None);
+    }
+
+    #[test]
+    fn wrong_usage_is_exit_code_2() {
+        for line in [
+            "memctl",
+            "memctl query",
+            "memctl nothing",
+            "memctl query --job j --rank x",
+            "memctl import --job j",
+            "memctl import p",
+            "memctl import p --job latest",
+            "memctl import p --job j --replace --attempt 1",
+            "memctl export --job j",
+            "memctl query --job j -o yaml",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

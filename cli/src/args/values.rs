@@ -1,0 +1,198 @@
+//! What is typed as a value: lists of ranks, ranges of epochs, moments, labels.
+//!
+//! Guarantees: a typing error gives a sentence with an example; nothing grows with a number that
+//! was typed (a list of ranks is bounded).
+
+use std::str::FromStr;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Ranks in one list: four times the largest training jobs there are.
+const RANKS_MAX: usize = 1 << 16;
+
+/// `0-3,7`: sorted, without doubles.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RankList(pub Vec<u32>);
+
+impl FromStr for RankList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a list of ranks; write it like 0-3,7");
+        let mut ranks = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: u32 = first.trim().parse().map_err(|_| wrong())?;
+            let last: u32 = last.trim().parse().map_err(|_| wrong())?;
+            if last < first {
+                return Err(format!("`{part}` runs backwards; write {last}-{first}"));
+            }
+            if ranks.len() as u64 + u64::from(last - first) >= RANKS_MAX as u64 {
+                return Err(format!("`{text}` is more than {RANKS_MAX} ranks"));
+            }
+            ranks.extend(first..=last);
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        Ok(Self(ranks))
+    }
+}
+
+/// `2..5`: both ends belong to it. `3`, `2..` and `..5` work too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct EpochRange {
+    /// The first epoch, if there is a lower end.
+    pub first: Option<u32>,
+    /// The last epoch, if there is an upper end.
+    pub last: Option<u32>,
+}
+
+impl FromStr for EpochRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a range of epochs; write it like 2..5 (both ends included), 2.. or 3");
+        let end = |part: &str| -> Result<Option<u32>, String> {
+            if part.is_empty() { Ok(None) } else { part.parse().map(Some).map_err(|_| wrong()) }
+        };
+        let (first, last) = match text.split_once("..") {
+            Some((first, last)) => (end(first)?, end(last.strip_prefix('=').unwrap_or(last))?),
+            None => (end(text)?, end(text)?),
+        };
+        match (first, last) {
+            (None, None) => Err(wrong()),
+            (Some(first), Some(last)) if last < first => Err(format!("`{text}` runs backwards; write {last}..{first}")),
+            _ => Ok(Self { first, last }),
+        }
+    }
+}
+
+/// `2026-11-20T10:00:00Z`, or `10m` for ten minutes ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A point in time, ns since the Unix epoch.
+    At(u64),
+    /// So long ago.
+    Ago(SignedDuration),
+}
+
+impl Moment {
+    /// Nanoseconds since the Unix epoch; times before it are 0.
+    #[must_use]
+    pub fn resolve(self, now: Timestamp) -> u64 {
+        match self {
+            Self::At(ns) => ns,
+            Self::Ago(ago) => {
+                let ns = now.as_nanosecond().saturating_sub(ago.as_nanos());
+                u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(at) = text.parse::<Timestamp>() {
+            return u64::try_from(at.as_nanosecond()).map(Self::At).map_err(|_| format!("`{text}` is before 1970"));
+        }
+        match text.parse::<SignedDuration>() {
+            Ok(ago) if !ago.is_negative() => Ok(Self::Ago(ago)),
+            _ => Err(format!("`{text}` is not a time; write it like 2026-11-20T10:00:00Z, or 10m for ten minutes ago")),
+        }
+    }
+}
+
+/// `key=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelArg(pub String, pub String);
+
+impl FromStr for LabelArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let max = memctl_model::limits::LABEL_BYTES_MAX;
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() && key.len() <= max && value.len() <= max => {
+                Ok(Self(key.to_owned(), value.to_owned()))
+            }
+            Some((key, _)) if !key.is_empty() => Err(format!("a label's key and value hold {max} bytes each at most")),
+            _ => Err(format!("`{text}` is not a label; write it like team=vision")),
+        }
+    }
+}
+
+/// A job's name for a new job.
+///
+/// # Errors
+/// Names that cannot be typed, printed and used in a path.
+pub fn new_job(text: &str) -> Result<String, String> {
+    if text == "latest" {
+        return Err("`latest` stands for the newest job; choose another name".to_owned());
+    }
+    if memctl_model::limits::is_job_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a job's name has letters, digits and ._:@/+- (not - first), {} bytes at most",
+        memctl_model::limits::LABEL_BYTES_MAX
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks() {
+        let parse = |text: &str| text.parse::<RankList>().map(|list| list.0);
+        assert_eq!(parse("0-3,7").unwrap(), [0, 1, 2, 3, 7]);
+        assert_eq!(parse("7,1,1-2").unwrap(), [1, 2, 7]);
+        assert_eq!(parse("5").unwrap(), [5]);
+        assert_eq!(parse("3-1").unwrap_err(), "`3-1` runs backwards; write 1-3");
+        for wrong in ["", "a", "1,,2", "-1", "1-", "99999999999"] {
+            assert!(parse(wrong).unwrap_err().contains("write it like 0-3,7"), "{wrong}");
+        }
+        assert!(parse("0-4294967295").unwrap_err().contains("more than 65536 ranks"));
+        assert!(parse("0-65535,0-65535").unwrap_err().contains("more than 65536 ranks"));
+    }
+
+    #[test]
+    fn epochs() {
+        let parse = |text: &str| text.parse::<EpochRange>().map(|range| (range.first, range.last));
+        assert_eq!(parse("2..5").unwrap(), (Some(2), Some(5)));
+        assert_eq!(parse("2..=5").unwrap(), (Some(2), Some(5)));
+        assert_eq!(parse("2..").unwrap(), (Some(2), None));
+        assert_eq!(parse("..5").unwrap(), (None, Some(5)));
+        assert_eq!(parse("3").unwrap(), (Some(3), Some(3)));
+        assert_eq!(parse("5..2").unwrap_err(), "`5..2` runs backwards; write 2..5");
+        for wrong in ["", "..", "a..b", "1...2", "-1"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn moments() {
+        let now: Timestamp = "2026-11-20T10:00:00Z".parse().unwrap();
+        let resolve = |text: &str| text.parse::<Moment>().map(|moment| moment.resolve(now));
+        assert_eq!(resolve("1970-01-01T00:00:01.5Z").unwrap(), 1_500_000_000);
+        assert_eq!(resolve("2026-11-20T11:50:00+02:00").unwrap(), resolve("10m").unwrap());
+        assert_eq!(resolve("2h 30m").unwrap(), resolve("2026-11-20T07:30:00Z").unwrap());
+        assert_eq!(resolve("1000000h").unwrap(), 0);
+        for wrong in ["", "yesterday", "-10m", "1969-01-01T00:00:00Z", "10"] {
+            assert!(resolve(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_and_names() {
+        assert_eq!("a=b=c".parse::<LabelArg>().unwrap(), LabelArg("a".into(), "b=c".into()));
+        assert!("=b".parse::<LabelArg>().is_err());
+        assert!("a".parse::<LabelArg>().is_err());
+        assert!(format!("a={}", "x".repeat(257)).parse::<LabelArg>().unwrap_err().contains("256 bytes"));
+        assert!(new_job("run/1").is_ok());
+        assert!(new_job("latest").unwrap_err().contains("newest"));
+        assert!(new_job("a b").is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! `memctl delete`: asks first, because nothing brings a job back.
+
+use std::io::{IsTerminal, Write};
+
+use memctl_model::HumanBytes;
+use memctl_proto::v1;
+
+use super::questions::asking;
+use crate::args::{Delete, Global};
+use crate::exit::Failure;
+use crate::render::text::{plural, safe};
+
+/// See the module.
+///
+/// # Errors
+/// No such job, nobody to ask, a daemon that does not answer.
+pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
+    if args.job == "latest" {
+        return Err(Failure::usage("delete takes a job's name, not `latest`: which job that is changes"));
+    }
+    if !args.yes && !confirmed(args)? {
+        eprintln!("memctl: nothing was deleted");
+        return Ok(());
+    }
+    let request = v1::DeleteJobRequest { job: args.job.clone(), attempt: args.attempt };
+    let answer = asking(global, async |connection| {
+        let response = connection.query.delete_job(request).await;
+        response.map(tonic::Response::into_inner).map_err(|status| connection.failure(&status))
+    });
+    let gone = answer.await?;
+    if !global.quiet {
+        let (sessions, bytes) = (plural(u64::from(gone.sessions), "session"), HumanBytes::of(gone.stored_bytes));
+        eprintln!("memctl: deleted {}: {sessions}, {bytes}", safe(&args.job));
+    }
+    Ok(())
+}
+
+fn confirmed(args: &Delete) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("nobody is here to confirm that {} shall be deleted; add --yes", args.job)));
+    }
+    let attempt = args.attempt.map_or(String::new(), |attempt| format!(" (attempt {attempt})"));
+    eprint!("Delete job {}{attempt} and everything stored for it? [y/N] ", safe(&args.job));
+    // The question is there to be seen before the answer is read.
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| Failure::usage(format!("cannot read the confirmation: {error}; add --yes")))?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}

@@ -1,0 +1,118 @@
+//! `memctl demo`: a recorded 4-GPU training job goes through importer, daemon and store and is asked about.
+//!
+//! Guarantees: needs no GPU, no Python, no server and no network; what it makes lies in a folder
+//! of its own that is gone afterwards, also after a failure.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memctl_proto::v1;
+
+use super::questions::{course, live, plot_points, report, show};
+use crate::answer::jobs::Jobs;
+use crate::answer::sites::View;
+use crate::args::{Format, Global};
+use crate::connect::{Connection, open_here};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::screen::{Screen, Tone};
+use crate::seams::{ImportRequest, import_files};
+
+/// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank
+/// 0 a function keeps what it should forget.
+const RECORDING: [&[u8]; 4] = [
+    include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank0.pickle.zst"),
+    include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank1.pickle.zst"),
+    include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank2.pickle.zst"),
+    include_bytes!("../../../tests/data/recordings/cnn_rank0_cache/rank3.pickle.zst"),
+];
+const JOB: &str = "demo";
+
+/// See the module.
+///
+/// # Errors
+/// The folder for temporary files cannot be written.
+pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    if global.output != Format::Table {
+        return Err(Failure::usage("the demo is a page to read; leave -o out"));
+    }
+    let cannot = |error: std::io::Error| {
+        Failure::unreachable(format!(
+            "cannot write to the folder for temporary files: {error}; set TMPDIR to one that can be written"
+        ))
+    };
+    let folder = tempfile::Builder::new().prefix("memctl-demo-").tempdir().map_err(cannot)?;
+    let files = unpack(folder.path()).map_err(cannot)?;
+    let mut connection = open_here(&folder.path().join("store")).await?;
+    // The folder is gone when the page is read, so no command on it carries the connection's flags.
+    let quiet = Global { quiet: true, ..global.clone() };
+    let told = tell(&mut connection, files, &quiet, screen, out).await;
+    connection.close().await;
+    told?;
+    folder.close().map_err(cannot)?;
+    if global.quiet {
+        return Ok(());
+    }
+    out.write_all(next(screen).as_bytes()).map_err(|error| Failure::output("standard output", &error))
+}
+
+fn unpack(folder: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
+    RECORDING
+        .iter()
+        .zip(0_u32..)
+        .map(|(bytes, rank)| {
+            let file = folder.join(format!("rank{rank}.pickle.zst"));
+            std::fs::write(&file, bytes)?;
+            Ok((rank, file))
+        })
+        .collect()
+}
+
+async fn tell(
+    connection: &mut Connection,
+    files: Vec<(u32, PathBuf)>,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let request = ImportRequest { job: JOB.to_owned(), attempt: 0, labels: Vec::new(), files };
+    import_files(connection.channel.clone(), request, Arc::new(|_| {})).await?;
+    let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
+
+    say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
+    let jobs = connection.query.list_jobs(v1::ListJobsRequest { limit: 0 }).await;
+    let jobs = Jobs::from(jobs.map_err(|status| connection.failure(&status))?.into_inner());
+    show(&jobs, global, screen, out)?;
+
+    say(out, screen, "How did its memory go?", "memctl timeline --job demo --rank 0-1")?;
+    let timeline = course(connection, selection(vec![0, 1]), plot_points(screen), global).await?;
+    show(&timeline, global, screen, out)?;
+
+    say(out, screen, "Rank 0 creeps up. What grew, and on which rank?", "memctl query --job demo")?;
+    let report = report(connection, selection(Vec::new()), global).await?;
+    show(&report, global, screen, out)?;
+
+    say(out, screen, "Whose memory is live on rank 0 at the end?", "memctl sites --job demo --rank 0")?;
+    let at_end = v1::sites_request::Moment::End(true);
+    let request = v1::SitesRequest { selection: Some(selection(vec![0])), moment: Some(at_end) };
+    let view = View { min_share: 0.02, chosen: true, moment: "at the end".to_owned(), ..View::default() };
+    let sites = live(connection, request, view).await?;
+    show(&sites, global, screen, out)
+}
+
+fn say(out: &mut dyn Write, screen: &Screen, text: &str, command: &str) -> Result<(), Failure> {
+    let command = screen.paint(Tone::Good, &format!("$ {command}"));
+    let text = format!("\n{}\n{command}\n\n", screen.paint(Tone::Strong, &format!("# {text}")));
+    out.write_all(text.as_bytes()).map_err(|error| Failure::output("standard output", &error))
+}
+
+fn next(screen: &Screen) -> String {
+    let commands = [
+        ("memctl import FOLDER --job NAME".to_owned(), "your own snapshots (torch.cuda.memory._dump_snapshot)"),
+        ("memctl query --job NAME".to_owned(), "what grew, where and on which rank"),
+        ("memctl daemon".to_owned(), "a store for a team, questions from anywhere"),
+        ("memctl --help".to_owned(), "everything else"),
+    ];
+    page::next(&commands, screen)
+}

@@ -1,0 +1,252 @@
+//! `memctl doctor`: what would be used, whether it answers, and what to do.
+//!
+//! Guarantees: changes nothing (it opens a store only where there is one); ends with exit code 0
+//! when questions can be answered, else 3.
+
+use std::io::Write;
+use std::path::Path;
+
+use memctl_model::HumanBytes;
+use memctl_proto::v1;
+use serde::Serialize;
+
+use crate::answer::SCHEMA;
+use crate::args::{Format, Global};
+use crate::connect::{self, Connection, WhenMissing};
+use crate::exit::Failure;
+use crate::render::csv::{self, Cell};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::{count, safe};
+use crate::render::{json, time};
+
+/// Below this a store is about to be full: a busy job writes it in minutes.
+const FREE_BYTES_LOW: u64 = 1 << 30;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    Warning,
+    Failed,
+}
+
+/// One check.
+#[derive(Clone, Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    verdict: Verdict,
+    found: String,
+    advice: Option<String>,
+}
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+struct Diagnosis<'a> {
+    schema: u32,
+    version: &'static str,
+    checks: &'a [Check],
+}
+
+/// See the module.
+///
+/// # Errors
+/// Nothing answers ([`Failure::unreachable`]).
+pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let mut checks = vec![ok("memctl", format!("version {}", env!("CARGO_PKG_VERSION")))];
+    let unusable = match connect::connect(global, WhenMissing::Refuse).await {
+        Ok(mut connection) => {
+            let result = ask(&mut connection, &mut checks).await;
+            connection.close().await;
+            result.err()
+        }
+        Err(failure) => {
+            checks.push(failed("connection", failure.to_string(), None));
+            Some(failure)
+        }
+    };
+    if global.daemon().is_none()
+        && let Ok(dir) = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok)
+    {
+        folder(&dir, &mut checks);
+    }
+    print(&checks, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
+    match unusable {
+        // The page has said what it is.
+        Some(failure) => Err(Failure::unreachable(format!("no question can be answered: {failure}"))),
+        None => Ok(()),
+    }
+}
+
+async fn ask(connection: &mut Connection, checks: &mut Vec<Check>) -> Result<(), Failure> {
+    checks.push(ok("connection", format!("{} answers", connection.place)));
+    let status = match connection.query.get_status(v1::StatusRequest {}).await {
+        Ok(status) => status.into_inner(),
+        Err(status) => {
+            let failure = connection.failure(&status);
+            checks.push(failed("status", failure.to_string(), None));
+            return Err(failure);
+        }
+    };
+    checks.extend(of_status(&status));
+    Ok(())
+}
+
+fn of_status(status: &v1::Status) -> Vec<Check> {
+    let mine = env!("CARGO_PKG_VERSION");
+    let mut version = ok("daemon", format!("version {}, up since {}", status.version, time::date(status.started_ns)));
+    if status.version != mine {
+        version.verdict = Verdict::Warning;
+        version.advice = Some(format!("this memctl is {mine}: upgrade the older one"));
+    }
+    let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
+    let held = format!(
+        "{} jobs, {} events in {}, {} sessions streaming, {} queued",
+        count(status.jobs),
+        count(status.events_stored),
+        HumanBytes::of(status.stored_bytes),
+        count(status.sessions_streaming),
+        HumanBytes::of(status.queued_bytes)
+    );
+    let mut losses = ok(
+        "losses",
+        format!(
+            "{} items missing, {} events expired, {} duplicates recognised",
+            count(status.gaps),
+            count(status.events_expired),
+            count(status.items_duplicate)
+        ),
+    );
+    if status.gaps > 0 {
+        losses.verdict = Verdict::Warning;
+        losses.advice = Some(
+            "items were lost on the way; `memctl query` says of which job, figures of it are not exact".to_owned(),
+        );
+    }
+    vec![version, ok("store", store), ok("contents", held), losses]
+}
+
+/// The folder of an embedded store: there, writable, with room.
+fn folder(dir: &Path, checks: &mut Vec<Check>) {
+    if !dir.is_dir() {
+        checks.push(Check {
+            check: "folder",
+            verdict: Verdict::Warning,
+            found: format!("{} is not there yet", dir.display()),
+            advice: Some("the first import or daemon makes it".to_owned()),
+        });
+        return;
+    }
+    checks.push(match tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir) {
+        Ok(_) => ok("folder", format!("{} can be written", dir.display())),
+        Err(error) => failed(
+            "folder",
+            format!("{} cannot be written: {error}", dir.display()),
+            Some("give yourself the right, or choose another folder with --data-dir".to_owned()),
+        ),
+    });
+    if let Some(free) = free_bytes(dir) {
+        let found = format!("{} free", HumanBytes::of(free));
+        checks.push(if free < FREE_BYTES_LOW {
+            let advice = "make room, delete jobs (`memctl delete`), or let the daemon forget (--retain-bytes)";
+            Check { check: "disk", verdict: Verdict::Warning, found, advice: Some(advice.to_owned()) }
+        } else {
+            ok("disk", found)
+        });
+    }
+}
+
+/// Bytes that an ordinary user may still write there.
+#[cfg(unix)]
+fn free_bytes(dir: &Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all bits zero is a valid `statvfs`: it holds integers only.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a NUL and lives until the call returns; `stat` is ours and writable.
+    let result = unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) };
+    (result == 0).then(|| u64::from(stat.f_bavail).saturating_mul(u64::from(stat.f_frsize)))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
+fn ok(check: &'static str, found: String) -> Check {
+    Check { check, verdict: Verdict::Ok, found, advice: None }
+}
+
+fn failed(check: &'static str, found: String, advice: Option<String>) -> Check {
+    Check { check, verdict: Verdict::Failed, found, advice }
+}
+
+fn print(checks: &[Check], global: &Global, screen: &Screen, out: &mut dyn Write) -> std::io::Result<()> {
+    match global.output {
+        Format::Table => out.write_all(page(checks, screen).as_bytes()),
+        Format::Json => json::pretty(out, &Diagnosis { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), checks }),
+        Format::Ndjson => checks.iter().try_for_each(|check| json::line(out, check)),
+        Format::Csv => {
+            csv::header(out, &["check", "verdict", "found", "advice"])?;
+            checks.iter().try_for_each(|Check { check, verdict, found, advice }| {
+                let verdict = match verdict {
+                    Verdict::Ok => "ok",
+                    Verdict::Warning => "warning",
+                    Verdict::Failed => "failed",
+                };
+                let cells =
+                    [Cell::plain(check), Cell::plain(verdict), Cell::text(found), Cell::maybe_text(advice.as_deref())];
+                csv::record(out, &cells)
+            })
+        }
+    }
+}
+
+fn page(checks: &[Check], screen: &Screen) -> String {
+    let mut out = String::new();
+    for Check { check, verdict, found, advice } in checks {
+        let (word, tone) = match verdict {
+            Verdict::Ok => ("ok", Tone::Good),
+            Verdict::Warning => ("note", Tone::Strong),
+            Verdict::Failed => ("FAIL", Tone::Alert),
+        };
+        // Never cut: whoever calls the doctor needs the whole sentence.
+        out.push_str(&format!("{}  {check:<10}  {}\n", screen.paint(tone, &format!("{word:<4}")), safe(found)));
+        if let Some(advice) = advice {
+            out.push_str(&format!("{:18}{}\n", "", safe(advice)));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page() {
+        let status = v1::Status {
+            version: "0.0.1".into(),
+            store: "sqlite".into(),
+            store_version: "3.51.3".into(),
+            schema_version: 1,
+            jobs: 2,
+            events_stored: 12_345,
+            stored_bytes: 9 << 20,
+            gaps: 1,
+            ..Default::default()
+        };
+        let mut checks = of_status(&status);
+        checks.push(failed("folder", "/x\u{1b}[2J cannot be written".into(), Some("choose another".into())));
+        let screen = Screen { columns: Some(80), unicode: true, colour: false };
+        let shown = page(&checks, &screen).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        insta::assert_snapshot!(shown, @"");
+    }
+
+    #[test]
+    fn the_disk_has_a_size() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(free_bytes(folder.path()).is_some_and(|free| free > 0));
+        assert_eq!(free_bytes(Path::new("/nowhere/at/all")), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! `memctl export`: streams a slice of a job into a file of another tool.
+//!
+//! Guarantees: a file appears whole or not at all; nothing binary goes to a terminal.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use memctl_proto::v1;
+use memctl_proto::v1::export_part::Body;
+
+use super::questions::{asking, live};
+use crate::answer::sites::View;
+use crate::args::{self, ExportFormat, Global};
+use crate::connect::Connection;
+use crate::exit::Failure;
+use crate::export::events_csv::EventsCsv;
+use crate::export::memory_viz::MemoryViz;
+use crate::export::window::Windows;
+use crate::export::{ExportError, Sink};
+use crate::render::text::rank_list;
+
+/// What becomes the rank in a file's name.
+const RANK: &str = "{rank}";
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::Export,
+    global: &Global,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let selection = args.narrow.selection(now);
+    let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
+    if args.format == ExportFormat::MemoryViz && file.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("a pickle is nothing to look at; write it to a file with -f FILE"));
+    }
+    asking(global, async |connection| match args.format {
+        ExportFormat::Folded => folded(connection, selection, file, out).await,
+        ExportFormat::Csv => {
+            let windows = windows(connection, &selection).await?;
+            let mut target = Target::open(file, out)?;
+            let mut sink =
+                EventsCsv::new(target.writer(), windows).map_err(|error| failed(&error, connection, file))?;
+            stream(connection, selection, &mut sink, file).await?;
+            drop(sink);
+            target.keep()
+        }
+        ExportFormat::MemoryViz => memory_viz(connection, selection, file, global, out).await,
+    })
+    .await
+}
+
+async fn folded(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    file: Option<&Path>,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    use v1::sites_request::Moment;
+    let moment = match (selection.until_ns, selection.last_epoch) {
+        (Some(until), _) => Moment::AtNs(until),
+        (None, Some(epoch)) => Moment::EpochEnd(epoch),
+        (None, None) => Moment::End(true),
+    };
+    let request = v1::SitesRequest { selection: Some(selection), moment: Some(moment) };
+    let sites = live(connection, request, View::default()).await?;
+    let mut target = Target::open(file, out)?;
+    sites.folded(&mut target.writer()).map_err(|error| Failure::output(&name_of(file), &error))?;
+    target.keep()
+}
+
+async fn memory_viz(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    file: Option<&Path>,
+    global: &Global,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let ranks = ranks(connection, &selection).await?;
+    let pattern = file.map(|file| file.to_string_lossy().into_owned()).filter(|name| name.contains(RANK));
+    if ranks.len() > 1 && pattern.is_none() {
+        return Err(Failure::usage(format!(
+            "a snapshot holds one rank, and there are {}: choose one with --rank, or write each with -f 'rank{RANK}.pickle'",
+            rank_list(&ranks)
+        )));
+    }
+    let windows = windows(connection, &selection).await?;
+    for rank in ranks {
+        let of_rank = pattern.as_ref().map(|name| PathBuf::from(name.replace(RANK, &rank.to_string())));
+        let file = of_rank.as_deref().or(file);
+        let selection = v1::Selection { ranks: vec![rank], ..selection.clone() };
+        one_rank(connection, selection, windows.clone(), file, out).await?;
+        if let (Some(file), false) = (file, global.quiet) {
+            eprintln!(
+                "memctl: wrote {}; see it with: python -m torch.cuda._memory_viz stats {}",
+                file.display(),
+                file.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn one_rank(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    windows: Windows,
+    file: Option<&Path>,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let mut target = Target::open(file, out)?;
+    let mut sink = MemoryViz::new(target.writer(), windows).map_err(|error| failed(&error, connection, file))?;
+    stream(connection, selection, &mut sink, file).await?;
+    drop(sink);
+    target.keep()
+}
+
+/// The ranks of the selection that are stored.
+async fn ranks(connection: &mut Connection, selection: &v1::Selection) -> Result<Vec<u32>, Failure> {
+    let request = v1::ReportRequest { selection: Some(selection.clone()) };
+    let report = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
+    let mut ranks: Vec<u32> = report.into_inner().ranks.iter().map(|rank| rank.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    if ranks.is_empty() {
+        return Err(Failure::no_such_job(format!("job {} has none of these ranks", selection.job)));
+    }
+    Ok(ranks)
+}
+
+/// The slice in time, for each rank; epochs are looked up in the marks.
+async fn windows(connection: &mut Connection, selection: &v1::Selection) -> Result<Windows, Failure> {
+    let mut windows = Windows::new(selection);
+    if !windows.need_marks() {
+        return Ok(windows);
+    }
+    // Marks of the whole job: the one that begins the slice may lie just before it.
+    let all = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
+    let request = v1::ExportRequest { selection: Some(all), without_events: true };
+    let parts = connection.query.export(request).await;
+    let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
+    let mut rank = 0;
+    while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
+        match part.body {
+            Some(Body::Start(start)) => rank = start.rank,
+            Some(Body::Marks(batch)) => {
+                windows.marks(rank, &batch).map_err(|error| failed(&ExportError::from(error), connection, None))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(windows)
+}
+
+async fn stream(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    sink: &mut impl Sink,
+    file: Option<&Path>,
+) -> Result<(), Failure> {
+    let request = v1::ExportRequest { selection: Some(selection), without_events: false };
+    let parts = connection.query.export(request).await;
+    let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
+    while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
+        // A part of a kind that only a newer memctl knows carries nothing that these formats have.
+        if let Some(body) = part.body {
+            sink.part(body).map_err(|error| failed(&error, connection, file))?;
+        }
+    }
+    sink.finish().map_err(|error| failed(&error, connection, file))
+}
+
+fn failed(error: &ExportError, connection: &Connection, file: Option<&Path>) -> Failure {
+    match error {
+        ExportError::Output(error) => Failure::output(&name_of(file), error),
+        other => Failure::unreachable(format!("what {} sent cannot be exported: {other}", connection.place)),
+    }
+}
+
+fn name_of(file: Option<&Path>) -> String {
+    file.map_or_else(|| "standard output".to_owned(), |file| file.display().to_string())
+}
+
+/// Where an export goes.
+enum Target<'a> {
+    Stdout(&'a mut (dyn Write + Send)),
+    /// Becomes the file when it is whole.
+    File(std::io::BufWriter<tempfile::NamedTempFile>, PathBuf),
+    /// A pipe or a device: there is nothing to be renamed.
+    Special(std::io::BufWriter<std::fs::File>, PathBuf),
+}
+
+impl<'a> Target<'a> {
+    fn open(file: Option<&Path>, out: &'a mut (dyn Write + Send)) -> Result<Self, Failure> {
+        let Some(file) = file else { return Ok(Self::Stdout(out)) };
+        let cannot = |error: std::io::Error| Failure::output(&file.display().to_string(), &error);
+        if file.exists() && !file.is_file() {
+            let opened = std::fs::OpenOptions::new().write(true).open(file).map_err(cannot)?;
+            return Ok(Self::Special(std::io::BufWriter::new(opened), file.to_owned()));
+        }
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".memctl-export-");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As any other new file: the umask decides, not the habit of temporary files.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let temporary = builder.tempfile_in(folder).map_err(cannot)?;
+        Ok(Self::File(std::io::BufWriter::with_capacity(1 << 20, temporary), file.to_owned()))
+    }
+
+    fn writer(&mut self) -> &mut (dyn Write + Send) {
+        match self {
+            Self::Stdout(out) => *out,
+            Self::File(out, _) => out,
+            Self::Special(out, _) => out,
+        }
+    }
+
+    fn keep(self) -> Result<(), Failure> {
+        match self {
+            Self::Stdout(out) => out.flush().map_err(|error| Failure::output("standard output", &error)),
+            Self::File(out, path) => {
+                let cannot = |error: &std::io::Error| Failure::output(&path.display().to_string(), error);
+                let temporary = out.into_inner().map_err(|error| cannot(error.error()))?;
+                temporary.persist(&path).map(|_| ()).map_err(|error| cannot(&error.error))
+            }
+            Self::Special(mut out, path) => {
+                out.flush().map_err(|error| Failure::output(&path.display().to_string(), &error))
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `memctl import`: finds the files and their ranks, makes room in the store, imports, takes back what failed.
+//!
+//! Guarantees: files are complete and distinct in their ranks before anything is stored; a job
+//! that exists is never touched unless `--replace` says so, and then only after every file was
+//! read to its end; a failed or interrupted import leaves nothing behind.
+
+mod files;
+mod progress;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use memctl_proto::v1;
+
+use super::questions::{report, show};
+use crate::args::{Global, Import};
+use crate::connect::{Connection, WhenMissing, connect};
+use crate::exit::{Failure, Outcome};
+use crate::render::screen::Screen;
+use crate::render::text::plural;
+use crate::seams::{self, ImportOutcome, ImportRequest, OnProgress};
+
+/// See the module.
+///
+/// # Errors
+/// Input that is not what it should be, a job that exists, a daemon or store that cannot be reached.
+pub async fn run(args: &Import, global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let files = files::find(&args.paths)?;
+    let mut connection = connect(global, WhenMissing::Make).await?;
+    let result = import(args, files, &mut connection, global).await;
+    let answer = match result {
+        Ok(outcome) => {
+            tell(&outcome, global);
+            report(&mut connection, only(&args.job, args.attempt), global).await
+        }
+        Err(failure) => Err(failure),
+    };
+    connection.close().await;
+    show(&answer?, global, screen, out)
+}
+
+async fn import(
+    args: &Import,
+    files: Vec<(u32, PathBuf)>,
+    connection: &mut Connection,
+    global: &Global,
+) -> Result<ImportOutcome, Failure> {
+    make_room(args, &files, connection).await?;
+    let attempt = args.attempt.unwrap_or(0);
+    let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
+    let visible = !global.quiet && std::io::stderr().is_terminal();
+    let request = ImportRequest { job: args.job.clone(), attempt, labels, files };
+    let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
+    let importing = seams::import_files(connection.channel.clone(), request, on_progress);
+    let result = tokio::select! {
+        result = importing => result,
+        _ = tokio::signal::ctrl_c() => Err(Failure::input("interrupted; nothing of it stays stored")),
+    };
+    bars.finish();
+    if result.is_err() {
+        take_back(&args.job, attempt, connection).await;
+    }
+    result
+}
+
+/// Refuses a job that exists, or deletes it when told to and when the files are good.
+async fn make_room(args: &Import, files: &[(u32, PathBuf)], connection: &mut Connection) -> Result<(), Failure> {
+    let job = &args.job;
+    if !exists(job, args.attempt, connection).await? {
+        return Ok(());
+    }
+    if args.replace {
+        seams::check_files(files).await?;
+        let request = v1::DeleteJobRequest { job: job.clone(), attempt: None };
+        return connection.query.delete_job(request).await.map(|_| ()).map_err(|status| connection.failure(&status));
+    }
+    Err(Failure::input(match args.attempt {
+        Some(attempt) => {
+            format!("job {job} has an attempt {attempt} already; take another number, or --replace the whole job")
+        }
+        None => format!("job {job} exists already; add to it with --attempt N, or replace it with --replace"),
+    }))
+}
+
+async fn exists(job: &str, attempt: Option<u32>, connection: &mut Connection) -> Result<bool, Failure> {
+    let request = v1::ReportRequest { selection: Some(only(job, attempt)) };
+    match connection.query.get_report(request).await {
+        Ok(_) => Ok(true),
+        Err(status) => {
+            let failure = connection.failure(&status);
+            if failure.outcome == Outcome::NoSuchJob { Ok(false) } else { Err(failure) }
+        }
+    }
+}
+
+fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
+    v1::Selection { job: job.to_owned(), attempt, ..v1::Selection::default() }
+}
+
+/// Nothing is stored half. The failure that led here is the news; that this one failed too is told as well.
+async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
+    let request = v1::DeleteJobRequest { job: job.to_owned(), attempt: Some(attempt) };
+    if let Err(status) = connection.query.delete_job(request).await {
+        let failure = connection.failure(&status);
+        if failure.outcome != Outcome::NoSuchJob {
+            eprintln!("memctl: what was stored of {job} could not be taken back: {failure}");
+            eprintln!("memctl: `memctl delete --job {job} --attempt {attempt}` does it later");
+        }
+    }
+}
+
+fn tell(outcome: &ImportOutcome, global: &Global) {
+    if global.quiet {
+        return;
+    }
+    let ImportOutcome { events, unknown_frees, contradictions } = *outcome;
+    eprintln!("memctl: {} imported", plural(events, "event"));
+    if unknown_frees > 0 {
+        eprintln!("memctl: {} of memory that was allocated before the recording began", plural(unknown_frees, "free"));
+    }
+    if contradictions > 0 {
+        eprintln!(
+            "memctl: {} contradicted what was known of the allocator and were put right",
+            plural(contradictions, "event")
+        );
+    }
+}

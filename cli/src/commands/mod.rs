@@ -1,0 +1,48 @@
+//! The verbs: each asks, prints and closes what it opened.
+
+mod daemon;
+mod delete;
+mod demo;
+mod doctor;
+mod export;
+mod import;
+mod questions;
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use jiff::Timestamp;
+
+use crate::args::{Cli, Command};
+use crate::exit::Failure;
+use crate::render::screen::Screen;
+
+/// Runs a command; its answer goes to `out`.
+///
+/// # Errors
+/// Why it did not do what it was asked, with the exit code.
+pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let global = &cli.global;
+    let now = Timestamp::now();
+    match &cli.command {
+        Command::Demo => demo::run(global, screen, out).await,
+        Command::Daemon(flags) => daemon::run(flags, global).await,
+        Command::Import(args) => import::run(args, global, screen, out).await,
+        Command::Jobs(args) => questions::jobs(args, global, screen, out).await,
+        Command::Query(args) => questions::query(args, global, screen, now, out).await,
+        Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
+        Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
+        Command::Export(args) => export::run(args, global, now, out).await,
+        Command::Doctor => doctor::run(global, screen, out).await,
+        Command::Delete(args) => delete::run(args, global).await,
+        Command::Completions { shell } => {
+            // clap_complete panics when it cannot write: into memory first.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "memctl", &mut script);
+            out.write_all(&script).map_err(|error| Failure::output("standard output", &error))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! The questions: `jobs`, `query`, `timeline`, `sites`. Each connects, asks once, prints, closes.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use memctl_proto::v1;
+
+use crate::answer::jobs::Jobs;
+use crate::answer::report::Report;
+use crate::answer::sites::{Sites, View};
+use crate::answer::timeline::Timeline;
+use crate::answer::{Answer, print};
+use crate::args::{self, Format, Global};
+use crate::connect::{Connection, WhenMissing, connect};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::screen::Screen;
+use crate::render::time;
+
+/// Points a rank asked for as data.
+const DATA_POINTS: u32 = 240;
+
+/// `memctl jobs`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn jobs(
+    args: &args::Jobs,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let limit = args.limit;
+    let answer = asking(global, async |connection| {
+        let response = connection.query.list_jobs(v1::ListJobsRequest { limit }).await;
+        let response = response.map_err(|status| connection.failure(&status))?;
+        Ok(Jobs::from(response.into_inner()))
+    });
+    show(&answer.await?, global, screen, out)
+}
+
+/// `memctl query`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn query(
+    args: &args::Query,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let selection = args.narrow.selection(now);
+    let answer = asking(global, async |connection| report(connection, selection, global).await);
+    // --fail-on compares with the findings' severities. Growth is a measurement, not a finding, so it never fails a command.
+    show(&answer.await?, global, screen, out)
+}
+
+/// Asks for a job's report.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn report(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
+    let request = v1::ReportRequest { selection: Some(selection) };
+    let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
+    Report::new(response.into_inner(), hint(connection, global))
+}
+
+/// `memctl timeline`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn timeline(
+    args: &args::Timeline,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let points = args.points.unwrap_or(match global.output {
+        Format::Table => plot_points(screen),
+        _ => DATA_POINTS,
+    });
+    let selection = args.narrow.selection(now);
+    let answer = asking(global, async |connection| course(connection, selection, points, global).await);
+    show(&answer.await?, global, screen, out)
+}
+
+/// Points that a plot can use: two a column keep an epoch's beginning and end apart.
+#[must_use]
+pub fn plot_points(screen: &Screen) -> u32 {
+    2 * page::timeline::columns(screen) as u32
+}
+
+/// Asks for a job's course.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn course(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    points: u32,
+    global: &Global,
+) -> Result<Timeline, Failure> {
+    let request = v1::TimelineRequest { selection: Some(selection), points };
+    let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
+    Timeline::new(response.into_inner(), hint(connection, global))
+}
+
+/// `memctl sites`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn sites(
+    args: &args::Sites,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    if !(0.0..=100.0).contains(&args.min_percent) {
+        return Err(Failure::usage("--min-percent takes 0 to 100"));
+    }
+    if args.folded && global.output != Format::Table {
+        return Err(Failure::usage("--folded is a format of its own; leave -o out"));
+    }
+    let moment = args.at.moment(now);
+    let request = v1::SitesRequest { selection: Some(args.narrow.selection(now)), moment: Some(moment) };
+    let answer = asking(global, async |connection| {
+        let view = View {
+            all_frames: args.all_frames,
+            min_share: args.min_percent / 100.0,
+            chosen: args.narrow.rank.is_some(),
+            moment: in_words(&moment),
+            hint: hint(connection, global),
+        };
+        live(connection, request, view).await
+    });
+    let answer = answer.await?;
+    if args.folded {
+        return answer.folded(out).map_err(|error| Failure::output("standard output", &error));
+    }
+    show(&answer, global, screen, out)
+}
+
+/// Asks for live memory by site.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: View) -> Result<Sites, Failure> {
+    let response = connection.query.get_sites(request).await.map_err(|status| connection.failure(&status))?;
+    Sites::new(response.into_inner(), view)
+}
+
+fn in_words(moment: &v1::sites_request::Moment) -> String {
+    use v1::sites_request::Moment;
+    match moment {
+        Moment::Peak(_) => "when most was allocated, on each rank".to_owned(),
+        Moment::EpochEnd(epoch) => format!("at the end of epoch {epoch}"),
+        Moment::AtNs(ns) => format!("at {}", time::rfc3339(*ns)),
+        Moment::End(_) => "at the end".to_owned(),
+    }
+}
+
+/// Connects, asks, and closes whatever came of it.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn asking<T, F>(global: &Global, ask: F) -> Result<T, Failure>
+where
+    F: AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+{
+    let mut connection = connect(global, WhenMissing::Refuse).await?;
+    let answer = ask(&mut connection).await;
+    connection.close().await;
+    answer
+}
+
+/// The flags for the commands that a page proposes, if it shall propose any.
+#[must_use]
+pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
+    (!global.quiet).then(|| connection.flags.clone())
+}
+
+/// Prints an answer in the format that was asked for.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn show(answer: &dyn Answer, global: &Global, screen: &Screen, out: &mut dyn Write) -> Result<(), Failure> {
+    print(answer, global.output, screen, out).map_err(|error| Failure::output("standard output", &error))
+}

@@ -1,0 +1,157 @@
+//! How memctl ends: the exit codes of the command line's contract and one table from error to code.
+//!
+//! Guarantees: every failure is one line for a person that names the thing and the way out, and
+//! exactly one of the codes 0 to 5. Refuses to show a Rust debug dump or a raw control character.
+
+use std::process::ExitCode;
+
+use tonic::{Code, Status};
+
+use crate::render::text;
+
+/// The exit codes that scripts rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// Done.
+    Done = 0,
+    /// Wrong usage.
+    Usage = 2,
+    /// No daemon or store to be reached.
+    Unreachable = 3,
+    /// No such job.
+    NoSuchJob = 4,
+    /// The input is not what it should be, and nothing of it was stored.
+    BadInput = 5,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        Self::from(outcome as u8)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// The exit code.
+    pub outcome: Outcome,
+    message: String,
+}
+
+impl Failure {
+    fn new(outcome: Outcome, message: impl AsRef<str>) -> Self {
+        // One line, whatever an error from elsewhere brought along.
+        let message = text::safe(message.as_ref().trim()).into_owned();
+        Self { outcome, message }
+    }
+
+    /// Wrong usage.
+    pub fn usage(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::Usage, message)
+    }
+
+    /// No daemon or store to be reached.
+    pub fn unreachable(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::Unreachable, message)
+    }
+
+    /// No such job.
+    pub fn no_such_job(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::NoSuchJob, message)
+    }
+
+    /// The input is not what it should be.
+    pub fn input(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::BadInput, message)
+    }
+
+    /// The reader of standard output went away (`memctl … | head`): nothing went wrong.
+    pub fn reader_left() -> Self {
+        Self::new(Outcome::Done, "")
+    }
+
+    /// Output that could not be written to `place`.
+    pub fn output(place: &str, error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::reader_left();
+        }
+        Self::usage(format!("cannot write to {place}: {error}; choose another place or make room"))
+    }
+
+    /// What a daemon (or the embedded one) at `place` answered instead of an answer.
+    pub fn from_status(status: &Status, place: &str) -> Self {
+        let said = if status.message().is_empty() { status.code().description() } else { status.message() };
+        match status.code() {
+            Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists what there is")),
+            Code::InvalidArgument | Code::OutOfRange => Self::usage(said),
+            Code::AlreadyExists | Code::FailedPrecondition => Self::input(said),
+            Code::Unimplemented => Self::unreachable(format!(
+                "{place} does not know this question: it is older than this memctl; upgrade it"
+            )),
+            Code::Unavailable | Code::DeadlineExceeded => {
+                Self::unreachable(format!("{place} does not answer ({said}); `memctl doctor` looks for the reason"))
+            }
+            Code::Unauthenticated | Code::PermissionDenied => Self::unreachable(format!("{place} refuses: {said}")),
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::Internal
+            | Code::DataLoss => {
+                Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` looks for the reason"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_exit_code() {
+        let table = [
+            (Code::NotFound, 4),
+            (Code::InvalidArgument, 2),
+            (Code::OutOfRange, 2),
+            (Code::AlreadyExists, 5),
+            (Code::FailedPrecondition, 5),
+            (Code::Unimplemented, 3),
+            (Code::Unavailable, 3),
+            (Code::DeadlineExceeded, 3),
+            (Code::Unauthenticated, 3),
+            (Code::PermissionDenied, 3),
+            (Code::Cancelled, 3),
+            (Code::Unknown, 3),
+            (Code::ResourceExhausted, 3),
+            (Code::Aborted, 3),
+            (Code::Internal, 3),
+            (Code::DataLoss, 3),
+        ];
+        for (code, exit) in table {
+            let failure = Failure::from_status(&Status::new(code, "words"), "the daemon");
+            assert_eq!(failure.outcome as u8, exit, "{code:?}");
+            assert!(failure.to_string().contains("words") || code == Code::Unimplemented, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_line_without_escapes() {
+        let failure = Failure::from_status(&Status::internal("a\u{1b}[31m\nb"), "the daemon");
+        assert_eq!(
+            failure.to_string(),
+            r"the daemon could not answer: a\u{1b}[31m\nb; `memctl doctor` looks for the reason"
+        );
+    }
+
+    #[test]
+    fn a_reader_that_left_is_no_failure() {
+        let error = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert_eq!(Failure::output("standard output", &error).outcome, Outcome::Done);
+        let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert_eq!(Failure::output("standard output", &error).outcome, Outcome::Usage);
+    }
+}

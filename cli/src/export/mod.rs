@@ -1,0 +1,43 @@
+//! Writers of other tools' formats, fed part by part while the export streams in.
+//!
+//! Guarantees: memory stays bounded by the live state and the dictionary of stacks, whatever the
+//! number of events; parts that contradict each other end the export with a sentence.
+
+pub mod events_csv;
+pub mod memory_viz;
+pub mod pickle;
+pub mod window;
+
+use memctl_proto::v1;
+
+/// Why an export could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] std::io::Error),
+    /// What came is not what it should be.
+    #[error(transparent)]
+    Wire(#[from] memctl_proto::WireError),
+    /// A chunk does not decode.
+    #[error(transparent)]
+    Chunk(#[from] memctl_proto::chunk::ChunkError),
+    /// Parts came in an order that has no meaning.
+    #[error("the export came out of order: {0}")]
+    Order(&'static str),
+}
+
+/// Takes an export's parts in their order.
+pub trait Sink {
+    /// Takes the next part.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    fn part(&mut self, part: v1::export_part::Body) -> Result<(), ExportError>;
+
+    /// Writes what is written last.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    fn finish(&mut self) -> Result<(), ExportError>;
+}

@@ -1,0 +1,57 @@
+//! The table of jobs.
+
+use memctl_model::HumanBytes;
+
+use super::{next, shell_word};
+use crate::answer::jobs::Jobs;
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::count;
+use crate::render::time;
+
+/// See the module.
+#[must_use]
+pub fn page(jobs: &Jobs, screen: &Screen) -> String {
+    if jobs.jobs.is_empty() {
+        let ways = [
+            ("memctl demo".to_owned(), "a recorded 4-GPU job, nothing needed"),
+            ("memctl import FOLDER --job NAME".to_owned(), "PyTorch memory snapshots"),
+        ];
+        return format!("No jobs yet.\n{}", next(&ways, screen));
+    }
+    let mut table = Table::new(&[
+        left("JOB", 0),
+        right("ATTEMPT", 4),
+        left("STATE", 0),
+        right("RANKS", 1),
+        left("STARTED", 2),
+        right("LASTED", 3),
+        right("EVENTS", 2),
+        right("STORED", 3),
+        left("SOURCE", 5),
+        left("LABELS", 6),
+    ]);
+    for job in &jobs.jobs {
+        let tone = match job.state {
+            "failed" | "lost" => Some(Tone::Alert),
+            "running" => Some(Tone::Good),
+            _ => None,
+        };
+        let labels: Vec<String> =
+            job.labels.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
+        let cells = [
+            (job.id.clone(), Some(Tone::Strong)),
+            (job.attempt.to_string(), None),
+            (job.state.to_owned(), tone),
+            (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
+            (time::date(job.started_ns), None),
+            (job.ended_ns.map(|end| time::duration(end.saturating_sub(job.started_ns))).unwrap_or_default(), None),
+            (count(job.events), None),
+            (HumanBytes::of(job.stored_bytes).to_string(), None),
+            (job.source.unwrap_or("-").to_owned(), None),
+            (labels.join(" "), None),
+        ];
+        table.toned(cells.into());
+    }
+    table.show(screen)
+}

@@ -1,0 +1,205 @@
+//! The page of `memctl query`: the job, its ranks, what grew and where, what the figures rest on, what to type next.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, heading, next, place};
+use crate::answer::Frame;
+use crate::answer::report::{Growth, Rank, Report};
+use crate::render::plot::sparkline;
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{count, plural, rank_list, safe};
+
+/// Sites that are shown; the others are counted. Five fit into what a person reads at once.
+const GROWTH_SHOWN: usize = 5;
+/// Callers shown behind a site.
+const CALLERS_SHOWN: usize = 3;
+
+/// See the module.
+#[must_use]
+pub fn page(report: &Report, screen: &Screen) -> String {
+    let mut out = heading(&report.job, screen);
+    out.push('\n');
+    out.push_str(&ranks(report, screen));
+    out.push('\n');
+    out.push_str(&troubles(report, screen));
+    out.push_str(&growth(report, screen));
+    out.push('\n');
+    out.push_str(&completeness(&report.completeness, report.job.state == "running", screen));
+    if let Some(hint) = &report.hint {
+        out.push_str(&advice(report, hint, screen));
+    }
+    out
+}
+
+fn ranks(report: &Report, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        left("GPU", 5),
+        left("HOST", 8),
+        right("EPOCHS", 3),
+        right("STEPS", 4),
+        right("EVENTS", 6),
+        right("ALLOCATED", 0),
+        right("PEAK", 0),
+        right("RESERVED", 0),
+        right("PEAK RESERVED", 7),
+        right("UNUSED", 1),
+        right("GROWTH/EPOCH", 2),
+        right("OOM", 5),
+        left("STATE", 9),
+    ]);
+    for rank in &report.ranks {
+        table.toned(rank_row(rank, report.job.state));
+    }
+    table.show(screen)
+}
+
+fn rank_row(rank: &Rank, job_state: &str) -> Vec<(String, Option<Tone>)> {
+    let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
+    let growth = rank.growth_bytes_per_epoch;
+    // A rank in the state of its job says nothing new.
+    let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
+    vec![
+        (rank.rank.to_string(), None),
+        (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
+        (rank.host.clone().unwrap_or_default(), None),
+        (count(rank.epochs), None),
+        (count(rank.steps), None),
+        (count(rank.events), None),
+        (bytes(rank.allocated_bytes), None),
+        (bytes(rank.peak_allocated_bytes), None),
+        (bytes(rank.reserved_bytes), None),
+        (bytes(rank.peak_reserved_bytes), None),
+        (rank.fragmentation_ratio.map_or("-".to_owned(), |ratio| format!("{:.0} %", ratio * 100.0)), None),
+        (signed(growth), growth.filter(|growth| *growth > 0).map(|_| Tone::Alert)),
+        (if rank.ooms > 0 { count(rank.ooms) } else { String::new() }, Some(Tone::Alert)),
+        (state, None),
+    ]
+}
+
+fn signed(rate: Option<i64>) -> String {
+    match rate {
+        None => "-".to_owned(),
+        Some(0) => "0 B".to_owned(),
+        Some(rate) if rate > 0 => format!("+{}", HumanBytes(rate)),
+        Some(rate) => HumanBytes(rate).to_string(),
+    }
+}
+
+/// What went wrong without any judging: out of memory, retries, sessions that failed.
+fn troubles(report: &Report, screen: &Screen) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| {
+        out.push_str(&screen.paint(Tone::Alert, &screen.fit(&text, 0)));
+        out.push('\n');
+    };
+    for rank in &report.ranks {
+        if rank.ooms > 0 {
+            line(format!("out of memory {} on rank {}", plural(rank.ooms, "time"), rank.rank));
+        }
+        if let Some(retries) = rank.alloc_retries.filter(|&retries| retries > 0) {
+            line(format!(
+                "the allocator emptied its cache and tried again {} on rank {}",
+                plural(retries, "time"),
+                rank.rank
+            ));
+        }
+        if let Some(failure) = &rank.failure {
+            line(format!("rank {} ended: {}", rank.rank, safe(failure)));
+        }
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+fn growth(report: &Report, screen: &Screen) -> String {
+    let grown: Vec<&Growth> =
+        report.growth.iter().filter(|site| site.ranks.iter().any(|r| r.bytes_per_epoch > 0)).collect();
+    if grown.is_empty() {
+        let epochs = report.ranks.iter().map(|rank| rank.epoch_ends.len()).max().unwrap_or(0);
+        return if epochs < 2 {
+            format!(
+                "Growth from epoch end to epoch end needs at least 2 of them; there {}.\n",
+                match epochs {
+                    0 => "is none".to_owned(),
+                    _ => "is 1".to_owned(),
+                }
+            )
+        } else {
+            format!("Nothing grew from epoch end to epoch end ({epochs} epochs).\n")
+        };
+    }
+    let mut out = String::new();
+    for site in grown.iter().take(GROWTH_SHOWN) {
+        out.push_str(&sentence(site, report, screen));
+    }
+    if grown.len() > GROWTH_SHOWN {
+        let more = plural((grown.len() - GROWTH_SHOWN) as u64, "more site");
+        out.push_str(&format!("and {more} grew less (-o json has them all)\n"));
+    }
+    out
+}
+
+/// `grows 3.00 MiB an epoch on rank 0 (not on 1-3): remember_features (scenarios.py:57) <- step`
+fn sentence(growth: &Growth, report: &Report, screen: &Screen) -> String {
+    let grown: Vec<_> = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0).collect();
+    let rates = grown.iter().map(|rank| rank.bytes_per_epoch);
+    let (low, high) = (HumanBytes(rates.clone().min().unwrap_or(0)), HumanBytes(rates.max().unwrap_or(0)));
+    let rate = if low.to_string() == high.to_string() { high.to_string() } else { format!("{low} to {high}") };
+    let numbers: Vec<u32> = grown.iter().map(|rank| rank.rank).collect();
+    let what = format!("grows {rate} an epoch {}: ", on_ranks(&numbers, report));
+    let whole = format!("{what}{}", whereabouts(growth));
+    let split = screen.columns.is_some_and(|columns| whole.chars().count() > columns);
+    let text = if split { format!("{}\n    {}", what.trim_end(), screen.fit(&whereabouts(growth), 4)) } else { whole };
+    let (live, blocks) = grown.iter().fold((0_u64, 0_u64), |(bytes, blocks), rank| {
+        (bytes.saturating_add(rank.live_bytes), blocks.saturating_add(rank.live_blocks))
+    });
+    let most = grown.iter().max_by_key(|rank| rank.bytes_per_epoch);
+    let course = most.map(|rank| sparkline(&rank.series_bytes, screen)).unwrap_or_default();
+    let evidence = format!("{} live in {}  {course}", HumanBytes::of(live), plural(blocks, "block"));
+    let evidence = screen.fit(evidence.trim_end(), 4);
+    format!("{}\n    {}\n", screen.paint(Tone::Alert, &text), screen.paint(Tone::Faint, &evidence))
+}
+
+fn on_ranks(grown: &[u32], report: &Report) -> String {
+    let others: Vec<u32> = report.ranks.iter().map(|rank| rank.rank).filter(|rank| !grown.contains(rank)).collect();
+    match (grown, others.is_empty()) {
+        ([_, _, ..], true) => format!("on all {} ranks", grown.len()),
+        ([rank], true) => format!("on rank {rank}"),
+        ([rank], false) => format!("on rank {rank} (not on {})", rank_list(&others)),
+        (_, _) => format!("on ranks {} (not on {})", rank_list(grown), rank_list(&others)),
+    }
+}
+
+/// The site and, behind arrows, the user's own code that called it.
+fn whereabouts(growth: &Growth) -> String {
+    let Some(site) = &growth.site else { return "no stack was recorded there".to_owned() };
+    let outside = growth.stack.iter().position(|frame| frame == site).map_or(0, |at| at + 1);
+    let callers = growth.stack[outside..].iter().filter(|frame: &&Frame| frame.is_user_code());
+    let mut text = place(site);
+    for caller in callers.take(CALLERS_SHOWN) {
+        text.push_str(" <- ");
+        text.push_str(&safe(&caller.function));
+    }
+    text
+}
+
+fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
+    let job = &report.job;
+    let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
+    let rank = grown.map(|rank| rank.rank).or_else(|| report.ranks.first().map(|rank| rank.rank)).unwrap_or(0);
+    let flag = format!("--rank {rank}");
+    let commands = [
+        (command("sites", job, &flag, hint), "live memory by call stack at the end"),
+        (command("sites", job, &format!("{flag} --peak"), hint), "the same when most was allocated"),
+        (command("timeline", job, "", hint), "its course, rank by rank"),
+        (
+            command("export", job, &format!("{flag} --format memory-viz -f rank{rank}.pickle"), hint),
+            "for PyTorch's own viewer",
+        ),
+    ];
+    next(&commands, screen)
+}

@@ -1,0 +1,123 @@
+//! The page of `memctl sites`: how each rank stands at the moment, and whose memory it is as a tree of calls.
+//!
+//! Without a choice of ranks the tree is drawn for the one that holds most; the others are a line
+//! each, because four nearly equal trees help nobody.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, heading, next, place};
+use crate::answer::Frame;
+use crate::answer::sites::{RankSites, Site, Sites};
+use crate::render::folded::NO_STACK;
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::tree::{Node, draw};
+
+/// See the module.
+#[must_use]
+pub fn page(sites: &Sites, screen: &Screen) -> String {
+    let mut out = heading(&sites.job, screen);
+    if sites.ranks.is_empty() {
+        out.push_str("\nNothing was recorded in this part of the job.\n");
+        return out;
+    }
+    out.push_str(&format!("\nLive memory {}\n\n", sites.view.moment));
+    out.push_str(&ranks(sites, screen));
+    let most = sites.ranks.iter().max_by_key(|rank| (live(rank), std::cmp::Reverse(rank.rank)));
+    let drawn: Vec<&RankSites> =
+        if sites.view.chosen { sites.ranks.iter().collect() } else { most.into_iter().collect() };
+    for rank in &drawn {
+        let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank chooses)" } else { "" };
+        let title = format!("rank {}{note}", rank.rank);
+        out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
+        let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
+        out.push_str(&draw(&tree(rank, sites.view.all_frames), sites.view.min_share, screen));
+    }
+    out.push('\n');
+    out.push_str(&completeness(&sites.completeness, sites.job.state == "running", screen));
+    if let Some(hint) = &sites.view.hint {
+        let rank = drawn.first().map_or(0, |rank| rank.rank);
+        let commands = [
+            (
+                command("sites", &sites.job, &format!("--rank {rank} --folded"), hint),
+                "for flamegraph.pl, inferno, speedscope",
+            ),
+            (command("sites", &sites.job, &format!("--rank {rank} --all-frames"), hint), "library frames too"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn live(rank: &RankSites) -> u64 {
+    rank.sites.iter().fold(0, |sum, site| sum.saturating_add(site.live_bytes))
+}
+
+fn ranks(sites: &Sites, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        right("EPOCH", 2),
+        right("STEP", 3),
+        left("AT", 4),
+        right("ALLOCATED", 0),
+        right("RESERVED", 1),
+        left("LARGEST SITE", 0),
+    ]);
+    let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
+    for rank in &sites.ranks {
+        let largest = rank.sites.iter().max_by_key(|site| site.live_bytes);
+        let largest = largest.map(|site| {
+            format!("{} {}", HumanBytes::of(site.live_bytes), site.site.as_ref().map_or(NO_STACK.to_owned(), place))
+        });
+        let exact = if rank.exact { "" } else { " (not exact)" };
+        table.row(vec![
+            rank.rank.to_string(),
+            rank.epoch.to_string(),
+            rank.step.to_string(),
+            rank.at.clone(),
+            format!("{}{exact}", bytes(rank.allocated_bytes)),
+            bytes(rank.reserved_bytes),
+            largest.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    table.show(screen)
+}
+
+fn tree(rank: &RankSites, all_frames: bool) -> Node {
+    let mut root = Node::default();
+    for site in &rank.sites {
+        root.add(path(site, all_frames).into_iter(), site.live_bytes, site.live_blocks, births(site));
+    }
+    root
+}
+
+/// The calls to show, outermost first: the user's own ones, and one library call below them.
+fn path(site: &Site, all_frames: bool) -> Vec<String> {
+    if site.stack.is_empty() {
+        return vec![NO_STACK.to_owned()];
+    }
+    let own = site.stack.iter().position(Frame::is_user_code);
+    let (true, Some(own)) = (!all_frames, own) else {
+        return site.stack.iter().rev().map(place).collect();
+    };
+    let mut calls: Vec<String> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).map(place).collect();
+    // The library call that the user's code makes: the only one of them with a meaning to its author.
+    if let Some(called) = own.checked_sub(1).and_then(|at| site.stack.get(at)) {
+        calls.push(place(called));
+    }
+    calls
+}
+
+/// `from epochs 0-8`: memory of many epochs at one site is how a leak looks.
+fn births(site: &Site) -> String {
+    let mut epochs: Vec<u32> =
+        site.births.iter().filter(|birth| birth.live_blocks > 0).map(|birth| birth.epoch).collect();
+    epochs.sort_unstable();
+    epochs.dedup();
+    match epochs.as_slice() {
+        [] => String::new(),
+        [epoch] => format!("from epoch {epoch}"),
+        several => format!("from {} epochs, {}-{}", several.len(), several[0], several[several.len() - 1]),
+    }
+}

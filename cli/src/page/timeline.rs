@@ -1,0 +1,178 @@
+//! The page of `memctl timeline`: one small plot a rank, all on one scale, epochs below.
+//!
+//! Epochs have equal widths and time runs within each, so that ranks line up whatever their
+//! clocks say and a long start does not push the training into a corner. A job of one epoch is
+//! drawn over its time.
+
+use std::collections::HashMap;
+
+use memctl_model::HumanBytes;
+
+use super::{completeness, heading};
+use crate::answer::timeline::{Point, RankTimeline, Timeline};
+use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::{plural, rank_list};
+use crate::render::time;
+
+/// Columns of a plot when nobody says how wide the screen is, and at most.
+const COLUMNS_DEFAULT: usize = 90;
+const COLUMNS_MAX: usize = 180;
+/// Plots on one page unless ranks were chosen: more is a wall, not a picture.
+const RANKS_SHOWN: usize = 8;
+/// Columns between two labels of the axis.
+const TICK_COLUMNS: usize = 6;
+
+/// How many columns a plot has on this screen: what to ask the daemon for.
+#[must_use]
+pub fn columns(screen: &Screen) -> usize {
+    screen.columns.map_or(COLUMNS_DEFAULT, |columns| columns.saturating_sub(MARGIN).clamp(20, COLUMNS_MAX))
+}
+
+/// See the module.
+#[must_use]
+pub fn page(timeline: &Timeline, screen: &Screen) -> String {
+    let mut out = heading(&timeline.job, screen);
+    let ranks: Vec<&RankTimeline> = timeline.ranks.iter().filter(|rank| !rank.points.is_empty()).collect();
+    if ranks.is_empty() {
+        out.push_str("\nNothing was recorded in this part of the job.\n");
+        return out;
+    }
+    let shown = &ranks[..ranks.len().min(RANKS_SHOWN)];
+    let columns = columns(screen);
+    let axis = Axis::new(shown, columns);
+    let top = shown.iter().flat_map(|rank| &rank.points).map(highest).max().unwrap_or(0);
+    let rows = if shown.len() > 2 { 6 } else { 10 };
+    for rank in shown {
+        let drawn = axis.columns_of(rank);
+        out.push_str(&format!("\n{}\n", title(rank, screen)));
+        out.push_str(&plot(&drawn, top, rows, &axis.ticks(rank), screen));
+    }
+    out.push_str(&format!(
+        "{:MARGIN$}{}\n",
+        "",
+        screen.paint(Tone::Faint, &screen.fit(&format!("{}   {}", axis.name(), legend(screen)), MARGIN))
+    ));
+    if ranks.len() > shown.len() {
+        let others: Vec<u32> = ranks[shown.len()..].iter().map(|rank| rank.rank).collect();
+        let text = format!(
+            "{} not shown ({}): choose with --rank",
+            plural(others.len() as u64, "more rank"),
+            rank_list(&others)
+        );
+        out.push_str(&format!("\n{}\n", screen.fit(&text, 0)));
+    }
+    out.push('\n');
+    out.push_str(&completeness(&timeline.completeness, timeline.job.state == "running", screen));
+    if let Some(hint) = &timeline.hint {
+        let sites = super::command("sites", &timeline.job, "--peak", hint);
+        out.push_str(&super::next(&[(sites, "what was live when most was allocated")], screen));
+    }
+    out
+}
+
+fn highest(point: &Point) -> u64 {
+    point.peak_allocated_bytes.max(point.peak_reserved_bytes).max(point.reserved_bytes)
+}
+
+fn title(rank: &RankTimeline, screen: &Screen) -> String {
+    let peak = |read: fn(&Point) -> u64| HumanBytes::of(rank.points.iter().map(read).max().unwrap_or(0));
+    let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
+    let text = format!(
+        "peak {} allocated, {} reserved; {} allocated at the end",
+        peak(|point| point.peak_allocated_bytes),
+        peak(|point| point.peak_reserved_bytes),
+        HumanBytes::of(end)
+    );
+    let name = format!("rank {}", rank.rank);
+    format!("{}  {}", screen.paint(Tone::Strong, &name), screen.fit(&text, name.len() + 2))
+}
+
+/// Where a moment stands between left and right.
+struct Axis {
+    columns: usize,
+    first_epoch: u32,
+    last_epoch: u32,
+}
+
+impl Axis {
+    fn new(ranks: &[&RankTimeline], columns: usize) -> Self {
+        let epochs = ranks.iter().flat_map(|rank| &rank.points).map(|point| point.epoch);
+        Self { columns, first_epoch: epochs.clone().min().unwrap_or(0), last_epoch: epochs.max().unwrap_or(0) }
+    }
+
+    fn epochs(&self) -> u64 {
+        u64::from(self.last_epoch - self.first_epoch) + 1
+    }
+
+    fn name(&self) -> &'static str {
+        if self.epochs() > 1 { "epochs" } else { "time" }
+    }
+
+    /// First and last time of each epoch.
+    fn spans(rank: &RankTimeline) -> HashMap<u32, (u64, u64)> {
+        let mut spans: HashMap<u32, (u64, u64)> = HashMap::new();
+        for point in &rank.points {
+            let span = spans.entry(point.epoch).or_insert((point.first_ns, point.last_ns));
+            *span = (span.0.min(point.first_ns), span.1.max(point.last_ns));
+        }
+        spans
+    }
+
+    fn column(&self, epoch: u32, time_ns: u64, (first, last): (u64, u64)) -> usize {
+        let within = time_ns.saturating_sub(first) as f64 / last.saturating_sub(first).max(1) as f64;
+        // Just below 1, so that an epoch's last moment does not stand in the next epoch.
+        let at = f64::from(epoch - self.first_epoch) + within.clamp(0.0, 0.999_999);
+        ((at / self.epochs() as f64 * self.columns as f64) as usize).min(self.columns.saturating_sub(1))
+    }
+
+    fn columns_of(&self, rank: &RankTimeline) -> Vec<Option<Column>> {
+        let spans = Self::spans(rank);
+        let mut columns: Vec<Option<Column>> = vec![None; self.columns];
+        // The level at each column's end, carried over columns in which nothing happened.
+        let mut ends: Vec<Option<(u64, u64)>> = vec![None; self.columns];
+        for point in &rank.points {
+            let Some(&span) = spans.get(&point.epoch) else { continue };
+            let (from, to) =
+                (self.column(point.epoch, point.first_ns, span), self.column(point.epoch, point.last_ns, span));
+            for at in from..=to.max(from) {
+                let column = columns[at].get_or_insert(Column { floor: u64::MAX, peak: 0, reserved: 0 });
+                column.floor = column.floor.min(point.min_allocated_bytes.min(point.allocated_bytes));
+                column.peak = column.peak.max(point.peak_allocated_bytes);
+                column.reserved = column.reserved.max(point.peak_reserved_bytes);
+                ends[at] = Some((point.allocated_bytes, point.reserved_bytes));
+            }
+        }
+        let last = columns.iter().rposition(Option::is_some).unwrap_or(0);
+        let mut level: Option<(u64, u64)> = None;
+        for (column, end) in columns.iter_mut().zip(ends).take(last) {
+            if column.is_none() {
+                *column = level.map(|(allocated, reserved)| Column { floor: allocated, peak: allocated, reserved });
+            }
+            level = end.or(level);
+        }
+        columns
+    }
+
+    fn ticks(&self, rank: &RankTimeline) -> Vec<Tick> {
+        let epochs = self.epochs();
+        if epochs > 1 {
+            let most = (self.columns / TICK_COLUMNS).max(1) as u64;
+            let step = epochs.div_ceil(most).max(1);
+            let tick = |index: u64| {
+                let offset = index * step;
+                let column = (offset as u128 * self.columns as u128).div_ceil(u128::from(epochs)) as usize;
+                Tick { column, label: (u64::from(self.first_epoch) + offset).to_string() }
+            };
+            return (0..epochs.div_ceil(step)).map(tick).collect();
+        }
+        let first = rank.points.iter().map(|point| point.first_ns).min().unwrap_or(0);
+        let last = rank.points.iter().map(|point| point.last_ns).max().unwrap_or(first);
+        let tick = |quarter: u64| Tick {
+            column: (quarter as usize * self.columns.saturating_sub(1)) / 4,
+            label: time::duration((u128::from(last - first) * u128::from(quarter) / 4) as u64),
+        };
+        // A label at the right end would stand outside.
+        (0..4).map(tick).collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! What the reader's screen can show: its width, its characters, its colours.
+//!
+//! Guarantees: no colour when piped, with `NO_COLOR`, `--no-color` or a dumb terminal; only ASCII
+//! when the locale is not UTF-8; no cutting when piped (unless `COLUMNS` says otherwise).
+
+use std::io::IsTerminal;
+
+/// Narrower terminals get the layout of this width: below it nothing useful fits.
+const COLUMNS_MIN: usize = 40;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Screen {
+    /// Columns; `None` = no limit.
+    pub columns: Option<usize>,
+    /// More than ASCII.
+    pub unicode: bool,
+    /// Colours.
+    pub colour: bool,
+}
+
+/// What a piece of text is, for its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// A heading.
+    Strong,
+    /// Something to look at first.
+    Alert,
+    /// Something good.
+    Good,
+    /// In the background.
+    Faint,
+}
+
+impl Screen {
+    /// The screen behind standard output.
+    #[must_use]
+    pub fn detect(no_colour: bool) -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let terminal = std::io::stdout().is_terminal();
+        let columns = match variable("COLUMNS").and_then(|value| value.parse::<usize>().ok()) {
+            Some(columns) => Some(columns),
+            None if terminal => Some(terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0))),
+            None => None,
+        };
+        let dumb = variable("TERM").as_deref() == Some("dumb");
+        Self {
+            columns: columns.map(|columns| columns.max(COLUMNS_MIN)),
+            unicode: is_utf8(
+                variable("LC_ALL").or_else(|| variable("LC_CTYPE")).or_else(|| variable("LANG")).as_deref(),
+            ),
+            colour: terminal && !dumb && !no_colour && variable("NO_COLOR").is_none(),
+        }
+    }
+
+    /// The text in its tone, if this screen has colours.
+    #[must_use]
+    pub fn paint(&self, tone: Tone, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match tone {
+            Tone::Strong => "1",
+            Tone::Alert => "1;31",
+            Tone::Good => "32",
+            Tone::Faint => "2",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+
+    /// The text cut to the screen, `used` columns of which are taken.
+    #[must_use]
+    pub fn fit(&self, text: &str, used: usize) -> String {
+        match self.columns {
+            Some(columns) => super::text::cut(text, columns.saturating_sub(used), self.unicode),
+            None => text.to_owned(),
+        }
+    }
+
+    /// The first where more than ASCII can be shown, else the second.
+    #[must_use]
+    pub fn pick<T>(&self, unicode: T, ascii: T) -> T {
+        if self.unicode { unicode } else { ascii }
+    }
+}
+
+/// Whether a locale's name (`C.UTF-8`, `de_DE.utf8`) says UTF-8. None set means the POSIX locale: ASCII.
+fn is_utf8(locale: Option<&str>) -> bool {
+    locale.is_some_and(|name| {
+        let name = name.to_ascii_lowercase();
+        name.contains("utf-8") || name.contains("utf8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locales() {
+        assert!(is_utf8(Some("C.UTF-8")));
+        assert!(is_utf8(Some("de_DE.utf8")));
+        assert!(!is_utf8(Some("POSIX")));
+        assert!(!is_utf8(None));
+    }
+
+    #[test]
+    fn colour_only_where_it_is_wanted() {
+        let mut screen = Screen { columns: Some(10), unicode: true, colour: false };
+        assert_eq!(screen.paint(Tone::Alert, "x"), "x");
+        screen.colour = true;
+        assert_eq!(screen.paint(Tone::Alert, "x"), "\u{1b}[1;31mx\u{1b}[0m");
+        assert_eq!(screen.fit("0123456789", 3), "012345…");
+    }
+}

@@ -1,0 +1,185 @@
+//! The one task that writes: collects prepared items of all sessions and commits them together.
+//!
+//! Guarantees: an item is acknowledged after the transaction that holds it has committed, never before;
+//! items of a session are stored in their order; when a commit fails nothing of it is acknowledged and
+//! the streams it concerned end with the store's words.
+//!
+//! Group commit needs no timer: while one transaction waits for the disk, the next one collects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memctl_model::Dropped;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use super::prepare::Prepared;
+use crate::clock::now_ns;
+use crate::store::{Append, DeviceUpdate, Gap, SessionKey, Store, StoreError};
+
+/// Bytes of one transaction: enough to pay for an fsync many times over, small enough to commit in tens of milliseconds.
+const COMMIT_BYTES: usize = 8 << 20;
+/// Items of one transaction.
+const COMMIT_ITEMS: usize = 2_048;
+/// Items that wait between streams and committer; bytes are bounded by the streams' permits.
+const QUEUE_ITEMS: usize = 4_096;
+
+/// How far a session is durable, or why it will not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// All items up to this one.
+    Upto(u64),
+    /// A commit failed, in the store's words.
+    Failed(String),
+}
+
+/// One arrival of one session.
+pub struct Work {
+    /// The session.
+    pub session: SessionKey,
+    /// The item; `None` when it came again.
+    pub prepared: Option<Box<Prepared>>,
+    /// Items missing before it.
+    pub gap: Option<Gap>,
+    /// The session's highest number with this one.
+    pub seq: u64,
+    /// Where to tell how far the session is durable.
+    pub durable: Arc<watch::Sender<Durable>>,
+    /// Bytes that this arrival holds of the session's and the daemon's budget, given back after the commit.
+    pub permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+}
+
+/// The way to the committer.
+#[derive(Clone)]
+pub struct Committer {
+    queue: mpsc::Sender<Work>,
+}
+
+impl Committer {
+    /// Starts the task. It ends when every handle is gone and all that was submitted is stored.
+    pub fn start(store: Arc<dyn Store>) -> (Self, tokio::task::JoinHandle<()>) {
+        let (queue, works) = mpsc::channel(QUEUE_ITEMS);
+        (Self { queue }, tokio::spawn(run(store, works)))
+    }
+
+    /// Hands over an arrival; waits while the queue is full. `false` when the committer is gone.
+    pub async fn submit(&self, work: Work) -> bool {
+        self.queue.send(work).await.is_ok()
+    }
+}
+
+async fn run(store: Arc<dyn Store>, mut works: mpsc::Receiver<Work>) {
+    while let Some(first) = works.recv().await {
+        let mut batch = vec![first];
+        let mut bytes = size(&batch[0]);
+        while bytes < COMMIT_BYTES && batch.len() < COMMIT_ITEMS {
+            let Ok(work) = works.try_recv() else { break };
+            bytes += size(&work);
+            batch.push(work);
+        }
+        commit(&*store, batch).await;
+    }
+}
+
+fn size(work: &Work) -> usize {
+    work.prepared.as_ref().map_or(0, |prepared| prepared.item.payload.len())
+}
+
+/// What a session's arrivals in one transaction come to.
+struct Part {
+    append: Append,
+    durable: Arc<watch::Sender<Durable>>,
+}
+
+async fn commit(store: &dyn Store, batch: Vec<Work>) {
+    let mut parts: BTreeMap<SessionKey, Part> = BTreeMap::new();
+    // Permits live until the commit is through: they are what bounds the memory of waiting items.
+    let mut held = Vec::with_capacity(batch.len());
+    for work in batch {
+        let Work { session, prepared, gap, seq, durable, permits } = work;
+        held.push(permits);
+        if matches!(*durable.borrow(), Durable::Failed(_)) {
+            // An earlier transaction of this stream failed: what follows must not be stored behind the hole.
+            continue;
+        }
+        let part = parts.entry(session).or_insert_with(|| Part { append: empty(session), durable });
+        add(&mut part.append, prepared.map(|prepared| *prepared), gap, seq);
+    }
+    let appends: Vec<Append> = parts.values().map(|part| part.append.clone()).collect();
+    match store.append(appends).await {
+        Ok(()) => parts.values().for_each(acknowledge),
+        Err(error) => match error.session() {
+            Some(guilty) if parts.len() > 1 => one_by_one(store, parts, guilty).await,
+            _ => {
+                tracing::error!(%error, sessions = parts.len(), "a commit failed; its streams end and will be taken up again");
+                parts.values().for_each(|part| fail(part, &error));
+            }
+        },
+    }
+    drop(held);
+}
+
+/// One session spoilt the transaction: the others are stored without it.
+async fn one_by_one(store: &dyn Store, parts: BTreeMap<SessionKey, Part>, guilty: SessionKey) {
+    for (session, part) in parts {
+        match store.append(vec![part.append.clone()]).await {
+            Ok(()) => acknowledge(&part),
+            Err(error) => {
+                tracing::error!(%error, session, guilty, "a session's items cannot be stored");
+                fail(&part, &error);
+            }
+        }
+    }
+}
+
+fn acknowledge(part: &Part) {
+    part.durable.send_replace(Durable::Upto(part.append.durable_seq));
+}
+
+fn fail(part: &Part, error: &StoreError) {
+    part.durable.send_replace(Durable::Failed(error.to_string()));
+}
+
+fn empty(session: SessionKey) -> Append {
+    Append {
+        session,
+        items: Vec::new(),
+        gaps: Vec::new(),
+        durable_seq: 0,
+        duplicates: 0,
+        heard_ns: now_ns(),
+        devices: Vec::new(),
+        epoch_ends: Vec::new(),
+        end: None,
+        dropped: Dropped::default(),
+    }
+}
+
+fn add(append: &mut Append, prepared: Option<Prepared>, gap: Option<Gap>, seq: u64) {
+    append.durable_seq = append.durable_seq.max(seq);
+    append.gaps.extend(gap);
+    let Some(Prepared { item, devices, epoch_ends, end, dropped }) = prepared else {
+        append.duplicates += 1;
+        return;
+    };
+    append.items.push(item);
+    for update in devices {
+        match append.devices.iter_mut().find(|known| known.device == update.device) {
+            Some(known) => merge(known, update),
+            None => append.devices.push(update),
+        }
+    }
+    append.epoch_ends.extend(epoch_ends);
+    append.end = end.or(append.end.take());
+    append.dropped = if dropped.total() > append.dropped.total() { dropped } else { append.dropped };
+}
+
+fn merge(known: &mut DeviceUpdate, update: DeviceUpdate) {
+    let DeviceUpdate { device: _, events, ooms, epochs, steps, latest, device_used_bytes, alloc_retries } = update;
+    known.events += events;
+    known.ooms += ooms;
+    known.epochs += epochs;
+    known.steps += steps;
+    known.latest = latest.or(known.latest);
+    known.device_used_bytes = device_used_bytes.or(known.device_used_bytes);
+    known.alloc_retries = alloc_retries.or(known.alloc_retries);
+}

@@ -1,0 +1,120 @@
+//! Which sessions are streaming now. A session that comes again takes over from its older stream, which is told to end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memctl_model::SessionId;
+use tokio::sync::watch;
+
+use crate::store::SessionKey;
+
+#[derive(Default)]
+struct Inner {
+    next: u64,
+    streams: HashMap<SessionId, Stream>,
+}
+
+struct Stream {
+    number: u64,
+    key: Option<SessionKey>,
+    end: watch::Sender<bool>,
+}
+
+/// The streams of a daemon.
+#[derive(Clone, Default)]
+pub struct Streams {
+    inner: Arc<Mutex<Inner>>,
+}
+
+/// A stream's place; given up when dropped.
+pub struct Claim {
+    streams: Streams,
+    session: SessionId,
+    number: u64,
+    ended: watch::Receiver<bool>,
+}
+
+impl Streams {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the session's place; an older stream of it is told to end.
+    #[must_use]
+    pub fn claim(&self, session: SessionId) -> Claim {
+        let mut inner = self.lock();
+        inner.next += 1;
+        let number = inner.next;
+        let (end, ended) = watch::channel(false);
+        if let Some(old) = inner.streams.insert(session, Stream { number, key: None, end }) {
+            old.end.send_replace(true);
+        }
+        Claim { streams: self.clone(), session, number, ended }
+    }
+
+    /// Whether a stored session is streaming.
+    #[must_use]
+    pub fn is_streaming(&self, key: SessionKey) -> bool {
+        self.lock().streams.values().any(|stream| stream.key == Some(key))
+    }
+
+    /// How many are streaming.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.lock().streams.len() as u64
+    }
+
+    /// Tells every stream to end.
+    pub fn end_all(&self) {
+        for stream in self.lock().streams.values() {
+            stream.end.send_replace(true);
+        }
+    }
+}
+
+impl Claim {
+    /// Says which stored session it is.
+    pub fn name(&self, key: SessionKey) {
+        if let Some(stream) = self.streams.lock().streams.get_mut(&self.session)
+            && stream.number == self.number
+        {
+            stream.key = Some(key);
+        }
+    }
+
+    /// Waits until the stream has to end.
+    pub async fn ended(&mut self) {
+        // An error means that the place was given up: that is an end, too.
+        let _ = self.ended.wait_for(|ended| *ended).await;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut inner = self.streams.lock();
+        if inner.streams.get(&self.session).is_some_and(|stream| stream.number == self.number) {
+            inner.streams.remove(&self.session);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_second_stream_takes_over() {
+        let streams = Streams::default();
+        let session = SessionId([1; 16]);
+        let mut first = streams.claim(session);
+        first.name(7);
+        assert!(streams.is_streaming(7));
+        let second = streams.claim(session);
+        first.ended().await;
+        second.name(7);
+        drop(first);
+        assert!(streams.is_streaming(7), "the older stream does not take the newer one's place away");
+        drop(second);
+        assert_eq!(streams.count(), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a question has no answer, and the one table from there to gRPC's status codes.
+
+use memctl_proto::WireError;
+use memctl_proto::chunk::ChunkError;
+use tonic::Status;
+
+use crate::store::StoreError;
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// No such job.
+    #[error("no job {0:?} here; `memctl jobs` lists the jobs there are")]
+    NoJob(String),
+    /// Nothing is stored at all.
+    #[error("no job is stored here yet; `memctl import PATH --job NAME` brings one, `memctl demo` shows one")]
+    Empty,
+    /// The job has no such rank.
+    #[error("job {job} has no rank {rank}; it has {known}")]
+    NoRank {
+        /// The job.
+        job: String,
+        /// The rank asked for.
+        rank: u32,
+        /// The ranks there are.
+        known: String,
+    },
+    /// The job has no such epoch.
+    #[error("job {job} has no end of epoch {epoch}{known}")]
+    NoEpoch {
+        /// The job.
+        job: String,
+        /// The epoch asked for.
+        epoch: u32,
+        /// The epochs there are.
+        known: String,
+    },
+    /// What the question needs was removed by retention.
+    #[error("{what} is no longer stored: retention removed it; site tables and epoch ends are still there")]
+    Expired {
+        /// What was needed.
+        what: String,
+    },
+    /// A request that makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// What is stored does not open.
+    #[error("stored item {seq} of session {session} does not open: {reason}")]
+    Damaged {
+        /// The session's key.
+        session: i64,
+        /// The item.
+        seq: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl QueryError {
+    pub(super) fn damaged(session: i64, seq: u64, reason: impl ToString) -> Self {
+        Self::Damaged { session, seq, reason: reason.to_string() }
+    }
+
+    pub(super) fn wire(session: i64, seq: u64) -> impl Fn(WireError) -> Self {
+        move |error| Self::damaged(session, seq, error)
+    }
+
+    pub(super) fn chunk(session: i64, seq: u64) -> impl Fn(ChunkError) -> Self {
+        move |error| Self::damaged(session, seq, error)
+    }
+}
+
+impl From<QueryError> for Status {
+    fn from(error: QueryError) -> Self {
+        let message = error.to_string();
+        match error {
+            QueryError::NoJob(_) | QueryError::Empty => Self::not_found(message),
+            QueryError::NoRank { .. } | QueryError::NoEpoch { .. } => Self::out_of_range(message),
+            QueryError::Expired { .. } => Self::failed_precondition(message),
+            QueryError::Invalid(_) => Self::invalid_argument(message),
+            QueryError::Damaged { .. } => Self::data_loss(message),
+            QueryError::Store(_) => Self::unavailable(message),
+        }
+    }
+}

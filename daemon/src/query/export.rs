@@ -1,0 +1,125 @@
+//! Streams what is stored of a job, rank by rank, so that a reader can rebuild it: session, stacks, the state before the first event, chunks, marks.
+//!
+//! Guarantees: holds a few chunks in memory, whatever the job's size; waits for the reader.
+
+use std::sync::Arc;
+
+use memctl_proto::convert::marks::to_wire;
+use memctl_proto::item::Content;
+use memctl_proto::v1;
+use memctl_proto::v1::export_part::Body;
+use memctl_proto::v1::{ExportPart, ItemKind};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use super::error::QueryError;
+use super::job::{Found, find};
+use super::replay::Replay;
+use super::stacks::{batches, open};
+use super::timeline::{chosen, devices_of};
+use crate::store::{Selection, SessionRow, Store};
+
+/// Parts that wait for the reader.
+const PARTS: usize = 4;
+/// Payloads read at a time.
+const PAYLOADS: usize = 8;
+
+pub(super) type Parts = mpsc::Receiver<Result<ExportPart, Status>>;
+type Out = mpsc::Sender<Result<ExportPart, Status>>;
+
+/// The reader went away.
+struct Gone;
+
+enum Ended {
+    Gone,
+    Failed(QueryError),
+}
+
+impl From<QueryError> for Ended {
+    fn from(error: QueryError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<crate::store::StoreError> for Ended {
+    fn from(error: crate::store::StoreError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Gone> for Ended {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+/// Answers an export request.
+pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) -> Result<Parts, QueryError> {
+    let selection = request.selection.unwrap_or_default();
+    let found = find(&*store, &selection).await?;
+    let chosen = chosen(&selection)?;
+    let (out, parts) = mpsc::channel(PARTS);
+    tokio::spawn(async move {
+        if let Err(Ended::Failed(error)) = send(&*store, &found, chosen, request.without_events, &out).await {
+            // The reader learns it as the stream's end; when it is gone, nobody needs to.
+            let _ = out.send(Err(error.into())).await;
+        }
+    });
+    Ok(parts)
+}
+
+async fn send(store: &dyn Store, found: &Found, chosen: Selection, without_events: bool, out: &Out) -> Result<(), Ended> {
+    let epoch_ends = store.epoch_ends(found.job.key).await?;
+    for session in &found.sessions {
+        for device in devices_of(found, session) {
+            let start = v1::RankStart {
+                rank: session.info.rank,
+                device: u32::from(device),
+                session: Some((&session.info).into()),
+            };
+            say(out, Body::Start(start)).await?;
+            for (_, batch) in batches(store, session.key).await? {
+                say(out, Body::Stacks(batch)).await?;
+            }
+            let chunks = store.chunks(session.key, device, chosen).await?;
+            let first = chunks.first().map_or(0, |chunk| chunk.index.first_event);
+            let mut replay = Replay::before(store, session, device, &epoch_ends, first).await?;
+            replay.run(first, |_, _, _| super::replay::Go::On).await?;
+            let time_ns = chunks.first().map_or(session.info.started_ns, |chunk| chunk.index.first_ns);
+            let keyframe = replay.map().keyframe(
+                memctl_model::DeviceIndex(device),
+                replay.at_event(),
+                time_ns,
+                memctl_model::KeyframeReason::Start,
+            );
+            say(out, Body::Keyframe((&keyframe).into())).await?;
+            marks(store, session, chosen, out).await?;
+            if !without_events {
+                let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
+                for group in seqs.chunks(PAYLOADS) {
+                    for (_, payload) in store.payloads(session.key, group).await? {
+                        say(out, Body::Chunk(payload)).await?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: &Out) -> Result<(), Ended> {
+    let by_time = Selection { epochs: None, ..chosen };
+    for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {
+        if let Content::Marks(mut marks) = open(session.key, &row)? {
+            if let Some((first, last)) = chosen.times_ns {
+                marks.retain(|mark| (first..=last).contains(&mark.time_ns));
+            }
+            say(out, Body::Marks(to_wire(&marks, session.info.resolution_ns))).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn say(out: &Out, body: Body) -> Result<(), Gone> {
+    out.send(Ok(ExportPart { body: Some(body) })).await.map_err(|_| Gone)
+}

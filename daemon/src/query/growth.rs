@@ -1,0 +1,114 @@
+//! Which sites grew from epoch end to epoch end, on which ranks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use memctl_analysis::growth::{rank_by_growth, site_series};
+use memctl_model::{Boundary, Frame, SiteTable, StackId};
+use memctl_proto::item::Content;
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use super::job::Found;
+use super::stacks::{dictionary, frame, open};
+use crate::store::{EpochEndRow, SessionRow, Store};
+
+/// Epoch ends looked at per rank; of longer runs an even choice with both ends.
+const EPOCHS: usize = 128;
+/// Sites reported.
+const SITES: usize = 20;
+
+/// What grew at one site.
+#[derive(Default)]
+struct Site {
+    ranks: Vec<v1::RankGrowth>,
+    /// The stack with the most live bytes.
+    stack: Vec<v1::Frame>,
+    stack_bytes: u64,
+}
+
+/// The sites that grew most, over all ranks of the selection.
+pub(super) async fn growth(
+    store: &dyn Store,
+    found: &Found,
+    epoch_ends: &[EpochEndRow],
+) -> Result<Vec<v1::SiteGrowth>, QueryError> {
+    let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
+    for session in &found.sessions {
+        let tables = epoch_tables(store, session, epoch_ends).await?;
+        if tables.len() >= 2 {
+            add_session(store, session, &tables, &mut sites).await?;
+        }
+    }
+    let mut grown: Vec<(Frame, Site)> = sites.into_iter().collect();
+    let total = |site: &Site| site.ranks.iter().map(|rank| rank.bytes_per_epoch).sum::<f64>();
+    grown.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
+    grown.truncate(SITES);
+    Ok(grown
+        .into_iter()
+        .map(|(site, Site { ranks, stack, .. })| v1::SiteGrowth { site: Some(frame(&site)), stack, ranks })
+        .collect())
+}
+
+async fn add_session(
+    store: &dyn Store,
+    session: &SessionRow,
+    tables: &[SiteTable],
+    sites: &mut BTreeMap<Frame, Site>,
+) -> Result<(), QueryError> {
+    let stacks = dictionary(store, session.key).await?;
+    let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
+    let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
+    let last = tables.iter().max_by_key(|table| (table.epoch, table.time_ns));
+    let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
+    for row in last.into_iter().flat_map(|table| &table.rows) {
+        let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
+        *bytes += row.bytes;
+        *blocks += row.blocks;
+        if row.bytes >= *most_bytes {
+            (*most, *most_bytes) = (row.stack, row.bytes);
+        }
+    }
+    for grown in rank_by_growth(site_series(tables, site_of)) {
+        let points = &grown.series.points;
+        let first_epoch = points.windows(2).find(|pair| pair[1].bytes > pair[0].bytes).map_or(0, |pair| pair[0].epoch);
+        let (live_bytes, live_blocks, stack, _) = live.get(&grown.series.site).copied().unwrap_or_default();
+        let site = sites.entry(grown.series.site).or_default();
+        if live_bytes >= site.stack_bytes {
+            site.stack_bytes = live_bytes;
+            site.stack = stacks.frames(stack).map(frame).collect();
+        }
+        site.ranks.push(v1::RankGrowth {
+            rank: session.info.rank,
+            bytes_per_epoch: grown.growth.bytes_per_epoch,
+            live_bytes,
+            live_blocks,
+            first_epoch,
+            series_bytes: points.iter().map(|point| point.bytes).collect(),
+        });
+    }
+    Ok(())
+}
+
+/// The site tables of a session's epoch ends, all devices.
+async fn epoch_tables(
+    store: &dyn Store,
+    session: &SessionRow,
+    epoch_ends: &[EpochEndRow],
+) -> Result<Vec<SiteTable>, QueryError> {
+    let mut seqs: Vec<u64> =
+        epoch_ends.iter().filter(|end| end.session == session.key).map(|end| end.table_seq).collect();
+    seqs.sort_unstable();
+    seqs.dedup();
+    if seqs.len() > EPOCHS {
+        let last = seqs.len() - 1;
+        seqs = (0..EPOCHS).map(|index| seqs[index * last / (EPOCHS - 1)]).collect();
+        seqs.dedup();
+    }
+    let mut tables = Vec::new();
+    for row in store.items_at(session.key, &seqs).await? {
+        if let Content::SiteTables(found) = open(session.key, &row)? {
+            tables.extend(found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd));
+        }
+    }
+    Ok(tables)
+}

@@ -1,0 +1,161 @@
+//! A job as a question means it: its sessions, how it is doing, how complete it is.
+
+use memctl_model::{Completeness, SourceKind};
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use crate::clock::now_ns;
+use crate::ingest::streams::Streams;
+use crate::store::{DeviceRow, JobRow, SessionRow, Store};
+
+/// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
+const LOST_AFTER_NS: u64 = 30_000_000_000;
+
+/// A job with its sessions, the latest of each rank.
+pub(super) struct Found {
+    pub job: JobRow,
+    /// By rank.
+    pub sessions: Vec<SessionRow>,
+    /// Of these sessions.
+    pub devices: Vec<DeviceRow>,
+    /// Sessions that were followed by another one of the same rank, or were not asked for.
+    pub others: Vec<SessionRow>,
+}
+
+/// Finds the job of a selection and narrows it to the ranks asked for.
+pub(super) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
+    let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
+    let job = store.job(name, selection.attempt).await?.ok_or_else(|| match (name, selection.attempt) {
+        (Some(name), None) => QueryError::NoJob(name.into()),
+        (Some(name), Some(attempt)) => QueryError::NoJob(format!("{name} (attempt {attempt})")),
+        (None, _) => QueryError::Empty,
+    })?;
+    let all = store.sessions(job.key).await?;
+    let known: Vec<u32> = all.iter().map(|session| session.info.rank).collect();
+    if let Some(&rank) = selection.ranks.iter().find(|rank| !known.contains(rank)) {
+        return Err(QueryError::NoRank { job: job.name, rank, known: ranks(&known) });
+    }
+    let (mut sessions, mut others): (Vec<SessionRow>, Vec<SessionRow>) = (Vec::new(), Vec::new());
+    for session in all {
+        if !selection.ranks.is_empty() && !selection.ranks.contains(&session.info.rank) {
+            others.push(session);
+        } else if let Some(last) = sessions.last_mut().filter(|last| last.info.rank == session.info.rank) {
+            // Sessions of a rank come in the order of their start: the later one is the rank now.
+            others.push(std::mem::replace(last, session));
+        } else {
+            sessions.push(session);
+        }
+    }
+    let mut devices = store.devices(job.key).await?;
+    devices.retain(|device| sessions.iter().any(|session| session.key == device.session));
+    Ok(Found { job, sessions, devices, others })
+}
+
+fn ranks(known: &[u32]) -> String {
+    let mut known = known.to_vec();
+    known.dedup();
+    match known.as_slice() {
+        [] => "none".into(),
+        [only] => format!("rank {only}"),
+        [first, .., last] if u64::from(last - first) + 1 == known.len() as u64 => format!("ranks {first}-{last}"),
+        many => {
+            let shown: Vec<String> = many.iter().take(16).map(u32::to_string).collect();
+            format!("ranks {}{}", shown.join(", "), if many.len() > 16 { ", …" } else { "" })
+        }
+    }
+}
+
+impl Found {
+    /// The job for an answer, over all its sessions.
+    pub fn answer(&self, streams: &Streams) -> v1::Job {
+        let all = || self.sessions.iter().chain(&self.others);
+        job_answer(&self.job, all(), streams)
+    }
+
+    /// How complete what the answer rests on is.
+    pub fn completeness(&self) -> Completeness {
+        self.sessions.iter().map(completeness).fold(
+            Completeness { exact: true, ..Completeness::default() },
+            |sum, one| Completeness {
+                exact: sum.exact && one.exact,
+                events_stored: sum.events_stored + one.events_stored,
+                events_dropped: sum.events_dropped + one.events_dropped,
+                events_expired: sum.events_expired + one.events_expired,
+                gaps: sum.gaps + one.gaps,
+            },
+        )
+    }
+}
+
+/// A job for an answer.
+pub(super) fn job_answer<'a>(
+    job: &JobRow,
+    sessions: impl Iterator<Item = &'a SessionRow> + Clone,
+    streams: &Streams,
+) -> v1::Job {
+    let states: Vec<v1::JobState> = sessions.clone().map(|session| state(session, streams)).collect();
+    let has = |state| states.contains(&state);
+    let overall = if has(v1::JobState::Running) {
+        v1::JobState::Running
+    } else if has(v1::JobState::Failed) {
+        v1::JobState::Failed
+    } else if has(v1::JobState::Lost) || states.is_empty() {
+        v1::JobState::Lost
+    } else {
+        v1::JobState::Finished
+    };
+    let ended = sessions.clone().filter_map(|session| session.end.as_ref().map(|end| end.time_ns)).max();
+    let mut ranks: Vec<u32> = sessions.clone().map(|session| session.info.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let source = match sessions.clone().next().map(|session| session.info.source) {
+        Some(SourceKind::Import) => v1::SourceKind::Import,
+        Some(SourceKind::Live) => v1::SourceKind::Live,
+        None => v1::SourceKind::Unspecified,
+    };
+    v1::Job {
+        id: job.name.clone(),
+        attempt: job.attempt,
+        state: overall as i32,
+        started_ns: job.started_ns,
+        ended_ns: ended.filter(|_| overall != v1::JobState::Running),
+        world_size: job.world_size,
+        ranks: ranks.len() as u32,
+        events: sessions.clone().map(|session| session.events).sum(),
+        stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
+        labels: job.labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
+        attempts: job.attempts,
+        source: source as i32,
+    }
+}
+
+/// How a session is doing.
+pub(super) fn state(session: &SessionRow, streams: &Streams) -> v1::JobState {
+    match &session.end {
+        Some(end) if end.failure.is_some() => v1::JobState::Failed,
+        Some(_) => v1::JobState::Finished,
+        None if streams.is_streaming(session.key) || now_ns().saturating_sub(session.heard_ns) < LOST_AFTER_NS => {
+            v1::JobState::Running
+        }
+        None => v1::JobState::Lost,
+    }
+}
+
+/// How complete a session is. After its end the law must hold: produced = stored + dropped.
+pub(super) fn completeness(session: &SessionRow) -> Completeness {
+    let dropped = session.end.as_ref().map_or(session.dropped, |end| end.dropped).total();
+    let whole = session.end.as_ref().is_none_or(|end| end.produced == session.events + dropped);
+    Completeness {
+        exact: dropped == 0 && session.missing_items == 0 && session.expired_events == 0 && whole,
+        events_stored: session.events - session.expired_events.min(session.events),
+        events_dropped: dropped,
+        events_expired: session.expired_events,
+        gaps: session.missing_items,
+    }
+}
+
+/// Completeness for an answer.
+pub(super) fn completeness_answer(completeness: Completeness) -> v1::Completeness {
+    let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
+    v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }
+}

@@ -1,0 +1,132 @@
+//! Query: every question that the command line asks, answered from the store.
+//!
+//! Guarantees: every answer says how complete it is; figures come from epoch ends, rollups and site tables
+//! where these tell, and from replay only where they do not; an answer's memory is bounded.
+
+mod error;
+mod export;
+mod growth;
+mod job;
+mod replay;
+mod report;
+mod sites;
+mod stacks;
+mod timeline;
+
+use std::sync::Arc;
+
+pub use error::QueryError;
+use memctl_proto::v1;
+use memctl_proto::v1::query_server::Query;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::ingest::IngestService;
+use crate::ingest::streams::Streams;
+use crate::store::Store;
+
+/// Jobs listed when the question names no number.
+const JOBS: u32 = 100;
+/// Jobs listed at most.
+const JOBS_MAX: u32 = 10_000;
+
+/// The query service.
+pub struct QueryService {
+    store: Arc<dyn Store>,
+    streams: Streams,
+    ingest: IngestService,
+    started_ns: u64,
+}
+
+impl QueryService {
+    /// A service over a store; streams and ingest tell what is under way.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, started_ns: u64) -> Self {
+        Self { store, streams, ingest, started_ns }
+    }
+
+    async fn jobs(&self, limit: u32) -> Result<v1::ListJobsResponse, QueryError> {
+        let limit = if limit == 0 { JOBS } else { limit.min(JOBS_MAX) };
+        let mut jobs = Vec::new();
+        for job in self.store.jobs(limit).await? {
+            let sessions = self.store.sessions(job.key).await?;
+            jobs.push(job::job_answer(&job, sessions.iter(), &self.streams));
+        }
+        Ok(v1::ListJobsResponse { jobs })
+    }
+
+    async fn status(&self) -> Result<v1::Status, QueryError> {
+        let (info, totals) = (self.store.info().await?, self.store.totals().await?);
+        Ok(v1::Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            store: info.place,
+            store_version: format!("{} {}", info.kind, info.version),
+            schema_version: u32::try_from(info.schema_version).unwrap_or(0),
+            started_ns: self.started_ns,
+            jobs: totals.jobs,
+            sessions_streaming: self.streams.count(),
+            events_stored: totals.events,
+            stored_bytes: totals.stored_bytes,
+            items_duplicate: totals.duplicates,
+            gaps: totals.missing_items,
+            events_expired: totals.expired_events,
+            queued_bytes: self.ingest.queued_bytes(),
+        })
+    }
+
+    async fn delete(&self, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, QueryError> {
+        let v1::DeleteJobRequest { job: name, attempt } = request;
+        if name.is_empty() || name == "latest" {
+            return Err(QueryError::Invalid("a job is deleted by its own name only".into()));
+        }
+        let mut answer = v1::DeleteJobResponse::default();
+        // All attempts, or the one that was named.
+        while let Some(job) = self.store.job(Some(&name), attempt).await? {
+            let sessions = self.store.sessions(job.key).await?;
+            if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
+                return Err(QueryError::Invalid(format!("job {name} is being recorded; stop it first")));
+            }
+            let gone = self.store.delete_job(job.key).await?;
+            answer.sessions += gone.sessions as u32;
+            answer.stored_bytes += gone.bytes;
+        }
+        if answer.sessions == 0 {
+            return Err(QueryError::NoJob(name));
+        }
+        Ok(answer)
+    }
+}
+
+#[tonic::async_trait]
+impl Query for QueryService {
+    type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
+
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
+        Ok(Response::new(self.jobs(request.into_inner().limit).await?))
+    }
+
+    async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
+        Ok(Response::new(report::report(&*self.store, &self.streams, request.into_inner()).await?))
+    }
+
+    async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
+        Ok(Response::new(timeline::timeline(&*self.store, &self.streams, request.into_inner()).await?))
+    }
+
+    async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
+        Ok(Response::new(sites::sites(&*self.store, &self.streams, request.into_inner()).await?))
+    }
+
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
+        let parts = export::export(self.store.clone(), request.into_inner()).await?;
+        Ok(Response::new(ReceiverStream::new(parts)))
+    }
+
+    async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {
+        Ok(Response::new(self.status().await?))
+    }
+
+    async fn delete_job(&self, request: Request<v1::DeleteJobRequest>) -> Result<Response<v1::DeleteJobResponse>, Status> {
+        Ok(Response::new(self.delete(request.into_inner()).await?))
+    }
+}

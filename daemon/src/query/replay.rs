@@ -1,0 +1,159 @@
+//! Replay: the state of a device at any event, from the keyframe before it and the chunks between.
+//!
+//! Guarantees: reads at most a bounded number of payloads at a time; what retention removed is an error,
+//! never a wrong state.
+
+use memctl_analysis::{Birth, BlockMap};
+use memctl_model::{Event, Keyframe};
+use memctl_proto::chunk::Decoder;
+use memctl_proto::item::Content;
+
+use super::error::QueryError;
+use super::stacks::open;
+use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
+
+/// Payloads read at a time: 16 chunks of about 50 KB.
+const PAYLOADS: usize = 16;
+
+/// A device of a session, to be replayed.
+pub(super) struct Replay<'a> {
+    store: &'a dyn Store,
+    session: &'a SessionRow,
+    device: u8,
+    map: BlockMap,
+    decoder: Decoder,
+    /// Epoch ends of this device, by event.
+    epochs: Vec<(u64, u32, u64)>,
+    at_event: u64,
+}
+
+/// What a visitor wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    On,
+    Stop,
+}
+
+impl<'a> Replay<'a> {
+    /// Starts at the last keyframe at or before `event`.
+    pub async fn before(
+        store: &'a dyn Store,
+        session: &'a SessionRow,
+        device: u8,
+        epoch_ends: &[EpochEndRow],
+        event: u64,
+    ) -> Result<Self, QueryError> {
+        let mut map = BlockMap::new(&session.info.settings);
+        let at_event = match keyframe_before(store, session.key, device, event).await? {
+            Some(keyframe) => {
+                map.restore(&keyframe);
+                keyframe.at_event
+            }
+            None => 0,
+        };
+        let epochs = epoch_ends
+            .iter()
+            .filter(|end| end.session == session.key && end.device == device)
+            .map(|end| (end.at_event, end.epoch, end.step))
+            .collect();
+        let decoder = Decoder::new().map_err(QueryError::chunk(session.key, 0))?;
+        Ok(Self { store, session, device, map, decoder, epochs, at_event })
+    }
+
+    /// The event before which the state stands.
+    pub fn at_event(&self) -> u64 {
+        self.at_event
+    }
+
+    /// The state.
+    pub fn map(&self) -> &BlockMap {
+        &self.map
+    }
+
+    /// Applies events up to (not including) `until`; `visit` sees each one with the state behind it.
+    pub async fn run(
+        &mut self,
+        until: u64,
+        mut visit: impl FnMut(u64, &Event, &BlockMap) -> Go,
+    ) -> Result<(), QueryError> {
+        if until <= self.at_event {
+            return Ok(());
+        }
+        let selection = Selection { events: Some((self.at_event, until - 1)), ..Selection::default() };
+        let chunks = self.store.chunks(self.session.key, self.device, selection).await?;
+        let mut events = Vec::new();
+        for group in chunks.chunks(PAYLOADS) {
+            let seqs: Vec<u64> = group.iter().map(|chunk| chunk.seq).collect();
+            let payloads = self.store.payloads(self.session.key, &seqs).await?;
+            if payloads.len() < group.len() {
+                return Err(self.expired());
+            }
+            for (chunk, (seq, payload)) in group.iter().zip(payloads) {
+                self.expect(chunk)?;
+                events.clear();
+                self.decoder.decode(&payload, &mut events).map_err(QueryError::chunk(self.session.key, seq))?;
+                if self.apply(chunk, &events, until, &mut visit) == Go::Stop {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk must begin where the state stands, unless what is between was dropped or lost on the way.
+    fn expect(&self, chunk: &ChunkRow) -> Result<(), QueryError> {
+        let lossy = self.session.missing_items > 0;
+        if chunk.index.first_event > self.at_event && !lossy { Err(self.expired()) } else { Ok(()) }
+    }
+
+    fn expired(&self) -> QueryError {
+        QueryError::Expired { what: format!("rank {} behind event {}", self.session.info.rank, self.at_event) }
+    }
+
+    fn apply(
+        &mut self,
+        chunk: &ChunkRow,
+        events: &[Event],
+        until: u64,
+        visit: &mut impl FnMut(u64, &Event, &BlockMap) -> Go,
+    ) -> Go {
+        let first = chunk.index.first_event;
+        let skip = self.at_event.saturating_sub(first).min(events.len() as u64);
+        let mut number = first + skip;
+        let mut births = self.epochs.partition_point(|&(at, ..)| at <= number);
+        for event in &events[skip as usize..] {
+            if number >= until {
+                return Go::Stop;
+            }
+            while self.epochs.get(births).is_some_and(|&(at, ..)| at <= number) {
+                births += 1;
+            }
+            // Events belong to the epoch whose end comes next; behind the last one to the epoch after it.
+            let birth = match self.epochs.get(births) {
+                Some(&(_, epoch, step)) => Birth { epoch, step },
+                None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step },
+            };
+            self.map.apply(event, birth);
+            number += 1;
+            self.at_event = number;
+            if visit(number, event, &self.map) == Go::Stop {
+                return Go::Stop;
+            }
+        }
+        Go::On
+    }
+}
+
+/// The last keyframe of a device at or before an event.
+pub(super) async fn keyframe_before(
+    store: &dyn Store,
+    session: SessionKey,
+    device: u8,
+    event: u64,
+) -> Result<Option<Keyframe>, QueryError> {
+    let Some(row) = store.keyframe_before(session, device, event).await? else { return Ok(None) };
+    match open(session, &row)? {
+        Content::Keyframe(keyframe) => Ok(Some(keyframe)),
+        _ => Err(QueryError::damaged(session, row.seq, "it is no keyframe")),
+    }
+}

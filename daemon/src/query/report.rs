@@ -1,0 +1,106 @@
+//! What `memctl query` prints: a job, its ranks at their latest boundary, their epoch ends, what grew.
+
+use std::collections::BTreeMap;
+
+use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use super::growth::growth;
+use super::job::{Found, completeness, completeness_answer, find, state};
+use crate::ingest::streams::Streams;
+use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
+
+/// Answers a report request.
+pub(super) async fn report(
+    store: &dyn Store,
+    streams: &Streams,
+    request: v1::ReportRequest,
+) -> Result<v1::Report, QueryError> {
+    let selection = request.selection.unwrap_or_default();
+    let found = find(store, &selection).await?;
+    let mut epoch_ends = store.epoch_ends(found.job.key).await?;
+    epoch_ends.retain(|end| found.sessions.iter().any(|session| session.key == end.session) && wanted(end, &selection));
+    let ranks = rank_reports(&found, &epoch_ends, streams);
+    let growth = growth(store, &found, &epoch_ends).await?;
+    Ok(v1::Report {
+        job: Some(found.answer(streams)),
+        completeness: Some(completeness_answer(found.completeness())),
+        ranks,
+        growth,
+    })
+}
+
+/// Whether an epoch end is in the selection.
+pub(super) fn wanted(end: &EpochEndRow, selection: &v1::Selection) -> bool {
+    selection.first_epoch.is_none_or(|first| end.epoch >= first)
+        && selection.last_epoch.is_none_or(|last| end.epoch <= last)
+        && selection.since_ns.is_none_or(|since| end.time_ns >= since)
+        && selection.until_ns.is_none_or(|until| end.time_ns <= until)
+}
+
+fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) -> Vec<v1::RankReport> {
+    let mut by_device: BTreeMap<(i64, u8), Vec<&EpochEndRow>> = BTreeMap::new();
+    for end in epoch_ends {
+        by_device.entry((end.session, end.device)).or_default().push(end);
+    }
+    let mut reports = Vec::new();
+    for session in &found.sessions {
+        for device in found.devices.iter().filter(|device| device.session == session.key) {
+            let ends = by_device.remove(&(session.key, device.info.index.0)).unwrap_or_default();
+            reports.push(rank_report(session, device, &ends, state(session, streams)));
+        }
+    }
+    reports
+}
+
+fn rank_report(
+    session: &SessionRow,
+    device: &DeviceRow,
+    ends: &[&EpochEndRow],
+    state: v1::JobState,
+) -> v1::RankReport {
+    let series: Vec<EpochBytes> =
+        ends.iter().map(|end| EpochBytes { epoch: end.epoch, bytes: end.counters.allocated_bytes }).collect();
+    let latest = device.latest.as_ref();
+    v1::RankReport {
+        rank: session.info.rank,
+        host: session.info.host.clone(),
+        pid: session.info.pid,
+        device: u32::from(device.info.index.0),
+        gpu_uuid: device.info.uuid.clone(),
+        gpu_name: device.info.name.clone(),
+        framework: session.info.framework.clone(),
+        allocator_conf: session.info.settings.conf.clone(),
+        epochs: device.epochs,
+        steps: device.steps,
+        events: device.events,
+        allocated_bytes: latest.map(|latest| latest.counters.allocated_bytes),
+        reserved_bytes: latest.map(|latest| latest.counters.reserved_bytes),
+        peak_allocated_bytes: latest.map(|latest| latest.peaks.allocated_bytes),
+        peak_reserved_bytes: latest.map(|latest| latest.peaks.reserved_bytes),
+        device_used_bytes: device.device_used_bytes,
+        device_total_bytes: device.info.total_bytes,
+        fragmentation_ratio: latest.and_then(|latest| latest.counters.fragmentation_ratio()),
+        growth_bytes_per_epoch: growth_bytes_per_epoch(&series),
+        alloc_retries: device.alloc_retries,
+        ooms: device.ooms,
+        epoch_ends: ends.iter().map(|end| epoch_end(end)).collect(),
+        completeness: Some(completeness_answer(completeness(session))),
+        failure: session.end.as_ref().and_then(|end| end.failure.clone()),
+        state: state as i32,
+        stored_bytes: session.stored_bytes,
+    }
+}
+
+fn epoch_end(end: &EpochEndRow) -> v1::EpochEnd {
+    v1::EpochEnd {
+        epoch: end.epoch,
+        step: end.step,
+        time_ns: end.time_ns,
+        counters: Some((&end.counters).into()),
+        peaks: Some(end.peaks.into()),
+        peaks_within: Some(end.peaks_within.into()),
+        exact: end.exact,
+    }
+}

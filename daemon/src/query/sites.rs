@@ -1,0 +1,222 @@
+//! Live memory by allocation site at one moment: from a site table where one was taken, else by replay.
+
+use std::collections::BTreeMap;
+
+use memctl_model::{Boundary, Counters, SiteRow, SiteTable, StackId};
+use memctl_proto::item::Content;
+use memctl_proto::v1;
+use memctl_proto::v1::ItemKind;
+use memctl_proto::v1::sites_request::Moment;
+
+use super::error::QueryError;
+use super::job::{Found, completeness_answer, find};
+use super::replay::{Go, Replay};
+use super::report::wanted;
+use super::stacks::{dictionary, frame, open};
+use super::timeline::{chosen, devices_of};
+use crate::ingest::streams::Streams;
+use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
+
+/// A moment's figures on one device.
+struct State {
+    time_ns: u64,
+    epoch: u32,
+    step: u64,
+    counters: Counters,
+    rows: Vec<SiteRow>,
+    exact: bool,
+}
+
+impl From<SiteTable> for State {
+    fn from(table: SiteTable) -> Self {
+        let SiteTable { epoch, step, time_ns, exact, counters, rows, .. } = table;
+        Self { time_ns, epoch, step, counters, rows, exact }
+    }
+}
+
+struct Question<'a> {
+    store: &'a dyn Store,
+    selection: &'a v1::Selection,
+    epoch_ends: &'a [EpochEndRow],
+    job: &'a str,
+}
+
+/// Answers a sites request.
+pub(super) async fn sites(
+    store: &dyn Store,
+    streams: &Streams,
+    request: v1::SitesRequest,
+) -> Result<v1::Sites, QueryError> {
+    let selection = request.selection.unwrap_or_default();
+    let moment = request.moment.unwrap_or(Moment::End(true));
+    let found = find(store, &selection).await?;
+    let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
+    let mut ranks = Vec::new();
+    for session in &found.sessions {
+        for device in devices_of(&found, session) {
+            let Some(state) = question.state(session, device, moment).await? else { continue };
+            ranks.push(answer(store, session, device, state).await?);
+        }
+    }
+    Ok(v1::Sites { job: Some(found.answer(streams)), completeness: Some(completeness_answer(completeness(&found))), ranks })
+}
+
+fn completeness(found: &Found) -> memctl_model::Completeness {
+    found.completeness()
+}
+
+impl Question<'_> {
+    async fn state(&self, session: &SessionRow, device: u8, moment: Moment) -> Result<Option<State>, QueryError> {
+        match moment {
+            Moment::Peak(_) => self.at_peak(session, device).await,
+            Moment::EpochEnd(epoch) => self.at_epoch_end(session, device, epoch).await.map(Some),
+            Moment::AtNs(time_ns) => self.at_time(session, device, time_ns).await,
+            Moment::End(_) => self.at_end(session, device).await,
+        }
+    }
+
+    fn ends<'a>(&'a self, session: &'a SessionRow, device: u8) -> impl Iterator<Item = &'a EpochEndRow> {
+        self.epoch_ends.iter().filter(move |end| end.session == session.key && end.device == device)
+    }
+
+    async fn at_epoch_end(&self, session: &SessionRow, device: u8, epoch: u32) -> Result<State, QueryError> {
+        let end = self.ends(session, device).filter(|end| end.epoch == epoch).last();
+        let Some(end) = end else {
+            let epochs: Vec<u32> = self.ends(session, device).map(|end| end.epoch).collect();
+            let known = match (epochs.iter().min(), epochs.iter().max()) {
+                (Some(first), Some(last)) => format!(" on rank {}; it has {first} to {last}", session.info.rank),
+                _ => format!(" on rank {}; no epoch has ended there", session.info.rank),
+            };
+            return Err(QueryError::NoEpoch { job: self.job.into(), epoch, known });
+        };
+        let tables = self.tables(session, end.table_seq).await?;
+        let found = tables
+            .into_iter()
+            .filter(|table| table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd)
+            .next_back();
+        found.map(State::from).ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"))
+    }
+
+    async fn tables(&self, session: &SessionRow, seq: u64) -> Result<Vec<SiteTable>, QueryError> {
+        for row in self.store.items_at(session.key, &[seq]).await? {
+            if let Content::SiteTables(tables) = open(session.key, &row)? {
+                return Ok(tables);
+            }
+        }
+        Err(QueryError::Expired { what: format!("the site table of rank {}", session.info.rank) })
+    }
+
+    /// The last table of all, which the end of a session leaves behind; of a session that runs, its latest step's.
+    async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+        if let Some(last) = self.selection.last_epoch
+            && let Some(end) = self.ends(session, device).filter(|end| end.epoch <= last && wanted(end, self.selection)).last()
+        {
+            return self.at_epoch_end(session, device, end.epoch).await.map(Some);
+        }
+        let latest = self.store.devices(session.job).await?;
+        let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
+        let Some(at) = latest.and_then(|row| row.latest) else { return self.at_time(session, device, u64::MAX).await };
+        let since = Selection { times_ns: Some((at.time_ns, u64::MAX)), ..Selection::default() };
+        let rows = self.store.items(session.key, ItemKind::SiteTables as i32, None, since).await?;
+        for row in rows.iter().rev() {
+            if let Content::SiteTables(tables) = open(session.key, row)?
+                && let Some(table) = tables.into_iter().rfind(|table| table.device.0 == device)
+            {
+                return Ok(Some(table.into()));
+            }
+        }
+        self.at_time(session, device, u64::MAX).await
+    }
+
+    async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, QueryError> {
+        let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
+        let chunks = self.store.chunks(session.key, device, before).await?;
+        let Some(last) = chunks.last() else { return self.replayed(session, device, 0, None).await };
+        // The last event at or before the moment, within the last chunk that begins before it.
+        let mut replay = Replay::before(self.store, session, device, self.epoch_ends, last.index.first_event).await?;
+        let mut state = (replay.at_event(), last.index.first_ns);
+        replay
+            .run(last.index.first_event + last.index.count, |number, event, _| {
+                if event.time_ns > time_ns {
+                    return Go::Stop;
+                }
+                state = (number, event.time_ns);
+                Go::On
+            })
+            .await?;
+        self.replayed(session, device, state.0, Some((last, state.1))).await
+    }
+
+    async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+        let chunks = self.store.chunks(session.key, device, chosen(self.selection)?).await?;
+        let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else {
+            return self.at_end(session, device).await;
+        };
+        let first = highest.index.first_event;
+        let mut replay = Replay::before(self.store, session, device, self.epoch_ends, first).await?;
+        let mut peak = (first, highest.index.first_ns, 0);
+        replay
+            .run(first + highest.index.count, |number, event, map| {
+                let allocated = map.levels().allocated_bytes;
+                if number > first && allocated > peak.2 {
+                    peak = (number, event.time_ns, allocated);
+                }
+                Go::On
+            })
+            .await?;
+        self.replayed(session, device, peak.0, Some((highest, peak.1))).await
+    }
+
+    /// The state before event `until`.
+    async fn replayed(
+        &self,
+        session: &SessionRow,
+        device: u8,
+        until: u64,
+        within: Option<(&ChunkRow, u64)>,
+    ) -> Result<Option<State>, QueryError> {
+        let mut replay = Replay::before(self.store, session, device, self.epoch_ends, until).await?;
+        replay.run(until, |_, _, _| Go::On).await?;
+        let (chunk, time_ns) = within.map_or((None, session.info.started_ns), |(chunk, time_ns)| (Some(chunk), time_ns));
+        let next_end = self.ends(session, device).find(|end| end.at_event >= until);
+        let (epoch, step) = next_end.map_or_else(
+            || chunk.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step)),
+            |end| (end.epoch, end.step),
+        );
+        Ok(Some(State {
+            time_ns,
+            epoch,
+            step,
+            counters: replay.map().counters(),
+            rows: replay.map().site_rows(),
+            exact: chunk.is_none_or(|chunk| chunk.levels.exact),
+        }))
+    }
+}
+
+async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: State) -> Result<v1::RankSites, QueryError> {
+    let stacks = dictionary(store, session.key).await?;
+    let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
+    for row in &state.rows {
+        let site = by_stack.entry(row.stack).or_default();
+        site.bytes += row.bytes;
+        site.blocks += row.blocks;
+        site.births.push(v1::BirthBytes { epoch: row.birth_epoch, bytes: row.bytes, blocks: row.blocks });
+    }
+    let mut sites: Vec<v1::SiteStack> = by_stack
+        .into_iter()
+        .map(|(stack, site)| v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), ..site })
+        .collect();
+    sites.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+    Ok(v1::RankSites {
+        rank: session.info.rank,
+        device: u32::from(device),
+        time_ns: state.time_ns,
+        epoch: state.epoch,
+        step: state.step,
+        counters: Some((&state.counters).into()),
+        sites,
+        exact: state.exact,
+    })
+}

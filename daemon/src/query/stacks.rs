@@ -1,0 +1,44 @@
+//! A session's stacks, read once per question.
+
+use memctl_proto::item::{Content, Packed};
+use memctl_proto::v1::ItemKind;
+use memctl_proto::{StackDictionary, v1};
+
+use super::error::QueryError;
+use crate::store::{ItemRow, Selection, SessionKey, Store};
+
+/// Opens a stored item.
+pub(super) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, QueryError> {
+    let kind = ItemKind::try_from(row.kind).map_err(|error| QueryError::damaged(session, row.seq, error))?;
+    let packed = Packed { kind, payload: row.payload.clone(), unpacked_bytes: row.unpacked_bytes };
+    packed.open().map_err(QueryError::wire(session, row.seq))
+}
+
+/// The batches of stacks of a session, as stored.
+pub(super) async fn batches(store: &dyn Store, session: SessionKey) -> Result<Vec<(u64, v1::StackBatch)>, QueryError> {
+    let rows = store.items(session, ItemKind::Stacks as i32, None, Selection::default()).await?;
+    rows.iter()
+        .filter_map(|row| match open(session, row) {
+            Ok(Content::Stacks(batch)) => Some(Ok((row.seq, batch))),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+        .collect()
+}
+
+/// The dictionary of a session's stacks. Behind a batch that never came, stacks have no names.
+pub(super) async fn dictionary(store: &dyn Store, session: SessionKey) -> Result<StackDictionary, QueryError> {
+    let mut dictionary = StackDictionary::default();
+    for (seq, batch) in batches(store, session).await? {
+        if let Err(error) = dictionary.add(&batch) {
+            tracing::warn!(session, seq, %error, "stacks cannot be read; later ones have no names");
+            break;
+        }
+    }
+    Ok(dictionary)
+}
+
+/// A frame for an answer.
+pub(super) fn frame(frame: &memctl_model::Frame) -> v1::Frame {
+    v1::Frame { function: frame.function.to_string(), file: frame.file.to_string(), line: frame.line }
+}

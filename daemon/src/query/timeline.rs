@@ -1,0 +1,187 @@
+//! Memory over time: replayed event by event while that is little work, else from the chunks' rollups.
+
+use memctl_analysis::timeline::{Bucket, Timeline};
+use memctl_model::{Levels, MarkKind, Rollup};
+use memctl_proto::item::Content;
+use memctl_proto::v1;
+use memctl_proto::v1::ItemKind;
+
+use super::error::QueryError;
+use super::job::{Found, completeness_answer, find};
+use super::replay::{Go, Replay};
+use super::stacks::open;
+use crate::ingest::streams::Streams;
+use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
+
+/// Points per rank when the question names no number.
+const POINTS: u32 = 240;
+/// Points per rank at most.
+const POINTS_MAX: u32 = 10_000;
+/// Chunks replayed per rank at most: two million events, some tens of milliseconds. Beyond, rollups are fine enough.
+const REPLAY_CHUNKS: usize = 32;
+/// Marks in an answer, per rank.
+const MARKS_MAX: usize = 2_000;
+
+/// Answers a timeline request.
+pub(super) async fn timeline(
+    store: &dyn Store,
+    streams: &Streams,
+    request: v1::TimelineRequest,
+) -> Result<v1::Timeline, QueryError> {
+    let selection = request.selection.unwrap_or_default();
+    let points = if request.points == 0 { POINTS } else { request.points.min(POINTS_MAX) };
+    let found = find(store, &selection).await?;
+    let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let chosen = chosen(&selection)?;
+    let mut ranks = Vec::new();
+    for session in &found.sessions {
+        for device in devices_of(&found, session) {
+            let chunks = store.chunks(session.key, device, chosen).await?;
+            let buckets = buckets(store, session, device, &chunks, &epoch_ends, (chosen, points)).await?;
+            ranks.push(v1::RankTimeline {
+                rank: session.info.rank,
+                device: u32::from(device),
+                points: answer_points(&buckets, &chunks, &epoch_ends, (session.key, device)),
+                marks: marks(store, session, chosen).await?,
+            });
+        }
+    }
+    Ok(v1::Timeline {
+        job: Some(found.answer(streams)),
+        completeness: Some(completeness_answer(found.completeness())),
+        ranks,
+    })
+}
+
+/// The devices of a session, by index.
+pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl Iterator<Item = u8> + 'a {
+    found.devices.iter().filter(|device| device.session == session.key).map(|device| device.info.index.0)
+}
+
+/// The store's selection of a question's.
+pub(super) fn chosen(selection: &v1::Selection) -> Result<Selection, QueryError> {
+    let times = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
+    let epochs = (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX));
+    if times.0 > times.1 || epochs.0 > epochs.1 {
+        return Err(QueryError::Invalid("the selection ends before it begins".into()));
+    }
+    Ok(Selection {
+        times_ns: (times != (0, u64::MAX)).then_some(times),
+        epochs: (epochs != (0, u32::MAX)).then_some(epochs),
+        events: None,
+    })
+}
+
+async fn buckets(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: u8,
+    chunks: &[ChunkRow],
+    epoch_ends: &[EpochEndRow],
+    (chosen, points): (Selection, u32),
+) -> Result<Vec<Bucket>, QueryError> {
+    let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(Vec::new()) };
+    let bounds = chosen.times_ns.unwrap_or((0, u64::MAX));
+    let start = chunks.iter().map(|chunk| chunk.index.first_ns).min().unwrap_or(0).max(bounds.0);
+    let end = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0).min(bounds.1);
+    let mut timeline = Timeline::new(start, end.saturating_add(1), points as usize);
+    if chunks.len() > REPLAY_CHUNKS {
+        for chunk in chunks {
+            timeline.push_rollup(&rollup(chunk));
+        }
+        return Ok(timeline.finish());
+    }
+    let mut replay = Replay::before(store, session, device, epoch_ends, first.index.first_event).await?;
+    replay
+        .run(last.index.first_event + last.index.count, |number, event, map| {
+            if number > first.index.first_event && event.time_ns >= start && event.time_ns <= end {
+                timeline.push(event.time_ns, map.levels());
+            }
+            Go::On
+        })
+        .await?;
+    Ok(timeline.finish())
+}
+
+/// A chunk's levels as the rollup they came from, as far as they are stored.
+fn rollup(chunk: &ChunkRow) -> Rollup {
+    let levels = |allocated_bytes, reserved_bytes| Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes };
+    let end = levels(chunk.levels.allocated_end, chunk.levels.reserved_end);
+    Rollup {
+        first_ns: chunk.index.first_ns,
+        last_ns: chunk.index.last_ns,
+        first_epoch: chunk.index.first_epoch,
+        last_epoch: chunk.index.last_epoch,
+        first_step: chunk.index.first_step,
+        last_step: chunk.index.last_step,
+        start: end,
+        end,
+        min: levels(chunk.levels.allocated_min, chunk.levels.reserved_end),
+        max: levels(chunk.levels.allocated_max, chunk.levels.reserved_max),
+        ..Rollup::default()
+    }
+}
+
+fn answer_points(
+    buckets: &[Bucket],
+    chunks: &[ChunkRow],
+    epoch_ends: &[EpochEndRow],
+    (session, device): (i64, u8),
+) -> Vec<v1::TimelinePoint> {
+    let ends: Vec<&EpochEndRow> =
+        epoch_ends.iter().filter(|end| end.session == session && end.device == device).collect();
+    buckets
+        .iter()
+        .map(|bucket| {
+            // The epoch under way: the one whose end comes next, else what the last chunk says.
+            let next = ends.iter().find(|end| end.time_ns >= bucket.start_ns);
+            let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
+            let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
+            v1::TimelinePoint {
+                first_ns: bucket.start_ns,
+                last_ns: bucket.end_ns,
+                epoch,
+                step,
+                allocated_bytes: bucket.last.allocated_bytes,
+                reserved_bytes: bucket.last.reserved_bytes,
+                peak_allocated_bytes: bucket.max.allocated_bytes,
+                peak_reserved_bytes: bucket.max.reserved_bytes,
+                min_allocated_bytes: bucket.min.allocated_bytes,
+            }
+        })
+        .collect()
+}
+
+/// Epoch boundaries, and steps and phases as far as they are few.
+async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection) -> Result<Vec<v1::TimelineMark>, QueryError> {
+    let by_time = Selection { epochs: None, ..chosen };
+    let mut all = Vec::new();
+    for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {
+        if let Content::Marks(marks) = open(session.key, &row)? {
+            all.extend(marks);
+        }
+    }
+    if let Some((first, last)) = chosen.times_ns {
+        all.retain(|mark| (first..=last).contains(&mark.time_ns));
+    }
+    if all.len() > MARKS_MAX {
+        all.retain(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_) | MarkKind::Note(_)));
+        all.truncate(MARKS_MAX);
+    }
+    Ok(all.iter().map(mark).collect())
+}
+
+fn mark(mark: &memctl_model::Mark) -> v1::TimelineMark {
+    let (kind, value, name) = match &mark.kind {
+        MarkKind::EpochBegin(epoch) => (v1::MarkKind::EpochBegin, u64::from(*epoch), ""),
+        MarkKind::EpochEnd(epoch) => (v1::MarkKind::EpochEnd, u64::from(*epoch), ""),
+        MarkKind::StepBegin(step) => (v1::MarkKind::StepBegin, *step, ""),
+        MarkKind::StepEnd(step) => (v1::MarkKind::StepEnd, *step, ""),
+        MarkKind::PhaseBegin(phase) => (v1::MarkKind::PhaseBegin, *phase as u64, phase.name()),
+        MarkKind::PhaseEnd(phase) => (v1::MarkKind::PhaseEnd, *phase as u64, phase.name()),
+        MarkKind::RegionBegin(name) => (v1::MarkKind::RegionBegin, 0, name.as_str()),
+        MarkKind::RegionEnd(name) => (v1::MarkKind::RegionEnd, 0, name.as_str()),
+        MarkKind::Note(name) => (v1::MarkKind::Note, 0, name.as_str()),
+    };
+    v1::TimelineMark { time_ns: mark.time_ns, kind: kind as i32, value, name: name.to_owned() }
+}

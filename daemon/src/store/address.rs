@@ -1,0 +1,128 @@
+//! Where a store is: `memory:`, `sqlite:PATH`, `postgres://…`; and opening it.
+//!
+//! Guarantees: an address prints without its password, also in `Debug`.
+//! Refuses: what it does not know, naming the forms it does.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{MemoryStore, PostgresStore, SqliteStore, Store, StoreError};
+
+/// Where a store is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreAddress {
+    /// In this process, gone with it.
+    Memory,
+    /// A file.
+    Sqlite(PathBuf),
+    /// A server; the URL as given, password included.
+    Postgres(String),
+}
+
+/// An address that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{shown:?} is no store: give sqlite:PATH, postgres://USER@HOST/DATABASE or memory:")]
+pub struct AddressError {
+    shown: String,
+}
+
+impl FromStr for StoreAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let unknown = || AddressError { shown: without_secrets(text) };
+        match text.split_once(':') {
+            Some(("memory", "")) | Some(("sqlite", ":memory:")) => Ok(Self::Memory),
+            Some(("sqlite", path)) => {
+                let path = path.strip_prefix("//").unwrap_or(path);
+                if path.is_empty() { Err(unknown()) } else { Ok(Self::Sqlite(path.into())) }
+            }
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => Ok(Self::Postgres(text.into())),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(url) => f.write_str(&without_secrets(url)),
+        }
+    }
+}
+
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A URL without password and without parameters (a password may be among them); anything else as it is.
+pub(super) fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = match (url.split_once("://"), url.split_once(':')) {
+        (Some(parts), _) => parts,
+        (None, Some(parts)) if url.contains('@') => parts,
+        _ => return url.into(),
+    };
+    let user = |text: &str| text.split([':', '?', '@']).next().unwrap_or_default().to_owned();
+    // A password may hold any character: the user part ends at the last @ before the parameters, and where there is
+    // none before them, what looks like parameters may be a part of the password.
+    let before_parameters = rest.split('?').next().unwrap_or_default();
+    match before_parameters.rsplit_once('@') {
+        Some((secret, host)) => format!("{scheme}://{}@{host}", user(secret)),
+        None if rest.contains('@') => format!("{scheme}://{}@…", user(rest)),
+        None => format!("{scheme}://{before_parameters}"),
+    }
+}
+
+/// Opens a store; `holder` is what another one is told that finds a SQLite file in use (the daemon's address, say).
+///
+/// # Errors
+/// What [`SqliteStore::open`] and [`PostgresStore::open`] say.
+pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(match address {
+        StoreAddress::Memory => Arc::new(MemoryStore::new()),
+        StoreAddress::Sqlite(path) => Arc::new(SqliteStore::open(path, holder).await?),
+        StoreAddress::Postgres(url) => Arc::new(PostgresStore::open(url).await?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_forms_and_nothing_else() {
+        let parsed = |text: &str| text.parse::<StoreAddress>();
+        assert_eq!(parsed("memory:"), Ok(StoreAddress::Memory));
+        assert_eq!(parsed("sqlite::memory:"), Ok(StoreAddress::Memory));
+        assert_eq!(parsed("sqlite:a/b.db"), Ok(StoreAddress::Sqlite("a/b.db".into())));
+        assert_eq!(parsed("sqlite:///var/b.db"), Ok(StoreAddress::Sqlite("/var/b.db".into())));
+        assert_eq!(parsed("postgresql://h/d"), Ok(StoreAddress::Postgres("postgresql://h/d".into())));
+        for wrong in ["", "sqlite:", "a.db", "mysql://h/d", "postgres:h", "memory:x"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_never_shown() {
+        for url in [
+            "postgres://me:s?ecret@h:1/d?password=secret",
+            "postgres://me:sec@ret/x@h:1/d",
+            "postgres://me:secret@h/d?sslpassword=secret",
+            "mysql://me:secret@h/d",
+            "postgres:me:secret@h/d",
+        ] {
+            let shown = match url.parse::<StoreAddress>() {
+                Ok(address) => format!("{address} {address:?}"),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!["sec", "cret", "me:"].iter().any(|part| shown.contains(part)), "{shown}");
+            assert!(shown.contains("me"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Rows of either database, read cell by cell in the order of the statements' columns.
+//!
+//! Guarantees: integers that were written bit-cast come back as the `u64` they were; anything that does not read
+//! as what it must be is a [`Fault::Damaged`], never a panic.
+//! Refuses: to know SQL; the column order is agreed with the `.sql` files of both backends.
+
+use bytes::Bytes;
+use memctl_model::Dropped;
+use sqlx::Row;
+
+use super::StoreError;
+use super::expiry::Candidate;
+use super::plan::SessionState;
+use super::rows::{
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, SessionKey, SessionRow, Totals,
+};
+use super::wire_form;
+
+/// What went wrong inside a backend, before it has a place and an operation.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The database said no.
+    Sql(sqlx::Error),
+    /// The database holds this.
+    Damaged(String),
+    /// An answer that is complete already.
+    Told(StoreError),
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::ColumnDecode { index, source } => Self::Damaged(format!("column {index}: {source}")),
+            error => Self::Sql(error),
+        }
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Told(error)
+    }
+}
+
+/// The few types that cells have.
+pub(super) trait Cells {
+    fn int(&self, column: usize) -> Result<i64, Fault>;
+    fn int_or_null(&self, column: usize) -> Result<Option<i64>, Fault>;
+    fn flag(&self, column: usize) -> Result<bool, Fault>;
+    fn text(&self, column: usize) -> Result<String, Fault>;
+    fn blob(&self, column: usize) -> Result<Vec<u8>, Fault>;
+    fn blob_or_null(&self, column: usize) -> Result<Option<Vec<u8>>, Fault>;
+
+    /// A `u64` as it was bit-cast.
+    fn word(&self, column: usize) -> Result<u64, Fault> {
+        Ok(self.int(column)?.cast_unsigned())
+    }
+
+    /// A `u64` as it was bit-cast, or nothing.
+    fn word_or_null(&self, column: usize) -> Result<Option<u64>, Fault> {
+        Ok(self.int_or_null(column)?.map(i64::cast_unsigned))
+    }
+
+    /// A number that must fit a smaller type.
+    fn small<T: TryFrom<i64>>(&self, column: usize) -> Result<T, Fault> {
+        narrowed(self.int(column)?)
+    }
+
+    /// A number that must fit a smaller type, or nothing.
+    fn small_or_null<T: TryFrom<i64>>(&self, column: usize) -> Result<Option<T>, Fault> {
+        self.int_or_null(column)?.map(narrowed).transpose()
+    }
+}
+
+fn narrowed<T: TryFrom<i64>>(value: i64) -> Result<T, Fault> {
+    T::try_from(value).map_err(|_| Fault::Damaged(format!("the number {value} where a smaller one belongs")))
+}
+
+macro_rules! cells {
+    ($row:ty) => {
+        impl Cells for $row {
+            fn int(&self, column: usize) -> Result<i64, Fault> {
+                Ok(self.try_get(column)?)
+            }
+            fn int_or_null(&self, column: usize) -> Result<Option<i64>, Fault> {
+                Ok(self.try_get(column)?)
+            }
+            fn flag(&self, column: usize) -> Result<bool, Fault> {
+                Ok(self.try_get(column)?)
+            }
+            fn text(&self, column: usize) -> Result<String, Fault> {
+                Ok(self.try_get(column)?)
+            }
+            fn blob(&self, column: usize) -> Result<Vec<u8>, Fault> {
+                Ok(self.try_get(column)?)
+            }
+            fn blob_or_null(&self, column: usize) -> Result<Option<Vec<u8>>, Fault> {
+                Ok(self.try_get(column)?)
+            }
+        }
+    };
+}
+cells!(sqlx::sqlite::SqliteRow);
+cells!(sqlx::postgres::PgRow);
+
+/// `session_state.sql`: session, then the state's columns.
+pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionState), Fault> {
+    let state = SessionState {
+        job: row.int(1)?,
+        durable_seq: row.word(2)?,
+        heard_ns: row.word(3)?,
+        end: row.blob_or_null(4)?.map(|bytes| wire_form::read_session_end(&bytes)).transpose().map_err(Fault::Damaged)?,
+        events: row.word(5)?,
+        stored_bytes: row.word(6)?,
+        dropped: Dropped { ring_full: row.word(7)?, spool_full: row.word(8)?, shutdown: row.word(9)? },
+        expired_events: row.word(10)?,
+        duplicates: row.word(11)?,
+        missing_items: row.word(12)?,
+    };
+    Ok((row.int(0)?, state))
+}
+
+/// `sessions.sql`: the state's columns, then the description.
+pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
+    let (key, state) = session_state(row)?;
+    let info = wire_form::read_session_info(&row.blob(13)?).map_err(Fault::Damaged)?;
+    Ok(state.into_row(key, info))
+}
+
+impl SessionState {
+    /// The row that callers see.
+    pub(super) fn into_row(self, key: SessionKey, info: memctl_model::SessionInfo) -> SessionRow {
+        let Self {
+            job,
+            durable_seq,
+            heard_ns,
+            end,
+            events,
+            stored_bytes,
+            dropped,
+            expired_events,
+            duplicates,
+            missing_items,
+        } = self;
+        SessionRow {
+            key,
+            job,
+            info,
+            durable_seq,
+            heard_ns,
+            end,
+            events,
+            stored_bytes,
+            dropped,
+            expired_events,
+            duplicates,
+            missing_items,
+        }
+    }
+}
+
+/// `jobs.sql`, `job_latest.sql`, `job_by_name.sql`.
+pub(super) fn job(row: &impl Cells) -> Result<JobRow, Fault> {
+    Ok(JobRow {
+        key: row.int(0)?,
+        name: row.text(1)?,
+        attempt: row.small(2)?,
+        started_ns: row.word(3)?,
+        world_size: row.small_or_null(4)?,
+        labels: wire_form::read_labels(&row.blob(5)?).map_err(Fault::Damaged)?,
+        attempts: row.small(6)?,
+    })
+}
+
+/// `devices.sql`.
+pub(super) fn device(row: &impl Cells) -> Result<DeviceRow, Fault> {
+    Ok(DeviceRow {
+        session: row.int(0)?,
+        info: wire_form::read_device_info(&row.blob(1)?).map_err(Fault::Damaged)?,
+        events: row.word(2)?,
+        ooms: row.word(3)?,
+        epochs: row.word(4)?,
+        steps: row.word(5)?,
+        latest: row.blob_or_null(6)?.map(|bytes| wire_form::read_latest(&bytes)).transpose().map_err(Fault::Damaged)?,
+        device_used_bytes: row.word_or_null(7)?,
+        alloc_retries: row.word_or_null(8)?,
+    })
+}
+
+/// `epoch_ends.sql`.
+pub(super) fn epoch_end(row: &impl Cells) -> Result<EpochEndRow, Fault> {
+    wire_form::read_epoch_end(row.int(0)?, row.word(1)?, &row.blob(2)?).map_err(Fault::Damaged)
+}
+
+/// The nine columns of an index, from `column` on.
+fn index(row: &impl Cells, column: usize) -> Result<ItemIndex, Fault> {
+    Ok(ItemIndex {
+        device: row.small_or_null(column)?,
+        first_ns: row.word(column + 1)?,
+        last_ns: row.word(column + 2)?,
+        first_event: row.word(column + 3)?,
+        count: row.word(column + 4)?,
+        first_epoch: row.small(column + 5)?,
+        last_epoch: row.small(column + 6)?,
+        first_step: row.word(column + 7)?,
+        last_step: row.word(column + 8)?,
+    })
+}
+
+/// `chunks.sql`.
+pub(super) fn chunk(row: &impl Cells) -> Result<ChunkRow, Fault> {
+    Ok(ChunkRow {
+        seq: row.word(0)?,
+        index: index(row, 1)?,
+        levels: ChunkLevels {
+            allocated_end: row.word(10)?,
+            reserved_end: row.word(11)?,
+            allocated_min: row.word(12)?,
+            allocated_max: row.word(13)?,
+            reserved_max: row.word(14)?,
+            ooms: row.word(15)?,
+            dropped_before: row.word(16)?,
+            exact: row.flag(17)?,
+        },
+        payload_bytes: row.word(18)?,
+    })
+}
+
+/// `items.sql`, `keyframe_before.sql`.
+pub(super) fn item(row: &impl Cells) -> Result<ItemRow, Fault> {
+    Ok(ItemRow {
+        seq: row.word(0)?,
+        index: index(row, 1)?,
+        kind: row.small(10)?,
+        unpacked_bytes: row.small(11)?,
+        payload: Bytes::from(row.blob(12)?),
+    })
+}
+
+/// `payload.sql`, `payloads.sql`.
+pub(super) fn payload(row: &impl Cells) -> Result<(u64, Bytes), Fault> {
+    Ok((row.word(0)?, Bytes::from(row.blob(1)?)))
+}
+
+/// `gaps.sql`.
+pub(super) fn gap(row: &impl Cells) -> Result<(SessionKey, Gap), Fault> {
+    Ok((row.int(0)?, Gap { first: row.word(1)?, last: row.word(2)? }))
+}
+
+/// `expiry_candidates.sql`.
+pub(super) fn candidate(row: &impl Cells) -> Result<Candidate, Fault> {
+    Ok(Candidate {
+        job: row.int(0)?,
+        session: row.int(1)?,
+        device: row.small(2)?,
+        seq: row.word(3)?,
+        events: row.word(4)?,
+        bytes: row.word(5)?,
+    })
+}
+
+/// A sum that came in two halves, because a sum of many may not fit 63 bits: of `x >> 32` and of `x & 0xffffffff`.
+fn halves(row: &impl Cells, column: usize) -> Result<u64, Fault> {
+    let (high, low) = (i128::from(row.int(column)?), i128::from(row.int(column + 1)?));
+    Ok(u64::try_from((high << 32) + low).unwrap_or(u64::MAX))
+}
+
+/// `totals.sql`.
+pub(super) fn totals(row: &impl Cells) -> Result<Totals, Fault> {
+    let expired_whole = row.word(12)?;
+    Ok(Totals {
+        jobs: row.word(0)?,
+        sessions: row.word(1)?,
+        events: halves(row, 2)?.saturating_add(expired_whole),
+        stored_bytes: halves(row, 4)?,
+        duplicates: halves(row, 6)?,
+        missing_items: halves(row, 8)?,
+        expired_events: halves(row, 10)?.saturating_add(expired_whole),
+    })
+}
+
+/// `job_sums.sql`: what a job holds, and the events of it that are to be remembered as expired if it goes by age or by hand.
+pub(super) fn job_sums(row: &impl Cells) -> Result<(Expired, ExpiredWhole), Fault> {
+    let (stored, expired) = (halves(row, 3)?, halves(row, 5)?);
+    let gone = Expired {
+        jobs: 1,
+        sessions: row.word(0)?,
+        chunks: row.word(7)?,
+        events: stored.saturating_sub(expired),
+        bytes: halves(row, 1)?,
+    };
+    Ok((gone, ExpiredWhole { stored_events: stored, expired_events: expired }))
+}
+
+/// The event counts of a job that goes whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpiredWhole {
+    stored_events: u64,
+    expired_events: u64,
+}
+
+impl ExpiredWhole {
+    /// By age: all its events have expired now.
+    pub(super) fn by_age(self) -> i64 {
+        i64::try_from(self.stored_events).unwrap_or(i64::MAX)
+    }
+
+    /// By hand: only those that had expired before.
+    pub(super) fn by_hand(self) -> i64 {
+        i64::try_from(self.expired_events).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,78 @@
+//! The migrations, embedded: numbered alike for both databases, never changed once released.
+//!
+//! Guarantees: the numbers of both lists are the same (a test compares the folders with the lists).
+//! Refuses: to go back; a database of a newer memctl is told from its number before anything is written.
+
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+
+use super::StoreError;
+use super::cells::Fault;
+
+/// Number, name, SQL.
+type Step = (i64, &'static str, &'static str);
+
+const SQLITE: &[Step] = &[(1, "init", include_str!("../../../migrations/sqlite/0001_init.sql"))];
+const POSTGRES: &[Step] = &[(1, "init", include_str!("../../../migrations/postgres/0001_init.sql"))];
+
+/// The newest schema this program knows, the same on both.
+pub(super) const NEWEST: i64 = SQLITE[SQLITE.len() - 1].0;
+
+/// SQLite's: the table of what was applied lies beside the others.
+pub(super) fn sqlite() -> Migrator {
+    migrator(SQLITE, "memctl_migration")
+}
+
+/// Postgres's: everything lies in a schema of its own, so that the database may be shared.
+pub(super) fn postgres() -> Migrator {
+    migrator(POSTGRES, "memctl.migration")
+}
+
+fn migrator(steps: &'static [Step], table: &'static str) -> Migrator {
+    let migration = |&(number, name, sql): &Step| {
+        Migration::new(number, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    let mut migrator = Migrator::with_migrations(steps.iter().map(migration).collect());
+    migrator.dangerous_set_table_name(table);
+    // SQLite's writer is alone; Postgres is guarded by a table lock, because advisory locks do not pass every proxy.
+    migrator.set_locking(false);
+    migrator
+}
+
+/// What a migration that did not go says of the database.
+pub(super) fn fault(place: &str, error: MigrateError) -> Fault {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
+        MigrateError::VersionMissing(found) => {
+            StoreError::Newer { place: place.into(), found, known: NEWEST }.into()
+        }
+        MigrateError::VersionMismatch(number) => {
+            Fault::Damaged(format!("migration {number} in a form that memctl never had"))
+        }
+        other => Fault::Damaged(format!("migrations that were not finished ({other})")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn names(folder: &str) -> Vec<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations").join(folder);
+        let mut names: Vec<String> =
+            folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn folders_and_lists_are_the_same() {
+        let listed = |steps: &[Step]| -> Vec<String> {
+            steps.iter().map(|(number, name, _)| format!("{number:04}_{name}.sql")).collect()
+        };
+        assert_eq!(names("sqlite"), listed(SQLITE));
+        assert_eq!(names("postgres"), listed(POSTGRES));
+        assert_eq!(listed(SQLITE), listed(POSTGRES));
+    }
+}

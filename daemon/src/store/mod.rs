@@ -1,0 +1,209 @@
+//! The store: a catalog of sessions and, per session, numbered items (chunks as blobs, everything else as packed messages).
+//!
+//! Guarantees, on every implementation (one conformance suite runs on all three):
+//! - [`Store::append`] is one transaction: after `Ok` everything in it survives a crash of process and
+//!   machine (memory excepted); after `Err` nothing of it is there.
+//! - `(session, seq)` is the key: an item that is there already is not stored twice.
+//! - All `u64` values survive, also those above `i64::MAX`.
+//!
+//! Refuses: to interpret payloads. What the store needs to know of an item travels beside it.
+//!
+//! - [`rows`]: what goes in and comes out; `plan`: what an append amounts to, decided once for all three.
+//! - [`address`]: where a store is, and [`open`]; [`memory`], [`sqlite`], [`postgres`]: the three.
+
+pub mod address;
+mod cells;
+mod expiry;
+pub mod memory;
+mod migrations;
+mod plan;
+pub mod postgres;
+pub mod rows;
+mod selection;
+pub mod sqlite;
+mod wire_form;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use memctl_model::SessionInfo;
+
+pub use address::{AddressError, StoreAddress, open};
+pub use memory::MemoryStore;
+pub use postgres::PostgresStore;
+pub use rows::{
+    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, Latest,
+    NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
+};
+pub use sqlite::SqliteStore;
+
+/// Why the store could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database was written by a newer memctl.
+    #[error("{place} has schema version {found}, this memctl knows up to {known}: use the newer memctl, or another data folder")]
+    Newer {
+        /// Which database.
+        place: String,
+        /// Its version.
+        found: i64,
+        /// The newest this program knows.
+        known: i64,
+    },
+    /// Somebody else has it open.
+    #[error("{place} is in use by {holder}: talk to that daemon (--daemon URL), stop it, or use another data folder")]
+    InUse {
+        /// Which database.
+        place: String,
+        /// Who holds it, as far as the lock file says.
+        holder: String,
+    },
+    /// It cannot be written to.
+    #[error("{place} cannot be written: {reason}; make it writable or use another data folder")]
+    ReadOnly {
+        /// Which database.
+        place: String,
+        /// The system's words.
+        reason: String,
+    },
+    /// No room left. Nothing of the transaction was stored.
+    #[error("{place} is full: {reason}; free space, or lower the retention (--retain-bytes)")]
+    Full {
+        /// Which database.
+        place: String,
+        /// The system's words.
+        reason: String,
+    },
+    /// It cannot be opened or reached.
+    #[error("{place} cannot be opened: {reason}")]
+    Unreachable {
+        /// Which database.
+        place: String,
+        /// The database's words.
+        reason: String,
+    },
+    /// The database refused or failed.
+    #[error("{place}: {operation} failed: {reason}")]
+    Failed {
+        /// Which database.
+        place: String,
+        /// What was tried.
+        operation: &'static str,
+        /// The database's words.
+        reason: String,
+    },
+    /// The session is not there (any more): its job was deleted or expired. Nothing of the transaction was stored.
+    #[error("{place} has no session {session}: its job was deleted")]
+    NoSession {
+        /// Which database.
+        place: String,
+        /// The session that was named.
+        session: SessionKey,
+    },
+    /// What was given cannot be stored; [`Append::check`] tells beforehand. Nothing of the transaction was stored.
+    #[error("session {session} cannot be stored as sent: {what}")]
+    Refused {
+        /// The session it concerns; 0 for one that was about to be opened.
+        session: SessionKey,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store was closed.
+    #[error("{place} was closed: nothing is read or written any more")]
+    Closed {
+        /// Which database.
+        place: String,
+    },
+    /// The database holds something it cannot hold.
+    #[error("{place} holds {what}, which cannot be: the database is damaged")]
+    Damaged {
+        /// Which database.
+        place: String,
+        /// What was found.
+        what: String,
+    },
+}
+
+impl StoreError {
+    /// The one session whose part of an append is to blame, if it is a single one's: without it the rest can be tried again.
+    #[must_use]
+    pub fn session(&self) -> Option<SessionKey> {
+        match self {
+            Self::NoSession { session, .. } | Self::Refused { session, .. } => Some(*session),
+            _ => None,
+        }
+    }
+}
+
+/// Where everything lies. Batch-first and narrow: what can be computed from rows is computed outside.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What this store is.
+    async fn info(&self) -> Result<StoreInfo, StoreError>;
+
+    /// Finds or makes the job `(name, attempt)` and the session. An existing session keeps what it has; its `durable_seq` tells where to go on.
+    async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError>;
+
+    /// Stores items of any number of sessions in one transaction.
+    ///
+    /// What is at or below a session's durable seq, or there already, is left out and counted nowhere, so that an
+    /// append whose outcome was not learned may simply be sent again. When all items of an [`Append`] are left out,
+    /// its figures (devices, epoch ends, duplicates) are, too; when some are, `events` and `ooms` of its devices
+    /// are taken from the chunks that were new.
+    ///
+    /// A caller that drops the future does not know the outcome: all of it was stored or nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] and [`StoreError::NoSession`] name the one session that is to blame ([`StoreError::session`]).
+    async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError>;
+
+    /// Jobs, the most recently started first; attempts of one job are rows of their own.
+    async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError>;
+
+    /// One job: by name, or of the name of the most recently started when `None`; the given attempt, or the highest.
+    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError>;
+
+    /// The sessions of a job, by rank, then by start.
+    async fn sessions(&self, job: i64) -> Result<Vec<SessionRow>, StoreError>;
+
+    /// The devices of a job's sessions with their latest figures, by session and device.
+    async fn devices(&self, job: i64) -> Result<Vec<DeviceRow>, StoreError>;
+
+    /// Epoch ends of a job, by session, device and time.
+    async fn epoch_ends(&self, job: i64) -> Result<Vec<EpochEndRow>, StoreError>;
+
+    /// Chunks of one device of a session without their payloads, in order, as far as they overlap the selection.
+    async fn chunks(&self, session: SessionKey, device: u8, selection: Selection) -> Result<Vec<ChunkRow>, StoreError>;
+
+    /// The payloads of items of one session (chunks or others), in the order of `seqs`; what is not there (any more) is left out.
+    async fn payloads(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, StoreError>;
+
+    /// Items of one kind (never chunks) of a session with payloads, in order, as far as they overlap the selection; `device` narrows to items of one device.
+    async fn items(
+        &self,
+        session: SessionKey,
+        kind: i32,
+        device: Option<u8>,
+        selection: Selection,
+    ) -> Result<Vec<ItemRow>, StoreError>;
+
+    /// The last keyframe of a device at or before an event.
+    async fn keyframe_before(&self, session: SessionKey, device: u8, event: u64) -> Result<Option<ItemRow>, StoreError>;
+
+    /// Holes in the sequences of a job's sessions.
+    async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError>;
+
+    /// Removes what the policy no longer keeps: oldest first, whole jobs by age, chunks by bytes; what goes is counted in the sessions' rows.
+    ///
+    /// With the chunks go the keyframes that no remaining chunk needs. Chunks go in several transactions, so that
+    /// appends get their turn in between; the sums are right after each of them.
+    async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError>;
+
+    /// Removes a job and everything stored for it; the freed payload bytes.
+    async fn delete_job(&self, job: i64) -> Result<Expired, StoreError>;
+
+    /// Sums over everything. Events of jobs that expired whole stay in `events` and `expired_events`; a deleted job's are gone.
+    async fn totals(&self) -> Result<Totals, StoreError>;
+
+    /// Finishes what is under way and closes; afterwards everything answers [`StoreError::Closed`]. Closing twice is fine.
+    async fn close(&self) -> Result<(), StoreError>;
+}

@@ -1,0 +1,185 @@
+//! What an append amounts to, decided once for all three stores: which items are new, and the sums afterwards.
+//!
+//! Guarantees: pure; the same appends on the same state give the same plan, so the stores cannot differ in what
+//! they count. A plan of an append that is stored already is empty.
+//! Refuses: whatever [`Append::check`] refuses, sessions that are not there, and items after a session's end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memctl_model::{Dropped, SessionEnd, SessionInfo};
+
+use super::{StoreError, wire_form};
+use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey};
+
+/// Sums stop here instead of overflowing: databases count in signed 64 bits.
+pub(super) const SUM_MAX: u64 = i64::MAX as u64;
+
+/// Adds counts, stopping at [`SUM_MAX`].
+pub(super) fn add(sum: u64, more: u64) -> u64 {
+    sum.saturating_add(more).min(SUM_MAX)
+}
+
+/// The changing part of a session's row.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(super) struct SessionState {
+    pub job: i64,
+    pub durable_seq: u64,
+    pub heard_ns: u64,
+    pub end: Option<SessionEnd>,
+    pub events: u64,
+    pub stored_bytes: u64,
+    pub dropped: Dropped,
+    pub expired_events: u64,
+    pub duplicates: u64,
+    pub missing_items: u64,
+}
+
+/// An item that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedItem<'a> {
+    pub job: i64,
+    pub session: SessionKey,
+    pub item: &'a NewItem,
+}
+
+/// Everything one transaction writes.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    pub items: Vec<PlannedItem<'a>>,
+    pub gaps: Vec<(SessionKey, Gap)>,
+    /// One update a device, however many appends named it.
+    pub devices: BTreeMap<(SessionKey, u8), DeviceUpdate>,
+    /// By session, device and epoch; the last one counts.
+    pub epoch_ends: BTreeMap<(SessionKey, u8, u32), &'a EpochEndRow>,
+    /// The sessions as they are afterwards.
+    pub sessions: BTreeMap<SessionKey, SessionState>,
+}
+
+/// The sessions that appends name, ascending: the order in which they are locked.
+pub(super) fn sessions_of(appends: &[Append]) -> BTreeSet<SessionKey> {
+    appends.iter().map(|append| append.session).collect()
+}
+
+/// Plans appends, given the sessions as they are and the items that are there above their durable seq.
+pub(super) fn plan<'a>(
+    place: &str,
+    appends: &'a [Append],
+    sessions: BTreeMap<SessionKey, SessionState>,
+    mut present: BTreeSet<(SessionKey, u64)>,
+) -> Result<Plan<'a>, StoreError> {
+    let mut plan =
+        Plan { items: Vec::new(), gaps: Vec::new(), devices: BTreeMap::new(), epoch_ends: BTreeMap::new(), sessions };
+    for append in appends {
+        let session = append.session;
+        append.check().map_err(|what| StoreError::Refused { session, what })?;
+        let Some(state) = plan.sessions.get(&session) else {
+            return Err(StoreError::NoSession { place: place.into(), session });
+        };
+        let mut state = state.clone();
+        let new: Vec<&NewItem> = append
+            .items
+            .iter()
+            .filter(|item| item.seq > state.durable_seq && present.insert((session, item.seq)))
+            .collect();
+        if let (Some(first), true) = (new.first(), state.end.is_some()) {
+            let what = format!("item {} comes after the session's end", first.seq);
+            return Err(StoreError::Refused { session, what });
+        }
+        if !new.is_empty() || append.items.is_empty() {
+            plan.figures(append, &new);
+            plan.gaps(append, &mut state);
+            state.take(append, &new);
+        }
+        state.heard_ns = state.heard_ns.max(append.heard_ns.min(SUM_MAX));
+        plan.items.extend(new.into_iter().map(|item| PlannedItem { job: state.job, session, item }));
+        plan.sessions.insert(session, state);
+    }
+    Ok(plan)
+}
+
+impl<'a> Plan<'a> {
+    /// Devices and epoch ends.
+    fn figures(&mut self, append: &'a Append, new: &[&NewItem]) {
+        let partly = new.len() < append.items.len();
+        for update in &append.devices {
+            let mut update = update.clone();
+            if partly {
+                (update.events, update.ooms) = chunk_sums(new, update.device);
+            }
+            match self.devices.entry((append.session, update.device)) {
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(DeviceUpdate {
+                        events: add(0, update.events),
+                        ooms: add(0, update.ooms),
+                        epochs: add(0, update.epochs),
+                        steps: add(0, update.steps),
+                        ..update
+                    });
+                }
+                std::collections::btree_map::Entry::Occupied(mut entry) => merge(entry.get_mut(), &update),
+            }
+        }
+        for end in &append.epoch_ends {
+            self.epoch_ends.insert((append.session, end.device, end.epoch), end);
+        }
+    }
+
+    /// Gaps above what is durable; one that begins below begins above it.
+    fn gaps(&mut self, append: &Append, state: &mut SessionState) {
+        for gap in &append.gaps {
+            let first = gap.first.max(state.durable_seq + 1);
+            if first <= gap.last {
+                self.gaps.push((append.session, Gap { first, last: gap.last }));
+                state.missing_items = add(state.missing_items, gap.last - first + 1);
+            }
+        }
+    }
+}
+
+impl SessionState {
+    fn take(&mut self, append: &Append, new: &[&NewItem]) {
+        for item in new {
+            self.stored_bytes = add(self.stored_bytes, item.payload.len() as u64);
+            if item.is_chunk() {
+                self.events = add(self.events, item.index.count);
+            }
+        }
+        self.durable_seq = self.durable_seq.max(append.durable_seq);
+        self.duplicates = add(self.duplicates, append.duplicates);
+        self.dropped = Dropped {
+            ring_full: self.dropped.ring_full.max(append.dropped.ring_full),
+            spool_full: self.dropped.spool_full.max(append.dropped.spool_full),
+            shutdown: self.dropped.shutdown.max(append.dropped.shutdown),
+        };
+        if self.end.is_none() {
+            self.end.clone_from(&append.end);
+        }
+    }
+}
+
+/// Events and failed requests in the chunks of one device.
+fn chunk_sums(items: &[&NewItem], device: u8) -> (u64, u64) {
+    items.iter().filter(|item| item.is_chunk() && item.index.device == Some(device)).fold((0, 0), |(events, ooms), item| {
+        (add(events, item.index.count), add(ooms, item.levels.map_or(0, |levels| levels.ooms)))
+    })
+}
+
+/// Adds what is added and replaces what is replaced.
+fn merge(into: &mut DeviceUpdate, next: &DeviceUpdate) {
+    into.events = add(into.events, next.events);
+    into.ooms = add(into.ooms, next.ooms);
+    into.epochs = add(into.epochs, next.epochs);
+    into.steps = add(into.steps, next.steps);
+    into.latest = next.latest.or(into.latest);
+    into.device_used_bytes = next.device_used_bytes.or(into.device_used_bytes);
+    into.alloc_retries = next.alloc_retries.or(into.alloc_retries);
+}
+
+/// A session's description as it is stored, if it can be.
+pub(super) fn check_session(info: &SessionInfo) -> Result<Vec<u8>, StoreError> {
+    let refused = |what: String| StoreError::Refused { session: 0, what };
+    if info.started_ns > SUM_MAX {
+        return Err(refused(format!("its start {} ns is beyond the year 2262", info.started_ns)));
+    }
+    wire_form::session_info(info).map_err(refused)
+}

@@ -1,0 +1,151 @@
+//! Connecting, the schema, and trying again.
+//!
+//! Guarantees: every wait has an end (connecting, waiting for a connection, a statement, a lock); two daemons that
+//! start at once on an empty database do not trip over each other.
+//! Refuses: to connect to servers that lack what the statements use.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, Executor};
+
+use super::fault::{is_passing, is_race, told, told_at_open};
+use super::{PostgresStore, StoreError};
+use crate::store::cells::Fault;
+use crate::store::migrations;
+
+/// Version 13, as `server_version_num` has it: older ones are out of support.
+const SERVER_MIN: i32 = 130_000;
+/// Appends and queries at the same time; servers allow 100 by default, for everybody together.
+const CONNECTIONS_MAX: u32 = 8;
+/// To get a connection, new or free.
+const ACQUIRE_WAIT: Duration = Duration::from_secs(15);
+/// For one statement. Deleting a large job takes longest, and has its own.
+const STATEMENT_MS: &str = "60000";
+/// For a lock that another daemon holds.
+const LOCK_MS: &str = "20000";
+/// A transaction that a lost daemon left open goes after this.
+const IDLE_IN_TRANSACTION_MS: &str = "60000";
+/// Tries of one transaction; a serialization failure is rare, ten in a row are a fault.
+const TRIES_MAX: u32 = 10;
+/// Before the second try; doubles each time, up to 64 times as much.
+const BACKOFF: Duration = Duration::from_millis(5);
+
+/// Connects, checks the server and brings the schema up to date; the pool and the server's version.
+pub(super) async fn open(url: &str, place: &str) -> Result<(PgPool, String), StoreError> {
+    let options = PgConnectOptions::from_str(url).map_err(|_| StoreError::Unreachable {
+        place: place.into(),
+        // The parser's own words may quote a piece of the password.
+        reason: "the URL cannot be read; its form is postgres://USER:PASSWORD@HOST:PORT/DATABASE, with special characters percent-encoded".into(),
+    })?;
+    let options = options
+        .application_name("memctl")
+        .options([
+            ("statement_timeout", STATEMENT_MS),
+            ("lock_timeout", LOCK_MS),
+            ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS),
+        ])
+        .disable_statement_logging();
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS_MAX)
+        .acquire_timeout(ACQUIRE_WAIT)
+        .after_connect(|connection, _| Box::pin(commit_to_disk(connection)))
+        .connect_with(options)
+        .await
+        .map_err(|error| told_at_open(place, error.into()))?;
+    let prepared = prepare(&pool, place).await;
+    match prepared {
+        Ok(version) => Ok((pool, version)),
+        Err(fault) => {
+            pool.close().await;
+            Err(told_at_open(place, fault))
+        }
+    }
+}
+
+/// An acknowledgement means durable, whatever the server's or the role's default is.
+async fn commit_to_disk(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let on = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+    connection.execute(on).await.map(|_| ())
+}
+
+async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
+    let mut connection = pool.acquire().await?;
+    let number = "SELECT current_setting('server_version_num')::int";
+    let number: i32 = sqlx::query_scalar(number).fetch_one(&mut *connection).await?;
+    let version: String =
+        sqlx::query_scalar("SELECT current_setting('server_version')").fetch_one(&mut *connection).await?;
+    if number < SERVER_MIN {
+        let reason = format!("the server is Postgres {version}; memctl needs 13 or newer");
+        return Err(StoreError::Unreachable { place: place.into(), reason }.into());
+    }
+    let ready = "SELECT to_regclass('memctl.migrating') IS NOT NULL";
+    for statement in [
+        "CREATE SCHEMA IF NOT EXISTS memctl",
+        // Empty; whoever migrates holds its lock.
+        "CREATE TABLE IF NOT EXISTS memctl.migrating ()",
+    ] {
+        // Asked first, because the right to create is not needed when everything is there.
+        if sqlx::query_scalar::<_, bool>(ready).fetch_one(&mut *connection).await? {
+            break;
+        }
+        match connection.execute(statement).await {
+            Ok(_) => {}
+            // IF NOT EXISTS does not keep two that create at the same moment apart: one of them is told this.
+            Err(error) if is_race(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut tx = connection.begin().await?;
+    tx.execute("LOCK TABLE memctl.migrating IN ACCESS EXCLUSIVE MODE").await?;
+    if sqlx::query_scalar::<_, bool>("SELECT to_regclass('memctl.migration') IS NOT NULL").fetch_one(&mut *tx).await? {
+        let found = "SELECT coalesce(max(version), 0) FROM memctl.migration";
+        let found: i64 = sqlx::query_scalar(found).fetch_one(&mut *tx).await?;
+        if found > migrations::NEWEST {
+            return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
+        }
+    }
+    migrations::postgres().run(&mut *tx).await.map_err(|error| migrations::fault(place, error))?;
+    tx.commit().await?;
+    Ok(version)
+}
+
+/// Counts the tries of one transaction.
+pub(super) struct Retries<'s> {
+    store: &'s PostgresStore,
+    operation: &'static str,
+    tries: u32,
+}
+
+impl<'s> Retries<'s> {
+    pub(super) fn new(store: &'s PostgresStore, operation: &'static str) -> Self {
+        Self { store, operation, tries: 0 }
+    }
+
+    /// What came of a try; `None` when it is to be tried again, after a pause.
+    pub(super) async fn done<T>(&mut self, outcome: Result<T, Fault>) -> Result<Option<T>, StoreError> {
+        let error = match outcome {
+            Ok(done) => {
+                self.tries = 0;
+                return Ok(Some(done));
+            }
+            Err(Fault::Sql(error)) if is_passing(&error) && self.tries + 1 < TRIES_MAX => error,
+            Err(fault) => return Err(told(&self.store.place, self.operation, fault)),
+        };
+        self.tries += 1;
+        tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries, %error, "trying again");
+        let wait = BACKOFF * (1 << self.tries.min(6));
+        // Half of it at random, so that two that collided do not collide again.
+        let share = getrandom::u32().unwrap_or(0);
+        tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
+        Ok(None)
+    }
+}
+
+impl PostgresStore {
+    /// What came of reading.
+    pub(super) fn told<T>(&self, operation: &'static str, outcome: Result<T, Fault>) -> Result<T, StoreError> {
+        outcome.map_err(|fault| told(&self.place, operation, fault))
+    }
+}

@@ -1,0 +1,68 @@
+//! Postgres's SQLSTATE codes, told in the store's words.
+//!
+//! Guarantees: what happened is told by code, never by the text of a message (it may be in any language). No text of
+//! the driver is shown that could hold the URL.
+
+use sqlx::Error;
+
+use super::StoreError;
+use crate::store::cells::Fault;
+
+/// A fault while the database is read or written.
+pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+    let place = place.to_owned();
+    match fault {
+        Fault::Told(error) => error,
+        Fault::Damaged(what) => StoreError::Damaged { place, what },
+        Fault::Sql(Error::PoolClosed) => StoreError::Closed { place },
+        Fault::Sql(error) => {
+            let reason = reason(&error);
+            match code(&error).as_deref() {
+                Some("53100") => StoreError::Full { place, reason },
+                // Read-only transaction: a standby, or a server that was set so.
+                Some("25006") => StoreError::ReadOnly { place, reason },
+                // Data or index corrupted.
+                Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("damaged pages ({reason})") },
+                Some(code) if code.starts_with("08") || code.starts_with("57P") => StoreError::Unreachable { place, reason },
+                Some(_) => StoreError::Failed { place, operation, reason },
+                None => match error {
+                    Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut => StoreError::Unreachable { place, reason },
+                    _ => StoreError::Failed { place, operation, reason },
+                },
+            }
+        }
+    }
+}
+
+/// A fault while connecting or migrating: whatever is not told apart is a database that cannot be used.
+pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
+    match told(place, "opening", fault) {
+        StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
+        error => error,
+    }
+}
+
+/// Serialization failure and deadlock: nothing was done, and the same may succeed the next time.
+pub(super) fn is_passing(error: &Error) -> bool {
+    matches!(code(error).as_deref(), Some("40001" | "40P01"))
+}
+
+/// What the slower one of two is told that create the same thing at the same moment.
+pub(super) fn is_race(error: &Error) -> bool {
+    matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07"))
+}
+
+fn code(error: &Error) -> Option<String> {
+    error.as_database_error()?.code().map(Into::into)
+}
+
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Database(error) => format!("{} ({})", error.message(), error.code().unwrap_or_default()),
+        Error::Io(error) => error.to_string(),
+        Error::PoolTimedOut => "no connection within 15 seconds".into(),
+        Error::Tls(error) => format!("TLS: {error}"),
+        Error::Configuration(_) => "the URL's parameters cannot be used".into(),
+        error => error.to_string(),
+    }
+}

@@ -1,0 +1,8 @@
+INSERT INTO memctl.item (
+    job_id, session_id, kind, seq, device, first_ns, last_ns, first_event, entries,
+    first_epoch, last_epoch, first_step, last_step, unpacked_bytes, payload_bytes
+)
+SELECT * FROM unnest(
+    $1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[]
+)

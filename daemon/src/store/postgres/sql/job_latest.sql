@@ -1,0 +1,1 @@
+SELECT name FROM memctl.job ORDER BY started_ns DESC, job_id DESC LIMIT 1

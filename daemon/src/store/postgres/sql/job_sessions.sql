@@ -1,0 +1,1 @@
+SELECT session_id FROM memctl.session WHERE job_id = $1

@@ -1,0 +1,6 @@
+INSERT INTO memctl.job AS j (name, attempt, started_ns, world_size, labels) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name, attempt) DO UPDATE SET
+    started_ns = least(j.started_ns, excluded.started_ns),
+    world_size = coalesce(j.world_size, excluded.world_size),
+    labels = CASE WHEN length(j.labels) = 0 THEN excluded.labels ELSE j.labels END
+RETURNING job_id

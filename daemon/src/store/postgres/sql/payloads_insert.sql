@@ -1,0 +1,2 @@
+INSERT INTO memctl.payload (job_id, session_id, seq, bytes)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])

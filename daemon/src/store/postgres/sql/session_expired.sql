@@ -1,0 +1,4 @@
+UPDATE memctl.session SET
+    stored_bytes = greatest(stored_bytes - $2, 0),
+    expired_events = expired_events + least($3, 9223372036854775807 - expired_events)
+WHERE session_id = $1

@@ -1,0 +1,437 @@
+//! What goes into the store and what comes out, free of any database: a list of records, which makes the file long.
+//!
+//! Guarantees: [`Append::check`] and [`Selection::overlaps`] say in Rust what every database holds to.
+//! Refuses: to derive anything of a database or of the wire; backends own their rows.
+
+use bytes::Bytes;
+use memctl_model::limits::{DEVICES_MAX, ITEM_BYTES_MAX};
+use memctl_model::{Counters, DeviceInfo, Dropped, Peaks, SessionEnd, SessionInfo};
+use memctl_proto::v1::ItemKind;
+
+/// A session within its store.
+pub type SessionKey = i64;
+
+/// Name and version of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreInfo {
+    /// `memory`, `sqlite` or `postgres`.
+    pub kind: &'static str,
+    /// The library's or server's version.
+    pub version: String,
+    /// Where it is, without secrets.
+    pub place: String,
+    /// Number of the newest migration.
+    pub schema_version: i64,
+}
+
+/// A session that was found or made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedSession {
+    /// Its key.
+    pub key: SessionKey,
+    /// Its job's key.
+    pub job: i64,
+    /// All items up to this one are stored (or known to be missing); 0 when new.
+    pub durable_seq: u64,
+    /// Whether its end is stored: it takes nothing more.
+    pub ended: bool,
+}
+
+/// A hole in a session's sequence: these items never came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// First missing seq.
+    pub first: u64,
+    /// Last missing seq.
+    pub last: u64,
+}
+
+/// What one transaction adds to one session.
+#[derive(Clone, Debug)]
+pub struct Append {
+    /// The session.
+    pub session: SessionKey,
+    /// The items, ascending by seq, all above the session's durable seq.
+    pub items: Vec<NewItem>,
+    /// Holes found before or between these items.
+    pub gaps: Vec<Gap>,
+    /// The session's durable seq once this is stored.
+    pub durable_seq: u64,
+    /// Items that came again and were left out.
+    pub duplicates: u64,
+    /// When the session was heard last, ns since the Unix epoch.
+    pub heard_ns: u64,
+    /// New figures of devices.
+    pub devices: Vec<DeviceUpdate>,
+    /// Epoch ends found in these items; one that is there already (same device and epoch) is replaced.
+    pub epoch_ends: Vec<EpochEndRow>,
+    /// The session's last word, when it is among these items.
+    pub end: Option<SessionEnd>,
+    /// Events dropped so far, as the items told; the session keeps the higher figure.
+    pub dropped: Dropped,
+}
+
+/// One item to store.
+#[derive(Clone, Debug)]
+pub struct NewItem {
+    /// Its number within the session.
+    pub seq: u64,
+    /// `memctl.v1.ItemKind` as a number.
+    pub kind: i32,
+    /// Its bytes as they came.
+    pub payload: Bytes,
+    /// Size before compression; 0 = not compressed.
+    pub unpacked_bytes: u32,
+    /// What it covers.
+    pub index: ItemIndex,
+    /// Levels, for chunks.
+    pub levels: Option<ChunkLevels>,
+}
+
+/// What an item covers, so that it is found without opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ItemIndex {
+    /// Device, for chunks, keyframes; `None` for what concerns the session.
+    pub device: Option<u8>,
+    /// Time of its first entry, ns since the Unix epoch.
+    pub first_ns: u64,
+    /// Time of its last entry.
+    pub last_ns: u64,
+    /// Index of its first event within the device's stream; for keyframes the event it stands before.
+    pub first_event: u64,
+    /// Events (chunks) or entries (others).
+    pub count: u64,
+    /// First epoch it touches.
+    pub first_epoch: u32,
+    /// Last epoch it touches.
+    pub last_epoch: u32,
+    /// First step it touches.
+    pub first_step: u64,
+    /// Last step it touches.
+    pub last_step: u64,
+}
+
+/// The part of a chunk's rollup that timelines are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ChunkLevels {
+    /// Allocated bytes after its last event.
+    pub allocated_end: u64,
+    /// Reserved bytes after its last event.
+    pub reserved_end: u64,
+    /// Lowest allocated bytes.
+    pub allocated_min: u64,
+    /// Highest allocated bytes.
+    pub allocated_max: u64,
+    /// Highest reserved bytes.
+    pub reserved_max: u64,
+    /// Failed requests.
+    pub ooms: u64,
+    /// Events dropped before it since the chunk before.
+    pub dropped_before: u64,
+    /// Whether the levels are exact.
+    pub exact: bool,
+}
+
+/// New figures of one device of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeviceUpdate {
+    /// Device index.
+    pub device: u8,
+    /// Events to add.
+    pub events: u64,
+    /// Failed requests to add.
+    pub ooms: u64,
+    /// Epochs that have ended, to add.
+    pub epochs: u64,
+    /// Steps that have ended, to add.
+    pub steps: u64,
+    /// The latest boundary's figures, if any came.
+    pub latest: Option<Latest>,
+    /// Latest measured bytes in use on the device, if any came.
+    pub device_used_bytes: Option<u64>,
+    /// Latest measured allocator retries, if any came.
+    pub alloc_retries: Option<u64>,
+}
+
+/// Figures of a device at its latest boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Latest {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Epoch.
+    pub epoch: u32,
+    /// Step.
+    pub step: u64,
+    /// Counters.
+    pub counters: Counters,
+    /// Peaks since the session began.
+    pub peaks: Peaks,
+    /// Whether they are exact.
+    pub exact: bool,
+}
+
+/// A job's attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRow {
+    /// Its key.
+    pub key: i64,
+    /// Its name.
+    pub name: String,
+    /// Restart count.
+    pub attempt: u32,
+    /// Earliest start of its sessions, ns since the Unix epoch.
+    pub started_ns: u64,
+    /// Ranks in the job, if any session said so.
+    pub world_size: Option<u32>,
+    /// Labels of the first session that had any.
+    pub labels: Vec<(String, String)>,
+    /// How many attempts of this name there are.
+    pub attempts: u32,
+}
+
+/// A session with what is stored of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Its key.
+    pub key: SessionKey,
+    /// Its job's key.
+    pub job: i64,
+    /// What it said of itself.
+    pub info: SessionInfo,
+    /// All items up to this one are stored or known to be missing.
+    pub durable_seq: u64,
+    /// When it was heard last, ns since the Unix epoch (the daemon's clock).
+    pub heard_ns: u64,
+    /// Its last word.
+    pub end: Option<SessionEnd>,
+    /// Events stored (those that expired included).
+    pub events: u64,
+    /// Payload bytes stored now.
+    pub stored_bytes: u64,
+    /// Events dropped, as far as the items told.
+    pub dropped: Dropped,
+    /// Events removed by retention.
+    pub expired_events: u64,
+    /// Items that came twice.
+    pub duplicates: u64,
+    /// Items that never came.
+    pub missing_items: u64,
+}
+
+/// A device of a session with its latest figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRow {
+    /// The session.
+    pub session: SessionKey,
+    /// Who it is.
+    pub info: DeviceInfo,
+    /// Events stored.
+    pub events: u64,
+    /// Failed requests.
+    pub ooms: u64,
+    /// Epochs that have ended.
+    pub epochs: u64,
+    /// Steps that have ended.
+    pub steps: u64,
+    /// The latest boundary's figures.
+    pub latest: Option<Latest>,
+    /// Latest measured bytes in use on the device.
+    pub device_used_bytes: Option<u64>,
+    /// Latest measured allocator retries.
+    pub alloc_retries: Option<u64>,
+}
+
+/// An epoch's end on one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochEndRow {
+    /// The session.
+    pub session: SessionKey,
+    /// Device index.
+    pub device: u8,
+    /// Epoch that ended.
+    pub epoch: u32,
+    /// Its last step.
+    pub step: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Events of the device before it.
+    pub at_event: u64,
+    /// Whether the figures are exact.
+    pub exact: bool,
+    /// Counters.
+    pub counters: Counters,
+    /// Peaks since the session began.
+    pub peaks: Peaks,
+    /// Peaks within the epoch.
+    pub peaks_within: Peaks,
+    /// The item that holds its site table.
+    pub table_seq: u64,
+}
+
+/// A chunk without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkRow {
+    /// Its number within the session.
+    pub seq: u64,
+    /// What it covers.
+    pub index: ItemIndex,
+    /// Its levels.
+    pub levels: ChunkLevels,
+    /// Bytes of its payload.
+    pub payload_bytes: u64,
+}
+
+/// An item with its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemRow {
+    /// Its number within the session.
+    pub seq: u64,
+    /// `memctl.v1.ItemKind` as a number.
+    pub kind: i32,
+    /// Its bytes.
+    pub payload: Bytes,
+    /// Size before compression; 0 = not compressed.
+    pub unpacked_bytes: u32,
+    /// What it covers.
+    pub index: ItemIndex,
+}
+
+/// Which items: those that overlap all of the given ranges (bounds included).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Times, ns since the Unix epoch.
+    pub times_ns: Option<(u64, u64)>,
+    /// Epochs.
+    pub epochs: Option<(u32, u32)>,
+    /// Events of the device's stream: from the first, up to and including the last.
+    pub events: Option<(u64, u64)>,
+}
+
+impl Selection {
+    /// Whether an item is selected. Its events are those of its device: a chunk covers `count` of them (an empty one
+    /// the place where it stands), another item one; an item of the whole session is not narrowed by events.
+    ///
+    /// The SQL of the databases says the same; the conformance suite compares them.
+    #[must_use]
+    pub fn overlaps(&self, index: &ItemIndex, is_chunk: bool) -> bool {
+        let times = self.times_ns.is_none_or(|(from, to)| index.first_ns <= to && index.last_ns >= from);
+        let epochs = self.epochs.is_none_or(|(from, to)| index.first_epoch <= to && index.last_epoch >= from);
+        let events = self.events.is_none_or(|(from, to)| {
+            let last = index.first_event.saturating_add(if is_chunk { index.count.saturating_sub(1) } else { 0 });
+            index.device.is_none() || (index.first_event <= to && last >= from)
+        });
+        times && epochs && events
+    }
+}
+
+impl Append {
+    /// Whether this can be stored: everything a database orders or adds fits in 63 bits, items ascend, chunks have
+    /// a device and levels, gaps lie in order and below the new durable seq.
+    ///
+    /// # Errors
+    /// A sentence about the first thing that is wrong. A store refuses the same.
+    pub fn check(&self) -> Result<(), String> {
+        const MAX: u64 = i64::MAX as u64;
+        let fits = |what: &str, value: u64| if value <= MAX { Ok(()) } else { Err(format!("{what} {value} is beyond 2^63")) };
+        fits("durable seq", self.durable_seq)?;
+        let mut before = 0;
+        for item in &self.items {
+            fits("item", item.seq)?;
+            if item.seq <= before {
+                return Err(format!("item {} comes after item {before}", item.seq));
+            }
+            before = item.seq;
+            item.check().map_err(|what| format!("item {}: {what}", item.seq))?;
+        }
+        let mut before = 0;
+        for gap in &self.gaps {
+            if gap.first <= before || gap.last < gap.first || gap.last > self.durable_seq {
+                return Err(format!("gap {}..={} is out of order or above {}", gap.first, gap.last, self.durable_seq));
+            }
+            before = gap.last;
+        }
+        for device in &self.devices {
+            check_device(device.device)?;
+        }
+        for end in &self.epoch_ends {
+            check_device(end.device)?;
+            fits("time of an epoch's end", end.time_ns)?;
+        }
+        Ok(())
+    }
+}
+
+impl NewItem {
+    /// Whether it is a chunk of events.
+    #[must_use]
+    pub fn is_chunk(&self) -> bool {
+        self.kind == ItemKind::Chunk as i32
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ItemIndex { device, first_ns, last_ns, first_event, count, .. } = self.index;
+        if self.is_chunk() != self.levels.is_some() || (self.is_chunk() && device.is_none()) {
+            return Err("a chunk has a device and levels, nothing else has levels".into());
+        }
+        if self.payload.len() > ITEM_BYTES_MAX {
+            return Err(format!("{} bytes, at most {ITEM_BYTES_MAX} are taken", self.payload.len()));
+        }
+        device.map_or(Ok(()), check_device)?;
+        for (what, value) in [("first time", first_ns), ("last time", last_ns)] {
+            if i64::try_from(value).is_err() {
+                return Err(format!("{what} {value} ns is beyond the year 2262"));
+            }
+        }
+        match first_event.checked_add(count) {
+            Some(end) if i64::try_from(end).is_ok() => Ok(()),
+            _ => Err(format!("{count} events from event {first_event} on reach beyond 2^63")),
+        }
+    }
+}
+
+fn check_device(device: u8) -> Result<(), String> {
+    if usize::from(device) < DEVICES_MAX { Ok(()) } else { Err(format!("device {device}, there are at most {DEVICES_MAX}")) }
+}
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// Jobs that have not been heard of for longer go whole.
+    pub age_ns: Option<u64>,
+    /// Payload bytes kept at most: the oldest chunks go first, ended sessions' before others'; site tables, marks and epoch ends stay.
+    pub bytes: Option<u64>,
+}
+
+/// What went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Expired {
+    /// Jobs removed whole.
+    pub jobs: u64,
+    /// Sessions removed whole.
+    pub sessions: u64,
+    /// Chunks removed.
+    pub chunks: u64,
+    /// Events in them.
+    pub events: u64,
+    /// Payload bytes freed.
+    pub bytes: u64,
+}
+
+/// Sums over everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Jobs (attempts).
+    pub jobs: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Events stored (those that expired included).
+    pub events: u64,
+    /// Payload bytes stored now.
+    pub stored_bytes: u64,
+    /// Items that came twice.
+    pub duplicates: u64,
+    /// Items that never came.
+    pub missing_items: u64,
+    /// Events removed by retention.
+    pub expired_events: u64,
+}

@@ -1,0 +1,234 @@
+//! Writing: sessions and items, each call inside the caller's transaction.
+//!
+//! Guarantees: what is counted is what is inserted, because the plan is made from the rows under the write lock.
+//! Refuses: what the plan refuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memctl_model::SessionInfo;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::store::cells::{self, Cells, Fault};
+use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, plan, sessions_of};
+use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey};
+use crate::store::wire_form;
+
+/// Finds or makes job, session and devices.
+pub(super) async fn open_session(
+    tx: &mut SqliteConnection,
+    info: &SessionInfo,
+    described: Vec<u8>,
+    now_ns: u64,
+) -> Result<OpenedSession, Fault> {
+    let now_ns = now_ns.min(SUM_MAX).cast_signed();
+    let id = info.id.0.to_vec();
+    if let Some(row) = sqlx::query(include_str!("sql/session_find.sql")).bind(&id).fetch_optional(&mut *tx).await? {
+        let opened =
+            OpenedSession { key: row.int(0)?, job: row.int(1)?, durable_seq: row.word(2)?, ended: row.flag(3)? };
+        sqlx::query(include_str!("sql/session_touch.sql")).bind(opened.key).bind(now_ns).execute(tx).await?;
+        return Ok(opened);
+    }
+    let job: i64 = sqlx::query_scalar(include_str!("sql/job_upsert.sql"))
+        .bind(&info.job)
+        .bind(i64::from(info.attempt))
+        .bind(info.started_ns.cast_signed())
+        .bind(info.world_size.map(i64::from))
+        .bind(wire_form::labels(&info.labels))
+        .fetch_one(&mut *tx)
+        .await?;
+    let key: i64 = sqlx::query_scalar(include_str!("sql/session_insert.sql"))
+        .bind(job)
+        .bind(id)
+        .bind(i64::from(info.rank))
+        .bind(info.started_ns.cast_signed())
+        .bind(described)
+        .bind(now_ns)
+        .fetch_one(&mut *tx)
+        .await?;
+    for device in &info.devices {
+        sqlx::query(include_str!("sql/device_insert.sql"))
+            .bind(job)
+            .bind(key)
+            .bind(i64::from(device.index.0))
+            .bind(wire_form::device_info(device))
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(OpenedSession { key, job, durable_seq: 0, ended: false })
+}
+
+/// Stores appends; about how many bytes were written.
+pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Append]) -> Result<u64, Fault> {
+    let mut states = BTreeMap::new();
+    let mut present = BTreeSet::new();
+    for key in sessions_of(appends) {
+        let Some(row) = sqlx::query(include_str!("sql/session_state.sql")).bind(key).fetch_optional(&mut *tx).await? else {
+            continue;
+        };
+        let (_, state) = cells::session_state(&row)?;
+        let above = sqlx::query(include_str!("sql/present.sql"))
+            .bind(state.job)
+            .bind(key)
+            .bind(state.durable_seq.cast_signed())
+            .fetch_all(&mut *tx)
+            .await?;
+        for row in &above {
+            present.insert((key, row.word(0)?));
+        }
+        states.insert(key, state);
+    }
+    let plan = plan(place, appends, states, present)?;
+    write(tx, &plan).await?;
+    Ok(plan.items.iter().map(|planned| planned.item.payload.len() as u64 + 512).sum())
+}
+
+async fn write(tx: &mut SqliteConnection, plan: &Plan<'_>) -> Result<(), Fault> {
+    for planned in &plan.items {
+        insert_payload(tx, *planned).await?;
+        if planned.item.is_chunk() {
+            insert_chunk(tx, *planned).await?;
+        } else {
+            insert_item(tx, *planned).await?;
+        }
+    }
+    let job_of = |session: &SessionKey| plan.sessions.get(session).map_or(0, |state| state.job);
+    for (session, gap) in &plan.gaps {
+        sqlx::query(include_str!("sql/gap_insert.sql"))
+            .bind(job_of(session))
+            .bind(session)
+            .bind(gap.first.cast_signed())
+            .bind(gap.last.cast_signed())
+            .execute(&mut *tx)
+            .await?;
+    }
+    for ((session, device), update) in &plan.devices {
+        update_device(tx, job_of(session), *session, *device, update).await?;
+    }
+    for ((session, ..), end) in &plan.epoch_ends {
+        put_epoch_end(tx, job_of(session), *session, end).await?;
+    }
+    for (session, state) in &plan.sessions {
+        update_session(tx, *session, state).await?;
+    }
+    Ok(())
+}
+
+async fn insert_payload(tx: &mut SqliteConnection, planned: PlannedItem<'_>) -> Result<(), Fault> {
+    sqlx::query(include_str!("sql/payload_insert.sql"))
+        .bind(planned.job)
+        .bind(planned.session)
+        .bind(planned.item.seq.cast_signed())
+        .bind(planned.item.payload.to_vec())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+async fn insert_chunk(tx: &mut SqliteConnection, PlannedItem { job, session, item }: PlannedItem<'_>) -> Result<(), Fault> {
+    let index = item.index;
+    let levels = item.levels.unwrap_or_default();
+    sqlx::query(include_str!("sql/chunk_insert.sql"))
+        .bind(job)
+        .bind(session)
+        .bind(index.device.map(i64::from))
+        .bind(item.seq.cast_signed())
+        .bind(index.first_ns.cast_signed())
+        .bind(index.last_ns.cast_signed())
+        .bind(index.first_event.cast_signed())
+        .bind(index.count.cast_signed())
+        .bind(i64::from(index.first_epoch))
+        .bind(i64::from(index.last_epoch))
+        .bind(index.first_step.cast_signed())
+        .bind(index.last_step.cast_signed())
+        .bind(levels.allocated_end.cast_signed())
+        .bind(levels.reserved_end.cast_signed())
+        .bind(levels.allocated_min.cast_signed())
+        .bind(levels.allocated_max.cast_signed())
+        .bind(levels.reserved_max.cast_signed())
+        .bind(levels.ooms.cast_signed())
+        .bind(levels.dropped_before.cast_signed())
+        .bind(levels.exact)
+        .bind(item.payload.len() as i64)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+async fn insert_item(tx: &mut SqliteConnection, PlannedItem { job, session, item }: PlannedItem<'_>) -> Result<(), Fault> {
+    let index = item.index;
+    sqlx::query(include_str!("sql/item_insert.sql"))
+        .bind(job)
+        .bind(session)
+        .bind(i64::from(item.kind))
+        .bind(item.seq.cast_signed())
+        .bind(index.device.map(i64::from))
+        .bind(index.first_ns.cast_signed())
+        .bind(index.last_ns.cast_signed())
+        .bind(index.first_event.cast_signed())
+        .bind(index.count.cast_signed())
+        .bind(i64::from(index.first_epoch))
+        .bind(i64::from(index.last_epoch))
+        .bind(index.first_step.cast_signed())
+        .bind(index.last_step.cast_signed())
+        .bind(i64::from(item.unpacked_bytes))
+        .bind(item.payload.len() as i64)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+async fn update_device(
+    tx: &mut SqliteConnection,
+    job: i64,
+    session: SessionKey,
+    device: u8,
+    update: &DeviceUpdate,
+) -> Result<(), Fault> {
+    sqlx::query(include_str!("sql/device_update.sql"))
+        .bind(job)
+        .bind(session)
+        .bind(i64::from(device))
+        .bind(wire_form::device_info(&wire_form::unannounced(device)))
+        .bind(update.events.cast_signed())
+        .bind(update.ooms.cast_signed())
+        .bind(update.epochs.cast_signed())
+        .bind(update.steps.cast_signed())
+        .bind(update.latest.as_ref().map(wire_form::latest))
+        .bind(update.device_used_bytes.map(u64::cast_signed))
+        .bind(update.alloc_retries.map(u64::cast_signed))
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+async fn put_epoch_end(tx: &mut SqliteConnection, job: i64, session: SessionKey, end: &EpochEndRow) -> Result<(), Fault> {
+    sqlx::query(include_str!("sql/epoch_end_put.sql"))
+        .bind(job)
+        .bind(session)
+        .bind(i64::from(end.device))
+        .bind(i64::from(end.epoch))
+        .bind(end.time_ns.cast_signed())
+        .bind(end.table_seq.cast_signed())
+        .bind(wire_form::epoch_end(end))
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+async fn update_session(tx: &mut SqliteConnection, session: SessionKey, state: &SessionState) -> Result<(), Fault> {
+    sqlx::query(include_str!("sql/session_update.sql"))
+        .bind(session)
+        .bind(state.durable_seq.cast_signed())
+        .bind(state.heard_ns.cast_signed())
+        .bind(state.end.as_ref().map(wire_form::session_end))
+        .bind(state.events.cast_signed())
+        .bind(state.stored_bytes.cast_signed())
+        .bind(state.dropped.ring_full.cast_signed())
+        .bind(state.dropped.spool_full.cast_signed())
+        .bind(state.dropped.shutdown.cast_signed())
+        .bind(state.duplicates.cast_signed())
+        .bind(state.missing_items.cast_signed())
+        .execute(tx)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! SQLite's result codes, told in the store's words.
+//!
+//! Guarantees: a full disk, a read-only file and a damaged one are told apart by code, never by the text of a message.
+
+use sqlx::Error;
+
+use super::StoreError;
+use crate::store::cells::Fault;
+
+/// A fault while a file that is open is read or written.
+pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+    let place = place.to_owned();
+    match fault {
+        Fault::Told(error) => error,
+        Fault::Damaged(what) => StoreError::Damaged { place, what },
+        Fault::Sql(Error::PoolClosed) => StoreError::Closed { place },
+        Fault::Sql(error) => {
+            let reason = reason(&error);
+            match code(&error) {
+                Some(FULL | IOERR_SHMSIZE) => StoreError::Full { place, reason },
+                Some(code) if code & PRIMARY == READONLY => StoreError::ReadOnly { place, reason },
+                Some(code) if code & PRIMARY == CORRUPT || code == NOTADB => {
+                    StoreError::Damaged { place, what: format!("pages that SQLite cannot make sense of ({reason})") }
+                }
+                _ => StoreError::Failed { place, operation, reason },
+            }
+        }
+    }
+}
+
+/// A fault while a file is being opened.
+pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
+    if let Fault::Sql(error) = &fault
+        && code(error) == Some(NOTADB)
+    {
+        return foreign(place, "it is not a SQLite database");
+    }
+    match told(place, "opening", fault) {
+        StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
+        error => error,
+    }
+}
+
+/// A file that is somebody else's.
+pub(super) fn foreign(place: &str, why: &str) -> StoreError {
+    StoreError::Unreachable {
+        place: place.into(),
+        reason: format!("{why}; it is left as it is: name another file or data folder, or move it away"),
+    }
+}
+
+// https://sqlite.org/rescode.html: the low byte is the primary code, the rest says more about it.
+const PRIMARY: i32 = 0xff;
+const READONLY: i32 = 8;
+const CORRUPT: i32 = 11;
+const FULL: i32 = 13;
+const NOTADB: i32 = 26;
+/// The shared-memory file could not grow: the disk is full, though SQLite calls it an I/O error.
+const IOERR_SHMSIZE: i32 = 10 | (19 << 8);
+
+fn code(error: &Error) -> Option<i32> {
+    error.as_database_error()?.code()?.parse().ok()
+}
+
+fn reason(error: &Error) -> String {
+    error.as_database_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
+}

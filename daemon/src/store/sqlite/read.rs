@@ -1,0 +1,111 @@
+//! Reading: one statement a question, on the readers' connections.
+//!
+//! Guarantees: every answer is one consistent state of the file; a bound beyond 2^63 selects what it must.
+
+use bytes::Bytes;
+use memctl_proto::v1::ItemKind;
+use sqlx::sqlite::SqlitePool;
+
+use crate::store::cells::{self, Fault};
+use crate::store::rows::{
+    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemRow, JobRow, Selection, SessionKey, SessionRow, Totals,
+};
+use crate::store::selection::Bounds;
+
+pub(super) async fn jobs(pool: &SqlitePool, limit: u32) -> Result<Vec<JobRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).fetch_all(pool).await?;
+    rows.iter().map(cells::job).collect()
+}
+
+pub(super) async fn job(pool: &SqlitePool, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, Fault> {
+    let name = match name {
+        Some(name) => Some(name.to_owned()),
+        None => sqlx::query_scalar(include_str!("sql/job_latest.sql")).fetch_optional(pool).await?,
+    };
+    let Some(name) = name else { return Ok(None) };
+    let query = sqlx::query(include_str!("sql/job_by_name.sql")).bind(name).bind(attempt.map(i64::from));
+    query.fetch_optional(pool).await?.as_ref().map(cells::job).transpose()
+}
+
+pub(super) async fn sessions(pool: &SqlitePool, job: i64) -> Result<Vec<SessionRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/sessions.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().map(cells::session).collect()
+}
+
+pub(super) async fn devices(pool: &SqlitePool, job: i64) -> Result<Vec<DeviceRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/devices.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().map(cells::device).collect()
+}
+
+pub(super) async fn epoch_ends(pool: &SqlitePool, job: i64) -> Result<Vec<EpochEndRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/epoch_ends.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().map(cells::epoch_end).collect()
+}
+
+pub(super) async fn chunks(
+    pool: &SqlitePool,
+    session: SessionKey,
+    device: u8,
+    selection: Selection,
+) -> Result<Vec<ChunkRow>, Fault> {
+    let Some(bounds) = Bounds::of(&selection) else { return Ok(Vec::new()) };
+    let query = sqlx::query(include_str!("sql/chunks.sql")).bind(session).bind(i64::from(device));
+    let rows = bounds.0.into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
+    rows.iter().map(cells::chunk).collect()
+}
+
+pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, Fault> {
+    let mut connection = pool.acquire().await?;
+    let mut found = Vec::new();
+    for seq in seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()) {
+        let query = sqlx::query(include_str!("sql/payload.sql")).bind(session).bind(seq);
+        if let Some(row) = query.fetch_optional(&mut *connection).await? {
+            found.push(cells::payload(&row)?);
+        }
+    }
+    Ok(found)
+}
+
+pub(super) async fn items(
+    pool: &SqlitePool,
+    session: SessionKey,
+    kind: i32,
+    device: Option<u8>,
+    selection: Selection,
+) -> Result<Vec<ItemRow>, Fault> {
+    let Some(bounds) = Bounds::of(&selection) else { return Ok(Vec::new()) };
+    let query =
+        sqlx::query(include_str!("sql/items.sql")).bind(session).bind(i64::from(kind)).bind(device.map(i64::from));
+    let rows = bounds.0.into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
+    rows.iter().map(cells::item).collect()
+}
+
+pub(super) async fn keyframe_before(
+    pool: &SqlitePool,
+    session: SessionKey,
+    device: u8,
+    event: u64,
+) -> Result<Option<ItemRow>, Fault> {
+    let row = sqlx::query(include_str!("sql/keyframe_before.sql"))
+        .bind(session)
+        .bind(i64::from(ItemKind::Keyframe as i32))
+        .bind(i64::from(device))
+        .bind(i64::try_from(event).unwrap_or(i64::MAX))
+        .fetch_optional(pool)
+        .await?;
+    row.as_ref().map(cells::item).transpose()
+}
+
+pub(super) async fn gaps(pool: &SqlitePool, job: i64) -> Result<Vec<(SessionKey, Gap)>, Fault> {
+    let rows = sqlx::query(include_str!("sql/gaps.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().map(cells::gap).collect()
+}
+
+pub(super) async fn totals(pool: &SqlitePool) -> Result<Totals, Fault> {
+    cells::totals(&sqlx::query(include_str!("sql/totals.sql")).fetch_one(pool).await?)
+}
+
+pub(super) async fn jobs_unheard(pool: &SqlitePool, cutoff_ns: u64) -> Result<Vec<i64>, Fault> {
+    let cutoff_ns = i64::try_from(cutoff_ns).unwrap_or(i64::MAX);
+    Ok(sqlx::query_scalar(include_str!("sql/jobs_unheard.sql")).bind(cutoff_ns).fetch_all(pool).await?)
+}

@@ -1,0 +1,2 @@
+SELECT session_id, table_seq, figures FROM epoch_end WHERE job_id = ?1
+ORDER BY session_id, device, time_ns, epoch

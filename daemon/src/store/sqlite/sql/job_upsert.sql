@@ -1,0 +1,6 @@
+INSERT INTO job (name, attempt, started_ns, world_size, labels) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (name, attempt) DO UPDATE SET
+    started_ns = min(started_ns, excluded.started_ns),
+    world_size = coalesce(world_size, excluded.world_size),
+    labels = CASE WHEN length(labels) = 0 THEN excluded.labels ELSE labels END
+RETURNING job_id

@@ -1,0 +1,173 @@
+//! Sessions, items and appends made for tests; every payload tells which item it belongs to.
+
+use bytes::Bytes;
+use memctl_daemon::store::{Append, ChunkLevels, EpochEndRow, ItemIndex, Latest, NewItem, Store};
+use memctl_model::{
+    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo, SourceKind,
+};
+use memctl_proto::v1::ItemKind;
+
+/// A moment at which things happen: 2026, in nanoseconds.
+pub const NOW_NS: u64 = 1_780_000_000_000_000_000;
+/// One second.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
+pub fn session(id: u32, job: &str, rank: u32) -> SessionInfo {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&id.to_be_bytes());
+    SessionInfo {
+        id: SessionId(bytes),
+        job: job.into(),
+        attempt: 0,
+        rank,
+        world_size: Some(4),
+        source: SourceKind::Live,
+        host: Some("node-1".into()),
+        pid: Some(7),
+        started_ns: NOW_NS,
+        framework: Some("torch 2.11.0".into()),
+        settings: AllocatorSettings::default(),
+        devices: vec![device(0)],
+        labels: Vec::new(),
+        resolution_ns: 1000,
+    }
+}
+
+pub fn device(index: u8) -> DeviceInfo {
+    DeviceInfo {
+        index: DeviceIndex(index),
+        uuid: Some(format!("GPU-{index}")),
+        name: Some("H200".into()),
+        total_bytes: Some(141 << 30),
+    }
+}
+
+/// Opens a session of a job and gives its key.
+pub async fn open(store: &dyn Store, id: u32, job: &str, rank: u32) -> i64 {
+    store.open_session(&session(id, job, rank), NOW_NS).await.unwrap().key
+}
+
+/// An append of items; durable up to the last one.
+pub fn append(session: i64, items: Vec<NewItem>) -> Append {
+    Append {
+        session,
+        durable_seq: items.last().map_or(0, |item| item.seq),
+        items,
+        gaps: Vec::new(),
+        duplicates: 0,
+        heard_ns: NOW_NS,
+        devices: Vec::new(),
+        epoch_ends: Vec::new(),
+        end: None,
+        dropped: Dropped::default(),
+    }
+}
+
+/// Bytes that are different for every item.
+pub fn payload(seq: u64, len: usize) -> Bytes {
+    let mut state = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// The `seq`-th chunk of a device, 10 events and 10 µs after the one before; 100 bytes.
+pub fn chunk(seq: u64, device: u8) -> NewItem {
+    let first_ns = NOW_NS + seq * 10_000;
+    NewItem {
+        seq,
+        kind: ItemKind::Chunk as i32,
+        payload: payload(seq, 100),
+        unpacked_bytes: 0,
+        index: ItemIndex {
+            device: Some(device),
+            first_ns,
+            last_ns: first_ns + 9_000,
+            first_event: (seq - 1) * 10,
+            count: 10,
+            first_epoch: (seq / 10) as u32,
+            last_epoch: (seq / 10) as u32,
+            first_step: seq,
+            last_step: seq + 1,
+        },
+        levels: Some(ChunkLevels {
+            allocated_end: seq * 512,
+            reserved_end: seq * 1024,
+            allocated_min: seq,
+            allocated_max: seq * 600,
+            reserved_max: seq * 2048,
+            ooms: seq % 2,
+            dropped_before: 0,
+            exact: seq % 3 == 0,
+        }),
+    }
+}
+
+/// Something else than a chunk.
+pub fn item(seq: u64, kind: ItemKind, device: Option<u8>) -> NewItem {
+    let chunk = chunk(seq, 0);
+    NewItem {
+        kind: kind as i32,
+        payload: payload(seq, 50),
+        unpacked_bytes: 80,
+        index: ItemIndex { device, count: 3, ..chunk.index },
+        levels: None,
+        ..chunk
+    }
+}
+
+/// A keyframe of device 0 before an event.
+pub fn keyframe(seq: u64, event: u64) -> NewItem {
+    let mut item = item(seq, ItemKind::Keyframe, Some(0));
+    item.index.first_event = event;
+    item
+}
+
+pub fn end(produced: u64) -> SessionEnd {
+    SessionEnd { time_ns: NOW_NS, produced, failure: Some("killed by signal 9".into()), ..SessionEnd::default() }
+}
+
+pub fn counters(base: u64) -> Counters {
+    Counters {
+        allocated_bytes: base,
+        active_bytes: base.wrapping_add(1),
+        reserved_bytes: base.wrapping_add(2),
+        requested_bytes: base.wrapping_add(3),
+        inactive_split_bytes: base.wrapping_add(4),
+        largest_free_bytes: base.wrapping_add(5),
+        allocated_blocks: base.wrapping_add(6),
+        segments: base.wrapping_add(7),
+    }
+}
+
+pub fn latest(base: u64) -> Latest {
+    Latest {
+        time_ns: base,
+        epoch: base as u32,
+        step: base,
+        counters: counters(base),
+        peaks: Peaks { allocated_bytes: base, reserved_bytes: base / 2 },
+        exact: base % 2 == 0,
+    }
+}
+
+pub fn epoch_end(device: u8, epoch: u32, base: u64) -> EpochEndRow {
+    EpochEndRow {
+        session: 0,
+        device,
+        epoch,
+        step: base,
+        time_ns: NOW_NS + u64::from(epoch),
+        at_event: base,
+        exact: base % 2 == 1,
+        counters: counters(base),
+        peaks: Peaks { allocated_bytes: base, reserved_bytes: base / 3 },
+        peaks_within: Peaks { allocated_bytes: base / 4, reserved_bytes: base },
+        table_seq: base,
+    }
+}

@@ -1,0 +1,147 @@
+//! The compressed columns: names, limits, zstd.
+//!
+//! Guarantees: a column is unpacked only into as many bytes as its limit allows for the chunk's number of events.
+//! Refuses: columns that are longer than declared or than their limit.
+
+use memctl_model::limits::COLUMN_BYTES_MAX;
+
+use super::{ChunkError, check_limit};
+
+/// The compressed columns in the order in which they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Column {
+    /// Operation codes, a byte each.
+    Ops,
+    /// Keys, varints.
+    Keys,
+    /// Ages of freed allocations, varints.
+    Ages,
+    /// New keys: stack, size, stream, both halves of the pool, varints.
+    Tuples,
+    /// Explicit addresses, zigzag varints of differences.
+    Addresses,
+    /// Stacks of frees that were not predicted, varints.
+    Stacks,
+    /// Classes of times by key.
+    Classes,
+    /// Frequencies of times by class.
+    Tables,
+}
+
+/// How many there are.
+pub(super) const COLUMNS: usize = 8;
+
+impl Column {
+    pub(super) const ALL: [Self; COLUMNS] = [
+        Self::Ops,
+        Self::Keys,
+        Self::Ages,
+        Self::Tuples,
+        Self::Addresses,
+        Self::Stacks,
+        Self::Classes,
+        Self::Tables,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Ops => "operations",
+            Self::Keys => "keys",
+            Self::Ages => "ages",
+            Self::Tuples => "tuples",
+            Self::Addresses => "addresses",
+            Self::Stacks => "stacks",
+            Self::Classes => "classes",
+            Self::Tables => "tables",
+        }
+    }
+
+    /// Bytes that this column can have at most in a chunk of so many events.
+    pub(super) const fn bytes_max(self, events: u64) -> u64 {
+        let (fixed, per_event) = match self {
+            Self::Ops => (0, 1),
+            // 65,536 keys or allocations have numbers of at most three varint bytes.
+            Self::Keys | Self::Ages => (0, 3),
+            Self::Tuples => (0, 5 + 10 + 10 + 5 + 5),
+            Self::Addresses => (0, 10),
+            Self::Stacks => (0, 5),
+            Self::Classes => (super::times::PLANES as u64, 4),
+            Self::Tables => (super::times::CLASSES_MAX as u64 * 257, 0),
+        };
+        let max = fixed + per_event * events;
+        if max < COLUMN_BYTES_MAX as u64 { max } else { COLUMN_BYTES_MAX as u64 }
+    }
+}
+
+/// The columns before compression.
+pub(super) type Raw = [Vec<u8>; COLUMNS];
+
+/// zstd's level: its default; 9 gains 3 % of these columns and costs six times as much.
+const LEVEL: i32 = 3;
+/// A column shorter than this is stored as it is: zstd's frame has 9 bytes of its own.
+const PACKED_BYTES_MIN: usize = 24;
+
+/// Compresses columns with one context.
+pub(super) struct Packer {
+    context: zstd::bulk::Compressor<'static>,
+    scratch: Vec<u8>,
+}
+
+impl Packer {
+    pub(super) fn new() -> Result<Self, ChunkError> {
+        let context = zstd::bulk::Compressor::new(LEVEL)
+            .map_err(|source| ChunkError::Compression { what: "columns", source })?;
+        Ok(Self { context, scratch: Vec::new() })
+    }
+
+    /// Appends a column to `out`, compressed if that is shorter. Returns the bytes that were appended.
+    pub(super) fn pack(&mut self, column: Column, raw: &[u8], out: &mut Vec<u8>) -> Result<usize, ChunkError> {
+        if raw.len() >= PACKED_BYTES_MIN {
+            self.scratch.clear();
+            self.scratch.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+            self.context
+                .compress_to_buffer(raw, &mut self.scratch)
+                .map_err(|source| ChunkError::Compression { what: column.name(), source })?;
+            if self.scratch.len() < raw.len() {
+                out.extend_from_slice(&self.scratch);
+                return Ok(self.scratch.len());
+            }
+        }
+        out.extend_from_slice(raw);
+        Ok(raw.len())
+    }
+}
+
+/// Decompresses columns with one context.
+pub(super) struct Unpacker {
+    context: zstd::bulk::Decompressor<'static>,
+}
+
+impl Unpacker {
+    pub(super) fn new() -> Result<Self, ChunkError> {
+        let context =
+            zstd::bulk::Decompressor::new().map_err(|source| ChunkError::Compression { what: "columns", source })?;
+        Ok(Self { context })
+    }
+
+    /// Replaces `raw` with the column's `raw_bytes` bytes. The caller has checked them with [`Column::bytes_max`].
+    pub(super) fn unpack(
+        &mut self,
+        column: Column,
+        stored: &[u8],
+        raw_bytes: usize,
+        raw: &mut Vec<u8>,
+    ) -> Result<(), ChunkError> {
+        check_limit(column.name(), raw_bytes as u64, COLUMN_BYTES_MAX as u64)?;
+        raw.clear();
+        if stored.len() == raw_bytes {
+            raw.extend_from_slice(stored);
+            return Ok(());
+        }
+        raw.reserve_exact(raw_bytes);
+        // The vector may have more room than this column may use.
+        self.context.decompress_to_buffer(stored, raw).map_err(|_| ChunkError::Malformed(column.name()))?;
+        if raw.len() == raw_bytes { Ok(()) } else { Err(ChunkError::Malformed(column.name())) }
+    }
+}
