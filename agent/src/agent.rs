@@ -104,12 +104,37 @@ pub struct Outcome {
     pub counts: Counts,
     /// Its last word.
     pub end: SessionEnd,
-    /// Everything, the last word included, is stored.
+    /// Everything, the last word included, is stored, and nothing was given up.
     pub delivered: bool,
     /// The daemon refused the session for good, in its words.
     pub refused: Option<String>,
     /// Marks, stacks and samples that found no room.
     pub notes_dropped: u64,
+}
+
+/// Gives a session up from another thread: nothing waits for room any more, what is not acknowledged is dropped and counted.
+#[derive(Clone)]
+pub struct Breaker {
+    window: Arc<Window>,
+}
+
+impl Breaker {
+    /// Items acknowledged so far: as long as this grows, the daemon is there.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.window.counts().acked_seq
+    }
+
+    /// Events acknowledged so far.
+    #[must_use]
+    pub fn stored_events(&self) -> u64 {
+        self.window.counts().acked_events
+    }
+
+    /// Gives up.
+    pub fn give_up(&self) {
+        self.window.close();
+    }
 }
 
 /// A running agent.
@@ -288,6 +313,12 @@ impl Agent {
         }
     }
 
+    /// A handle that can give the session up from another thread.
+    #[must_use]
+    pub fn breaker(&self) -> Breaker {
+        Breaker { window: self.window.clone() }
+    }
+
     /// Where the session's events are now.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -312,7 +343,8 @@ impl Agent {
         while !self.window.is_drained() && self.refused().is_none() && Instant::now() < deadline {
             std::thread::sleep(STOP_LOOKS);
         }
-        let delivered = self.window.is_drained() && self.refused().is_none();
+        let given_up = self.window.counts().abandoned_events > 0 || self.window.is_closed();
+        let delivered = self.window.is_drained() && self.refused().is_none() && !given_up;
         self.stop_uplink.take();
         if let Some(uplink) = self.uplink.take() {
             // It ends at its next await; a panic in it was logged there.

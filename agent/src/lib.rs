@@ -18,7 +18,7 @@ pub mod ring;
 pub mod source;
 pub mod uplink;
 
-pub use agent::{Agent, AgentConfig, Outcome, SpoolConfig, StartError};
+pub use agent::{Agent, AgentConfig, Breaker, Outcome, SpoolConfig, StartError};
 pub use ledger::Counts;
 pub use recorder::{Recorder, Stopped};
 pub use uplink::Daemon;

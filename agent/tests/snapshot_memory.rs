@@ -1,5 +1,5 @@
 //! Peak memory of reading, counted by the allocator itself: below the pickle's size, and
-//! independent of what is passed over. One test, because it owns the process's allocator.
+//! for what is passed over little more than the memo. One test, because it owns the process's allocator.
 
 mod snapshot_pickle;
 
@@ -88,7 +88,7 @@ fn whole(trace: &[u8], key: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn memory_stays_below_the_file_and_does_not_grow_with_what_is_skipped() {
+fn memory_stays_below_the_file_and_skipped_events_and_strings_are_not_held() {
     let events = trace(500_000);
     let (skipped, skipped_peak) = peak_of(&whole(&events, b"host_traces"));
     assert_eq!(skipped.events(), 0);

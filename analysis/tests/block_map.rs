@@ -15,7 +15,7 @@ fn birth_at(position: usize) -> Birth {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(192))]
 
     /// Births are left out by giving none: the simulated allocator has no training loop.
     #[test]

@@ -32,7 +32,7 @@ fn state_before(recorded: &[Recorded], cut: usize) -> Vec<SegmentState> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn replaying_the_trace_ends_in_the_snapshot(

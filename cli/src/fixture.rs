@@ -219,7 +219,7 @@ pub fn export_parts(rank: u32) -> Vec<v1::export_part::Body> {
         Body::Start(v1::RankStart { rank, device: 1, session: Some(session) }),
         Body::Stacks(dictionary.take().expect("one stack")),
         Body::Keyframe((&start).into()),
-        Body::Chunk(chunk(&events(stack))),
+        Body::Chunk(chunk(&events(stack)).into()),
         Body::Marks(memctl_proto::convert::marks::to_wire(&marks, 1)),
     ]
 }

@@ -1,1 +1,75 @@
-//! placeholder
+//! The harness of memctl's end-to-end tests: real binaries, real sockets, real databases.
+//!
+//! Refuses to skip: what is missing (the built binary, Postgres) fails with a sentence that says how to get it.
+
+pub mod daemon;
+pub mod postgres;
+pub mod recordings;
+pub mod source;
+pub mod stored;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The built command line.
+///
+/// # Panics
+/// When it was not built.
+#[must_use]
+pub fn memctl_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("MEMCTL_BIN") {
+        return path.into();
+    }
+    let mut path = std::env::current_exe().expect("a test has a path");
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    path.push("memctl");
+    assert!(path.exists(), "{} is not there: run `cargo build -p memctl` first (./test does)", path.display());
+    path
+}
+
+/// A command line that knows nothing of this machine's own daemon, data folder or environment.
+#[must_use]
+pub fn memctl() -> Command {
+    let mut command = Command::new(memctl_path());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MEMCTL_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("NO_COLOR", "1").env("COLUMNS", "120").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+    command
+}
+
+/// What a command printed.
+#[must_use]
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command said beside.
+#[must_use]
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs a command that must succeed.
+///
+/// # Panics
+/// When it does not.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{command:?} ended with {}: {}", output.status, stderr(&output));
+    stdout(&output)
+}
+
+/// The JSON of a command that must succeed.
+///
+/// # Panics
+/// When it does not, or prints no JSON.
+pub fn run_json(command: &mut Command) -> serde_json::Value {
+    let text = run(command);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{command:?} printed no JSON ({error}): {text}"))
+}

@@ -160,8 +160,8 @@ impl Batcher {
         self.flush_samples();
     }
 
-    /// Ends the session: a last site table of every device, everything that waits, and the last word.
-    pub fn finish(&mut self, time_ns: u64, produced: u64, mut dropped: Dropped, failure: Option<String>) {
+    /// Ends the session: a last site table of every device, everything that waits, and the last word, which it also gives back.
+    pub fn finish(&mut self, time_ns: u64, produced: u64, mut dropped: Dropped, failure: Option<String>) -> SessionEnd {
         for device in &mut self.devices {
             let at = device.last_ns().max(1);
             self.tables.push(device.site_table(Boundary::End, at));
@@ -176,6 +176,7 @@ impl Batcher {
         dropped.shutdown += self.devices.iter().map(Device::lost).sum::<u64>();
         let end = SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions };
         self.ready.push(Outgoing { packed: Packed::end(&end), events: 0 });
+        end
     }
 
     /// The items that are ready, in order.

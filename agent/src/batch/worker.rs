@@ -236,8 +236,8 @@ impl Worker {
             dropped.shutdown += pushed - lane.consumer.consumed();
             dropped.ring_full += lost.saturating_sub(lane.announced);
         }
-        self.batcher.finish(end.time_ns, produced, dropped, end.failure.clone());
+        let last_word = self.batcher.finish(end.time_ns, produced, dropped, end.failure.clone());
         self.send(Some(end.deadline));
-        SessionEnd { time_ns: end.time_ns, produced, dropped, failure: end.failure.clone(), ..SessionEnd::default() }
+        last_word
     }
 }

@@ -296,3 +296,5 @@ fn read_record(bytes: &[u8]) -> Option<(v1::Item, u32)> {
 #[cfg(test)]
 #[path = "spool_tests.rs"]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::session as tests_session;

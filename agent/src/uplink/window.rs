@@ -217,6 +217,12 @@ impl Window {
         lost
     }
 
+    /// Whether it was given up.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Whether everything so far is acknowledged.
     #[must_use]
     pub fn is_drained(&self) -> bool {

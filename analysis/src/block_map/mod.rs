@@ -92,7 +92,7 @@ struct Sums {
     allocated_blocks: u64,
 }
 
-/// Steps that contradictions may walk between two keyframes, about a tenth of a second. A broken
+/// Steps that contradictions may walk between two keyframes, a fraction of a second. A broken
 /// or malicious recording could make every event walk over its whole segment.
 const WALK_STEPS_MAX: u64 = 32 << 20;
 /// Steps that are always granted, so that short walks stay exact for ever.

@@ -91,8 +91,11 @@ impl BlockMap {
         self.anomalies.contradictions += u64::from(contradicted);
     }
 
-    /// The address of the first segment that overlaps `start..end`.
+    /// The address of the first segment that overlaps `start..end`, which may be empty.
     fn next_segment(&self, start: u64, end: u64) -> Option<u64> {
+        if start >= end {
+            return None;
+        }
         self.segment_of(start).or_else(|| self.segments.range(start..end).next().map(|(&segment, _)| segment))
     }
 

@@ -16,7 +16,7 @@ use crate::connect::{self, Connection, WhenMissing};
 use crate::exit::Failure;
 use crate::render::csv::{self, Cell};
 use crate::render::screen::{Screen, Tone};
-use crate::render::text::{count, safe};
+use crate::render::text::{plural, safe};
 use crate::render::{json, time};
 
 /// Below this a store is about to be full: a busy job writes it in minutes.
@@ -101,20 +101,20 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
     }
     let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
     let held = format!(
-        "{} jobs, {} events in {}, {} sessions streaming, {} queued",
-        count(status.jobs),
-        count(status.events_stored),
+        "{}, {} in {}, {} streaming, {} queued",
+        plural(status.jobs, "job"),
+        plural(status.events_stored, "event"),
         HumanBytes::of(status.stored_bytes),
-        count(status.sessions_streaming),
+        plural(status.sessions_streaming, "session"),
         HumanBytes::of(status.queued_bytes)
     );
     let mut losses = ok(
         "losses",
         format!(
-            "{} items missing, {} events expired, {} duplicates recognised",
-            count(status.gaps),
-            count(status.events_expired),
-            count(status.items_duplicate)
+            "{} missing, {} expired, {} recognised",
+            plural(status.gaps, "item"),
+            plural(status.events_expired, "event"),
+            plural(status.items_duplicate, "duplicate")
         ),
     );
     if status.gaps > 0 {
@@ -240,7 +240,16 @@ mod tests {
         checks.push(failed("folder", "/x\u{1b}[2J cannot be written".into(), Some("choose another".into())));
         let screen = Screen { columns: Some(80), unicode: true, colour: false };
         let shown = page(&checks, &screen).replace(env!("CARGO_PKG_VERSION"), "VERSION");
-        insta::assert_snapshot!(shown, @"");
+        insta::assert_snapshot!(shown, @r"
+        note  daemon      version 0.0.1, up since 1970-01-01 00:00:00 UTC
+                          this memctl is VERSION: upgrade the older one
+        ok    store       sqlite 3.51.3, schema 1
+        ok    contents    2 jobs, 12,345 events in 9.00 MiB, 0 sessions streaming, 0 B queued
+        note  losses      1 item missing, 0 events expired, 0 duplicates recognised
+                          items were lost on the way; `memctl query` says of which job, figures of it are not exact
+        FAIL  folder      /x\u{1b}[2J cannot be written
+                          choose another
+        ");
     }
 
     #[test]

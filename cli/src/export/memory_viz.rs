@@ -436,3 +436,5 @@ impl Annotation {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zz_real;

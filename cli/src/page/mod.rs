@@ -12,7 +12,7 @@ use memctl_model::HumanBytes;
 
 use crate::answer::{Completeness, Frame, Job};
 use crate::render::screen::{Screen, Tone};
-use crate::render::text::{count, file_name, plural, safe};
+use crate::render::text::{count, file_name, plural, safe, width};
 use crate::render::time;
 
 /// `remember_features (scenarios.py:57)`.
@@ -46,8 +46,16 @@ pub fn heading(job: &Job, screen: &Screen) -> String {
         parts.push(time::duration(ended.saturating_sub(job.started_ns)));
     }
     parts.push(stored(job));
-    let rest = screen.fit(&parts.join("  "), name.chars().count() + job.state.len() + 4);
-    format!("{}  {}  {rest}\n", screen.paint(Tone::Strong, &name), screen.paint(tone, job.state))
+    if let Some(each) = bytes_each(job) {
+        parts.push(each);
+    }
+    let mut used = width(&name) + 2 + width(job.state);
+    let fitting = parts.into_iter().take_while(|part| {
+        used += 2 + width(part);
+        screen.columns.is_none_or(|columns| used <= columns)
+    });
+    let rest: String = fitting.map(|part| format!("  {part}")).collect();
+    format!("{}  {}{rest}\n", screen.paint(Tone::Strong, &name), screen.paint(tone, job.state))
 }
 
 fn ranks_of(job: &Job) -> String {
@@ -58,12 +66,11 @@ fn ranks_of(job: &Job) -> String {
 }
 
 fn stored(job: &Job) -> String {
-    let bytes = HumanBytes::of(job.stored_bytes);
-    if job.events == 0 {
-        return format!("no events, {bytes}");
-    }
-    let per_event = job.stored_bytes as f64 / job.events as f64;
-    format!("{} in {bytes} ({per_event:.2} B each)", plural(job.events, "event"))
+    format!("{} in {}", plural(job.events, "event"), HumanBytes::of(job.stored_bytes))
+}
+
+fn bytes_each(job: &Job) -> Option<String> {
+    (job.events > 0).then(|| format!("({:.2} B each)", job.stored_bytes as f64 / job.events as f64))
 }
 
 /// What the answer rests on, in a line.

@@ -110,7 +110,8 @@ fn cell(column: Column, row: usize, unit: f64, ink: &Ink) -> &'static str {
         // Little is not nothing.
         eighths = eighths.max(1);
     }
-    if eighths >= 4 || (eighths > 0 && peak - floor < 0.25) {
+    if eighths > 0 {
+        // Also where a peak stands on it: the floor's course is what gives a leak away.
         return ink.solid[eighths.min(8)];
     }
     if peak >= 0.25 {

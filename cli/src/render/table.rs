@@ -171,8 +171,8 @@ mod tests {
     fn wide() {
         let screen = Screen { columns: None, unicode: true, colour: false };
         insta::assert_snapshot!(table().show(&screen), @r"
-        JOB     RANK  HOST             BYTES
-        resnet     0  node-1        1.00 GiB
+        JOB     RANK  HOST               BYTES
+        resnet     0  node-1          1.00 GiB
         resnet    12  evil\u{1b}[31m     512 B
         ");
     }

@@ -127,23 +127,22 @@ impl Drawing<'_> {
     }
 }
 
-/// Cuts a path of calls in its middle: where it begins and, above all, where it ends matter.
+/// Cuts a path of calls: the two innermost matter most, then where it begins.
 fn shorten(text: &str, columns: usize, unicode: bool) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }
-    let gap = if unicode { " … > " } else { " ~ > " };
-    let Some((head, _)) = text.split_once(" > ") else { return cut(text, columns, unicode) };
-    let mut tail = text;
-    while let Some((_, rest)) = tail.split_once(" > ") {
-        tail = rest;
-        if width(head) + width(gap) + width(tail) <= columns {
-            return format!("{head}{gap}{tail}");
-        }
-    }
-    // Not even the last call fits beside the first one: it alone, behind the indentation.
+    let gap = if unicode { "… > " } else { "~ > " };
+    let Some((head, rest)) = text.split_once(" > ") else { return cut(text, columns, unicode) };
     let indent: String = head.chars().take_while(|c| " │├└|`-".contains(*c)).collect();
-    cut(&format!("{indent}{tail}"), columns, unicode)
+    let tails: Vec<&str> = std::iter::successors(Some(rest), |tail| tail.split_once(" > ").map(|(_, tail)| tail)).collect();
+    let (with_two, last) = tails.split_at(tails.len() - 1);
+    let behind_head = with_two.iter().skip(1).map(|tail| format!("{head} {gap}{tail}"));
+    let alone = with_two.iter().map(|tail| format!("{indent}{gap}{tail}"));
+    let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{gap}{last}")]);
+    let mut candidates = behind_head.chain(alone).chain(innermost);
+    let fallback = || cut(&format!("{indent}{gap}{}", last.first().unwrap_or(&rest)), columns, unicode);
+    candidates.find(|candidate| width(candidate) <= columns).unwrap_or_else(fallback)
 }
 
 #[cfg(test)]

@@ -1,24 +1,22 @@
 //! A selection as the six bounds that the statements take: times, epochs, events, each pair null or not.
 //!
-//! Guarantees: what databases hold stays below 2^63, so an upper bound beyond it is as good as 2^63 - 1 and a lower
-//! bound beyond it selects nothing.
+//! Guarantees: what databases hold stays below 2^63, so an upper bound beyond it is as good as 2^63 - 1, and a lower
+//! bound beyond it becomes a range that nothing lies in.
 
 use super::rows::Selection;
 
 /// The bounds in the order of the statements' parameters.
-pub(super) struct Bounds(pub(super) [Option<i64>; 6]);
-
-impl Bounds {
-    /// The bounds, or `None` when nothing can be selected.
-    pub(super) fn of(selection: &Selection) -> Option<Self> {
-        let mut bounds = [None; 6];
-        let epochs = selection.epochs.map(|(from, to)| (u64::from(from), u64::from(to)));
-        for (pair, range) in [selection.times_ns, epochs, selection.events].into_iter().enumerate() {
-            if let Some((from, to)) = range {
-                bounds[2 * pair] = Some(i64::try_from(from).ok()?);
-                bounds[2 * pair + 1] = Some(i64::try_from(to).unwrap_or(i64::MAX));
-            }
-        }
-        Some(Self(bounds))
+pub(super) fn bounds(selection: &Selection) -> [Option<i64>; 6] {
+    let epochs = selection.epochs.map(|(from, to)| (u64::from(from), u64::from(to)));
+    let mut bounds = [None; 6];
+    for (pair, range) in [selection.times_ns, epochs, selection.events].into_iter().enumerate() {
+        let Some((from, to)) = range else { continue };
+        let (from, to) = match i64::try_from(from) {
+            Ok(from) => (from, i64::try_from(to).unwrap_or(i64::MAX)),
+            Err(_) => (i64::MAX, -1),
+        };
+        bounds[2 * pair] = Some(from);
+        bounds[2 * pair + 1] = Some(to);
     }
+    bounds
 }

@@ -204,7 +204,7 @@ pub async fn impossible_items_are_refused(store: Arc<dyn Store>) {
 pub async fn the_largest_figures_survive(store: Arc<dyn Store>) {
     const LAST: u64 = i64::MAX as u64;
     let key = open(&*store, 1, "job", 0).await;
-    let mut largest = chunk(LAST, 63);
+    let mut largest = NewItem { seq: LAST, ..chunk(1, 63) };
     largest.index.first_ns = LAST;
     largest.index.last_ns = LAST;
     (largest.index.first_event, largest.index.count) = (LAST - 1, 1);

@@ -64,10 +64,10 @@ impl Grid {
     /// Ticks of a time that lies shortly after the tick `base`: no division, which would cost as much as the rest of an event.
     #[inline]
     pub(super) const fn ticks_after(self, time_ns: u64, base: u64) -> u64 {
-        let since_ns = time_ns.wrapping_sub(base.wrapping_mul(self.resolution_ns));
+        let base_ns = base.wrapping_mul(self.resolution_ns);
         // The product is too high by less than since / 2^64 < 2^-32 ticks; below 1 / resolution that changes no floor.
-        if since_ns < 1 << 32 && self.resolution_ns <= 1 << 16 && self.resolution_ns > 1 {
-            base.wrapping_add(((since_ns as u128 * self.reciprocal as u128) >> 64) as u64)
+        if time_ns >= base_ns && time_ns - base_ns < 1 << 32 && self.resolution_ns <= 1 << 16 && self.resolution_ns > 1 {
+            base.wrapping_add((((time_ns - base_ns) as u128 * self.reciprocal as u128) >> 64) as u64)
         } else {
             self.ticks(time_ns)
         }
@@ -193,6 +193,9 @@ mod tests {
             }
         }
         assert_eq!(Grid::new(0).ticks(9), 9);
+        // Before the base, but only a few nanoseconds after it in wrapping arithmetic.
+        let grid = Grid::new(100);
+        assert_eq!(grid.ticks_after(1, grid.ticks(u64::MAX)), 0);
     }
 
     #[test]

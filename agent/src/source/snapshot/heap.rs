@@ -2,7 +2,7 @@
 //! segments as soon as the container around them takes them.
 //!
 //! Guarantees: nothing of a consumed dict or list stays but what memctl reads and a 4-byte note
-//! in the memo; what lies under keys that memctl does not read is dropped as it comes. A list or
+//! in the memo; dicts and lists under keys that memctl does not read are dropped as they come. A list or
 //! dict of the stack belongs to the stack entry alone; fetching it again gives what it stands for.
 //!
 //! Longer than most files: every way in which one container can take another is here, because

@@ -1,10 +1,11 @@
 //! The pickle interpreter: protocols 0 to 5, plain data only.
 //!
 //! Guarantees: nothing is imported, called or built; every opcode that would do so is refused by
-//! name. Memory does not depend on declared lengths, on nesting (bounded) or on values that are
-//! skipped; a pickle that ends early or lies about itself ends in an error that says where.
-//! Lists may come in CPython's batches of a thousand or, as torch's own C++ pickler writes them,
-//! in one piece: then complete items are taken early.
+//! name. Memory does not depend on declared lengths or on nesting (bounded); of a value that is
+//! skipped there remain a memo entry of 4 bytes and, if it is a string not seen before, the
+//! string. A pickle that ends early or lies about itself ends in an error that says where.
+//! Lists may come in CPython's batches of a thousand or in one piece: then complete items are
+//! taken early.
 
 use memctl_model::limits::NAME_BYTES_MAX;
 

@@ -10,7 +10,7 @@ use crate::store::cells::{self, Fault};
 use crate::store::rows::{
     ChunkRow, DeviceRow, EpochEndRow, Gap, ItemRow, JobRow, Selection, SessionKey, SessionRow, Totals,
 };
-use crate::store::selection::Bounds;
+use crate::store::selection::bounds;
 
 pub(super) async fn jobs(pool: &PgPool, limit: u32) -> Result<Vec<JobRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).fetch_all(pool).await?;
@@ -50,9 +50,8 @@ pub(super) async fn chunks(
     device: u8,
     selection: Selection,
 ) -> Result<Vec<ChunkRow>, Fault> {
-    let Some(bounds) = Bounds::of(&selection) else { return Ok(Vec::new()) };
     let query = sqlx::query(include_str!("sql/chunks.sql")).bind(session).bind(i64::from(device));
-    let rows = bounds.0.into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
+    let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
     rows.iter().map(cells::chunk).collect()
 }
 
@@ -69,10 +68,9 @@ pub(super) async fn items(
     device: Option<u8>,
     selection: Selection,
 ) -> Result<Vec<ItemRow>, Fault> {
-    let Some(bounds) = Bounds::of(&selection) else { return Ok(Vec::new()) };
     let query =
         sqlx::query(include_str!("sql/items.sql")).bind(session).bind(i64::from(kind)).bind(device.map(i64::from));
-    let rows = bounds.0.into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
+    let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
     rows.iter().map(cells::item).collect()
 }
 

@@ -6,5 +6,5 @@ FROM memctl.chunk
 WHERE job_id = (SELECT job_id FROM memctl.session WHERE session_id = $1) AND session_id = $1 AND device = $2
     AND ($3::bigint IS NULL OR (first_ns <= $4 AND last_ns >= $3))
     AND ($5::bigint IS NULL OR (first_epoch <= $6 AND last_epoch >= $5))
-    AND ($7::bigint IS NULL OR (first_event <= $8 AND first_event + greatest(entries, 1) > $7))
+    AND ($7::bigint IS NULL OR (first_event <= $8 AND first_event > $7 - greatest(entries, 1)))
 ORDER BY seq

@@ -6,5 +6,5 @@ FROM chunk
 WHERE job_id = (SELECT job_id FROM session WHERE session_id = ?1) AND session_id = ?1 AND device = ?2
     AND (?3 IS NULL OR (first_ns <= ?4 AND last_ns >= ?3))
     AND (?5 IS NULL OR (first_epoch <= ?6 AND last_epoch >= ?5))
-    AND (?7 IS NULL OR (first_event <= ?8 AND first_event + max(entries, 1) > ?7))
+    AND (?7 IS NULL OR (first_event <= ?8 AND first_event > ?7 - max(entries, 1)))
 ORDER BY seq

@@ -1,0 +1,111 @@
+//! A trainer written in Rust that records its device memory with memctl.
+//!
+//! `cargo run -p memctl-agent --example trainer -- http://127.0.0.1:7717` streams a job `rust-trainer` to a
+//! daemon; `memctl query --job rust-trainer` then shows it. The "device" is a toy arena, so that the example
+//! runs anywhere; the calls are the ones a cudarc program makes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_model::{
+    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, Phase, SessionId,
+    SessionInfo, SourceKind, StackId,
+};
+
+/// Memory that is handed out from the bottom up and never gives out again: enough for an example.
+struct Arena {
+    next: u64,
+    live: BTreeMap<u64, (u64, StackId)>,
+    recorder: Recorder,
+}
+
+impl Arena {
+    fn alloc(&mut self, size: u64, stack: StackId) -> u64 {
+        let addr = self.next;
+        self.next += size.next_multiple_of(512);
+        self.live.insert(addr, (size, stack));
+        self.recorder.alloc(addr, size, 0, stack);
+        addr
+    }
+
+    fn free(&mut self, addr: u64) {
+        if let Some((size, _)) = self.live.remove(&addr) {
+            self.recorder.free(addr, size, 0);
+        }
+    }
+
+    /// Events were dropped (the ring was full): hand over what is live, and everything is exact again.
+    fn answer_snapshot_request(&mut self) {
+        if !self.recorder.snapshot_wanted() {
+            return;
+        }
+        let loose = self
+            .live
+            .iter()
+            .map(|(&addr, &(size, stack))| BlockState {
+                addr,
+                size: size.next_multiple_of(512),
+                requested: size,
+                usage: BlockUse::Allocated,
+                stack,
+                ..BlockState::default()
+            })
+            .collect();
+        let device = self.recorder.device();
+        let reason = KeyframeReason::AfterDrop;
+        self.recorder.snapshot(Keyframe { device, at_event: 0, time_ns: 0, reason, segments: Vec::new(), loose });
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "http://127.0.0.1:7717".into());
+    let mut id = [0; 16];
+    getrandom::fill(&mut id)?;
+    let session = SessionInfo {
+        id: SessionId(id),
+        job: "rust-trainer".into(),
+        attempt: 0,
+        rank: 0,
+        world_size: Some(1),
+        source: SourceKind::Live,
+        host: None,
+        pid: Some(std::process::id()),
+        started_ns: memctl_agent::clock::now_ns(),
+        framework: Some("example".into()),
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo { total_bytes: Some(1 << 30), ..DeviceInfo::default() }],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    };
+    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(address)))?;
+    let site = |function: &str, line| {
+        agent.stack(&[Frame { function: function.into(), file: "trainer.rs".into(), line }])
+    };
+    let (weights, activations, kept) = (site("Model::new", 10), site("Model::forward", 20), site("Log::remember", 30));
+    let recorder = agent.recorder(DeviceIndex(0)).ok_or("the recorder is taken already")?;
+    let mut arena = Arena { next: 1 << 32, live: BTreeMap::new(), recorder };
+    arena.alloc(64 << 20, weights);
+    for epoch in 0..4_u32 {
+        agent.epoch_begin(epoch);
+        for step in 0..25_u64 {
+            let step = u64::from(epoch) * 25 + step;
+            agent.step_begin(step);
+            agent.phase_begin(Phase::Forward);
+            let tensors: Vec<u64> = (0..40).map(|layer| arena.alloc((layer + 1) << 16, activations)).collect();
+            agent.phase_end(Phase::Forward);
+            tensors.into_iter().rev().for_each(|tensor| arena.free(tensor));
+            arena.answer_snapshot_request();
+            agent.step_end(step);
+        }
+        // The leak to be found: a megabyte an epoch is kept for a log.
+        arena.alloc(1 << 20, kept);
+        agent.epoch_end(epoch);
+    }
+    let outcome = agent.stop(None, Duration::from_secs(10));
+    println!("{:?}", outcome.counts);
+    if !outcome.delivered {
+        return Err(outcome.refused.unwrap_or_else(|| "the daemon was not reached in time".into()).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The spool: what was appended comes back, also after a crash at any byte; its limit holds; acknowledged segments go.
+
+use std::fs;
+
+use memctl_model::{AllocatorSettings, DeviceInfo, SessionId, SourceKind};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A session for tests of spool and outbox.
+pub fn session() -> SessionInfo {
+    SessionInfo {
+        id: SessionId([7; 16]),
+        job: "j".into(),
+        attempt: 0,
+        rank: 1,
+        world_size: None,
+        source: SourceKind::Live,
+        host: None,
+        pid: None,
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo::default()],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+fn item(seq: u64, bytes: usize) -> v1::Item {
+    v1::Item { seq, kind: 1, payload: vec![seq as u8; bytes].into(), unpacked_bytes: 0 }
+}
+
+fn contents(spool: &mut Spool) -> Vec<v1::Item> {
+    let places: Vec<_> = spool.places().collect();
+    places.into_iter().map(|(seq, place)| spool.read(place, seq).unwrap()).collect()
+}
+
+fn segment_file(folder: &Path) -> PathBuf {
+    segment_paths(&folder.join(session().id.to_string())).unwrap().into_values().next().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_crash_at_any_byte_keeps_the_whole_records_before_it(sizes in proptest::collection::vec(0_usize..300, 1..12), cut in 0.0..1.0) {
+        let folder = tempfile::tempdir().unwrap();
+        let items: Vec<v1::Item> = sizes.iter().enumerate().map(|(index, &bytes)| item(index as u64 + 1, bytes)).collect();
+        let mut ends = Vec::new();
+        {
+            let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+            for item in &items {
+                let place = spool.append(item).unwrap();
+                ends.push(place.offset + u64::from(place.bytes));
+            }
+            prop_assert_eq!(&contents(&mut spool), &items);
+        }
+        let file = segment_file(folder.path());
+        let len = fs::metadata(&file).unwrap().len();
+        let kept = (len as f64 * cut) as u64;
+        OpenOptions::new().write(true).open(&file).unwrap().set_len(kept).unwrap();
+        let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+        let whole = ends.iter().filter(|&&end| end <= kept).count();
+        prop_assert_eq!(&contents(&mut spool), &items[..whole]);
+        // And it goes on behind the cut.
+        let next = item(99, 10);
+        spool.append(&next).unwrap();
+        prop_assert_eq!(contents(&mut spool).last(), Some(&next));
+    }
+}
+
+#[test]
+fn a_flipped_byte_ends_the_segment_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let second = {
+        let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+        spool.append(&item(1, 50)).unwrap();
+        spool.append(&item(2, 50)).unwrap()
+    };
+    let file = segment_file(folder.path());
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[second.offset as usize + 20] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+    assert_eq!(contents(&mut spool), [item(1, 50)]);
+}
+
+#[test]
+fn a_segment_without_a_header_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+        spool.append(&item(1, 5)).unwrap();
+    }
+    let file = segment_file(folder.path());
+    fs::write(&file, b"nonsense").unwrap();
+    let spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+    assert_eq!(spool.places().count(), 0);
+    assert!(!file.exists());
+}
+
+#[test]
+fn its_limit_holds_and_acknowledged_segments_give_room_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut spool = Spool::open(folder.path(), &session(), 20 << 20).unwrap();
+    let mut last = 0;
+    while spool.append(&item(last + 1, 1 << 20)).is_some() {
+        last += 1;
+    }
+    assert!(last >= 18 && spool.bytes() <= 20 << 20, "{last} items, {} bytes", spool.bytes());
+    spool.forget(last - 1);
+    assert!(spool.bytes() < 9 << 20, "only the open segment is left, {} bytes", spool.bytes());
+    assert!(spool.append(&item(last + 1, 1 << 20)).is_some());
+    assert_eq!(spool.places().map(|(seq, _)| seq).collect::<Vec<_>>(), [last, last + 1]);
+}
+
+#[test]
+fn one_owner_and_orphans_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+    spool.append(&item(1, 5)).unwrap();
+    assert!(Spool::open(folder.path(), &session(), u64::MAX).is_err(), "a second owner");
+    assert!(Spool::orphans(folder.path()).is_empty(), "its owner lives");
+    drop(spool);
+    let mut orphans = Spool::orphans(folder.path());
+    assert_eq!(orphans.len(), 1);
+    assert_eq!(orphans[0].session(), &session());
+    orphans[0].forget(1);
+    drop(orphans);
+    assert!(Spool::orphans(folder.path()).is_empty(), "delivered spools leave nothing behind");
+}

@@ -1,0 +1,119 @@
+//! The outbox: order, bounds, acknowledgement, and what happens when nobody takes anything.
+
+use std::sync::Arc;
+
+use memctl_model::SessionEnd;
+use memctl_proto::item::Packed;
+use memctl_proto::v1::ItemKind;
+
+use super::*;
+
+fn outgoing(bytes: usize, events: u64) -> Outgoing {
+    Outgoing { packed: Packed { kind: ItemKind::Chunk, payload: vec![1; bytes].into(), unpacked_bytes: 0 }, events }
+}
+
+fn now() -> Option<Instant> {
+    Some(Instant::now())
+}
+
+#[test]
+fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
+    let window = Window::new(1 << 20, None);
+    for events in 1..=3 {
+        assert_eq!(window.push(outgoing(100, events), None), Pushed::AtOnce);
+    }
+    assert_eq!(window.after(0).unwrap().unwrap().seq, 1);
+    assert_eq!(window.after(2).unwrap().unwrap().seq, 3);
+    assert_eq!(window.after(3).unwrap(), None);
+    assert_eq!(window.counts().waiting_events, 6);
+    window.ack(2);
+    let counts = window.counts();
+    assert_eq!((counts.acked_events, counts.waiting_events, counts.acked_seq), (3, 3, 2));
+    assert_eq!(window.after(0).unwrap().unwrap().seq, 3);
+    window.ack(3);
+    assert!(window.is_drained());
+    assert_eq!(window.counts().waiting_bytes, 0);
+}
+
+#[test]
+fn a_repeated_session_is_acknowledged_as_it_comes() {
+    let window = Window::new(1 << 20, None);
+    window.ack(2);
+    window.push(outgoing(10, 5), None);
+    window.push(outgoing(10, 6), None);
+    assert!(window.is_drained());
+    window.push(outgoing(10, 7), None);
+    let counts = window.counts();
+    assert_eq!((counts.acked_events, counts.waiting_events), (11, 7));
+    assert_eq!(window.after(2).unwrap().unwrap().seq, 3);
+}
+
+#[test]
+fn a_full_outbox_waits_and_goes_on_when_there_is_room() {
+    let window = Arc::new(Window::new(250, None));
+    window.push(outgoing(100, 1), None);
+    window.push(outgoing(100, 1), None);
+    assert_eq!(window.push(outgoing(100, 9), now()), Pushed::Abandoned, "full, and the deadline is now");
+    assert_eq!(window.counts().abandoned_events, 9);
+    let waiting = {
+        let window = window.clone();
+        std::thread::spawn(move || window.push(outgoing(100, 1), None))
+    };
+    while !waiting.is_finished() {
+        window.ack(1);
+    }
+    // It may have come after the acknowledgement: then there was room at once.
+    assert_ne!(waiting.join().unwrap(), Pushed::Abandoned);
+    assert_eq!(window.counts().last_seq, 3);
+}
+
+#[test]
+fn without_a_link_everything_unacknowledged_is_spooled_and_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = crate::uplink::spool::tests_session();
+    {
+        let window = Window::new(1 << 20, Some(Spool::open(folder.path(), &session, u64::MAX).unwrap()));
+        window.push(outgoing(100, 1), None);
+        assert_eq!(window.counts().spooled_bytes, 0, "linked, and there is room in memory");
+        window.set_linked(false);
+        assert!(window.counts().spooled_bytes > 0);
+        window.push(outgoing(100, 1), None);
+        assert_eq!(window.close(), 0, "everything is in the spool");
+    }
+    let spool = Spool::orphans(folder.path()).pop().unwrap();
+    let window = Window::recovered(spool);
+    assert_eq!(window.after(0).unwrap().unwrap().seq, 1);
+    assert_eq!(window.after(1).unwrap().unwrap().seq, 2);
+    window.ack(2);
+    assert!(window.is_drained());
+    assert_eq!(window.counts().spooled_bytes, 0);
+}
+
+#[test]
+fn memory_is_bounded_and_the_spool_takes_the_rest_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = crate::uplink::spool::tests_session();
+    let window = Window::new(500, Some(Spool::open(folder.path(), &session, 1 << 20).unwrap()));
+    for _ in 0..50 {
+        assert_eq!(window.push(outgoing(100, 1), now()), Pushed::AtOnce);
+    }
+    assert!(window.lock().memory_bytes <= 500);
+    let mut seq = 0;
+    while let Some(item) = window.after(seq).unwrap() {
+        assert_eq!(item.seq, seq + 1);
+        seq = item.seq;
+    }
+    assert_eq!(seq, 50);
+}
+
+#[test]
+fn a_closed_outbox_counts_what_it_gives_up() {
+    let window = Window::new(1 << 20, None);
+    window.push(outgoing(100, 4), None);
+    let end = Outgoing { packed: Packed::end(&SessionEnd::default()), events: 0 };
+    window.push(end, None);
+    assert_eq!(window.close(), 4);
+    let counts = window.counts();
+    assert_eq!((counts.abandoned_events, counts.waiting_events), (4, 0));
+    assert!(window.is_drained());
+}
