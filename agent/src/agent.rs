@@ -332,10 +332,14 @@ impl Agent {
     }
 
     /// Ends the session: everything that was recorded is sent and acknowledged, at most for `patience`. What is not out by then stays in the spool or is counted as dropped.
-    pub fn stop(mut self, failure: Option<String>, patience: Duration) -> Outcome {
+    pub fn stop(self, failure: Option<String>, patience: Duration) -> Outcome {
+        self.stop_at(now_ns(), failure, patience)
+    }
+
+    /// As [`Self::stop`], for a session that ended at another time: a recording.
+    pub fn stop_at(mut self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
         let deadline = Instant::now() + patience;
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Ending { deadline, time_ns: now_ns(), failure });
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ending { deadline, time_ns, failure });
         let end = self.worker.take().map_or_else(SessionEnd::default, |worker| {
             worker.thread().unpark();
             worker.join().unwrap_or_default()

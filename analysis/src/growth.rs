@@ -1,9 +1,10 @@
 //! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
 //!
-//! Guarantees: slopes are Theil-Sen (the median of all pairwise slopes), so that up to 29% of the
-//! epochs may be outliers without moving them; nothing is judged here, a slope is not a leak: a
-//! bounded cache and a one-time step have slopes too. Refuses to give a slope to fewer than two
-//! epochs.
+//! Guarantees: the rate is the median change from one epoch to the next, which a one-time step (a copy
+//! of the weights, a block that could not be split) does not move. Where most epochs do not change, but
+//! the series only ever rises and does so again and again (a leak every third epoch), it is the
+//! Theil-Sen slope. Nothing is judged here, a rate is not a leak: a cache that fills has one, too.
+//! Refuses to give a rate to fewer than two epochs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,18 +63,8 @@ pub fn theil_sen_slope(points: &[(f64, f64)]) -> Option<f64> {
     let finite: Vec<(f64, f64)> = points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
     let points = thinned(&finite);
     let pairs = points.iter().enumerate().flat_map(|(i, &a)| points[i + 1..].iter().map(move |&b| (a, b)));
-    let mut slopes: Vec<f64> = pairs.filter(|(a, b)| a.0 != b.0).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect();
-    if slopes.is_empty() {
-        return None;
-    }
-    let middle = slopes.len() / 2;
-    let even = slopes.len().is_multiple_of(2);
-    let (below, &mut upper, _) = slopes.select_nth_unstable_by(middle, f64::total_cmp);
-    if !even {
-        return Some(upper);
-    }
-    let lower = below.iter().copied().max_by(f64::total_cmp)?;
-    Some(lower.midpoint(upper))
+    let slopes: Vec<f64> = pairs.filter(|(a, b)| a.0 != b.0).map(|(a, b)| (b.1 - a.1) / (b.0 - a.0)).collect();
+    median(slopes)
 }
 
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
@@ -84,11 +75,36 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..SLOPE_POINTS_MAX).map(|i| points[i * last / (SLOPE_POINTS_MAX - 1)]).collect()
 }
 
-/// The slope of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch.
+/// The growth of a series of epoch ends, such as a rank's `allocated_bytes`, in bytes per epoch. See the module for the estimator.
 #[must_use]
 pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
-    let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
-    theil_sen_slope(&points)
+    let changes = series.windows(2).filter(|pair| pair[1].epoch > pair[0].epoch).map(|pair| {
+        let epochs = f64::from(pair[1].epoch - pair[0].epoch);
+        (pair[1].bytes as f64 - pair[0].bytes as f64) / epochs
+    });
+    let median = median(changes.collect())?;
+    let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
+    let falls = series.windows(2).any(|pair| pair[1].bytes < pair[0].bytes);
+    // Twice is a coincidence with whatever grows once (the first epoch, a step up); three times is a habit.
+    if median == 0.0 && rises >= 3 && !falls {
+        let points: Vec<(f64, f64)> = series.iter().map(|point| (f64::from(point.epoch), point.bytes as f64)).collect();
+        return theil_sen_slope(&points);
+    }
+    Some(median)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    let middle = values.len() / 2;
+    let even = values.len().is_multiple_of(2);
+    if values.is_empty() {
+        return None;
+    }
+    let (below, &mut upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    if !even {
+        return Some(upper);
+    }
+    let lower = below.iter().copied().max_by(f64::total_cmp)?;
+    Some(lower.midpoint(upper))
 }
 
 /// Slope, ends and direction of a series; `None` for fewer than two epochs.
@@ -142,7 +158,7 @@ pub fn site_series<'a, K: Ord + Clone>(
     by_site.into_iter().map(|(site, by_epoch)| SiteSeries { site, points: whole(by_epoch) }).collect()
 }
 
-/// The sites whose slope is positive, the steepest first; equal ones in the order of their names.
+/// The sites whose growth is positive, the steepest first; equal ones in the order of their names.
 #[must_use]
 pub fn rank_by_growth<K: Ord>(series: Vec<SiteSeries<K>>) -> Vec<SiteGrowth<K>> {
     let with_growth = series.into_iter().filter_map(|series| {
@@ -220,14 +236,25 @@ mod tests {
     #[test]
     fn an_even_number_of_pairs_takes_the_middle_of_two() {
         // Slopes 0, 0, 0, 2, 1, 2/3: sorted 0 0 0 2/3 1 2, the middle two are 0 and 2/3.
-        let slope = growth_bytes_per_epoch(&series(&[4, 4, 4, 6])).unwrap();
+        let slope = theil_sen_slope(&[(0.0, 4.0), (1.0, 4.0), (2.0, 4.0), (3.0, 6.0)]).unwrap();
         assert!((slope - 1.0 / 3.0).abs() < 1e-12, "{slope}");
     }
 
     #[test]
+    fn one_time_steps_do_not_count_and_rare_leaks_do() {
+        assert_eq!(growth_bytes_per_epoch(&series(&[5, 5, 5, 90, 90, 90])), Some(0.0));
+        // Two batches of 3 an epoch, and once a block that could not be split.
+        assert_eq!(growth_bytes_per_epoch(&series(&[0, 30, 69, 99, 129, 159])), Some(30.0));
+        let every_third = growth_bytes_per_epoch(&series(&[0, 0, 0, 9, 9, 9, 18, 18, 18, 27])).unwrap();
+        assert!((2.0..4.0).contains(&every_third), "{every_third}");
+        let gap = [EpochBytes { epoch: 0, bytes: 0 }, EpochBytes { epoch: 4, bytes: 8 }];
+        assert_eq!(growth_bytes_per_epoch(&gap), Some(2.0));
+    }
+
+    #[test]
     fn long_series_are_thinned_without_losing_their_slope() {
-        let long: Vec<u64> = (0..5_000).map(|epoch| epoch * 7).collect();
-        assert_eq!(growth_bytes_per_epoch(&series(&long)), Some(7.0));
+        let long: Vec<(f64, f64)> = (0..5_000).map(|epoch| (f64::from(epoch), f64::from(epoch * 7))).collect();
+        assert_eq!(theil_sen_slope(&long), Some(7.0));
     }
 
     #[test]

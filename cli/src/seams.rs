@@ -1,32 +1,46 @@
 //! Where the command line meets the daemon and the agent: hosting one in this process, serving, importing.
 //!
-//! Guarantees: nothing else in this crate names those crates.
+//! Guarantees: nothing else in this crate names those crates; an import returns only when everything is
+//! acknowledged, or fails and says why. Refuses to wait for ever for a daemon that went away.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use memctl_proto::v1;
+use memctl_agent::source::recording::{self, Identity};
+use memctl_agent::source::snapshot::{self, Recording};
+use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
+use memctl_daemon::config::{self, Config, Layer};
+use memctl_daemon::server::{self, ServeError};
+use memctl_daemon::store::{self, StoreError};
 use tonic::transport::Channel;
 
 use crate::args;
 use crate::exit::Failure;
 
+/// No acknowledgement for this long: the daemon went away. It has time to restart and to be found again.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How often progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Unacknowledged bytes of an import in memory.
+const OUTBOX_BYTES: u64 = 16 << 20;
+
 /// A daemon in this process. It ends when [`Embedded::close`] is called, with everything durable.
 pub struct Embedded {
     /// The way to it.
     pub channel: Channel,
-    /// Tells it to drain.
-    pub stop: tokio::sync::oneshot::Sender<()>,
-    /// Finishes when it has drained and closed its store.
-    pub task: tokio::task::JoinHandle<()>,
+    daemon: server::Embedded,
 }
 
 impl Embedded {
     /// Drains, closes the store and waits for both.
     pub async fn close(self) {
-        // A daemon that has ended by itself has nobody left to be told; its task is then finished.
-        let _ = self.stop.send(());
-        let _ = self.task.await;
+        let Self { channel, daemon } = self;
+        drop(channel);
+        if let Err(error) = daemon.stop().await {
+            eprintln!("memctl: the store could not be closed: {error}");
+        }
     }
 }
 
@@ -35,7 +49,18 @@ impl Embedded {
 /// # Errors
 /// A store that cannot be opened: no permission, newer version, in use by a daemon.
 pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
-    Err(Failure::unreachable(format!("the store in {} cannot be opened by this build", data_dir.display())))
+    let holder = format!("another memctl (pid {})", std::process::id());
+    let store = store::open(&config::in_folder(data_dir), &holder).await.map_err(|error| store_failure(&error))?;
+    let daemon = server::Embedded::start(store).await.map_err(|error| serve_failure(&error))?;
+    Ok(Embedded { channel: daemon.channel(), daemon })
+}
+
+fn store_failure(error: &StoreError) -> Failure {
+    Failure::unreachable(error.to_string())
+}
+
+fn serve_failure(error: &ServeError) -> Failure {
+    Failure::unreachable(error.to_string())
 }
 
 /// `memctl daemon`: configures, binds, serves until a signal, drains.
@@ -43,11 +68,69 @@ pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
 /// # Errors
 /// A configuration that is wrong, an address in use, a store that cannot be opened.
 pub async fn serve(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<(), Failure> {
-    let _ = (flags, data_dir);
-    Err(Failure::unreachable("this build has no daemon"))
+    let config = configuration(flags, data_dir)?;
+    if flags.check {
+        return check(&config).await;
+    }
+    let store = config.store.to_string();
+    let terminated = shutdown()?;
+    let ready = |address| {
+        println!("memctl daemon listens on http://{address} and stores in {store}");
+    };
+    server::serve(config, ready, terminated).await.map_err(|error| serve_failure(&error))?;
+    println!("memctl daemon has drained and closed its store");
+    Ok(())
+}
+
+/// Flags before environment before file before the default folder. (Flags that have a variable of their own come with it from the argument parser.)
+fn configuration(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<Config, Failure> {
+    let from_flags = Layer {
+        listen: flags.listen.map(|address| address.to_string()),
+        store: flags.store.clone(),
+        data_dir: data_dir.map(Path::to_path_buf),
+        retain_age: flags.retain_age.clone(),
+        retain_bytes: flags.retain_bytes.clone(),
+        ..Layer::default()
+    };
+    let mut layers = vec![
+        ("the command line or its environment variable".to_owned(), from_flags),
+        ("the environment".to_owned(), config::from_environment(&|name| std::env::var(name).ok())),
+    ];
+    if let Some(path) = &flags.config {
+        let layer = config::from_file(path).map_err(|error| Failure::usage(error.to_string()))?;
+        layers.push((path.display().to_string(), layer));
+    }
+    let default = crate::connect::default_data_dir().ok();
+    config::resolve(&layers, default.as_deref()).map_err(|error| Failure::usage(error.to_string()))
+}
+
+async fn check(config: &Config) -> Result<(), Failure> {
+    let store = store::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
+    let info = store.info().await.map_err(|error| store_failure(&error))?;
+    println!("listen        {}", config.listen);
+    println!("store         {} ({} {}, schema {})", info.place, info.kind, info.version, info.schema_version);
+    let kept = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
+    let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
+    println!("retain age    {}", kept(config.retention.age_ns, &hours));
+    println!("retain bytes  {}", kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string()));
+    store.close().await.map_err(|error| store_failure(&error))
+}
+
+fn shutdown() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let no_signals = |error: std::io::Error| Failure::unreachable(format!("signals cannot be handled: {error}"));
+    let mut terminated = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+    })
 }
 
 /// What to import.
+#[derive(Clone, Debug)]
 pub struct ImportRequest {
     /// The job.
     pub job: String,
@@ -91,8 +174,21 @@ pub struct ImportOutcome {
 /// # Errors
 /// The first file that is not what it should be ([`Failure::input`]).
 pub async fn check_files(files: &[(u32, PathBuf)]) -> Result<(), Failure> {
-    let _ = files;
-    Err(Failure::unreachable("this build has no importer"))
+    for (rank, path) in files {
+        load(*rank, path.clone(), Arc::new(|_| {})).await?;
+    }
+    Ok(())
+}
+
+async fn load(rank: u32, path: PathBuf, on_progress: OnProgress) -> Result<Recording, Failure> {
+    let loading = tokio::task::spawn_blocking(move || {
+        snapshot::load(&path, &mut |now| {
+            let snapshot::Progress { bytes_read, bytes_total, events: _ } = now;
+            on_progress(Progress { rank, bytes_read, bytes_total, events: 0 });
+        })
+        .map_err(|error| Failure::input(error.to_string()))
+    });
+    loading.await.map_err(|_| Failure::input(format!("the file of rank {rank} could not be read: the reader failed")))?
 }
 
 /// Imports through ring, batcher and uplink, as a live job does; returns when everything is acknowledged.
@@ -104,6 +200,90 @@ pub async fn import_files(
     request: ImportRequest,
     on_progress: OnProgress,
 ) -> Result<ImportOutcome, Failure> {
-    let _ = (v1::ingest_client::IngestClient::new(channel), request, on_progress);
-    Err(Failure::unreachable("this build has no importer"))
+    let world_size = request.files.iter().map(|(rank, _)| rank + 1).max();
+    let mut sum = ImportOutcome::default();
+    for (rank, path) in request.files {
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let recording = load(rank, path, on_progress.clone()).await?;
+        let identity = Identity {
+            job: request.job.clone(),
+            attempt: request.attempt,
+            rank,
+            world_size,
+            labels: request.labels.clone(),
+        };
+        let outcome = import(channel.clone(), (recording, bytes), identity, on_progress.clone()).await?;
+        sum.events += outcome.end.produced;
+        sum.unknown_frees += outcome.end.unknown_frees;
+        sum.contradictions += outcome.end.contradictions;
+    }
+    Ok(sum)
+}
+
+async fn import(
+    channel: Channel,
+    (recording, bytes): (Recording, u64),
+    identity: Identity,
+    on_progress: OnProgress,
+) -> Result<Outcome, Failure> {
+    let rank = identity.rank;
+    let session = recording::session(&recording, &identity);
+    let agent = Agent::start(AgentConfig {
+        memory_bytes_max: OUTBOX_BYTES,
+        linger: None,
+        ..AgentConfig::new(session, Daemon::Connected(channel))
+    })
+    .map_err(|error| Failure::input(error.to_string()))?;
+    // An import that is given up (Ctrl-C drops this future) must not go on in its thread.
+    let _give_up = GiveUpOnDrop(agent.breaker());
+    let breaker = agent.breaker();
+    let silent = Arc::new(AtomicBool::new(false));
+    let watching = tokio::spawn(watch(breaker, (rank, bytes), on_progress, silent.clone()));
+    let ended_ns = recording.ended_ns;
+    let playing = tokio::task::spawn_blocking(move || {
+        // A refused or given-up session ends playing early; the outcome says so.
+        let _ = recording::play(recording, &agent, &mut |_| {});
+        agent.stop_at(ended_ns, None, SILENCE_MAX)
+    });
+    let outcome = playing.await.map_err(|_| Failure::input(format!("rank {rank} could not be imported: playing failed")))?;
+    watching.abort();
+    if outcome.delivered {
+        return Ok(outcome);
+    }
+    // Relaxed: a flag that was set before the outcome it explains.
+    Err(match &outcome.refused {
+        Some(reason) => Failure::input(format!("the daemon refused rank {rank}: {reason}")),
+        None if silent.load(Ordering::Relaxed) => Failure::unreachable(format!(
+            "the daemon took nothing for {} s while rank {rank} was imported; see its log, then import again",
+            SILENCE_MAX.as_secs()
+        )),
+        None => Failure::unreachable(format!("the daemon went away while rank {rank} was imported; import again")),
+    })
+}
+
+struct GiveUpOnDrop(Breaker);
+
+impl Drop for GiveUpOnDrop {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+/// Tells how far it is; gives up when nothing was acknowledged for too long.
+async fn watch(breaker: Breaker, (rank, bytes): (u32, u64), on_progress: OnProgress, silent: Arc<AtomicBool>) {
+    let (mut last, mut since) = (0, tokio::time::Instant::now());
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = breaker.acknowledged();
+        if now != last {
+            (last, since) = (now, tokio::time::Instant::now());
+        }
+        on_progress(Progress { rank, bytes_read: bytes, bytes_total: Some(bytes), events: breaker.stored_events() });
+        if since.elapsed() >= SILENCE_MAX {
+            // Relaxed: see above.
+            silent.store(true, Ordering::Relaxed);
+            breaker.give_up();
+            return;
+        }
+    }
 }

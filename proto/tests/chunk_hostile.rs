@@ -63,7 +63,7 @@ fn mutations_behind_the_checksums_never_panic_and_never_exceed_the_limits() {
     let mut decoder = Decoder::new().unwrap();
     let (mut out, mut rng) = (Vec::new(), Rng(5));
     let (mut accepted, mut refused) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..6_000 {
         let mut chunk = seeds[rng.below(3) as usize].clone();
         for _ in 0..=rng.below(4) {
             let at = 8 + rng.below(chunk.len() as u64 - 8) as usize;
@@ -88,7 +88,7 @@ fn mutations_behind_the_checksums_never_panic_and_never_exceed_the_limits() {
         assert!(out.capacity() <= 2 * CHUNK_EVENTS_MAX);
     }
     // Both happen: a flipped extra bit of a time is a valid chunk, most else is not.
-    assert!(accepted > 100 && refused > 10_000, "{accepted} accepted, {refused} refused");
+    assert!(accepted > 50 && refused > 3_000, "{accepted} accepted, {refused} refused");
     // The decoder is none the worse for it.
     decoder.decode(&seeds[0], &mut out).unwrap();
     assert_eq!(out, floored(&golden, 1000));
@@ -140,7 +140,7 @@ impl Lie {
         });
         put(self.words);
         put(self.bits);
-            // Counts by action (all of them allocations), then the other 19 fields of the rollup.
+        // Counts by action (all of them allocations), then the other 19 fields of the rollup.
         put(self.events);
         (0..9 + 6 + 12 + 1).for_each(|_| put(0));
         chunk.extend([0; 8]);

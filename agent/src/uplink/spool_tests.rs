@@ -65,7 +65,7 @@ proptest! {
         // And it goes on behind the cut.
         let next = item(99, 10);
         spool.append(&next).unwrap();
-        prop_assert_eq!(contents(&mut spool).last(), Some(&next));
+        prop_assert_eq!(contents(&mut spool).pop(), Some(next));
     }
 }
 

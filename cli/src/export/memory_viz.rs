@@ -436,5 +436,3 @@ impl Annotation {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod zz_real;

@@ -104,7 +104,9 @@ fn path(site: &Site, all_frames: bool) -> Vec<String> {
     let mut calls: Vec<String> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).map(place).collect();
     // The library call that the user's code makes: the only one of them with a meaning to its
     // author, and its name is enough.
-    if let Some(called) = own.checked_sub(1).and_then(|at| site.stack.get(at)).filter(|called| !called.function.is_empty()) {
+    if let Some(called) =
+        own.checked_sub(1).and_then(|at| site.stack.get(at)).filter(|called| !called.function.is_empty())
+    {
         calls.push(called.function.clone());
     }
     calls

@@ -135,13 +135,14 @@ fn shorten(text: &str, columns: usize, unicode: bool) -> String {
     let gap = if unicode { "… > " } else { "~ > " };
     let Some((head, rest)) = text.split_once(" > ") else { return cut(text, columns, unicode) };
     let indent: String = head.chars().take_while(|c| " │├└|`-".contains(*c)).collect();
-    let tails: Vec<&str> = std::iter::successors(Some(rest), |tail| tail.split_once(" > ").map(|(_, tail)| tail)).collect();
+    let tails: Vec<&str> =
+        std::iter::successors(Some(rest), |tail| tail.split_once(" > ").map(|(_, tail)| tail)).collect();
     let (with_two, last) = tails.split_at(tails.len() - 1);
     let behind_head = with_two.iter().skip(1).map(|tail| format!("{head} {gap}{tail}"));
     let alone = with_two.iter().map(|tail| format!("{indent}{gap}{tail}"));
-    let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{gap}{last}")]);
+    let innermost = last.iter().flat_map(|last| [format!("{head} {gap}{last}"), format!("{indent}{last}")]);
     let mut candidates = behind_head.chain(alone).chain(innermost);
-    let fallback = || cut(&format!("{indent}{gap}{}", last.first().unwrap_or(&rest)), columns, unicode);
+    let fallback = || cut(&format!("{indent}{}", last.first().unwrap_or(&rest)), columns, unicode);
     candidates.find(|candidate| width(candidate) <= columns).unwrap_or_else(fallback)
 }
 

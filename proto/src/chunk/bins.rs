@@ -13,6 +13,9 @@ const CLASSES: usize = 32;
 /// Position of a block that is not offered.
 pub(super) const NOT_OFFERED: u32 = u32::MAX;
 
+/// Stands for "no block".
+pub(super) const NO_BLOCK: u32 = u32::MAX;
+
 /// One free block.
 #[derive(Clone, Copy)]
 pub(super) struct Hole {
@@ -107,16 +110,16 @@ impl Bins {
 /// The least by (length, address) of those that are long enough.
 #[inline]
 fn smallest(holes: &[Hole], len: u32) -> Option<Hole> {
-    const NONE: (u32, u64) = (u32::MAX, u64::MAX);
-    let (mut best, mut index) = (NONE, usize::MAX);
-    for (at, hole) in holes.iter().enumerate() {
-        let key = (hole.len, hole.addr);
-        // Without short-circuits: which one is best follows no pattern that a branch predictor could learn.
-        let better = (hole.len >= len) & ((key.0 < best.0) | ((key.0 == best.0) & (key.1 <= best.1)));
-        best = if better { key } else { best };
-        index = if better { at } else { index };
+    let mut best = Hole { addr: u64::MAX, len: u32::MAX, block: NO_BLOCK };
+    for hole in holes {
+        // Without short-circuits, because which one is best follows no pattern that a branch predictor could learn;
+        // and field by field, because loading a hole as a whole would wait for the stores that just wrote its parts.
+        let better = (hole.len >= len) & ((hole.len < best.len) | ((hole.len == best.len) & (hole.addr <= best.addr)));
+        best.addr = if better { hole.addr } else { best.addr };
+        best.len = if better { hole.len } else { best.len };
+        best.block = if better { hole.block } else { best.block };
     }
-    holes.get(index).copied()
+    (best.block != NO_BLOCK).then_some(best)
 }
 
 #[cfg(test)]

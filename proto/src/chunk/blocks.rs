@@ -8,18 +8,17 @@
 //! Known blocks form chains of neighbours in address order. Blocks are learned independently of each other, so
 //! each end of a chain is registered as an *edge* under its address, where the next block learned finds it.
 //! The rules are written down in FORMAT.md, section "Block model", and are part of the format.
+//! One long file, because it is one state machine: every method keeps the links of all others right.
 
 use memctl_model::{Action, Event, PoolId};
 
 use super::addresses::AddressMap;
-use super::bins::{Bins, GRANULE_BYTES, Hole, NOT_OFFERED, class_of};
+use super::bins::{Bins, GRANULE_BYTES, Hole, NO_BLOCK, NOT_OFFERED, class_of};
 
 /// Arenas modelled in one chunk; a process uses two (small, large) for each stream and pool.
 pub(super) const ARENAS_MAX: usize = 64;
 /// Stands for "not modelled".
 pub(super) const NO_ARENA: u8 = u8::MAX;
-/// Stands for "no block": what an allocation holds that is not modelled.
-pub(super) const NO_BLOCK: u32 = u32::MAX;
 /// Requests of up to 1 MiB are served from small segments.
 const SMALL_GRANULES_MAX: u32 = 2048;
 /// Segments for small blocks have 2 MiB.
@@ -229,9 +228,10 @@ impl Blocks {
     /// The first free block offered by an arena that shares an address with these `len` granules.
     fn overlapping(&self, arena: u8, addr: u64, len: u32) -> Option<Hole> {
         let bytes = |len: u32| u64::from(len) * GRANULE_BYTES;
-        self.arenas[usize::from(arena)].bins.all().find(|hole| {
-            hole.addr.wrapping_sub(addr) < bytes(len) || addr.wrapping_sub(hole.addr) < bytes(hole.len)
-        })
+        self.arenas[usize::from(arena)]
+            .bins
+            .all()
+            .find(|hole| hole.addr.wrapping_sub(addr) < bytes(len) || addr.wrapping_sub(hole.addr) < bytes(hole.len))
     }
 
     /// Adds a block where no free one is known to be; free ones that contradict it are forgotten.
@@ -239,8 +239,7 @@ impl Blocks {
         while let Some(hole) = self.overlapping(arena, addr, len) {
             self.forget(hole.block);
         }
-        let block =
-            self.add(Block { addr, prev: WALL, next: WALL, len, position: NOT_OFFERED, owner, arena });
+        let block = self.add(Block { addr, prev: WALL, next: WALL, len, position: NOT_OFFERED, owner, arena });
         if !walls {
             self.connect_left(block, addr);
             self.connect_right(block, end_of(addr, len));
@@ -298,44 +297,42 @@ impl Blocks {
     /// Joins a free block that is not offered yet with its free neighbours and offers the result.
     #[inline]
     fn merge_and_offer(&mut self, block: u32) {
-        let freed = self.blocks[block as usize];
-        let (mut merged, mut old_len) = (block, freed.len);
-        if let Some(before) = self.mergeable(freed.prev, &freed) {
-            merged = freed.prev;
-            old_len = before.len;
-            let left = &mut self.blocks[merged as usize];
-            (left.len, left.next) = (before.len + freed.len, freed.next);
-            self.link_prev(freed.next, merged);
+        // Field by field here and below: loading a block as a whole would wait for the stores that just wrote its parts.
+        let Block { addr, prev, next, len, arena, .. } = self.blocks[block as usize];
+        let (mut merged, mut old_len, mut new_len) = (block, len, len);
+        if let Some(left_len) = self.mergeable(prev, arena, len) {
+            (merged, old_len, new_len) = (prev, left_len, left_len + len);
+            let left = &mut self.blocks[prev as usize];
+            (left.len, left.next) = (new_len, next);
+            self.link_prev(next, prev);
             self.spare.push(block);
         }
-        let joined = self.blocks[merged as usize];
-        if let Some(after) = self.mergeable(freed.next, &joined) {
+        if let Some(right_len) = self.mergeable(next, arena, new_len) {
             if merged == block {
                 // The right neighbour is offered already: it grows to the left.
-                merged = freed.next;
-                old_len = after.len;
-                let right = &mut self.blocks[merged as usize];
-                (right.addr, right.len, right.prev) = (freed.addr, after.len + freed.len, freed.prev);
-                self.link_next(freed.prev, merged);
+                (merged, old_len) = (next, right_len);
+                let right = &mut self.blocks[next as usize];
+                (right.addr, right.len, right.prev) = (addr, right_len + len, prev);
+                self.link_next(prev, next);
                 self.spare.push(block);
             } else {
-                self.withdraw(freed.next);
+                self.withdraw(next);
+                let after = self.blocks[next as usize].next;
                 let left = &mut self.blocks[merged as usize];
-                (left.len, left.next) = (joined.len + after.len, after.next);
-                self.link_prev(after.next, merged);
-                self.spare.push(freed.next);
+                (left.len, left.next) = (new_len + right_len, after);
+                self.link_prev(after, merged);
+                self.spare.push(next);
             }
         }
         self.offer_again(merged, old_len);
     }
 
-    /// The neighbour, if it is a free block of the same arena and both together can be modelled.
+    /// The neighbour's length, if it is a free block of this arena and both together can be modelled.
     #[inline]
-    fn mergeable(&self, neighbour: u32, block: &Block) -> Option<Block> {
+    fn mergeable(&self, neighbour: u32, arena: u8, len: u32) -> Option<u32> {
         // Edges and walls are beyond all blocks.
-        let other = *self.blocks.get(neighbour as usize)?;
-        (other.owner == NOBODY && other.arena == block.arena && other.len.checked_add(block.len).is_some())
-            .then_some(other)
+        let other = self.blocks.get(neighbour as usize)?;
+        (other.owner == NOBODY && other.arena == arena && other.len.checked_add(len).is_some()).then_some(other.len)
     }
 
     /// What `link` leads to now has `block` as its next one.

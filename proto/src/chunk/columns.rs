@@ -33,16 +33,8 @@ pub(super) enum Column {
 pub(super) const COLUMNS: usize = 8;
 
 impl Column {
-    pub(super) const ALL: [Self; COLUMNS] = [
-        Self::Ops,
-        Self::Keys,
-        Self::Ages,
-        Self::Tuples,
-        Self::Addresses,
-        Self::Stacks,
-        Self::Classes,
-        Self::Tables,
-    ];
+    pub(super) const ALL: [Self; COLUMNS] =
+        [Self::Ops, Self::Keys, Self::Ages, Self::Tuples, Self::Addresses, Self::Stacks, Self::Classes, Self::Tables];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -90,8 +82,8 @@ pub(super) struct Packer {
 
 impl Packer {
     pub(super) fn new() -> Result<Self, ChunkError> {
-        let context = zstd::bulk::Compressor::new(LEVEL)
-            .map_err(|source| ChunkError::Compression { what: "columns", source })?;
+        let context =
+            zstd::bulk::Compressor::new(LEVEL).map_err(|source| ChunkError::Compression { what: "columns", source })?;
         Ok(Self { context, scratch: Vec::new() })
     }
 

@@ -6,7 +6,8 @@
 
 use memctl_model::{Action, Event, PoolId, StackId};
 
-use super::blocks::{Blocks, NO_BLOCK};
+use super::bins::NO_BLOCK;
+use super::blocks::Blocks;
 use super::columns::{Column, Raw, Unpacker};
 use super::header::{Header, read_header};
 use super::keys::{Key, Tuple};

@@ -8,7 +8,8 @@ use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
 use memctl_model::{Action, Event};
 
 use super::addresses::AddressMap;
-use super::blocks::{Blocks, NO_BLOCK};
+use super::bins::NO_BLOCK;
+use super::blocks::Blocks;
 use super::columns::{Column, Packer, Raw};
 use super::header::{self, Layout};
 use super::keys::{Key, KeyIndex, Tuple};
@@ -190,8 +191,7 @@ impl Encoder {
         *live = !is_completed;
         put(&mut self.columns[Column::Ages as usize], (self.allocations.len() as u32 - 1 - owner).into());
         let entry = &mut self.keys.keys[key as usize];
-        let expected =
-            if op == ops::FREE_COMPLETED { &mut entry.completed_stack } else { &mut entry.requested_stack };
+        let expected = if op == ops::FREE_COMPLETED { &mut entry.completed_stack } else { &mut entry.requested_stack };
         if *expected == event.stack {
             self.columns[Column::Ops as usize].push(op);
         } else {
@@ -316,9 +316,8 @@ impl Encoder {
 
 /// Writes explicit addresses as differences without the low bits that are clear in all of them. Returns how many those are.
 fn write_addresses(addresses: &[u64], out: &mut Vec<u8>) -> u8 {
-    let differences = || {
-        addresses.iter().scan(0u64, |before, &addr| Some(addr.wrapping_sub(std::mem::replace(before, addr)) as i64))
-    };
+    let differences =
+        || addresses.iter().scan(0u64, |before, &addr| Some(addr.wrapping_sub(std::mem::replace(before, addr)) as i64));
     let shift = differences().fold(0, |all, difference| all | difference).trailing_zeros().min(63);
     differences().for_each(|difference| put(out, zigzag(difference >> shift)));
     shift as u8

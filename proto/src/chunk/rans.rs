@@ -33,7 +33,8 @@ pub(super) fn level(count: u32, total: u32) -> u8 {
     let scaled = (u64::from(count) * 65_536 / u64::from(total.max(1))).max(64) as u32;
     let above = WEIGHTS.partition_point(|&weight| weight < scaled);
     // The nearer one by ratio: compare with the geometric mean of the two.
-    let nearer_below = above > 0 && u64::from(scaled).pow(2) < u64::from(WEIGHTS[above]) * u64::from(WEIGHTS[above - 1]);
+    let nearer_below =
+        above > 0 && u64::from(scaled).pow(2) < u64::from(WEIGHTS[above]) * u64::from(WEIGHTS[above - 1]);
     above as u8 + 1 - u8::from(nearer_below)
 }
 
@@ -65,10 +66,10 @@ fn frequencies(levels: &[u8]) -> Result<[u32; SYMBOLS], Fault> {
                 top = symbol;
             }
         }
-        let change = if sum < PRECISION { PRECISION - sum } else { 0 };
-        let excess = (sum.saturating_sub(PRECISION)).min(weights[top] - 1);
-        weights[top] = weights[top] + change - excess;
-        sum = sum + change - excess;
+        let missing = PRECISION.saturating_sub(sum);
+        let excess = sum.saturating_sub(PRECISION).min(weights[top] - 1);
+        weights[top] = weights[top] + missing - excess;
+        sum = sum + missing - excess;
     }
     Ok(weights)
 }
@@ -191,9 +192,8 @@ impl<'a> SymbolReader<'a> {
         let Some(table) = self.tables.get(usize::from(class)) else { return Err(Fault::Malformed(Part::Times)) };
         let entry = table[self.now as usize % PRECISION as usize];
         // A damaged state can be anything: wrap, the check at the end finds it.
-        let state = u64::from(entry >> 8 & 0x7ff)
-            .wrapping_mul(self.now >> PRECISION_BITS)
-            .wrapping_add(u64::from(entry >> 19));
+        let state =
+            u64::from(entry >> 8 & 0x7ff).wrapping_mul(self.now >> PRECISION_BITS).wrapping_add(u64::from(entry >> 19));
         // Without a branch, because it could not be predicted. Words behind the end read as 0; `finished` finds that too.
         let word = self.words.get(self.at).copied().unwrap_or(0);
         let refilled = state << 32 | u64::from(word);

@@ -66,7 +66,8 @@ impl Grid {
     pub(super) const fn ticks_after(self, time_ns: u64, base: u64) -> u64 {
         let base_ns = base.wrapping_mul(self.resolution_ns);
         // The product is too high by less than since / 2^64 < 2^-32 ticks; below 1 / resolution that changes no floor.
-        if time_ns >= base_ns && time_ns - base_ns < 1 << 32 && self.resolution_ns <= 1 << 16 && self.resolution_ns > 1 {
+        if time_ns >= base_ns && time_ns - base_ns < 1 << 32 && self.resolution_ns <= 1 << 16 && self.resolution_ns > 1
+        {
             base.wrapping_add((((time_ns - base_ns) as u128 * self.reciprocal as u128) >> 64) as u64)
         } else {
             self.ticks(time_ns)
@@ -185,7 +186,8 @@ mod tests {
             let step = u64::from(resolution);
             for base_ns in [0, 1_700_000_000_123_456_789u64, u64::MAX - (1 << 33)] {
                 let base = grid.ticks(base_ns);
-                for since in [0, 1, step - 1, step, step + 1, 999_999, (1 << 32) - 1, 1 << 32, (1 << 32) / step * step] {
+                for since in [0, 1, step - 1, step, step + 1, 999_999, (1 << 32) - 1, 1 << 32, (1 << 32) / step * step]
+                {
                     let time = base_ns + since;
                     assert_eq!(grid.ticks_after(time, base), time / step, "{resolution} {base_ns} {since}");
                 }

@@ -240,7 +240,8 @@ pub(super) struct TimeTables {
 impl TimeTables {
     /// Reads both columns.
     pub(super) fn read(&mut self, classes: &[u8], tables: &[u8], keys: usize) -> Result<(), Fault> {
-        let (counts, of_keys) = classes.split_at_checked(PLANES).ok_or(Fault::Truncated(Part::Column(Column::Classes)))?;
+        let (counts, of_keys) =
+            classes.split_at_checked(PLANES).ok_or(Fault::Truncated(Part::Column(Column::Classes)))?;
         let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
         if total > CLASSES_MAX || of_keys.len() != keys * KEYED_PLANES {
             return Err(Fault::Malformed(Part::Column(Column::Classes)));
@@ -276,7 +277,12 @@ impl TimeTables {
         }
         self.words.clear();
         self.words.extend(words.iter().map(|&word| u32::from_le_bytes(word)));
-        Ok(TimeReader { tables: self, symbols: SymbolReader::new(&self.tables, &self.words)?, bits: BitReader::new(bits), signed })
+        Ok(TimeReader {
+            tables: self,
+            symbols: SymbolReader::new(&self.tables, &self.words)?,
+            bits: BitReader::new(bits),
+            signed,
+        })
     }
 }
 
@@ -328,8 +334,11 @@ impl TimeReader<'_> {
 mod tests {
     use super::*;
 
+    /// Key, is a free, comes after an allocation; `None` where no key predicts.
+    type Given = Option<(u32, bool, bool)>;
+
     /// Writes ticks in given contexts, reads them again; returns whether they were signed.
-    fn round_trip(ticks: &[(Option<(u32, bool, bool)>, u64)], keys: usize) -> bool {
+    fn round_trip(ticks: &[(Given, u64)], keys: usize) -> bool {
         let mut writer = TimeWriter::default();
         let mut columns = Raw::default();
         let mut before = 0;
@@ -361,7 +370,8 @@ mod tests {
 
     #[test]
     fn times_survive_forward_and_backward() {
-        let contexts = |n: u64| (n % 5 > 0).then_some(((n % 40) as u32, n % 3 == 0, n % 2 == 0));
+        let contexts =
+            |n: u64| (!n.is_multiple_of(5)).then_some(((n % 40) as u32, n.is_multiple_of(3), n.is_multiple_of(2)));
         let forward: Vec<_> = (0..6000u64).map(|n| (contexts(n), n * n / 7)).collect();
         assert!(!round_trip(&forward, 40));
         // The sign is discovered late: what was written before is rewritten.
@@ -378,7 +388,7 @@ mod tests {
         let ticks = (0..200_000u64).scan(0u64, |tick, n| {
             let key = (n % 64) as u32;
             *tick += 1 << (key / 2);
-            Some((Some((key, n / 64 % 2 == 0, n / 128 % 2 == 0)), *tick))
+            Some((Some((key, (n / 64).is_multiple_of(2), (n / 128).is_multiple_of(2))), *tick))
         });
         round_trip(&ticks.collect::<Vec<_>>(), 64);
     }

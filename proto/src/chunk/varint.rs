@@ -114,7 +114,10 @@ mod tests {
         assert!(matches!(Cursor::new(&[0x80; 3], Part::Bits).u64(), Err(Fault::Truncated(Part::Bits))));
         assert!(matches!(Cursor::new(&[0xff; 10], Part::Bits).u64(), Err(Fault::Malformed(Part::Bits))));
         assert!(matches!(Cursor::new(&[0xff; 11], Part::Bits).u64(), Err(Fault::Malformed(Part::Bits))));
-        assert!(matches!(Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0x7f], Part::Bits).u32(), Err(Fault::Malformed(Part::Bits))));
+        assert!(matches!(
+            Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0x7f], Part::Bits).u32(),
+            Err(Fault::Malformed(Part::Bits))
+        ));
     }
 
     #[test]

@@ -149,3 +149,26 @@ impl PostgresStore {
         outcome.map_err(|fault| told(&self.place, operation, fault))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn commits_reach_the_disk_whatever_the_default_is() {
+        let url = std::env::var("MEMCTL_TEST_POSTGRES").expect(
+            "MEMCTL_TEST_POSTGRES is not set: it is the URL of a throw-away Postgres cluster; `./test` starts one",
+        );
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        for (set, expected) in [
+            ("SET synchronous_commit = off", "on"),
+            ("SET synchronous_commit = on", "on"),
+            ("SET synchronous_commit = remote_apply", "remote_apply"),
+        ] {
+            connection.execute(set).await.unwrap();
+            commit_to_disk(&mut connection).await.unwrap();
+            let found: String = sqlx::query_scalar("SHOW synchronous_commit").fetch_one(&mut connection).await.unwrap();
+            assert_eq!(found, expected);
+        }
+    }
+}

@@ -242,3 +242,37 @@ impl SqliteStore {
         outcome.map_err(|fault| told(&self.place, operation, fault))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_writer_is_durable_and_alone_in_checkpointing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memctl.db");
+        let mut opened = open(&path, "here", &SqliteOptions::default()).await.unwrap();
+        let writer = opened.writer.connection.as_mut().unwrap();
+        // 2 is FULL.
+        for (pragma, expected) in
+            [("PRAGMA synchronous", 2), ("PRAGMA foreign_keys", 1), ("PRAGMA wal_autocheckpoint", 0), ("PRAGMA page_size", 4096)]
+        {
+            let found: i64 = sqlx::query_scalar(pragma).fetch_one(&mut *writer).await.unwrap();
+            assert_eq!(found, expected, "{pragma}");
+        }
+        let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *writer).await.unwrap();
+        assert_eq!(mode, "wal");
+        let mut reader = opened.readers.acquire().await.unwrap();
+        let automatic: i64 = sqlx::query_scalar("PRAGMA wal_autocheckpoint").fetch_one(&mut *reader).await.unwrap();
+        assert_eq!(automatic, 0);
+        let refused = sqlx::query("DELETE FROM job").execute(&mut *reader).await;
+        assert!(refused.is_err(), "a reader cannot write");
+    }
+
+    #[test]
+    fn old_libraries_are_refused() {
+        for (version, good) in [("3.51.3", true), ("3.52.0", true), ("4.0.0", true), ("3.51.2", false), ("3.9.99", false), ("", false)] {
+            assert_eq!(check_version("here", version).is_ok(), good, "{version}");
+        }
+    }
+}
