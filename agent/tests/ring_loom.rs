@@ -1,7 +1,7 @@
 //! The ring's protocol under loom: every interleaving of one producer and one consumer.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p memctl-agent --test ring_loom --release`
-#![cfg(loom)]
+//! `cargo test -p memctl-agent --features loom --test ring_loom --release`
+#![cfg(feature = "loom")]
 
 use loom::thread;
 use memctl_agent::ring::{Record, ring};

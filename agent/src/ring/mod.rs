@@ -7,7 +7,7 @@
 //! Refuses: a second producer (events of one device come from under that device's allocator lock) and
 //! growing.
 //!
-//! The protocol between both sides is checked with loom (`RUSTFLAGS="--cfg loom"`, test `ring_loom`).
+//! The protocol between both sides is checked with loom (feature `loom`, test `ring_loom`).
 
 mod record;
 
@@ -15,18 +15,18 @@ use std::sync::Arc;
 
 pub use record::Record;
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 impl<T> UnsafeCell<T> {
     fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))
@@ -222,5 +222,5 @@ impl Drop for Consumer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -106,7 +106,8 @@ async fn prepare(pool: &PgPool, place: &str) -> Result<String, Fault> {
             return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
         }
     }
-    migrations::postgres().run(&mut *tx).await.map_err(|error| migrations::fault(place, error))?;
+    // Not `run`: its future is not `Send`.
+    migrations::postgres().run_direct(None, &mut *tx, false).await.map_err(|error| migrations::fault(place, error))?;
     tx.commit().await?;
     Ok(version)
 }

@@ -127,7 +127,8 @@ async fn prepare(connection: &mut SqliteConnection, place: &str) -> Result<(), F
             return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
         }
     }
-    migrations::sqlite().run(&mut *connection).await.map_err(|error| migrations::fault(place, error))
+    // Not `run`: its future is not `Send`.
+    migrations::sqlite().run_direct(None, &mut *connection, false).await.map_err(|error| migrations::fault(place, error))
 }
 
 /// A process that died between making the migrations' table and the first migration leaves just that.
