@@ -1,1 +1,152 @@
-fn main(){}
+//! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
+//!
+//! `codec`, `batch`, `import`, `ingest`, `store`, `query`, or `all`. BENCHMARKS.md has the method and the
+//! results. `MEMCTL_BIN` names the built command line (default: beside this program).
+
+mod batch;
+mod chunks;
+mod codec;
+mod import;
+mod ingest;
+mod query;
+mod recordings;
+mod store;
+mod whole_import;
+
+use std::error::Error;
+use std::path::PathBuf;
+
+const NAMES: [&str; 6] = ["codec", "batch", "import", "ingest", "store", "query"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    if asked.is_empty() || asked.iter().any(|name| name == "all") {
+        asked = NAMES.map(String::from).to_vec();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    for name in asked {
+        println!("\n## {name}\n");
+        match name.as_str() {
+            "codec" => run_codec()?,
+            "batch" => run_batch()?,
+            "import" => run_import()?,
+            "ingest" => runtime.block_on(run_ingest())?,
+            "store" => runtime.block_on(store::run())?,
+            "query" => runtime.block_on(run_query())?,
+            other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
+        }
+    }
+    Ok(())
+}
+
+fn memctl() -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(path) = std::env::var_os("MEMCTL_BIN") {
+        return Ok(path.into());
+    }
+    let path = std::env::current_exe()?.with_file_name("memctl");
+    if path.exists() { Ok(path) } else { Err(format!("{} is not there: cargo build --release -p memctl", path.display()).into()) }
+}
+
+fn run_codec() -> Result<(), Box<dyn Error>> {
+    let (mut streams, mut originals) = (Vec::new(), Vec::new());
+    for (name, path) in recordings::files()? {
+        streams.push((name, recordings::events(&recordings::recording(&path)?)));
+        originals.push(recordings::unpacked(&path)?);
+    }
+    println!("{}", codec::run(&streams, &originals, 1_000, 7)?);
+    Ok(())
+}
+
+fn run_batch() -> Result<(), Box<dyn Error>> {
+    let mut runs = Vec::new();
+    let recordings: Result<Vec<_>, _> = recordings::files()?.iter().map(|(_, path)| recordings::recording(path)).collect();
+    let recordings = recordings?;
+    for _ in 0..7 {
+        let mut sum = batch::Sum::default();
+        for recording in &recordings {
+            let one = batch::run(recording)?;
+            sum.events += one.events;
+            sum.bytes += one.bytes;
+            sum.chunk_bytes += one.chunk_bytes;
+            sum.seconds += one.seconds;
+        }
+        runs.push(sum);
+    }
+    runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let sum = runs[runs.len() / 2];
+    let each = |bytes: u64| bytes as f64 / sum.events as f64;
+    println!("events {}; {:.3} bytes an event with everything in, {:.3} of them chunks", sum.events, each(sum.bytes), each(sum.chunk_bytes));
+    println!("block map + live tracking + encoding + site tables: {:.1} M events/s on one core", sum.events as f64 / sum.seconds / 1e6);
+    Ok(())
+}
+
+fn run_import() -> Result<(), Box<dyn Error>> {
+    let recording = recordings::folder().join("gpt_clean/rank0.pickle.zst");
+    let work = tempfile::tempdir()?;
+    println!("reading alone:\n\n{}", import::run(&recording, work.path(), &[100_000_000], 3)?);
+    println!("whole import, file to durable store:\n");
+    println!("| file MB | events | memctl import s | peak / file | pickle.load s | peak / file | faster |\n|---|---|---|---|---|---|---|");
+    for size in [100_000_000, 1_000_000_000] {
+        let row = whole_import::run(&memctl()?, &recording, work.path(), size, 3)?;
+        let share = |bytes: u64| bytes as f64 / row.file_bytes as f64;
+        println!(
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1}x |",
+            row.file_bytes / 1_000_000,
+            row.events,
+            row.memctl_seconds,
+            share(row.memctl_peak_bytes),
+            row.python_seconds,
+            share(row.python_peak_bytes),
+            row.python_seconds / row.memctl_seconds
+        );
+    }
+    Ok(())
+}
+
+async fn run_ingest() -> Result<(), Box<dyn Error>> {
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let events = recordings::events(&recording);
+    println!("| streams | events | MB | seconds | M events/s | MB/s |\n|---|---|---|---|---|---|");
+    for streams in [1, 4, 16] {
+        let mut runs = Vec::new();
+        for _ in 0..5 {
+            runs.push(ingest::run(&events, streams, 480 / streams as usize).await?);
+        }
+        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let run = runs[runs.len() / 2];
+        println!(
+            "| {} | {} | {:.1} | {:.2} | {:.1} | {:.1} |",
+            run.streams,
+            run.events,
+            run.bytes as f64 / 1e6,
+            run.seconds,
+            run.events as f64 / run.seconds / 1e6,
+            run.bytes as f64 / run.seconds / 1e6
+        );
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown");
+    println!("\npeak memory of daemon, clients and prepared chunks together: {}", peak.trim());
+    Ok(())
+}
+
+async fn run_query() -> Result<(), Box<dyn Error>> {
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let work = tempfile::tempdir()?;
+    let (events, bytes) = query::fill(work.path(), &recordings::events(&recording), 100_000_000).await?;
+    println!("job of {events} events, 4 ranks; database {:.1} MB\n", bytes as f64 / 1e6);
+    println!("| command, process start included | median ms | slowest of 20 ms |\n|---|---|---|");
+    let memctl = memctl()?;
+    for arguments in [
+        &["query", "--job", "large"][..],
+        &["query", "--job", "large", "-o", "json"],
+        &["timeline", "--job", "large", "--rank", "0"],
+        &["sites", "--job", "large", "--epoch-end", "3"],
+        &["jobs"],
+    ] {
+        let latency = query::time(&memctl, work.path(), arguments, 20)?;
+        let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
+        println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
+    }
+    Ok(())
+}

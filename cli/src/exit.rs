@@ -84,6 +84,7 @@ impl Failure {
     pub fn from_status(status: &Status, place: &str) -> Self {
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
+            Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
             Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists what there is")),
             Code::InvalidArgument | Code::OutOfRange => Self::usage(said),
             Code::AlreadyExists | Code::FailedPrecondition => Self::input(said),

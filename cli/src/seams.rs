@@ -112,7 +112,10 @@ async fn check(config: &Config) -> Result<(), Failure> {
     let kept = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
     let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
     println!("retain age    {}", kept(config.retention.age_ns, &hours));
-    println!("retain bytes  {}", kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string()));
+    println!(
+        "retain bytes  {}",
+        kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string())
+    );
     store.close().await.map_err(|error| store_failure(&error))
 }
 
@@ -188,7 +191,9 @@ async fn load(rank: u32, path: PathBuf, on_progress: OnProgress) -> Result<Recor
         })
         .map_err(|error| Failure::input(error.to_string()))
     });
-    loading.await.map_err(|_| Failure::input(format!("the file of rank {rank} could not be read: the reader failed")))?
+    loading
+        .await
+        .map_err(|_| Failure::input(format!("the file of rank {rank} could not be read: the reader failed")))?
 }
 
 /// Imports through ring, batcher and uplink, as a live job does; returns when everything is acknowledged.
@@ -245,7 +250,8 @@ async fn import(
         let _ = recording::play(recording, &agent, &mut |_| {});
         agent.stop_at(ended_ns, None, SILENCE_MAX)
     });
-    let outcome = playing.await.map_err(|_| Failure::input(format!("rank {rank} could not be imported: playing failed")))?;
+    let outcome =
+        playing.await.map_err(|_| Failure::input(format!("rank {rank} could not be imported: playing failed")))?;
     watching.abort();
     if outcome.delivered {
         return Ok(outcome);

@@ -93,10 +93,12 @@ async fn tell(
     let report = report(connection, selection(Vec::new()), global).await?;
     show(&report, global, screen, out)?;
 
-    say(out, screen, "Whose memory is live on rank 0 at the end?", "memctl sites --job demo --rank 0")?;
-    let at_end = v1::sites_request::Moment::End(true);
-    let request = v1::SitesRequest { selection: Some(selection(vec![0])), moment: Some(at_end) };
-    let view = View { min_share: 0.02, chosen: true, moment: "at the end".to_owned(), ..View::default() };
+    let last = report.ranks.iter().flat_map(|rank| &rank.epoch_ends).map(|end| end.epoch).max().unwrap_or(0);
+    let command = format!("memctl sites --job demo --rank 0 --epoch-end {last}");
+    say(out, screen, "Whose memory is live on rank 0 when the last epoch ends?", &command)?;
+    let at = v1::sites_request::Moment::EpochEnd(last);
+    let request = v1::SitesRequest { selection: Some(selection(vec![0])), moment: Some(at) };
+    let view = View { min_share: 0.02, chosen: true, moment: format!("at the end of epoch {last}"), ..View::default() };
     let sites = live(connection, request, view).await?;
     show(&sites, global, screen, out)
 }

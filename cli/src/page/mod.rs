@@ -6,6 +6,7 @@
 pub mod jobs;
 pub mod report;
 pub mod sites;
+mod through;
 pub mod timeline;
 
 use memctl_model::HumanBytes;

@@ -1,5 +1,8 @@
 //! The page of `memctl query`: the job, its ranks, what grew and where, what the figures rest on, what to type next.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use memctl_model::HumanBytes;
 
 use super::{command, completeness, heading, next, place};
@@ -94,17 +97,13 @@ fn troubles(report: &Report, screen: &Screen) -> String {
         out.push_str(&screen.paint(Tone::Alert, &screen.fit(&text, 0)));
         out.push('\n');
     };
+    for (ooms, ranks) in by_count(report, |rank| Some(rank.ooms)) {
+        line(format!("out of memory {} on {}", plural(ooms, "time"), ranks));
+    }
+    for (retries, ranks) in by_count(report, |rank| rank.alloc_retries) {
+        line(format!("the allocator emptied its cache and tried again {} on {ranks}", plural(retries, "time")));
+    }
     for rank in &report.ranks {
-        if rank.ooms > 0 {
-            line(format!("out of memory {} on rank {}", plural(rank.ooms, "time"), rank.rank));
-        }
-        if let Some(retries) = rank.alloc_retries.filter(|&retries| retries > 0) {
-            line(format!(
-                "the allocator emptied its cache and tried again {} on rank {}",
-                plural(retries, "time"),
-                rank.rank
-            ));
-        }
         if let Some(failure) = &rank.failure {
             line(format!("rank {} ended: {}", rank.rank, safe(failure)));
         }
@@ -113,6 +112,18 @@ fn troubles(report: &Report, screen: &Screen) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Ranks that share a count other than 0, highest counts first.
+fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String)> {
+    let mut ranks: BTreeMap<Reverse<u64>, Vec<u32>> = BTreeMap::new();
+    for rank in &report.ranks {
+        if let Some(count) = read(rank).filter(|&count| count > 0) {
+            ranks.entry(Reverse(count)).or_default().push(rank.rank);
+        }
+    }
+    let words = |ranks: &[u32]| format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, rank_list(ranks));
+    ranks.into_iter().map(|(Reverse(count), ranks)| (count, words(&ranks))).collect()
 }
 
 fn growth(report: &Report, screen: &Screen) -> String {
@@ -133,6 +144,9 @@ fn growth(report: &Report, screen: &Screen) -> String {
         };
     }
     let mut out = String::new();
+    if let Some(sentence) = super::through::sentence(&grown) {
+        out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&sentence, 0))));
+    }
     for site in grown.iter().take(GROWTH_SHOWN) {
         out.push_str(&sentence(site, report, screen));
     }
@@ -192,9 +206,15 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
     let rank = grown.map(|rank| rank.rank).or_else(|| report.ranks.first().map(|rank| rank.rank)).unwrap_or(0);
     let flag = format!("--rank {rank}");
+    // What grew is live at an epoch's end; when the job has ended it may be gone.
+    let ends = report.ranks.iter().find(|other| other.rank == rank).and_then(|rank| rank.epoch_ends.last());
+    let moment = match (grown, ends) {
+        (Some(_), Some(end)) => format!("{flag} --epoch-end {}", end.epoch),
+        _ => flag.clone(),
+    };
     let commands = [
-        (command("sites", job, &flag, hint), "live memory by call stack at the end"),
-        (command("sites", job, &format!("{flag} --peak"), hint), "the same when most was allocated"),
+        (command("sites", job, &moment, hint), "whose memory is live then"),
+        (command("sites", job, &format!("{flag} --peak"), hint), "whose it was when most was allocated"),
         (command("timeline", job, "", hint), "its course, rank by rank"),
         (
             command("export", job, &format!("{flag} --format memory-viz -f rank{rank}.pickle"), hint),

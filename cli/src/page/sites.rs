@@ -92,7 +92,7 @@ fn tree(rank: &RankSites, all_frames: bool) -> Node {
     root
 }
 
-/// The calls to show, outermost first: the user's own ones, and one library call below them.
+/// The calls to show, outermost first: the user's own ones, and the innermost library call below them.
 fn path(site: &Site, all_frames: bool) -> Vec<String> {
     if site.stack.is_empty() {
         return vec![NO_STACK.to_owned()];
@@ -102,12 +102,9 @@ fn path(site: &Site, all_frames: bool) -> Vec<String> {
         return site.stack.iter().rev().map(place).collect();
     };
     let mut calls: Vec<String> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).map(place).collect();
-    // The library call that the user's code makes: the only one of them with a meaning to its
-    // author, and its name is enough.
-    if let Some(called) =
-        own.checked_sub(1).and_then(|at| site.stack.get(at)).filter(|called| !called.function.is_empty())
-    {
-        calls.push(called.function.clone());
+    // Of the library frames below, the innermost says what was asked for: `linear`, `clone`, `cat`.
+    if let Some(innermost) = site.stack.first().filter(|_| own > 0).filter(|frame| !frame.function.is_empty()) {
+        calls.push(innermost.function.clone());
     }
     calls
 }

@@ -32,7 +32,7 @@ const APPLICATION_ID: i64 = 0x6d65_6d63;
 pub(super) struct Writer {
     options: SqliteConnectOptions,
     connection: Option<SqliteConnection>,
-    /// Whether a transaction was begun and its end not seen.
+    /// Whether the end of the last transaction was not seen, or not a good one.
     unsettled: bool,
     closed: bool,
     page_bytes: u64,
@@ -49,6 +49,7 @@ pub(super) struct Opened {
 /// Opens the file, brings it up to date and starts the readers.
 pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> Result<Opened, StoreError> {
     let at_open = |fault: Fault| told_at_open(place, fault);
+    identify(path, place).await.map_err(at_open)?;
     let connect = connect_options(path, options);
     let mut connection = connect.connect().await.map_err(|error| at_open(error.into()))?;
     let version: String = sqlx::query_scalar("SELECT sqlite_version()")
@@ -56,7 +57,9 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
         .await
         .map_err(|error| at_open(error.into()))?;
     check_version(place, &version)?;
-    prepare(&mut connection, place).await.map_err(at_open)?;
+    // Not `run`: its future is not `Send`.
+    let migrated = migrations::sqlite().run_direct(None, &mut connection, false).await;
+    migrated.map_err(|error| at_open(migrations::fault(place, error)))?;
     let page_bytes: i64 =
         sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await.map_err(|error| at_open(error.into()))?;
     let readers = SqlitePoolOptions::new()
@@ -113,22 +116,31 @@ fn check_version(place: &str, version: &str) -> Result<(), StoreError> {
     Err(StoreError::Unreachable { place: place.into(), reason })
 }
 
-/// Looks whose file it is, and brings the schema up to date.
-async fn prepare(connection: &mut SqliteConnection, place: &str) -> Result<(), Fault> {
+/// Looks whose file it is, before anything is set on it: another program's stays as it is.
+async fn identify(path: &Path, place: &str) -> Result<(), Fault> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let looking = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_WAIT).disable_statement_logging();
+    let mut connection = looking.connect().await?;
+    let outcome = identified(&mut connection, place).await;
+    connection.close().await?;
+    outcome
+}
+
+async fn identified(connection: &mut SqliteConnection, place: &str) -> Result<(), Fault> {
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *connection).await?;
     let id: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
-    if tables > 0 && id != APPLICATION_ID && !only_the_migrations_table(connection).await? {
-        return Err(foreign(place, "it is a SQLite database of another program").into());
-    }
     if id == APPLICATION_ID {
         let newest = "SELECT coalesce(max(version), 0) FROM memctl_migration";
-        let found: i64 = sqlx::query_scalar(newest).fetch_one(&mut *connection).await?;
+        let found: i64 = sqlx::query_scalar(newest).fetch_one(connection).await?;
         if found > migrations::NEWEST {
             return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
         }
+    } else if tables > 0 && !only_the_migrations_table(connection).await? {
+        return Err(foreign(place, "it is a SQLite database of another program").into());
     }
-    // Not `run`: its future is not `Send`.
-    migrations::sqlite().run_direct(None, &mut *connection, false).await.map_err(|error| migrations::fault(place, error))
+    Ok(())
 }
 
 /// A process that died between making the migrations' table and the first migration leaves just that.
@@ -144,24 +156,10 @@ impl Writer {
         if self.closed {
             return Err(StoreError::Closed { place: place.into() });
         }
-        let failed = |error: sqlx::Error| told(place, "beginning a transaction", error.into());
-        if self.unsettled {
-            // Whoever began the last one went away: what it queued is done first, then the connection tells its state.
-            self.unsettled = false;
-            let clean = match &mut self.connection {
-                Some(connection) => connection.ping().await.is_ok() && !connection.is_in_transaction(),
-                None => true,
-            };
-            if !clean {
-                self.connection = None;
-            }
-        }
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.options.connect().await.map_err(failed)?,
-        };
+        let connection = self.sound(place).await?;
         self.unsettled = true;
-        self.connection.insert(connection).begin_with("BEGIN IMMEDIATE").await.map_err(failed)
+        let began = self.connection.insert(connection).begin_with("BEGIN IMMEDIATE").await;
+        began.map_err(|error| told(place, "beginning a transaction", error.into()))
     }
 
     /// What came of a transaction that [`finish`] has finished; a connection on which something failed is given up.
@@ -171,7 +169,7 @@ impl Writer {
         operation: &'static str,
         outcome: Result<T, Fault>,
     ) -> Result<T, StoreError> {
-        self.unsettled = false;
+        self.unsettled = outcome.is_err();
         outcome.map_err(|fault| {
             if !matches!(fault, Fault::Told(_)) {
                 self.connection = None;
@@ -201,13 +199,52 @@ impl Writer {
         }
     }
 
-    /// Moves the whole log into the file and closes it.
+    /// After the disk was full: a log that can be moved into the file gives its room back.
+    pub(super) async fn checkpoint_for_room(&mut self, place: &str) {
+        // A failure leaves everything in the log, where it is safe; the next append tells how things stand.
+        let _ = self.moved(place).await;
+    }
+
+    /// Moves the whole log into the file and closes it. What cannot be moved (a full disk) is as safe in the log.
     pub(super) async fn close(&mut self, place: &str) -> Result<(), StoreError> {
+        if let Err(error) = self.moved(place).await {
+            tracing::warn!(place, %error, "the log stays beside the database, the next start moves it");
+        }
         self.closed = true;
-        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        match self.connection.take() {
+            Some(connection) => connection.close().await.map_err(|error| told(place, "closing", error.into())),
+            None => Ok(()),
+        }
+    }
+
+    async fn moved(&mut self, place: &str) -> Result<(), StoreError> {
+        if self.closed {
+            return Ok(());
+        }
+        let mut connection = self.sound(place).await?;
         let outcome = checkpoint(&mut connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
-        let closed = connection.close().await;
-        outcome.and(closed.map_err(Fault::from)).map_err(|fault| told(place, "closing", fault))
+        if outcome.is_ok() {
+            self.connection = Some(connection);
+            self.unchecked_bytes = 0;
+        }
+        outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
+    }
+
+    /// The connection if it is in order, or a new one.
+    async fn sound(&mut self, place: &str) -> Result<SqliteConnection, StoreError> {
+        let mut connection = self.connection.take();
+        if self.unsettled
+            && let Some(suspect) = &mut connection
+            // Its caller may have gone away: what was queued is done first, then the connection tells its state.
+            && (suspect.ping().await.is_err() || suspect.is_in_transaction())
+        {
+            connection = None;
+        }
+        self.unsettled = false;
+        match connection {
+            Some(connection) => Ok(connection),
+            None => self.options.connect().await.map_err(|error| told(place, "opening", error.into())),
+        }
     }
 }
 
@@ -226,8 +263,9 @@ pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fa
             Ok(done)
         }
         Err(fault) => {
-            // If the rollback fails, the connection is not in order: that is what must be told.
-            tx.rollback().await?;
+            // After some faults (a full disk is one) SQLite has rolled back itself and this is refused; the fault is
+            // what is told, and the connection proves itself before it is used again.
+            let _ = tx.rollback().await;
             Err(fault)
         }
     }

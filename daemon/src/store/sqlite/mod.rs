@@ -105,9 +105,13 @@ impl Store for SqliteStore {
         let mut tx = writer.begin(&self.place).await?;
         let outcome = append::append(&mut tx, &self.place, &appends).await;
         let outcome = connection::finish(tx, outcome).await;
-        let written_bytes = writer.settle(&self.place, "storing items", outcome)?;
-        writer.checkpoint_when_due(&self.place, written_bytes).await;
-        Ok(())
+        let outcome = writer.settle(&self.place, "storing items", outcome);
+        match &outcome {
+            Ok(written_bytes) => writer.checkpoint_when_due(&self.place, *written_bytes).await,
+            Err(StoreError::Full { .. }) => writer.checkpoint_for_room(&self.place).await,
+            Err(_) => {}
+        }
+        outcome.map(|_| ())
     }
 
     async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError> {

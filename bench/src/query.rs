@@ -1,0 +1,155 @@
+//! `memctl query` on a job of 10^8 events: the store is filled with real chunks and site tables, then the binary itself is timed.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use memctl_daemon::ingest::prepare::prepare;
+use memctl_daemon::store::{Append, Store as _, SqliteStore};
+use memctl_model::{
+    Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId,
+};
+use memctl_proto::StackSender;
+use memctl_proto::item::Packed;
+
+use crate::chunks::Chunks;
+use crate::ingest::session;
+
+/// Sites of a table.
+const SITES: u32 = 200;
+
+/// Milliseconds of a command, sorted.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    /// What was asked.
+    pub command: String,
+    /// Sorted.
+    pub milliseconds: Vec<f64>,
+}
+
+impl Latency {
+    /// The median.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        self.milliseconds.get(self.milliseconds.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Fills `folder` with a job of 4 ranks and `events_wanted` events; gives the events and the size of the database.
+///
+/// # Errors
+/// When the store fails.
+pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result<(u64, u64), Box<dyn Error>> {
+    let path = folder.join("memctl.db");
+    let store = SqliteStore::open(&path, "bench").await?;
+    let mut total = 0;
+    for rank in 0..4 {
+        let opened = store.open_session(&session("large", rank), 1).await?;
+        let mut chunks = Chunks::new(events.to_vec(), 100)?;
+        let mut seq = 0;
+        let mut stacks = StackSender::default();
+        for line in 1..=SITES {
+            stacks.add(&[
+                Frame { function: format!("layer_{line}").as_str().into(), file: "/home/user/model.py".into(), line },
+                Frame { function: "train".into(), file: "/home/user/train.py".into(), line: 7 },
+            ]);
+        }
+        let mut items = vec![Packed::stacks(&stacks.take().ok_or("no stacks")?)];
+        while chunks.next_event() < events_wanted / 4 {
+            let epoch = chunks.epoch();
+            items.push(Packed::chunk(chunks.next_chunk()?.into()));
+            if chunks.epoch() != epoch {
+                items.push(Packed::site_tables(&tables(epoch, chunks.next_event())));
+            }
+            if items.len() >= 64 {
+                append(&store, opened.key, &mut seq, &mut items).await?;
+            }
+        }
+        total += chunks.next_event();
+        let end = SessionEnd { time_ns: 2, produced: chunks.next_event(), ..SessionEnd::default() };
+        items.push(Packed::end(&end));
+        append(&store, opened.key, &mut seq, &mut items).await?;
+    }
+    store.close().await?;
+    Ok((total, std::fs::metadata(path)?.len()))
+}
+
+/// The tables of an epoch: 64 steps and the epoch's end, as an agent batches them.
+fn tables(epoch: u32, at_event: u64) -> Vec<SiteTable> {
+    (0..=64)
+        .map(|index| SiteTable {
+            device: DeviceIndex(0),
+            boundary: if index == 64 { Boundary::EpochEnd } else { Boundary::StepEnd },
+            epoch,
+            step: u64::from(epoch) * 64 + index.min(63),
+            time_ns: at_event * 1_000 + index,
+            at_event,
+            exact: true,
+            counters: Counters { allocated_bytes: 1 << 30, reserved_bytes: 2 << 30, ..Counters::default() },
+            peaks: Peaks { allocated_bytes: 1 << 30, reserved_bytes: 2 << 30 },
+            peaks_within: Peaks::default(),
+            rows: (1..=SITES)
+                .map(|stack| SiteRow {
+                    stack: StackId(stack),
+                    birth_epoch: 0,
+                    blocks: 1 + u64::from(epoch) * u64::from(stack == 7),
+                    bytes: (u64::from(stack) + u64::from(epoch) * u64::from(stack == 7)) << 20,
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Packed>) -> Result<(), Box<dyn Error>> {
+    let mut append = Append {
+        session: key,
+        items: Vec::new(),
+        gaps: Vec::new(),
+        durable_seq: 0,
+        duplicates: 0,
+        heard_ns: 1,
+        devices: Vec::new(),
+        epoch_ends: Vec::new(),
+        end: None,
+        dropped: Dropped::default(),
+    };
+    for packed in items.drain(..) {
+        *seq += 1;
+        let prepared = prepare(key, &[0], &packed.numbered(*seq))?;
+        append.items.push(prepared.item);
+        for update in prepared.devices {
+            match append.devices.first_mut() {
+                Some(sum) => {
+                    sum.events += update.events;
+                    sum.epochs += update.epochs;
+                    sum.steps += update.steps;
+                    sum.latest = update.latest.or(sum.latest);
+                }
+                None => append.devices.push(update),
+            }
+        }
+        append.epoch_ends.extend(prepared.epoch_ends);
+        append.end = prepared.end.or(append.end);
+    }
+    append.durable_seq = *seq;
+    Ok(store.append(vec![append]).await?)
+}
+
+/// Times whole runs of the command line, process start included.
+///
+/// # Errors
+/// When a run fails.
+pub fn time(memctl: &Path, folder: &Path, arguments: &[&str], runs: usize) -> Result<Latency, Box<dyn Error>> {
+    let mut milliseconds = Vec::new();
+    for _ in 0..runs {
+        let begun = Instant::now();
+        let output = Command::new(memctl).args(arguments).arg("--data-dir").arg(folder).output()?;
+        milliseconds.push(begun.elapsed().as_secs_f64() * 1e3);
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+    }
+    milliseconds.sort_by(f64::total_cmp);
+    Ok(Latency { command: arguments.join(" "), milliseconds })
+}

@@ -1,0 +1,62 @@
+//! The bundled recordings as event streams, one a rank, in the order of their names.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use memctl_agent::source::snapshot::{Recording, load};
+use memctl_model::Event;
+
+/// The folder of the bundled recordings.
+#[must_use]
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/recordings")
+}
+
+/// All recorded files: name, path.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn files() -> std::io::Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder())? {
+        let path = entry?.path();
+        if !path.is_dir() {
+            continue;
+        }
+        for file in std::fs::read_dir(&path)? {
+            let file = file?.path();
+            if file.extension().is_some_and(|extension| extension == "zst") {
+                let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let rank = name(&file).chars().filter(char::is_ascii_digit).collect::<String>();
+                found.push((format!("{}/{rank}", name(&path)), file));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A recording.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn recording(path: &Path) -> Result<Recording, Box<dyn std::error::Error>> {
+    Ok(load(path, &mut |_| {})?)
+}
+
+/// The events of the device that has most of them.
+#[must_use]
+pub fn events(recording: &Recording) -> Vec<Event> {
+    let busiest = recording.devices.iter().max_by_key(|device| device.events.len());
+    busiest.map_or_else(Vec::new, |device| device.events.iter().collect())
+}
+
+/// The unpacked pickle of a recorded file.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn unpacked(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    zstd::Decoder::new(std::fs::File::open(path)?)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
