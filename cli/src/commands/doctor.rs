@@ -158,6 +158,8 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
 
 /// Bytes that an ordinary user may still write there.
 #[cfg(unix)]
+// The fields are 64 bits wide here and 32 on other systems.
+#[allow(clippy::useless_conversion)]
 fn free_bytes(dir: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok()?;

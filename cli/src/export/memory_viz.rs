@@ -7,18 +7,19 @@
 //! What memctl does not keep (per-event metadata, frames of segments) is absent or empty.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
-    Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Mark,
-    MarkKind, PoolId, SegmentKind, SegmentState, StackId,
+    Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, PoolId,
+    SegmentKind, SegmentState, StackId,
 };
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{StackDictionary, marks};
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 
+use super::annotation::{Annotation, note_down};
 use super::pickle::{Memo, OpenList, Pickle};
 use super::window::{Window, Windows};
 use super::{ExportError, Sink};
@@ -384,53 +385,6 @@ impl<W: Write> Sink for MemoryViz<W> {
         self.external_annotations()?;
         self.pickle.end_dict()?;
         Ok(self.pickle.stop()?)
-    }
-}
-
-/// A mark that waits for its place at the end of the file.
-struct Annotation {
-    device: u8,
-    start: bool,
-    time_ns: u64,
-    name: String,
-}
-
-/// Writes a mark down under the name by which PyTorch's users know it.
-fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::Result<()> {
-    let mut write = |start: bool, name: &str| {
-        out.write_all(&[device.0, u8::from(start)])?;
-        out.write_all(&mark.time_ns.to_le_bytes())?;
-        out.write_all(&(name.len() as u32).to_le_bytes())?;
-        out.write_all(name.as_bytes())
-    };
-    match &mark.kind {
-        MarkKind::EpochBegin(epoch) => write(true, &format!("epoch#{epoch}")),
-        MarkKind::EpochEnd(epoch) => write(false, &format!("epoch#{epoch}")),
-        MarkKind::StepBegin(step) => write(true, &format!("step#{step}")),
-        MarkKind::StepEnd(step) => write(false, &format!("step#{step}")),
-        MarkKind::PhaseBegin(phase) => write(true, phase.name()),
-        MarkKind::PhaseEnd(phase) => write(false, phase.name()),
-        MarkKind::RegionBegin(name) => write(true, name),
-        MarkKind::RegionEnd(name) => write(false, name),
-        // PyTorch knows no moment: it begins and ends at once.
-        MarkKind::Note(name) => write(true, name).and_then(|()| write(false, name)),
-    }
-}
-
-impl Annotation {
-    /// The next one, `None` behind the last. The file is our own, so a torn one is an error of the disk.
-    fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
-        let mut head = [0_u8; 14];
-        match input.read_exact(&mut head[..1]) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            other => other?,
-        }
-        input.read_exact(&mut head[1..])?;
-        let [device, start, time @ .., l0, l1, l2, l3] = head;
-        let mut name = vec![0; u32::from_le_bytes([l0, l1, l2, l3]) as usize];
-        input.read_exact(&mut name)?;
-        let name = String::from_utf8_lossy(&name).into_owned();
-        Ok(Some(Self { device, start: start == 1, time_ns: u64::from_le_bytes(time), name }))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Guarantees: memory stays bounded by the live state and the dictionary of stacks, whatever the
 //! number of events; parts that contradict each other end the export with a sentence.
 
+mod annotation;
 pub mod events_csv;
 pub mod memory_viz;
 pub mod pickle;

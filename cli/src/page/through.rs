@@ -3,6 +3,7 @@
 //! A leak that keeps a whole graph alive shows as many sites deep inside the model; what they share
 //! is the function that keeps it. Judged by the stack that grew most at each site, so it is a hint, and it says its share.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use memctl_model::HumanBytes;
@@ -23,23 +24,21 @@ pub fn sentence(grown: &[&Growth]) -> Option<String> {
     let rate = |site: &Growth| site.ranks.iter().map(|rank| rank.bytes_per_epoch).max().unwrap_or(0).max(0);
     let total = grown.iter().fold(0_i64, |sum, site| sum.saturating_add(rate(site)));
     // Rate, and the calls above it on the way from outside, of each call of the user's own code.
-    let mut calls: HashMap<(&str, &str), (i64, usize, &Frame)> = HashMap::new();
+    let mut calls: HashMap<&Frame, (i64, usize)> = HashMap::new();
     for site in grown {
         let own: Vec<&Frame> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).collect();
         for (depth, frame) in own.iter().enumerate() {
-            let key = (frame.function.as_str(), frame.file.as_str());
-            if own[..depth].iter().any(|outer| (outer.function.as_str(), outer.file.as_str()) == key) {
+            if own[..depth].contains(frame) {
                 // Recursion counts once.
                 continue;
             }
-            let call = calls.entry(key).or_insert((0, depth, frame));
+            let call = calls.entry(frame).or_insert((0, depth));
             call.0 = call.0.saturating_add(rate(site));
             call.1 = call.1.min(depth);
         }
     }
-    let enough = calls.into_values().filter(|(rate, ..)| *rate as f64 >= SHARE_MIN * total as f64 && *rate > 0);
-    let (rate, _, frame) =
-        enough.max_by_key(|&(rate, depth, frame)| (depth, rate, std::cmp::Reverse(&frame.function)))?;
+    let enough = calls.into_iter().filter(|(_, (rate, _))| *rate as f64 >= SHARE_MIN * total as f64 && *rate > 0);
+    let (frame, (rate, _)) = enough.max_by_key(|&(frame, (rate, depth))| (depth, rate, Reverse(&frame.function)))?;
     Some(format!("{} of {} an epoch come through {}", HumanBytes(rate), HumanBytes(total), place(frame)))
 }
 
