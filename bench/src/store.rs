@@ -11,7 +11,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
-use memctl_daemon::store::sqlite::SqliteOptions;
 use memctl_daemon::store::{Append, ChunkLevels, ItemIndex, NewItem, PostgresStore, SqliteStore, Store};
 use memctl_model::{AllocatorSettings, Dropped, SessionId, SessionInfo, SourceKind};
 use memctl_proto::v1::ItemKind;
@@ -19,11 +18,11 @@ use sqlx::postgres::{PgConnection, PgPoolCopyExt, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Executor};
 
-/// A payload as live jobs send them.
+/// The payload of a chunk, made of noise: how small a chunk of real events is the codec's benchmark tells.
 const PAYLOAD_BYTES: usize = 64 << 10;
 /// Items of one transaction, as group commit gathers them.
 const BATCH_ITEMS: u64 = 32;
-/// Events of such a chunk, at one byte an event.
+/// Events that such a payload holds at one byte an event, which is more than they take.
 const CHUNK_EVENTS: u64 = 65_536;
 /// Rows of one transaction of the rivals.
 const BATCH_ROWS: i64 = 50_000;
@@ -52,7 +51,7 @@ pub struct Row {
     pub written: u64,
     /// Events they stand for.
     pub events: u64,
-    /// Bytes on disk for one event; 0 where it was not asked.
+    /// Bytes on disk for one event.
     pub bytes_per_event: f64,
     /// Wall time.
     pub seconds: f64,
@@ -91,9 +90,11 @@ impl fmt::Display for Report {
 /// Whatever a store says.
 pub async fn run(folder: &Path, postgres: Option<&str>, amount: Amount) -> Result<Report, Box<dyn Error>> {
     let mut report = Report::default();
-    let store = SqliteStore::open_with(&folder.join("chunks.db"), "bench", SqliteOptions::default()).await?;
-    report.rows.push(chunks("chunks, SQLite", &store, amount).await?);
+    let path = folder.join("chunks.db");
+    let store = SqliteStore::open(&path, "bench").await?;
+    let row = chunks("chunks, SQLite", &store, amount).await?;
     store.close().await?;
+    report.rows.push(row.on_disk(path.metadata()?.len()));
     report.rows.push(sqlite_rows(&folder.join("rows.db"), amount).await?);
     let Some(admin) = postgres else {
         report.left_out.push("Postgres, because MEMCTL_TEST_POSTGRES is not set (tests/postgres start DIR)".into());
@@ -101,11 +102,25 @@ pub async fn run(folder: &Path, postgres: Option<&str>, amount: Amount) -> Resul
     };
     let url = fresh_database(admin).await?;
     let store = PostgresStore::open(&url).await?;
-    report.rows.push(chunks("chunks, Postgres", &store, amount).await?);
+    let row = chunks("chunks, Postgres", &store, amount).await?;
     store.close().await?;
+    report.rows.push(row.on_disk(tables_bytes(&url).await?));
     report.rows.push(postgres_rows(&url, amount).await?);
     drop_database(admin).await?;
     Ok(report)
+}
+
+impl Row {
+    fn on_disk(self, bytes: u64) -> Self {
+        Self { bytes_per_event: bytes as f64 / self.events.max(1) as f64, ..self }
+    }
+}
+
+/// Bytes of all of memctl's tables and indexes.
+async fn tables_bytes(url: &str) -> Result<u64, Box<dyn Error>> {
+    let sum = "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relnamespace = 'memctl'::regnamespace AND relkind = 'r'";
+    let bytes: i64 = sqlx::query_scalar(sum).fetch_one(&mut PgConnection::connect(url).await?).await?;
+    Ok(bytes.max(0).cast_unsigned())
 }
 
 /// Chunks of one session, in transactions of [`BATCH_ITEMS`].
@@ -125,7 +140,7 @@ async fn chunks(name: &str, store: &dyn Store, amount: Amount) -> Result<Row, Bo
     if totals.stored_bytes != amount.chunks * PAYLOAD_BYTES as u64 {
         return Err(format!("{name}: {} bytes are stored", totals.stored_bytes).into());
     }
-    Ok(Row { name: name.into(), written: amount.chunks, events: totals.events, bytes_per_event: 1.0, seconds })
+    Ok(Row { name: name.into(), written: amount.chunks, events: totals.events, bytes_per_event: 0.0, seconds })
 }
 
 /// One row an event: seven integers, two indexes.

@@ -42,7 +42,8 @@ async fn two_daemons_on_one_database_store_once() {
     assert_eq!(open(&right, 1, "job", 0).await, key);
     let items = || append(key, (1..50).map(|seq| chunk(seq, 0)).collect());
     let (one, two) = tokio::join!(left.append(vec![items()]), right.append(vec![items()]));
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     assert_eq!(left.totals().await.unwrap().events, 490);
     assert_eq!(right.chunks(key, 0, Selection::default()).await.unwrap().len(), 49);
     left.close().await.unwrap();
@@ -66,7 +67,9 @@ async fn a_newer_database_is_left_alone() {
 async fn other_tables_of_the_database_do_not_matter() {
     let database = Database::make().await;
     let mut connection = database.connect().await;
-    for statement in ["CREATE TABLE job (x int)", "CREATE TABLE session (y int)", "CREATE TABLE _sqlx_migrations (z int)"] {
+    for statement in
+        ["CREATE TABLE job (x int)", "CREATE TABLE session (y int)", "CREATE TABLE _sqlx_migrations (z int)"]
+    {
         connection.execute(statement).await.unwrap();
     }
     let store = opened(&database.url).await;
@@ -78,7 +81,8 @@ async fn other_tables_of_the_database_do_not_matter() {
 #[tokio::test]
 async fn nobody_learns_the_password() {
     // Nothing listens on port 1; the others cannot be read or have no such database.
-    let admin = std::env::var("MEMCTL_TEST_POSTGRES").expect("MEMCTL_TEST_POSTGRES is not set: `./test` starts a cluster");
+    let admin =
+        std::env::var("MEMCTL_TEST_POSTGRES").expect("MEMCTL_TEST_POSTGRES is not set: `./test` starts a cluster");
     let no_such = format!("{}/memctl_no_such_database", admin.rsplit_once('/').unwrap().0).replace('@', ":hunter2@");
     for url in [
         "postgres://me:hunter2@127.0.0.1:1/db",

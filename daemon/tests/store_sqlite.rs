@@ -205,8 +205,8 @@ async fn a_damaged_file_is_an_error_and_never_a_panic() {
     for page in 1..24 {
         std::fs::write(&path, &whole).unwrap();
         let mut damaged = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        damaged.seek(SeekFrom::Start(page * 4096)).unwrap();
-        damaged.write_all(&[0xa5; 4096]).unwrap();
+        damaged.seek(SeekFrom::Start(page * 16_384)).unwrap();
+        damaged.write_all(&[0xa5; 16_384]).unwrap();
         drop(damaged);
         let found = async {
             let store = opened(&path).await?;
@@ -236,7 +236,12 @@ async fn a_blob_that_is_no_message_is_damage() {
     store.append(vec![append(key, vec![large(1)])]).await.unwrap();
     let job = store.job(None, None).await.unwrap().unwrap().key;
     store.close().await.unwrap();
-    for change in ["session SET info = x'ff'", "session SET info = x''", "session SET last_word = x'ff'", "session SET rank = 1, info = x'0a'"] {
+    for change in [
+        "session SET info = x'ff'",
+        "session SET info = x''",
+        "session SET last_word = x'ff'",
+        "session SET rank = 1, info = x'0a'",
+    ] {
         let mut connection = raw(&path).await;
         connection.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT * FROM session").await.unwrap();
         connection.execute(AssertSqlSafe(format!("UPDATE {change}"))).await.unwrap();
@@ -298,7 +303,8 @@ struct SmallDisk(tempfile::TempDir);
 impl SmallDisk {
     fn mount(options: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "memctl-test"]).arg(folder.path()).status();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", options, "memctl-test"]).arg(folder.path()).status();
         assert!(mounted.unwrap().success(), "mounting needs an administrator");
         Self(folder)
     }

@@ -12,7 +12,7 @@ use super::error::QueryError;
 use super::job::{Found, completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
-use super::stacks::{dictionary, frame, open};
+use super::stacks::{dictionary, frame, open, site_table_items};
 use super::timeline::{chosen, devices_of};
 use crate::ingest::streams::Streams;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
@@ -99,7 +99,7 @@ impl Question<'_> {
     }
 
     async fn tables(&self, session: &SessionRow, seq: u64) -> Result<Vec<SiteTable>, QueryError> {
-        for row in self.store.items_at(session.key, &[seq]).await? {
+        for row in site_table_items(self.store, session.key, &[seq]).await? {
             if let Content::SiteTables(tables) = open(session.key, &row)? {
                 return Ok(tables);
             }

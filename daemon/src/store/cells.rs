@@ -12,7 +12,8 @@ use super::StoreError;
 use super::expiry::Candidate;
 use super::plan::SessionState;
 use super::rows::{
-    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, SessionKey, SessionRow, Totals,
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, SessionKey, SessionRow,
+    Totals,
 };
 use super::wire_form;
 
@@ -109,7 +110,11 @@ pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionStat
         job: row.int(1)?,
         durable_seq: row.word(2)?,
         heard_ns: row.word(3)?,
-        end: row.blob_or_null(4)?.map(|bytes| wire_form::read_session_end(&bytes)).transpose().map_err(Fault::Damaged)?,
+        end: row
+            .blob_or_null(4)?
+            .map(|bytes| wire_form::read_session_end(&bytes))
+            .transpose()
+            .map_err(Fault::Damaged)?,
         events: row.word(5)?,
         stored_bytes: row.word(6)?,
         dropped: Dropped { ring_full: row.word(7)?, spool_full: row.word(8)?, shutdown: row.word(9)? },

@@ -50,7 +50,10 @@ mod tests {
     use super::*;
 
     fn candidates(bytes: &[u64]) -> Vec<Candidate> {
-        (1..).zip(bytes).map(|(seq, &bytes)| Candidate { job: 1, session: 1, device: 0, seq, events: 1, bytes }).collect()
+        (1..)
+            .zip(bytes)
+            .map(|(seq, &bytes)| Candidate { job: 1, session: 1, device: 0, seq, events: 1, bytes })
+            .collect()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A store in memory: for tests, simulation and trying things out.
 //!
 //! Guarantees: everything the other stores do except to outlive the process; memory grows with what is stored.
-//! Refuses: nothing of its own.
+//! Refuses: nothing of its own. Long, because the whole trait is one file here: what the databases do in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use memctl_proto::v1::ItemKind;
 use super::expiry::{Candidate, victims};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemRow, JobRow, NewItem, OpenedSession, Retention,
-    Selection, SessionKey, SessionRow, StoreInfo, Totals,
+    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemRow, JobRow, NewItem, OpenedSession,
+    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
 };
 use super::{Store, StoreError, wire_form};
 
@@ -100,7 +100,8 @@ impl Store for MemoryStore {
 
     async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
         let inner = self.inner()?;
-        let latest = inner.jobs.iter().max_by_key(|(key, job)| (job.started_ns, **key)).map(|(_, job)| job.name.as_str());
+        let latest =
+            inner.jobs.iter().max_by_key(|(key, job)| (job.started_ns, **key)).map(|(_, job)| job.name.as_str());
         let Some(name) = name.or(latest) else { return Ok(None) };
         let found = inner
             .jobs
@@ -112,8 +113,10 @@ impl Store for MemoryStore {
 
     async fn sessions(&self, job: i64) -> Result<Vec<SessionRow>, StoreError> {
         let inner = self.inner()?;
-        let mut rows: Vec<SessionRow> =
-            inner.sessions_of(job).map(|(key, session)| session.state.clone().into_row(key, session.info.clone())).collect();
+        let mut rows: Vec<SessionRow> = inner
+            .sessions_of(job)
+            .map(|(key, session)| session.state.clone().into_row(key, session.info.clone()))
+            .collect();
         rows.sort_by_key(|row| (row.info.rank, row.info.started_ns, row.key));
         Ok(rows)
     }
@@ -160,7 +163,12 @@ impl Store for MemoryStore {
         Ok(session.items.values().filter(wanted).map(item_row).collect())
     }
 
-    async fn keyframe_before(&self, session: SessionKey, device: u8, event: u64) -> Result<Option<ItemRow>, StoreError> {
+    async fn keyframe_before(
+        &self,
+        session: SessionKey,
+        device: u8,
+        event: u64,
+    ) -> Result<Option<ItemRow>, StoreError> {
         let inner = self.inner()?;
         let Some(session) = inner.sessions.get(&session) else { return Ok(None) };
         let before = session.keyframes(device).filter(|item| item.index.first_event <= event);
@@ -169,7 +177,10 @@ impl Store for MemoryStore {
 
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError> {
         let inner = self.inner()?;
-        Ok(inner.sessions_of(job).flat_map(|(key, session)| session.gaps.values().map(move |gap| (key, *gap))).collect())
+        Ok(inner
+            .sessions_of(job)
+            .flat_map(|(key, session)| session.gaps.values().map(move |gap| (key, *gap)))
+            .collect())
     }
 
     async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
@@ -295,7 +306,8 @@ impl Inner {
         for key in sessions_of(appends) {
             let Some(session) = self.sessions.get(&key) else { continue };
             states.insert(key, session.state.clone());
-            present.extend(session.items.range(session.state.durable_seq.saturating_add(1)..).map(|(seq, _)| (key, *seq)));
+            present
+                .extend(session.items.range(session.state.durable_seq.saturating_add(1)..).map(|(seq, _)| (key, *seq)));
         }
         // Nothing below can fail, so nothing is ever half done.
         let plan = plan(PLACE, appends, states, present)?;
@@ -311,7 +323,8 @@ impl Inner {
         }
         for ((key, device), update) in plan.devices {
             if let Some(session) = self.sessions.get_mut(&key) {
-                let row = session.devices.entry(device).or_insert_with(|| device_row(key, wire_form::unannounced(device)));
+                let row =
+                    session.devices.entry(device).or_insert_with(|| device_row(key, wire_form::unannounced(device)));
                 update_device(row, update);
             }
         }
@@ -330,7 +343,11 @@ impl Inner {
 
     fn jobs_unheard_since(&self, cutoff_ns: u64) -> Vec<i64> {
         let heard = |job: i64| self.sessions_of(job).map(|(_, session)| session.state.heard_ns).max();
-        self.jobs.iter().filter(|(key, job)| heard(**key).unwrap_or(job.started_ns) < cutoff_ns).map(|(key, _)| *key).collect()
+        self.jobs
+            .iter()
+            .filter(|(key, job)| heard(**key).unwrap_or(job.started_ns) < cutoff_ns)
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     fn delete_job(&mut self, job: i64, by_age: bool) -> Expired {
@@ -379,7 +396,8 @@ impl Inner {
 
 impl Session {
     fn keyframes(&self, device: u8) -> impl Iterator<Item = &NewItem> {
-        let is_keyframe = move |item: &&NewItem| item.kind == ItemKind::Keyframe as i32 && item.index.device == Some(device);
+        let is_keyframe =
+            move |item: &&NewItem| item.kind == ItemKind::Keyframe as i32 && item.index.device == Some(device);
         self.items.values().filter(is_keyframe)
     }
 
@@ -389,9 +407,16 @@ impl Session {
         self.items.remove(&chunk.seq);
         let chunks = self.items.values().filter(|item| item.is_chunk() && item.index.device == Some(chunk.device));
         let first_event = chunks.map(|item| item.index.first_event).min().unwrap_or(u64::MAX);
-        let needed = self.keyframes(chunk.device).filter(|item| item.index.first_event <= first_event).map(|item| item.seq).max();
-        let idle: Vec<u64> =
-            self.keyframes(chunk.device).map(|item| item.seq).filter(|seq| needed.is_some_and(|needed| *seq < needed)).collect();
+        let needed = self
+            .keyframes(chunk.device)
+            .filter(|item| item.index.first_event <= first_event)
+            .map(|item| item.seq)
+            .max();
+        let idle: Vec<u64> = self
+            .keyframes(chunk.device)
+            .map(|item| item.seq)
+            .filter(|seq| needed.is_some_and(|needed| *seq < needed))
+            .collect();
         for seq in idle {
             gone.bytes += self.items.remove(&seq).map_or(0, |item| item.payload.len() as u64);
         }

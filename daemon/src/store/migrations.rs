@@ -43,9 +43,7 @@ fn migrator(steps: &'static [Step], table: &'static str) -> Migrator {
 pub(super) fn fault(place: &str, error: MigrateError) -> Fault {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
-        MigrateError::VersionMissing(found) => {
-            StoreError::Newer { place: place.into(), found, known: NEWEST }.into()
-        }
+        MigrateError::VersionMissing(found) => StoreError::Newer { place: place.into(), found, known: NEWEST }.into(),
         MigrateError::VersionMismatch(number) => {
             Fault::Damaged(format!("migration {number} in a form that memctl never had"))
         }

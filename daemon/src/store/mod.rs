@@ -31,8 +31,8 @@ pub use address::{AddressError, StoreAddress, open};
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use rows::{
-    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, Latest,
-    NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
+    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow,
+    Latest, NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
 };
 pub use sqlite::SqliteStore;
 
@@ -40,7 +40,9 @@ pub use sqlite::SqliteStore;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database was written by a newer memctl.
-    #[error("{place} has schema version {found}, this memctl knows up to {known}: use the newer memctl, or another data folder")]
+    #[error(
+        "{place} has schema version {found}, this memctl knows up to {known}: use the newer memctl, or another data folder"
+    )]
     Newer {
         /// Which database.
         place: String,
@@ -187,7 +189,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<ItemRow>, StoreError>;
 
     /// The last keyframe of a device at or before an event.
-    async fn keyframe_before(&self, session: SessionKey, device: u8, event: u64) -> Result<Option<ItemRow>, StoreError>;
+    async fn keyframe_before(&self, session: SessionKey, device: u8, event: u64)
+    -> Result<Option<ItemRow>, StoreError>;
 
     /// Holes in the sequences of a job's sessions.
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError>;

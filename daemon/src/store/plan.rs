@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memctl_model::{Dropped, SessionEnd, SessionInfo};
 
-use super::{StoreError, wire_form};
 use super::rows::{Append, DeviceUpdate, EpochEndRow, Gap, NewItem, SessionKey};
+use super::{StoreError, wire_form};
 
 /// Sums stop here instead of overflowing: databases count in signed 64 bits.
 pub(super) const SUM_MAX: u64 = i64::MAX as u64;
@@ -159,9 +159,12 @@ impl SessionState {
 
 /// Events and failed requests in the chunks of one device.
 fn chunk_sums(items: &[&NewItem], device: u8) -> (u64, u64) {
-    items.iter().filter(|item| item.is_chunk() && item.index.device == Some(device)).fold((0, 0), |(events, ooms), item| {
-        (add(events, item.index.count), add(ooms, item.levels.map_or(0, |levels| levels.ooms)))
-    })
+    items
+        .iter()
+        .filter(|item| item.is_chunk() && item.index.device == Some(device))
+        .fold((0, 0), |(events, ooms), item| {
+            (add(events, item.index.count), add(ooms, item.levels.map_or(0, |levels| levels.ooms)))
+        })
 }
 
 /// Adds what is added and replaces what is replaced.

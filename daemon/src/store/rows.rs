@@ -332,7 +332,8 @@ impl Append {
     /// A sentence about the first thing that is wrong. A store refuses the same.
     pub fn check(&self) -> Result<(), String> {
         const MAX: u64 = i64::MAX as u64;
-        let fits = |what: &str, value: u64| if value <= MAX { Ok(()) } else { Err(format!("{what} {value} is beyond 2^63")) };
+        let fits =
+            |what: &str, value: u64| if value <= MAX { Ok(()) } else { Err(format!("{what} {value} is beyond 2^63")) };
         fits("durable seq", self.durable_seq)?;
         let mut before = 0;
         for item in &self.items {
@@ -390,7 +391,11 @@ impl NewItem {
 }
 
 fn check_device(device: u8) -> Result<(), String> {
-    if usize::from(device) < DEVICES_MAX { Ok(()) } else { Err(format!("device {device}, there are at most {DEVICES_MAX}")) }
+    if usize::from(device) < DEVICES_MAX {
+        Ok(())
+    } else {
+        Err(format!("device {device}, there are at most {DEVICES_MAX}"))
+    }
 }
 
 /// What is kept.

@@ -1,4 +1,4 @@
-//! Appending: whole or not at all, once or many times, small and large.
+//! Appending: whole or not at all, once or many times, small and large. Long, because a case is a story of its own.
 
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ async fn chunk_seqs(store: &dyn Store, session: i64, device: u8) -> Vec<u64> {
 fn mixed() -> Vec<NewItem> {
     vec![chunk(1, 0), item(2, ItemKind::Marks, None), keyframe(3, 10), chunk(4, 1)]
 }
-
 
 pub async fn an_append_is_there_with_its_sums(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
@@ -72,7 +71,8 @@ fn everything(key: i64) -> Append {
     let mut sent = append(key, vec![chunk(3, 0), item(4, ItemKind::Samples, None)]);
     sent.gaps = vec![Gap { first: 1, last: 2 }];
     sent.duplicates = 1;
-    sent.devices = vec![DeviceUpdate { device: 0, events: 10, ooms: 1, epochs: 1, steps: 2, ..DeviceUpdate::default() }];
+    sent.devices =
+        vec![DeviceUpdate { device: 0, events: 10, ooms: 1, epochs: 1, steps: 2, ..DeviceUpdate::default() }];
     sent.epoch_ends = vec![made::epoch_end(0, 1, 4)];
     sent.end = Some(made::end(10));
     sent
@@ -148,7 +148,8 @@ pub async fn all_or_nothing(store: Arc<dyn Store>) {
 
 pub async fn a_missing_session_is_named(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
-    let error = store.append(vec![append(key, vec![chunk(1, 0)]), append(key + 9, vec![chunk(1, 0)])]).await.unwrap_err();
+    let error =
+        store.append(vec![append(key, vec![chunk(1, 0)]), append(key + 9, vec![chunk(1, 0)])]).await.unwrap_err();
     assert!(matches!(error, StoreError::NoSession { .. }), "{error}");
     assert_eq!(error.session(), Some(key + 9));
 }
@@ -270,7 +271,8 @@ pub async fn sums_stop_at_their_limit(store: Arc<dyn Store>) {
         (huge.index.first_event, huge.index.count) = (0, LAST);
         let mut sent = append(key, vec![huge]);
         sent.duplicates = u64::MAX;
-        let update = DeviceUpdate { device: 0, events: u64::MAX, ooms: u64::MAX, epochs: LAST, steps: 9, ..Default::default() };
+        let update =
+            DeviceUpdate { device: 0, events: u64::MAX, ooms: u64::MAX, epochs: LAST, steps: 9, ..Default::default() };
         sent.devices = vec![update.clone(), update];
         store.append(vec![sent]).await.unwrap();
     }
@@ -382,9 +384,10 @@ pub async fn many_append_at_once(store: Arc<dyn Store>) {
             let (store, keys) = (store.clone(), keys.clone());
             tokio::spawn(async move {
                 for first in (1..60).step_by(3) {
-                    let appends = keys.iter().cycle().skip(sender).take(4).map(|&key| {
-                        append(key, (first..first + 3).map(|seq| chunk(seq, (seq % 2) as u8)).collect())
-                    });
+                    let appends =
+                        keys.iter().cycle().skip(sender).take(4).map(|&key| {
+                            append(key, (first..first + 3).map(|seq| chunk(seq, (seq % 2) as u8)).collect())
+                        });
                     store.append(appends.collect()).await.unwrap();
                 }
             })
@@ -406,10 +409,8 @@ pub async fn many_append_at_once(store: Arc<dyn Store>) {
 pub async fn large_payloads_survive(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
     let sizes = [4 << 20, 0, 1, 65_536, 8 << 20, (4 << 20) - 1];
-    let items: Vec<_> = (1..)
-        .zip(sizes)
-        .map(|(seq, len)| NewItem { payload: payload(seq, len), ..chunk(seq, 0) })
-        .collect();
+    let items: Vec<_> =
+        (1..).zip(sizes).map(|(seq, len)| NewItem { payload: payload(seq, len), ..chunk(seq, 0) }).collect();
     store.append(vec![append(key, items.clone())]).await.unwrap();
     let seqs: Vec<u64> = (1..=6).collect();
     let back = store.payloads(key, &seqs).await.unwrap();

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use memctl_daemon::store::{Append, ChunkLevels, EpochEndRow, ItemIndex, Latest, NewItem, Store};
 use memctl_model::{
-    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo, SourceKind,
+    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo,
+    SourceKind,
 };
 use memctl_proto::v1::ItemKind;
 
@@ -103,7 +104,7 @@ pub fn chunk(seq: u64, device: u8) -> NewItem {
             reserved_max: seq * 2048,
             ooms: seq % 2,
             dropped_before: 0,
-            exact: seq % 3 == 0,
+            exact: seq.is_multiple_of(3),
         }),
     }
 }
@@ -152,7 +153,7 @@ pub fn latest(base: u64) -> Latest {
         step: base,
         counters: counters(base),
         peaks: Peaks { allocated_bytes: base, reserved_bytes: base / 2 },
-        exact: base % 2 == 0,
+        exact: base.is_multiple_of(2),
     }
 }
 

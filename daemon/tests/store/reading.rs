@@ -18,8 +18,9 @@ fn selections(items: &[NewItem]) -> Vec<Selection> {
         edges
     };
     let times = around(items.iter().flat_map(|item| [item.index.first_ns, item.index.last_ns]).collect());
-    let events =
-        around(items.iter().flat_map(|item| [item.index.first_event, item.index.first_event + item.index.count]).collect());
+    let events = around(
+        items.iter().flat_map(|item| [item.index.first_event, item.index.first_event + item.index.count]).collect(),
+    );
     let mut all = vec![Selection::default()];
     // Every range of neighbours and every range from one edge to the end, which includes empty and reversed ones.
     let ranges = |edges: &[u64]| -> Vec<(u64, u64)> {

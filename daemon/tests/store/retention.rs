@@ -78,7 +78,9 @@ pub async fn deleted_jobs_come_back_empty(store: Arc<dyn Store>) {
 
 pub async fn old_jobs_go_whole(store: Arc<dyn Store>) {
     // Of "mixed" one session was heard lately; "idle" never sent anything.
-    for (id, job, heard_ago_s) in [(1, "old", 100), (2, "mixed", 100), (3, "mixed", 10), (4, "new", 0), (5, "idle", 100)] {
+    for (id, job, heard_ago_s) in
+        [(1, "old", 100), (2, "mixed", 100), (3, "mixed", 10), (4, "new", 0), (5, "idle", 100)]
+    {
         let heard_ns = NOW_NS - heard_ago_s * SECOND_NS;
         let key = store.open_session(&session(id, job, id), heard_ns).await.unwrap().key;
         if job != "idle" {
@@ -127,7 +129,11 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
     let all = 3 * 450;
     assert_eq!(store.totals().await.unwrap().stored_bytes, all);
     let gone = store.expire(by_bytes(all - 250), NOW_NS).await.unwrap();
-    assert_eq!(gone, Expired { chunks: 3, events: 30, bytes: 300, ..Expired::default() }, "as many as needed, not more");
+    assert_eq!(
+        gone,
+        Expired { chunks: 3, events: 30, bytes: 300, ..Expired::default() },
+        "as many as needed, not more"
+    );
     assert_eq!(chunk_seqs(&*store, keys[0]).await, [3, 4]);
     assert_eq!(chunk_seqs(&*store, keys[1]).await, [2, 3, 4]);
     assert_eq!(chunk_seqs(&*store, keys[2]).await, [1, 2, 3, 4]);
@@ -162,8 +168,16 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
 pub async fn idle_keyframes_go_with_their_chunks(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
     // Chunks of events 0.., 20.., 40.., 60..; keyframes before events 0, 30 and 60.
-    let items =
-        vec![keyframe(1, 0), chunk(2, 0), chunk(3, 0), keyframe(4, 30), chunk(5, 0), chunk(6, 0), keyframe(7, 60), chunk(8, 0)];
+    let items = vec![
+        keyframe(1, 0),
+        chunk(2, 0),
+        chunk(3, 0),
+        keyframe(4, 30),
+        chunk(5, 0),
+        chunk(6, 0),
+        keyframe(7, 60),
+        chunk(8, 0),
+    ];
     let mut other = keyframe(9, 0);
     other.index.device = Some(1);
     let mut sent = append(key, [items, vec![other]].concat());
@@ -196,7 +210,9 @@ pub async fn limits_that_hold_change_nothing(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
     store.append(vec![append(key, vec![chunk(1, 0), chunk(2, 0)])]).await.unwrap();
     let before = sessions(&*store, "job").await;
-    for policy in [Retention::default(), by_bytes(200), by_bytes(u64::MAX), Retention { age_ns: Some(u64::MAX), bytes: None }] {
+    for policy in
+        [Retention::default(), by_bytes(200), by_bytes(u64::MAX), Retention { age_ns: Some(u64::MAX), bytes: None }]
+    {
         assert_eq!(store.expire(policy, NOW_NS).await.unwrap(), Expired::default(), "{policy:?}");
     }
     assert_eq!(sessions(&*store, "job").await, before);
@@ -213,7 +229,8 @@ pub async fn appends_and_removals_at_once(store: Arc<dyn Store>) {
         let (store, keys, done) = (store.clone(), keys.clone(), done.clone());
         tokio::spawn(async move {
             for first in (1..400).step_by(10) {
-                let appends = keys.iter().map(|&key| append(key, (first..first + 10).map(|seq| chunk(seq, 0)).collect()));
+                let appends =
+                    keys.iter().map(|&key| append(key, (first..first + 10).map(|seq| chunk(seq, 0)).collect()));
                 store.append(appends.collect()).await.unwrap();
                 // Until the job goes, and then never again.
                 let _ = store.append(vec![append(doomed, vec![chunk(first, 0)])]).await;

@@ -87,7 +87,12 @@ pub(super) async fn chunks(pool: &PgPool, limit_bytes: u64) -> Result<Expired, F
     sqlx::query(include_str!("sql/sessions_lock.sql")).bind(sessions).fetch_all(&mut *tx).await?;
     for (session, went) in delete(&mut tx, &victims).await? {
         let (bytes, events) = (went.bytes.cast_signed(), went.events.cast_signed());
-        sqlx::query(include_str!("sql/session_expired.sql")).bind(session).bind(bytes).bind(events).execute(&mut *tx).await?;
+        sqlx::query(include_str!("sql/session_expired.sql"))
+            .bind(session)
+            .bind(bytes)
+            .bind(events)
+            .execute(&mut *tx)
+            .await?;
         gone += went;
     }
     tx.commit().await?;

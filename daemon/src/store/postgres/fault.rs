@@ -23,7 +23,9 @@ pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreE
                 Some("25006") => StoreError::ReadOnly { place, reason },
                 // Data or index corrupted.
                 Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("damaged pages ({reason})") },
-                Some(code) if code.starts_with("08") || code.starts_with("57P") => StoreError::Unreachable { place, reason },
+                Some(code) if code.starts_with("08") || code.starts_with("57P") => {
+                    StoreError::Unreachable { place, reason }
+                }
                 Some(_) => StoreError::Failed { place, operation, reason },
                 None => match error {
                     Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut => StoreError::Unreachable { place, reason },

@@ -20,8 +20,8 @@ use memctl_model::SessionInfo;
 use sqlx::postgres::PgPool;
 
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection, SessionKey,
-    SessionRow, StoreInfo, Totals,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection,
+    SessionKey, SessionRow, StoreInfo, Totals,
 };
 use super::{Store, StoreError, migrations};
 use connection::Retries;
@@ -119,7 +119,12 @@ impl Store for PostgresStore {
         self.told("reading items", read::items(&self.pool, session, kind, device, selection).await)
     }
 
-    async fn keyframe_before(&self, session: SessionKey, device: u8, event: u64) -> Result<Option<ItemRow>, StoreError> {
+    async fn keyframe_before(
+        &self,
+        session: SessionKey,
+        device: u8,
+        event: u64,
+    ) -> Result<Option<ItemRow>, StoreError> {
         self.told("reading a keyframe", read::keyframe_before(&self.pool, session, device, event).await)
     }
 

@@ -62,7 +62,8 @@ pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Ap
     let mut states = BTreeMap::new();
     let mut present = BTreeSet::new();
     for key in sessions_of(appends) {
-        let Some(row) = sqlx::query(include_str!("sql/session_state.sql")).bind(key).fetch_optional(&mut *tx).await? else {
+        let Some(row) = sqlx::query(include_str!("sql/session_state.sql")).bind(key).fetch_optional(&mut *tx).await?
+        else {
             continue;
         };
         let (_, state) = cells::session_state(&row)?;
@@ -124,7 +125,10 @@ async fn insert_payload(tx: &mut SqliteConnection, planned: PlannedItem<'_>) -> 
     Ok(())
 }
 
-async fn insert_chunk(tx: &mut SqliteConnection, PlannedItem { job, session, item }: PlannedItem<'_>) -> Result<(), Fault> {
+async fn insert_chunk(
+    tx: &mut SqliteConnection,
+    PlannedItem { job, session, item }: PlannedItem<'_>,
+) -> Result<(), Fault> {
     let index = item.index;
     let levels = item.levels.unwrap_or_default();
     sqlx::query(include_str!("sql/chunk_insert.sql"))
@@ -154,7 +158,10 @@ async fn insert_chunk(tx: &mut SqliteConnection, PlannedItem { job, session, ite
     Ok(())
 }
 
-async fn insert_item(tx: &mut SqliteConnection, PlannedItem { job, session, item }: PlannedItem<'_>) -> Result<(), Fault> {
+async fn insert_item(
+    tx: &mut SqliteConnection,
+    PlannedItem { job, session, item }: PlannedItem<'_>,
+) -> Result<(), Fault> {
     let index = item.index;
     sqlx::query(include_str!("sql/item_insert.sql"))
         .bind(job)
@@ -201,7 +208,12 @@ async fn update_device(
     Ok(())
 }
 
-async fn put_epoch_end(tx: &mut SqliteConnection, job: i64, session: SessionKey, end: &EpochEndRow) -> Result<(), Fault> {
+async fn put_epoch_end(
+    tx: &mut SqliteConnection,
+    job: i64,
+    session: SessionKey,
+    end: &EpochEndRow,
+) -> Result<(), Fault> {
     sqlx::query(include_str!("sql/epoch_end_put.sql"))
         .bind(job)
         .bind(session)

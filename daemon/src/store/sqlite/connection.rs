@@ -7,7 +7,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
 use super::fault::{foreign, told, told_at_open};
@@ -60,8 +62,10 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
     // Not `run`: its future is not `Send`.
     let migrated = migrations::sqlite().run_direct(None, &mut connection, false).await;
     migrated.map_err(|error| at_open(migrations::fault(place, error)))?;
-    let page_bytes: i64 =
-        sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await.map_err(|error| at_open(error.into()))?;
+    let page_bytes: i64 = sqlx::query_scalar("PRAGMA page_size")
+        .fetch_one(&mut connection)
+        .await
+        .map_err(|error| at_open(error.into()))?;
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
         .test_before_acquire(false)
@@ -112,7 +116,9 @@ fn check_version(place: &str, version: &str) -> Result<(), StoreError> {
     if found >= SQLITE_MIN {
         return Ok(());
     }
-    let reason = format!("this program was built with SQLite {version}, which can damage databases: build it with 3.51.3 or newer");
+    let reason = format!(
+        "this program was built with SQLite {version}, which can damage databases: build it with 3.51.3 or newer"
+    );
     Err(StoreError::Unreachable { place: place.into(), reason })
 }
 
@@ -293,9 +299,12 @@ mod tests {
         let mut opened = open(&path, "here", &SqliteOptions::default()).await.unwrap();
         let writer = opened.writer.connection.as_mut().unwrap();
         // 2 is FULL.
-        for (pragma, expected) in
-            [("PRAGMA synchronous", 2), ("PRAGMA foreign_keys", 1), ("PRAGMA wal_autocheckpoint", 0), ("PRAGMA page_size", 4096)]
-        {
+        for (pragma, expected) in [
+            ("PRAGMA synchronous", 2),
+            ("PRAGMA foreign_keys", 1),
+            ("PRAGMA wal_autocheckpoint", 0),
+            ("PRAGMA page_size", 16_384),
+        ] {
             let found: i64 = sqlx::query_scalar(pragma).fetch_one(&mut *writer).await.unwrap();
             assert_eq!(found, expected, "{pragma}");
         }
@@ -310,7 +319,9 @@ mod tests {
 
     #[test]
     fn old_libraries_are_refused() {
-        for (version, good) in [("3.51.3", true), ("3.52.0", true), ("4.0.0", true), ("3.51.2", false), ("3.9.99", false), ("", false)] {
+        for (version, good) in
+            [("3.51.3", true), ("3.52.0", true), ("4.0.0", true), ("3.51.2", false), ("3.9.99", false), ("", false)]
+        {
             assert_eq!(check_version("here", version).is_ok(), good, "{version}");
         }
     }

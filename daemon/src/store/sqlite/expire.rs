@@ -103,7 +103,12 @@ pub(super) async fn chunks(tx: &mut SqliteConnection, limit_bytes: u64) -> Resul
     }
     for (session, went) in by_session {
         let (bytes, events) = (went.bytes.cast_signed(), went.events.cast_signed());
-        sqlx::query(include_str!("sql/session_expired.sql")).bind(session).bind(bytes).bind(events).execute(&mut *tx).await?;
+        sqlx::query(include_str!("sql/session_expired.sql"))
+            .bind(session)
+            .bind(bytes)
+            .bind(events)
+            .execute(&mut *tx)
+            .await?;
         gone += went;
     }
     Ok(gone)

@@ -27,7 +27,8 @@ impl LockFile {
             std::fs::create_dir_all(folder).map_err(cannot)?;
         }
         // Not truncated: it may be another's.
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(cannot)?;
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(cannot)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

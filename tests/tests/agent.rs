@@ -1,0 +1,205 @@
+//! The agent against a daemon in the same process: drops and their repair, an absent daemon, the spool, a deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_agent::uplink::backoff::Backoff;
+use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
+use memctl_daemon::server::Embedded;
+use memctl_daemon::store::MemoryStore;
+use memctl_model::{
+    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, SessionId,
+    SessionInfo, SourceKind, StackId,
+};
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::source::Producer;
+use memctl_tests::stored;
+use tonic::transport::Endpoint;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn session(job: &str) -> SessionInfo {
+    SessionInfo {
+        id: SessionId([5; 16]),
+        job: job.into(),
+        attempt: 0,
+        rank: 0,
+        world_size: Some(1),
+        source: SourceKind::Live,
+        host: Some("here".into()),
+        pid: Some(1),
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo::default()],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+fn config(job: &str, daemon: Daemon) -> AgentConfig {
+    AgentConfig {
+        linger: Some(Duration::from_millis(5)),
+        backoff: Backoff { first: Duration::from_millis(2), most: Duration::from_millis(20) },
+        ..AgentConfig::new(session(job), daemon)
+    }
+}
+
+async fn embedded() -> Embedded {
+    Embedded::start(Arc::new(MemoryStore::new())).await.unwrap()
+}
+
+/// Runs what blocks beside the runtime that hosts the daemon.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_is_counted_and_a_snapshot_makes_everything_exact_again() {
+    let daemon = embedded().await;
+    let config = AgentConfig { ring_events: 64, ..config("dropping", Daemon::Connected(daemon.channel())) };
+    let outcome = blocking(move || {
+        let agent = Agent::start(config).unwrap();
+        let kept = agent.stack(&[Frame { function: "keep".into(), file: "train.py".into(), line: 3 }]);
+        let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+        agent.epoch_begin(0);
+        // Faster than a ring of 64 can be emptied: some are dropped, whatever the scheduler does.
+        let mut addr = 1 << 30;
+        while !recorder.snapshot_wanted() {
+            for _ in 0..10_000 {
+                recorder.alloc(addr, 512, 0, kept);
+                addr += 512;
+            }
+        }
+        // The truth: one block of 1 MiB is live.
+        let block = BlockState {
+            addr: 1 << 20,
+            size: 1 << 20,
+            requested: 1 << 20,
+            usage: BlockUse::Allocated,
+            stack: kept,
+            ..BlockState::default()
+        };
+        let keyframe = Keyframe {
+            device: DeviceIndex(0),
+            at_event: 0,
+            time_ns: 1_800_000_000_000_000_000,
+            reason: KeyframeReason::AfterDrop,
+            segments: Vec::new(),
+            loose: vec![block],
+        };
+        assert!(recorder.snapshot(keyframe));
+        assert!(!recorder.snapshot_wanted());
+        agent.epoch_end(0);
+        drop(recorder);
+        agent.stop(None, PATIENCE)
+    })
+    .await;
+    assert!(outcome.delivered, "{outcome:?}");
+    assert!(outcome.end.dropped.ring_full > 0, "events were dropped");
+    let counts = outcome.counts;
+    assert_eq!(counts.produced, counts.stored + counts.dropped, "{counts:?}");
+    assert_eq!(outcome.end.produced, counts.produced);
+    assert_eq!(outcome.end.dropped.total(), counts.dropped);
+    let report = stored::report(daemon.channel(), "dropping").await;
+    let completeness = report.completeness.unwrap();
+    assert_eq!((completeness.exact, completeness.events_dropped), (false, counts.dropped));
+    assert_eq!(completeness.events_stored, counts.stored);
+    let end = &report.ranks[0].epoch_ends[0];
+    assert!(end.exact, "behind the snapshot figures are exact again");
+    assert_eq!(end.counters.as_ref().unwrap().allocated_bytes, 1 << 20);
+    daemon.stop().await.unwrap();
+}
+
+#[test]
+fn a_daemon_that_comes_late_gets_everything() {
+    let (folder, spool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let config = AgentConfig {
+        memory_bytes_max: 16 << 10,
+        spool: Some(SpoolConfig { folder: spool.path().to_owned(), bytes_max: 64 << 20 }),
+        ..config("late", Daemon::Address(url.clone()))
+    };
+    let agent = Agent::start(config).unwrap();
+    let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+    for event in Producer::new(1).take(300_000) {
+        recorder.event_waiting(&event).unwrap();
+    }
+    assert_eq!(agent.counts().stored, 0, "nobody is there to store anything");
+    let daemon = DaemonProcess::sqlite(folder.path(), port);
+    drop(recorder);
+    let outcome = agent.stop(None, PATIENCE);
+    assert!(outcome.delivered, "{outcome:?}");
+    assert_eq!((outcome.counts.stored, outcome.counts.dropped), (300_000, 0));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+        let stored = stored::events(channel, "late").await;
+        assert!(stored[0].events.iter().copied().eq(Producer::new(1).take(300_000)), "every event, in order");
+    });
+    assert_eq!(daemon.terminate(), 0);
+    assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "a delivered spool leaves nothing behind");
+}
+
+#[test]
+fn what_an_agent_leaves_in_its_spool_the_next_one_delivers() {
+    let (folder, spool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let spooled = |job: &str, id: u8| AgentConfig {
+        session: SessionInfo { id: SessionId([id; 16]), ..session(job) },
+        spool: Some(SpoolConfig { folder: spool.path().to_owned(), bytes_max: 64 << 20 }),
+        ..config(job, Daemon::Address(url.clone()))
+    };
+    let first = Agent::start(spooled("first", 1)).unwrap();
+    let mut recorder = first.recorder(DeviceIndex(0)).unwrap();
+    for event in Producer::new(9).take(5_000) {
+        recorder.event_waiting(&event).unwrap();
+    }
+    drop(recorder);
+    let outcome = first.stop(None, Duration::from_millis(50));
+    assert!(!outcome.delivered);
+    assert_eq!((outcome.counts.stored, outcome.counts.dropped, outcome.counts.in_flight), (0, 0, 5_000), "{outcome:?}");
+    let daemon = DaemonProcess::sqlite(folder.path(), port);
+    let second = Agent::start(spooled("second", 2)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = Endpoint::from_shared(url.clone()).unwrap().connect().await.unwrap();
+        let delivered = async {
+            loop {
+                let mut client = memctl_proto::v1::query_client::QueryClient::new(channel.clone());
+                let request = memctl_proto::v1::ReportRequest { selection: stored::job("first") };
+                if let Ok(report) = client.get_report(request).await
+                    && report.into_inner().completeness.is_some_and(|it| it.exact && it.events_stored == 5_000)
+                {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, delivered).await.expect("the orphaned spool is delivered");
+    });
+    assert!(second.stop(None, PATIENCE).delivered);
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_refused_session_does_not_hold_the_trainer_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let bad = AgentConfig {
+        session: SessionInfo { job: "no such name!".into(), ..session("x") },
+        ..config("x", Daemon::Address(daemon.url.clone()))
+    };
+    let agent = Agent::start(bad).unwrap();
+    let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+    for number in 0..10_000_u64 {
+        recorder.alloc(number << 20, 512, 0, StackId::NONE);
+    }
+    drop(recorder);
+    let outcome = agent.stop(None, PATIENCE);
+    assert!(!outcome.delivered);
+    assert!(outcome.refused.as_ref().is_some_and(|words| words.contains("session.job")), "{outcome:?}");
+    assert_eq!(outcome.counts.produced, outcome.counts.dropped + outcome.counts.in_flight);
+}
