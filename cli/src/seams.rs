@@ -75,11 +75,17 @@ pub async fn serve(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<(), 
     let store = config.store.to_string();
     let terminated = shutdown()?;
     let ready = |address| {
-        println!("memctl daemon listens on http://{address} and stores in {store}");
+        say(&format!("memctl daemon listens on http://{address} and stores in {store}"));
     };
     server::serve(config, ready, terminated).await.map_err(|error| serve_failure(&error))?;
-    println!("memctl daemon has drained and closed its store");
+    say("memctl daemon has drained and closed its store");
     Ok(())
+}
+
+/// One line for whoever started the daemon. That nobody reads it (any more) must not end a daemon.
+fn say(line: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Flags before environment before file before the default folder. (Flags that have a variable of their own come with it from the argument parser.)

@@ -265,7 +265,7 @@ pub struct SitesAt {
     /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
     #[arg(long, value_name = "TIME")]
     pub at: Option<Moment>,
-    /// At the end of what is stored (the default).
+    /// At the end of what is stored. Without any of these: at the end of the last epoch.
     #[arg(long)]
     pub end: bool,
 }
@@ -273,13 +273,14 @@ pub struct SitesAt {
 impl SitesAt {
     /// As the daemon wants it.
     #[must_use]
-    pub fn moment(&self, now: Timestamp) -> v1::sites_request::Moment {
+    pub fn moment(&self, now: Timestamp) -> Option<v1::sites_request::Moment> {
         use v1::sites_request::Moment as Wire;
         match *self {
-            Self { peak: true, .. } => Wire::Peak(true),
-            Self { epoch_end: Some(epoch), .. } => Wire::EpochEnd(epoch),
-            Self { at: Some(at), .. } => Wire::AtNs(at.resolve(now)),
-            _ => Wire::End(true),
+            Self { peak: true, .. } => Some(Wire::Peak(true)),
+            Self { epoch_end: Some(epoch), .. } => Some(Wire::EpochEnd(epoch)),
+            Self { at: Some(at), .. } => Some(Wire::AtNs(at.resolve(now))),
+            Self { end: true, .. } => Some(Wire::End(true)),
+            _ => None,
         }
     }
 }
@@ -364,11 +365,11 @@ mod tests {
             Ok(Command::Sites(sites)) => Some(sites.at.moment(Timestamp::UNIX_EPOCH)),
             _ => None,
         };
-        assert_eq!(moment(""), Some(Wire::End(true)));
-        assert_eq!(moment("--end"), Some(Wire::End(true)));
-        assert_eq!(moment("--peak"), Some(Wire::Peak(true)));
-        assert_eq!(moment("--epoch-end 0"), Some(Wire::EpochEnd(0)));
-        assert_eq!(moment("--at 1970-01-01T00:00:00.000000007Z"), Some(Wire::AtNs(7)));
+        assert_eq!(moment(""), Some(None));
+        assert_eq!(moment("--end"), Some(Some(Wire::End(true))));
+        assert_eq!(moment("--peak"), Some(Some(Wire::Peak(true))));
+        assert_eq!(moment("--epoch-end 0"), Some(Some(Wire::EpochEnd(0))));
+        assert_eq!(moment("--at 1970-01-01T00:00:00.000000007Z"), Some(Some(Wire::AtNs(7))));
         assert_eq!(moment("--peak --end"), None);
     }
 

@@ -125,13 +125,13 @@ pub async fn sites(
         return Err(Failure::usage("--folded is a format of its own; leave -o out"));
     }
     let moment = args.at.moment(now);
-    let request = v1::SitesRequest { selection: Some(args.narrow.selection(now)), moment: Some(moment) };
+    let request = v1::SitesRequest { selection: Some(args.narrow.selection(now)), moment };
     let answer = asking(global, async |connection| {
         let view = View {
             all_frames: args.all_frames,
             min_share: args.min_percent / 100.0,
             chosen: args.narrow.rank.is_some(),
-            moment: in_words(&moment),
+            moment: in_words(moment.as_ref()),
             hint: hint(connection, global),
         };
         live(connection, request, view).await
@@ -152,13 +152,14 @@ pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: 
     Sites::new(response.into_inner(), view)
 }
 
-fn in_words(moment: &v1::sites_request::Moment) -> String {
+fn in_words(moment: Option<&v1::sites_request::Moment>) -> String {
     use v1::sites_request::Moment;
     match moment {
-        Moment::Peak(_) => "when most was allocated, on each rank".to_owned(),
-        Moment::EpochEnd(epoch) => format!("at the end of epoch {epoch}"),
-        Moment::AtNs(ns) => format!("at {}", time::rfc3339(*ns)),
-        Moment::End(_) => "at the end".to_owned(),
+        None => "at the end of the last epoch".to_owned(),
+        Some(Moment::Peak(_)) => "when most was allocated, on each rank".to_owned(),
+        Some(Moment::EpochEnd(epoch)) => format!("at the end of epoch {epoch}"),
+        Some(Moment::AtNs(ns)) => format!("at {}", time::rfc3339(*ns)),
+        Some(Moment::End(_)) => "at the end of what is stored".to_owned(),
     }
 }
 

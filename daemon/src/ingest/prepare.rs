@@ -38,6 +38,14 @@ pub enum ItemError {
         /// Its size.
         bytes: usize,
     },
+    /// The store would not take it.
+    #[error("item {seq}: {what}")]
+    Unstorable {
+        /// The item.
+        seq: u64,
+        /// What is wrong.
+        what: String,
+    },
     /// It speaks of a device that the session did not name.
     #[error("item {seq}: device {device} is not one of the session's")]
     Device {
@@ -127,7 +135,10 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
     let named = prepared.devices.iter().map(|update| update.device).chain(prepared.item.index.device);
     match named.into_iter().find(|device| !devices.contains(device)) {
         Some(device) => Err(ItemError::Device { seq, device }),
-        None => Ok(prepared),
+        None => {
+            prepared.item.check().map_err(|what| ItemError::Unstorable { seq, what })?;
+            Ok(prepared)
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::job::Found;
-use super::stacks::{dictionary, frame, open, site_table_items};
+use super::stacks::{dictionary, frame, open};
 use crate::store::{EpochEndRow, SessionRow, Store};
 
 /// Epoch ends looked at per rank; of longer runs an even choice with both ends.
@@ -105,7 +105,7 @@ async fn epoch_tables(
         seqs.dedup();
     }
     let mut tables = Vec::new();
-    for row in site_table_items(store, session.key, &seqs).await? {
+    for row in store.items_at(session.key, &seqs).await? {
         if let Content::SiteTables(found) = open(session.key, &row)? {
             tables.extend(found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd));
         }

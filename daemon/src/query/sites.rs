@@ -12,7 +12,7 @@ use super::error::QueryError;
 use super::job::{Found, completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
-use super::stacks::{dictionary, frame, open, site_table_items};
+use super::stacks::{dictionary, frame, open};
 use super::timeline::{chosen, devices_of};
 use crate::ingest::streams::Streams;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
@@ -48,14 +48,13 @@ pub(super) async fn sites(
     request: v1::SitesRequest,
 ) -> Result<v1::Sites, QueryError> {
     let selection = request.selection.unwrap_or_default();
-    let moment = request.moment.unwrap_or(Moment::End(true));
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
     let mut ranks = Vec::new();
     for session in &found.sessions {
         for device in devices_of(&found, session) {
-            let Some(state) = question.state(session, device, moment).await? else { continue };
+            let Some(state) = question.state(session, device, request.moment).await? else { continue };
             ranks.push(answer(store, session, device, state).await?);
         }
     }
@@ -67,7 +66,13 @@ fn completeness(found: &Found) -> memctl_model::Completeness {
 }
 
 impl Question<'_> {
-    async fn state(&self, session: &SessionRow, device: u8, moment: Moment) -> Result<Option<State>, QueryError> {
+    async fn state(
+        &self,
+        session: &SessionRow,
+        device: u8,
+        moment: Option<Moment>,
+    ) -> Result<Option<State>, QueryError> {
+        let Some(moment) = moment else { return self.at_last_epoch_end(session, device).await };
         match moment {
             Moment::Peak(_) => self.at_peak(session, device).await,
             Moment::EpochEnd(epoch) => self.at_epoch_end(session, device, epoch).await.map(Some),
@@ -99,7 +104,7 @@ impl Question<'_> {
     }
 
     async fn tables(&self, session: &SessionRow, seq: u64) -> Result<Vec<SiteTable>, QueryError> {
-        for row in site_table_items(self.store, session.key, &[seq]).await? {
+        for row in self.store.items_at(session.key, &[seq]).await? {
             if let Content::SiteTables(tables) = open(session.key, &row)? {
                 return Ok(tables);
             }
@@ -107,13 +112,16 @@ impl Question<'_> {
         Err(QueryError::Expired { what: format!("the site table of rank {}", session.info.rank) })
     }
 
+    /// The end of the last epoch of the selection; where none has ended, the end of what is stored.
+    async fn at_last_epoch_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+        match self.ends(session, device).filter(|end| wanted(end, self.selection)).last() {
+            Some(end) => self.at_epoch_end(session, device, end.epoch).await.map(Some),
+            None => self.at_end(session, device).await,
+        }
+    }
+
     /// The last table of all, which the end of a session leaves behind; of a session that runs, its latest step's.
     async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
-        if let Some(last) = self.selection.last_epoch
-            && let Some(end) = self.ends(session, device).filter(|end| end.epoch <= last && wanted(end, self.selection)).last()
-        {
-            return self.at_epoch_end(session, device, end.epoch).await.map(Some);
-        }
         let latest = self.store.devices(session.job).await?;
         let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
         let Some(at) = latest.and_then(|row| row.latest) else { return self.at_time(session, device, u64::MAX).await };

@@ -14,17 +14,6 @@ pub(super) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, QueryE
     packed.open().map_err(QueryError::wire(session, row.seq))
 }
 
-/// Site-table items of a session by their numbers.
-pub(super) async fn site_table_items(
-    store: &dyn Store,
-    session: SessionKey,
-    seqs: &[u64],
-) -> Result<Vec<ItemRow>, QueryError> {
-    let mut rows = store.items(session, ItemKind::SiteTables as i32, None, Selection::default()).await?;
-    rows.retain(|row| seqs.contains(&row.seq));
-    Ok(rows)
-}
-
 /// The batches of stacks of a session, as stored.
 pub(super) async fn batches(store: &dyn Store, session: SessionKey) -> Result<Vec<(u64, v1::StackBatch)>, QueryError> {
     let rows = store.items(session, ItemKind::Stacks as i32, None, Selection::default()).await?;

@@ -145,6 +145,13 @@ impl Store for MemoryStore {
         Ok(seqs.iter().filter_map(|seq| session.items.get(seq).map(|item| (*seq, item.payload.clone()))).collect())
     }
 
+    async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError> {
+        let inner = self.inner()?;
+        let Some(session) = inner.sessions.get(&session) else { return Ok(Vec::new()) };
+        let found = seqs.iter().filter_map(|seq| session.items.get(seq));
+        Ok(found.filter(|item| !item.is_chunk()).map(item_row).collect())
+    }
+
     async fn items(
         &self,
         session: SessionKey,

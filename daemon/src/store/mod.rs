@@ -179,6 +179,9 @@ pub trait Store: Send + Sync + 'static {
     /// The payloads of items of one session (chunks or others), in the order of `seqs`; what is not there (any more) is left out.
     async fn payloads(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, StoreError>;
 
+    /// Items (never chunks) of one session by their numbers, in the order of `seqs`; what is not there (any more) is left out.
+    async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError>;
+
     /// Items of one kind (never chunks) of a session with payloads, in order, as far as they overlap the selection; `device` narrows to items of one device.
     async fn items(
         &self,

@@ -369,7 +369,11 @@ impl NewItem {
         self.kind == ItemKind::Chunk as i32
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Whether it can be stored, see [`Append::check`].
+    ///
+    /// # Errors
+    /// A sentence about what is wrong.
+    pub fn check(&self) -> Result<(), String> {
         let ItemIndex { device, first_ns, last_ns, first_event, count, .. } = self.index;
         if self.is_chunk() != self.levels.is_some() || (self.is_chunk() && device.is_none()) {
             return Err("a chunk has a device and levels, nothing else has levels".into());

@@ -106,6 +106,9 @@ pub async fn payloads_come_in_the_order_asked_for(store: Arc<dyn Store>) {
     let asked = [6, 3, 2, 0, 4, 2, u64::MAX, i64::MAX as u64];
     let found: Vec<u64> = store.payloads(key, &asked).await.unwrap().into_iter().map(|(seq, _)| seq).collect();
     assert_eq!(found, [6, 2, 4, 2]);
+    let items = store.items_at(key, &[6, 4, 3, 2, 4, u64::MAX]).await.unwrap();
+    assert_eq!(items.iter().map(|item| item.seq).collect::<Vec<_>>(), [4, 4], "chunks are not among them");
+    assert_eq!(items[0].kind, ItemKind::Marks as i32);
     assert_eq!(store.payloads(key, &[]).await.unwrap(), []);
 }
 

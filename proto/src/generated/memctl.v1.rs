@@ -1256,7 +1256,7 @@ pub mod sites_request {
         /// This moment, ns since the Unix epoch.
         #[prost(fixed64, tag = "4")]
         AtNs(u64),
-        /// The end of what is stored (also when none is given).
+        /// The end of what is stored. When no moment is given: the end of the last epoch that has ended, or this where none has.
         #[prost(bool, tag = "5")]
         End(bool),
     }

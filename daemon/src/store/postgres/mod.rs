@@ -109,6 +109,10 @@ impl Store for PostgresStore {
         self.told("reading payloads", read::payloads(&self.pool, session, seqs).await)
     }
 
+    async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError> {
+        self.told("reading items", read::items_at(&self.pool, session, seqs).await)
+    }
+
     async fn items(
         &self,
         session: SessionKey,

@@ -61,6 +61,12 @@ pub(super) async fn payloads(pool: &PgPool, session: SessionKey, seqs: &[u64]) -
     rows.iter().map(cells::payload).collect()
 }
 
+pub(super) async fn items_at(pool: &PgPool, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, Fault> {
+    let seqs: Vec<i64> = seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect();
+    let rows = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(seqs).fetch_all(pool).await?;
+    rows.iter().map(cells::item).collect()
+}
+
 pub(super) async fn items(
     pool: &PgPool,
     session: SessionKey,

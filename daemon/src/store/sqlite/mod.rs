@@ -142,6 +142,10 @@ impl Store for SqliteStore {
         self.told("reading payloads", read::payloads(&self.readers, session, seqs).await)
     }
 
+    async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError> {
+        self.told("reading items", read::items_at(&self.readers, session, seqs).await)
+    }
+
     async fn items(
         &self,
         session: SessionKey,

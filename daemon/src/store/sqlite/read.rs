@@ -65,6 +65,18 @@ pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64
     Ok(found)
 }
 
+pub(super) async fn items_at(pool: &SqlitePool, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, Fault> {
+    let mut connection = pool.acquire().await?;
+    let mut found = Vec::new();
+    for seq in seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()) {
+        let query = sqlx::query(include_str!("sql/item_at.sql")).bind(session).bind(seq);
+        if let Some(row) = query.fetch_optional(&mut *connection).await? {
+            found.push(cells::item(&row)?);
+        }
+    }
+    Ok(found)
+}
+
 pub(super) async fn items(
     pool: &SqlitePool,
     session: SessionKey,
