@@ -43,7 +43,7 @@ pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
     let request = ExportRequest { selection: job(name), without_events: false };
     let mut parts = client.export(request).await.expect("an export").into_inner();
     let mut decoder = Decoder::new().expect("a decoder");
-    let mut stored: Vec<Stored> = Vec::new();
+    let (mut stored, mut events): (Vec<Stored>, Vec<Event>) = (Vec::new(), Vec::new());
     while let Some(part) = parts.message().await.expect("the export goes on") {
         match part.body.expect("a part") {
             Body::Start(start) => {
@@ -52,11 +52,24 @@ pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
             }
             Body::Chunk(bytes) => {
                 let last = stored.last_mut().expect("a start came first");
-                let header = decoder.decode(&bytes, &mut last.events).expect("a stored chunk decodes");
+                let header = decoder.decode(&bytes, &mut events).expect("a stored chunk decodes");
+                last.events.extend_from_slice(&events);
                 last.chunks.push((header.first_event, u64::from(header.events)));
             }
             Body::Stacks(_) | Body::Keyframe(_) | Body::Marks(_) => {}
         }
     }
     stored
+}
+
+/// What is stored is what was produced.
+///
+/// # Panics
+/// At the first event that differs.
+pub fn assert_same(stored: &[Event], produced: &[Event]) {
+    if let Some(at) = stored.iter().zip(produced).position(|(stored, produced)| stored != produced) {
+        let around = at.saturating_sub(2)..(at + 3).min(stored.len()).min(produced.len());
+        panic!("event {at} differs:\nstored   {:#?}\nproduced {:#?}", &stored[around.clone()], &produced[around]);
+    }
+    assert_eq!(stored.len(), produced.len(), "as many events are stored as were produced");
 }

@@ -126,6 +126,6 @@ async fn compare(url: &str, outcomes: &[(Outcome, u64)]) {
         }
         assert_eq!(next, *pushed, "rank {}: produced = stored", stored.rank);
         let produced: Vec<Event> = Producer::new(u64::from(stored.rank) + 7).take(*pushed as usize).collect();
-        assert!(stored.events == produced, "rank {}: what is stored is what was produced", stored.rank);
+        stored::assert_same(&stored.events, &produced);
     }
 }
