@@ -1,7 +1,8 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
 //! `codec`, `batch`, `import`, `ingest`, `store`, `query`, or `all`. BENCHMARKS.md has the method and the
-//! results. `MEMCTL_BIN` names the built command line (default: beside this program).
+//! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
+//! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 
 mod batch;
 mod chunks;
@@ -31,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "batch" => run_batch()?,
             "import" => run_import()?,
             "ingest" => runtime.block_on(run_ingest())?,
-            "store" => runtime.block_on(store::run())?,
+            "store" => runtime.block_on(run_store())?,
             "query" => runtime.block_on(run_query())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
         }
@@ -127,6 +128,12 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown");
     println!("\npeak memory of daemon, clients and prepared chunks together: {}", peak.trim());
+    Ok(())
+}
+
+async fn run_store() -> Result<(), Box<dyn Error>> {
+    let (work, postgres) = (tempfile::tempdir()?, std::env::var("MEMCTL_TEST_POSTGRES").ok());
+    println!("{}", store::run(work.path(), postgres.as_deref(), store::Amount::default()).await?);
     Ok(())
 }
 
