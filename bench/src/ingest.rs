@@ -1,14 +1,15 @@
 //! Durable ingest: encoded chunks through gRPC on a loopback port into SQLite (synchronous=FULL), until the last one is acknowledged.
 //!
-//! The streams are made beforehand; measured is what the daemon and the transport do, with the client on
-//! the same two cores. Peak memory is the whole process's, client and prepared chunks included.
+//! The streams are made beforehand; measured is what the daemon (the real binary, in a process of its own)
+//! and the transport do, with the client on the same two cores.
 
 use std::error::Error;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use bytes::Bytes;
-use memctl_daemon::config::{Layer, resolve};
-use memctl_daemon::server;
 use memctl_model::{AllocatorSettings, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::item::Packed;
@@ -16,7 +17,8 @@ use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
 use memctl_proto::v1::{AgentMessage, Hello};
-use tokio::sync::{mpsc, oneshot};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
@@ -33,6 +35,8 @@ pub struct Run {
     pub bytes: u64,
     /// Seconds from the first hello to the last acknowledgement.
     pub seconds: f64,
+    /// Peak resident bytes of the daemon.
+    pub daemon_peak_bytes: u64,
 }
 
 /// The session of a stream.
@@ -61,30 +65,54 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
     }
 }
 
+/// A daemon in a process of its own, on a fresh SQLite store; killed when dropped.
+struct Daemon {
+    child: Child,
+    url: String,
+    _folder: TempDir,
+}
+
+impl Daemon {
+    fn start(memctl: &Path) -> Result<Self, Box<dyn Error>> {
+        let folder = tempfile::tempdir()?;
+        let mut child = Command::new(memctl)
+            .args(["daemon", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(folder.path())
+            .env("MEMCTL_LOG", std::env::var("MEMCTL_LOG").unwrap_or_else(|_| "error".into()))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        let url = line.split_whitespace().find(|word| word.starts_with("http://")).ok_or("the daemon did not come up")?;
+        let url = url.to_owned();
+        Ok(Self { child, url, _folder: folder })
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // A benchmark's daemon has nothing to keep.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Streams `chunks_per_stream` chunks over each of `streams` streams into a fresh SQLite store.
 ///
 /// # Errors
 /// When anything fails.
-pub async fn run(events: &[Event], streams: u32, chunks_per_stream: usize) -> Result<Run, Box<dyn Error>> {
-    let folder = tempfile::tempdir()?;
-    let layer = Layer {
-        listen: Some("127.0.0.1:0".into()),
-        data_dir: Some(folder.path().to_owned()),
-        ..Layer::default()
-    };
-    let config = resolve(&[("bench".into(), layer)], None)?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let (ready, bound) = oneshot::channel();
-    let serving = tokio::spawn(server::serve(
-        config,
-        move |address| {
-            let _ = ready.send(address);
-        },
-        async move {
-            let _ = stopped.await;
-        },
-    ));
-    let url = format!("http://{}", bound.await?);
+pub async fn run(
+    memctl: &Path,
+    events: &[Event],
+    streams: u32,
+    chunks_per_stream: usize,
+) -> Result<Run, Box<dyn Error>> {
     let mut prepared: Vec<Vec<Bytes>> = Vec::new();
     for _ in 0..streams {
         let mut chunks = Chunks::new(events.to_vec(), 100)?;
@@ -93,18 +121,18 @@ pub async fn run(events: &[Event], streams: u32, chunks_per_stream: usize) -> Re
         prepared.push(encoded?);
     }
     let bytes = prepared.iter().flatten().map(|chunk| chunk.len() as u64).sum();
+    let daemon = Daemon::start(memctl)?;
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for (rank, chunks) in (0..streams).zip(prepared) {
-        tasks.push(tokio::spawn(stream(url.clone(), rank, chunks)));
+        tasks.push(tokio::spawn(stream(daemon.url.clone(), rank, chunks)));
     }
     for task in tasks {
         task.await?.map_err(|error| error.to_string())?;
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let _ = stop.send(());
-    serving.await??;
-    Ok(Run { streams, events: u64::from(streams) * chunks_per_stream as u64 * 65_536, bytes, seconds })
+    let events = u64::from(streams) * chunks_per_stream as u64 * 65_536;
+    Ok(Run { streams, events, bytes, seconds, daemon_peak_bytes: daemon.peak_bytes().unwrap_or(0) })
 }
 
 /// Sends everything and waits until the last item is durable.

@@ -107,27 +107,25 @@ fn run_import() -> Result<(), Box<dyn Error>> {
 async fn run_ingest() -> Result<(), Box<dyn Error>> {
     let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
     let events = recordings::events(&recording);
-    println!("| streams | events | MB | seconds | M events/s | MB/s |\n|---|---|---|---|---|---|");
+    println!("| streams | events | MB | seconds | M events/s | MB/s | daemon's peak MB |\n|---|---|---|---|---|---|---|");
     for streams in [1, 4, 16] {
         let mut runs = Vec::new();
         for _ in 0..5 {
-            runs.push(ingest::run(&events, streams, 480 / streams as usize).await?);
+            runs.push(ingest::run(&memctl()?, &events, streams, 480 / streams as usize).await?);
         }
         runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let run = runs[runs.len() / 2];
         println!(
-            "| {} | {} | {:.1} | {:.2} | {:.1} | {:.1} |",
+            "| {} | {} | {:.1} | {:.2} | {:.1} | {:.1} | {:.0} |",
             run.streams,
             run.events,
             run.bytes as f64 / 1e6,
             run.seconds,
             run.events as f64 / run.seconds / 1e6,
-            run.bytes as f64 / run.seconds / 1e6
+            run.bytes as f64 / run.seconds / 1e6,
+            run.daemon_peak_bytes as f64 / 1e6
         );
     }
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("unknown");
-    println!("\npeak memory of daemon, clients and prepared chunks together: {}", peak.trim());
     Ok(())
 }
 

@@ -76,7 +76,9 @@ async fn run(store: Arc<dyn Store>, mut works: mpsc::Receiver<Work>) {
             bytes += size(&work);
             batch.push(work);
         }
+        let items = batch.len();
         commit(&*store, batch).await;
+        tracing::debug!(items, bytes, "committed");
     }
 }
 
