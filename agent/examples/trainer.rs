@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_model::{
-    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, Phase, SessionId,
-    SessionInfo, SourceKind, StackId,
+    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, Phase,
+    SessionId, SessionInfo, SourceKind, StackId,
 };
 
 /// Memory that is handed out from the bottom up and never gives out again: enough for an example.
@@ -79,9 +79,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         resolution_ns: 100,
     };
     let agent = Agent::start(AgentConfig::new(session, Daemon::Address(address)))?;
-    let site = |function: &str, line| {
-        agent.stack(&[Frame { function: function.into(), file: "trainer.rs".into(), line }])
-    };
+    let site =
+        |function: &str, line| agent.stack(&[Frame { function: function.into(), file: "trainer.rs".into(), line }]);
     let (weights, activations, kept) = (site("Model::new", 10), site("Model::forward", 20), site("Log::remember", 30));
     let recorder = agent.recorder(DeviceIndex(0)).ok_or("the recorder is taken already")?;
     let mut arena = Arena { next: 1 << 32, live: BTreeMap::new(), recorder };

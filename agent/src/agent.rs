@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memctl_model::{
-    DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId,
-};
+use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId};
 use tokio::sync::mpsc;
 
 use crate::batch::worker::{Ending, Note, Worker};
@@ -394,8 +392,7 @@ fn spawn_uplink(
     refused: Arc<Mutex<Option<String>>>,
     stopped: mpsc::Receiver<()>,
 ) -> Result<JoinHandle<()>, StartError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
     let AgentConfig { session, daemon, backoff, spool, .. } = config.clone();
     let delivering = async move {
         if let Some(SpoolConfig { folder, .. }) = spool {

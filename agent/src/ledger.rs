@@ -26,12 +26,14 @@ pub struct Ledger {
     gauges: Vec<Gauge>,
     /// Events in chunks under way or ready.
     waiting: AtomicU64,
+    /// Events that the end left behind in rings, and events that could not be encoded.
+    left_behind: AtomicU64,
     window: Arc<Window>,
 }
 
 impl Ledger {
     pub(crate) fn new(gauges: Vec<Gauge>, window: Arc<Window>) -> Self {
-        Self { gauges, waiting: AtomicU64::new(0), window }
+        Self { gauges, waiting: AtomicU64::new(0), left_behind: AtomicU64::new(0), window }
     }
 
     // Relaxed throughout: figures for people; the law is exact once the session has stopped.
@@ -43,21 +45,21 @@ impl Ledger {
         self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(events), Ordering::Relaxed);
     }
 
+    pub(crate) fn leave_behind(&self, events: u64) {
+        self.left_behind.fetch_add(events, Ordering::Relaxed);
+    }
+
     /// Where the events are now. `in_flight` is what is neither stored nor dropped, which is the law itself; [`Self::waiting`] is the part of it that was counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let window = self.window.counts();
         let (pushed, lost) =
             self.gauges.iter().fold((0, 0), |(pushed, lost), gauge| (pushed + gauge.pushed(), lost + gauge.dropped()));
-        let dropped = lost + window.abandoned_events;
-        let produced = pushed + lost;
-        Counts {
-            produced,
-            stored: window.acked_events,
-            dropped,
-            in_flight: produced - dropped.min(produced) - window.acked_events.min(produced - dropped.min(produced)),
-            in_flight_bytes: window.waiting_bytes,
-        }
+        let dropped = lost + window.abandoned_events + self.left_behind.load(Ordering::Relaxed);
+        let (produced, stored) = (pushed + lost, window.acked_events);
+        // The counts are read one after the other while they grow: for an instant the sum may be ahead.
+        let in_flight = produced.saturating_sub(dropped).saturating_sub(stored);
+        Counts { produced, stored, dropped, in_flight, in_flight_bytes: window.waiting_bytes }
     }
 
     /// Events counted in chunks under way and in the outbox.

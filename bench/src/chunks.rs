@@ -21,7 +21,9 @@ impl Chunks {
     /// # Errors
     /// When there are none.
     pub fn new(events: Vec<Event>, resolution_ns: u32) -> Result<Self, Box<dyn std::error::Error>> {
-        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Err("no events to repeat".into()) };
+        let (Some(first), Some(last)) = (events.first(), events.last()) else {
+            return Err("no events to repeat".into());
+        };
         let span_ns = last.time_ns - first.time_ns + 1_000_000;
         let encoder = Encoder::new(resolution_ns)?;
         Ok(Self { events, encoder, device: DeviceIndex(0), at: 0, round: 0, next_event: 0, span_ns })

@@ -83,7 +83,8 @@ impl Daemon {
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-        let url = line.split_whitespace().find(|word| word.starts_with("http://")).ok_or("the daemon did not come up")?;
+        let url =
+            line.split_whitespace().find(|word| word.starts_with("http://")).ok_or("the daemon did not come up")?;
         let url = url.to_owned();
         Ok(Self { child, url, _folder: folder })
     }

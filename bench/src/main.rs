@@ -45,7 +45,11 @@ fn memctl() -> Result<PathBuf, Box<dyn Error>> {
         return Ok(path.into());
     }
     let path = std::env::current_exe()?.with_file_name("memctl");
-    if path.exists() { Ok(path) } else { Err(format!("{} is not there: cargo build --release -p memctl", path.display()).into()) }
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!("{} is not there: cargo build --release -p memctl", path.display()).into())
+    }
 }
 
 fn run_codec() -> Result<(), Box<dyn Error>> {
@@ -60,7 +64,8 @@ fn run_codec() -> Result<(), Box<dyn Error>> {
 
 fn run_batch() -> Result<(), Box<dyn Error>> {
     let mut runs = Vec::new();
-    let recordings: Result<Vec<_>, _> = recordings::files()?.iter().map(|(_, path)| recordings::recording(path)).collect();
+    let recordings: Result<Vec<_>, _> =
+        recordings::files()?.iter().map(|(_, path)| recordings::recording(path)).collect();
     let recordings = recordings?;
     for _ in 0..7 {
         let mut sum = batch::Sum::default();
@@ -76,8 +81,16 @@ fn run_batch() -> Result<(), Box<dyn Error>> {
     runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let sum = runs[runs.len() / 2];
     let each = |bytes: u64| bytes as f64 / sum.events as f64;
-    println!("events {}; {:.3} bytes an event with everything in, {:.3} of them chunks", sum.events, each(sum.bytes), each(sum.chunk_bytes));
-    println!("block map + live tracking + encoding + site tables: {:.1} M events/s on one core", sum.events as f64 / sum.seconds / 1e6);
+    println!(
+        "events {}; {:.3} bytes an event with everything in, {:.3} of them chunks",
+        sum.events,
+        each(sum.bytes),
+        each(sum.chunk_bytes)
+    );
+    println!(
+        "block map + live tracking + encoding + site tables: {:.1} M events/s on one core",
+        sum.events as f64 / sum.seconds / 1e6
+    );
     Ok(())
 }
 
@@ -86,7 +99,9 @@ fn run_import() -> Result<(), Box<dyn Error>> {
     let work = tempfile::tempdir()?;
     println!("reading alone:\n\n{}", import::run(&recording, work.path(), &[100_000_000], 3)?);
     println!("whole import, file to durable store:\n");
-    println!("| file MB | events | memctl import s | peak / file | pickle.load s | peak / file | faster |\n|---|---|---|---|---|---|---|");
+    println!(
+        "| file MB | events | memctl import s | peak / file | pickle.load s | peak / file | faster |\n|---|---|---|---|---|---|---|"
+    );
     for size in [100_000_000, 1_000_000_000] {
         let row = whole_import::run(&memctl()?, &recording, work.path(), size, 3)?;
         let share = |bytes: u64| bytes as f64 / row.file_bytes as f64;
@@ -107,7 +122,9 @@ fn run_import() -> Result<(), Box<dyn Error>> {
 async fn run_ingest() -> Result<(), Box<dyn Error>> {
     let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
     let events = recordings::events(&recording);
-    println!("| streams | events | MB | seconds | M events/s | MB/s | daemon's peak MB |\n|---|---|---|---|---|---|---|");
+    println!(
+        "| streams | events | MB | seconds | M events/s | MB/s | daemon's peak MB |\n|---|---|---|---|---|---|---|"
+    );
     for streams in [1, 4, 16] {
         let mut runs = Vec::new();
         for _ in 0..5 {

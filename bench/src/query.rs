@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use memctl_daemon::ingest::prepare::prepare;
-use memctl_daemon::store::{Append, Store as _, SqliteStore};
+use memctl_daemon::store::{Append, SqliteStore, Store as _};
 use memctl_model::{
     Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId,
 };

@@ -187,6 +187,12 @@ pub async fn probe(url: &str) -> Option<Channel> {
 }
 
 async fn open_store(dir: &Path, flags: String) -> Result<Connection, Failure> {
+    std::fs::create_dir_all(dir).map_err(|error| {
+        Failure::unreachable(format!(
+            "cannot make the data folder {}: {error}; choose another one with --data-dir DIR",
+            dir.display()
+        ))
+    })?;
     let embedded = seams::embedded(dir).await?;
     Ok(connection(embedded.channel.clone(), Place::DataDir(dir.to_owned()), flags, Some(embedded)))
 }

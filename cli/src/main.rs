@@ -42,8 +42,13 @@ fn main() -> ExitCode {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let result = runtime
-        .block_on(commands::run(&cli, &screen, &mut out))
+        .block_on(async {
+            survive_file_limits();
+            commands::run(&cli, &screen, &mut out).await
+        })
         .and_then(|()| out.flush().map_err(|error| exit::Failure::output("standard output", &error)));
+    // What still runs belongs to nobody: after Ctrl-C a thread may read a pipe or a dead network drive, for ever.
+    runtime.shutdown_background();
     match result {
         Ok(()) => Outcome::Done.into(),
         Err(failure) => {
@@ -52,6 +57,13 @@ fn main() -> ExitCode {
             report(&failure)
         }
     }
+}
+
+/// A file that may not grow further (`ulimit -f`, a service's limit) shall be an error of its writer, not the end of the process.
+fn survive_file_limits() {
+    use tokio::signal::unix::{SignalKind, signal};
+    // The handler stays when the stream is dropped. Without it all works as before, so failing is no news.
+    let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));
 }
 
 fn report(failure: &exit::Failure) -> ExitCode {

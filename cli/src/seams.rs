@@ -20,7 +20,10 @@ use crate::args;
 use crate::exit::Failure;
 
 /// No acknowledgement for this long: the daemon went away. It has time to restart and to be found again.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub const DAEMON_SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The daemon in this process does not restart: a store that takes nothing for this long takes nothing any more. Many
+/// times the longest commit of a slow disk.
+pub const EMBEDDED_SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes of an import in memory.
@@ -149,6 +152,10 @@ pub struct ImportRequest {
     pub labels: Vec<(String, String)>,
     /// Files by rank, in the order of the ranks, each rank once.
     pub files: Vec<(u32, PathBuf)>,
+    /// Who takes it, in words, and what to do when it takes nothing any more.
+    pub taker: (String, &'static str),
+    /// It is given up when nothing was acknowledged for so long.
+    pub silence_max: Duration,
 }
 
 /// How far an import is.
@@ -223,7 +230,8 @@ pub async fn import_files(
             world_size,
             labels: request.labels.clone(),
         };
-        let outcome = import(channel.clone(), (recording, bytes), identity, on_progress.clone()).await?;
+        let taker = Taker { channel: channel.clone(), words: &request.taker, silence_max: request.silence_max };
+        let outcome = import(taker, (recording, bytes), identity, on_progress.clone()).await?;
         sum.events += outcome.end.produced;
         sum.unknown_frees += outcome.end.unknown_frees;
         sum.contradictions += outcome.end.contradictions;
@@ -231,8 +239,15 @@ pub async fn import_files(
     Ok(sum)
 }
 
-async fn import(
+/// Where an import goes.
+struct Taker<'a> {
     channel: Channel,
+    words: &'a (String, &'static str),
+    silence_max: Duration,
+}
+
+async fn import(
+    Taker { channel, words: (place, advice), silence_max }: Taker<'_>,
     (recording, bytes): (Recording, u64),
     identity: Identity,
     on_progress: OnProgress,
@@ -249,12 +264,13 @@ async fn import(
     let _give_up = GiveUpOnDrop(agent.breaker());
     let breaker = agent.breaker();
     let silent = Arc::new(AtomicBool::new(false));
-    let watching = tokio::spawn(watch(breaker, (rank, bytes), on_progress, silent.clone()));
+    let watching = tokio::spawn(watch(breaker, (rank, bytes), on_progress, (silence_max, silent.clone())));
     let ended_ns = recording.ended_ns;
     let playing = tokio::task::spawn_blocking(move || {
         // A refused or given-up session ends playing early; the outcome says so.
         let _ = recording::play(recording, &agent, &mut |_| {});
-        agent.stop_at(ended_ns, None, SILENCE_MAX)
+        // The watch gives up first; it knows whether anything still moves.
+        agent.stop_at(ended_ns, None, 4 * silence_max)
     });
     let outcome =
         playing.await.map_err(|_| Failure::input(format!("rank {rank} could not be imported: playing failed")))?;
@@ -264,12 +280,12 @@ async fn import(
     }
     // Relaxed: a flag that was set before the outcome it explains.
     Err(match &outcome.refused {
-        Some(reason) => Failure::input(format!("the daemon refused rank {rank}: {reason}")),
+        Some(reason) => Failure::input(format!("{place} refused rank {rank}: {reason}")),
         None if silent.load(Ordering::Relaxed) => Failure::unreachable(format!(
-            "the daemon took nothing for {} s while rank {rank} was imported; see its log, then import again",
-            SILENCE_MAX.as_secs()
+            "{place} took nothing for {} s while rank {rank} was imported: {advice}",
+            silence_max.as_secs()
         )),
-        None => Failure::unreachable(format!("the daemon went away while rank {rank} was imported; import again")),
+        None => Failure::unreachable(format!("{place} did not take all of rank {rank}: {advice}")),
     })
 }
 
@@ -282,7 +298,12 @@ impl Drop for GiveUpOnDrop {
 }
 
 /// Tells how far it is; gives up when nothing was acknowledged for too long.
-async fn watch(breaker: Breaker, (rank, bytes): (u32, u64), on_progress: OnProgress, silent: Arc<AtomicBool>) {
+async fn watch(
+    breaker: Breaker,
+    (rank, bytes): (u32, u64),
+    on_progress: OnProgress,
+    (silence_max, silent): (Duration, Arc<AtomicBool>),
+) {
     let (mut last, mut since) = (0, tokio::time::Instant::now());
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -291,7 +312,7 @@ async fn watch(breaker: Breaker, (rank, bytes): (u32, u64), on_progress: OnProgr
             (last, since) = (now, tokio::time::Instant::now());
         }
         on_progress(Progress { rank, bytes_read: bytes, bytes_total: Some(bytes), events: breaker.stored_events() });
-        if since.elapsed() >= SILENCE_MAX {
+        if since.elapsed() >= silence_max {
             // Relaxed: see above.
             silent.store(true, Ordering::Relaxed);
             breaker.give_up();

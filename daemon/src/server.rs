@@ -128,7 +128,9 @@ pub async fn serve(
     // The port first: its number is what the lock file tells the next one.
     let listener = TcpListener::bind(config.listen).await.map_err(|source| listen_error(config.listen, source))?;
     let bound = listener.local_addr().map_err(|source| listen_error(config.listen, source))?;
-    let store = store::open(&config.store, &format!("the memctl daemon at http://{bound} (pid {})", std::process::id())).await?;
+    let store =
+        store::open(&config.store, &format!("the memctl daemon at http://{bound} (pid {})", std::process::id()))
+            .await?;
     let parts = parts(store, config.limits, config.retention).await?;
     let info = parts.store.info().await?;
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
@@ -185,7 +187,12 @@ async fn finish(committing: JoinHandle<()>, expiring: JoinHandle<()>, store: &dy
     }
     let totals = store.totals().await?;
     store.close().await?;
-    tracing::info!(jobs = totals.jobs, events = totals.events, stored_bytes = totals.stored_bytes, "drained and closed");
+    tracing::info!(
+        jobs = totals.jobs,
+        events = totals.events,
+        stored_bytes = totals.stored_bytes,
+        "drained and closed"
+    );
     Ok(())
 }
 
@@ -196,7 +203,13 @@ async fn expire(store: Arc<dyn Store>, retention: Retention, mut shutting_down: 
     loop {
         match store.expire(retention, now_ns()).await {
             Ok(gone) if gone != Default::default() => {
-                tracing::info!(jobs = gone.jobs, chunks = gone.chunks, events = gone.events, bytes = gone.bytes, "retention removed the oldest");
+                tracing::info!(
+                    jobs = gone.jobs,
+                    chunks = gone.chunks,
+                    events = gone.events,
+                    bytes = gone.bytes,
+                    "retention removed the oldest"
+                );
             }
             Ok(_) => {}
             Err(error) => tracing::error!(%error, "retention failed; it is tried again"),
@@ -237,7 +250,10 @@ impl Embedded {
             let connections = connections.clone();
             async move {
                 let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-                connections.send(Ok(theirs)).await.map_err(|_| std::io::Error::other("the embedded daemon has ended"))?;
+                connections
+                    .send(Ok(theirs))
+                    .await
+                    .map_err(|_| std::io::Error::other("the embedded daemon has ended"))?;
                 Ok::<_, std::io::Error>(TokioIo::new(ours))
             }
         });

@@ -29,7 +29,13 @@ impl fmt::Display for HumanBytes {
             value /= 1024.0;
             unit += 1;
         }
-        let decimals = if value >= 99.95 { 0 } else if value >= 9.995 { 1 } else { 2 };
+        let decimals = if value >= 99.95 {
+            0
+        } else if value >= 9.995 {
+            1
+        } else {
+            2
+        };
         f.pad(&format!("{sign}{value:.decimals$} {}", UNITS[unit]))
     }
 }

@@ -25,9 +25,8 @@ impl Counters {
     /// Share of the reserved bytes that no live block uses, 0..1; `None` when nothing is reserved.
     #[must_use]
     pub fn fragmentation_ratio(&self) -> Option<f64> {
-        (self.reserved_bytes > 0).then(|| {
-            (self.reserved_bytes.saturating_sub(self.allocated_bytes)) as f64 / self.reserved_bytes as f64
-        })
+        (self.reserved_bytes > 0)
+            .then(|| (self.reserved_bytes.saturating_sub(self.allocated_bytes)) as f64 / self.reserved_bytes as f64)
     }
 }
 

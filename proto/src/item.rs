@@ -132,7 +132,9 @@ impl Packed {
         Ok(match self.kind {
             ItemKind::Marks => Content::Marks(marks::from_wire(&decode("a batch of marks", &plain)?)?),
             ItemKind::Stacks => Content::Stacks(decode("a batch of stacks", &plain)?),
-            ItemKind::SiteTables => Content::SiteTables(site_tables::from_wire(decode("a batch of site tables", &plain)?)?),
+            ItemKind::SiteTables => {
+                Content::SiteTables(site_tables::from_wire(decode("a batch of site tables", &plain)?)?)
+            }
             ItemKind::Keyframe => Content::Keyframe(decode::<v1::Keyframe>("a keyframe", &plain)?.try_into()?),
             ItemKind::Samples => Content::Samples(samples::from_wire(decode("a batch of samples", &plain)?)?),
             ItemKind::End => Content::End(decode::<v1::SessionEnd>("a session's end", &plain)?.try_into()?),

@@ -38,7 +38,10 @@ fn committed_code_is_generated_from_the_protos() {
     for name in ["memctl.v1.rs", "descriptor.bin"] {
         let wanted = std::fs::read(fresh.join(name)).expect(name);
         let found = std::fs::read(committed().join(name)).unwrap_or_default();
-        assert!(wanted == found, "proto/src/generated/{name} is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated");
+        assert!(
+            wanted == found,
+            "proto/src/generated/{name} is stale: run MEMCTL_REGENERATE=1 cargo test -p memctl-proto --test generated"
+        );
     }
     std::fs::remove_dir_all(fresh).expect("the temporary folder goes");
 }

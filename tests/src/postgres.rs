@@ -18,8 +18,9 @@ pub struct Database {
 /// When none was started.
 #[must_use]
 pub fn admin_url() -> String {
-    std::env::var("MEMCTL_TEST_POSTGRES")
-        .expect("MEMCTL_TEST_POSTGRES is not set: ./test starts a throw-away Postgres and sets it (tests/postgres start DIR)")
+    std::env::var("MEMCTL_TEST_POSTGRES").expect(
+        "MEMCTL_TEST_POSTGRES is not set: ./test starts a throw-away Postgres and sets it (tests/postgres start DIR)",
+    )
 }
 
 impl Database {

@@ -18,7 +18,13 @@ impl Producer {
     /// A producer of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { state: seed | 1, time_ns: 1_700_000_000_000_000_000, next_addr: 1 << 36, live: Vec::new(), pending: None }
+        Self {
+            state: seed | 1,
+            time_ns: 1_700_000_000_000_000_000,
+            next_addr: 1 << 36,
+            live: Vec::new(),
+            pending: None,
+        }
     }
 
     fn draw(&mut self, below: u64) -> u64 {

@@ -189,6 +189,23 @@ fn what_an_agent_leaves_in_its_spool_the_next_one_delivers() {
 }
 
 #[test]
+fn without_daemon_and_spool_a_deadline_ends_it_and_everything_is_counted() {
+    let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()));
+    let agent = Agent::start(AgentConfig { memory_bytes_max: 4 << 10, ..config("nobody", nobody) }).unwrap();
+    let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+    // More than outbox and ring hold: the newest are dropped, the producer is never held up.
+    let got_in = Producer::new(4).take(500_000).filter(|event| recorder.event(event)).count() as u64;
+    drop(recorder);
+    let outcome = agent.stop(None, Duration::from_millis(20));
+    let counts = outcome.counts;
+    assert!(!outcome.delivered);
+    assert_eq!((counts.produced, counts.stored, counts.in_flight), (500_000, 0, 0), "{outcome:?}");
+    assert_eq!(counts.dropped, 500_000);
+    assert!(got_in < 500_000, "the ring was full");
+    assert_eq!(outcome.end.produced, 500_000);
+}
+
+#[test]
 fn a_refused_session_does_not_hold_the_trainer_up() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
@@ -206,4 +223,28 @@ fn a_refused_session_does_not_hold_the_trainer_up() {
     assert!(!outcome.delivered);
     assert!(outcome.refused.as_ref().is_some_and(|words| words.contains("session.job")), "{outcome:?}");
     assert_eq!(outcome.counts.produced, outcome.counts.dropped + outcome.counts.in_flight);
+}
+
+#[test]
+fn the_example_trainer_is_recorded_and_its_leak_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let trainer = memctl_tests::memctl_path().with_file_name("examples").join("trainer");
+    assert!(trainer.exists(), "{} is not there: cargo build -p memctl-agent --examples", trainer.display());
+    memctl_tests::run(std::process::Command::new(trainer).arg(&daemon.url));
+    let report = memctl_tests::run_json(memctl_tests::memctl().args([
+        "query",
+        "-o",
+        "json",
+        "--job",
+        "rust-trainer",
+        "--daemon",
+        &daemon.url,
+    ]));
+    assert_eq!(report["job"]["state"], "finished");
+    let rank = &report["ranks"][0];
+    assert_eq!((&rank["epochs"], &rank["steps"]), (&4.into(), &100.into()), "{rank}");
+    assert_eq!(rank["growth_bytes_per_epoch"], 1 << 20);
+    assert_eq!(report["growth"][0]["site"]["function"], "Log::remember");
+    assert_eq!(daemon.terminate(), 0);
 }

@@ -60,7 +60,8 @@ fn dependencies(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     packages
         .iter()
         .map(|package| {
-            let normal = package["dependencies"].as_array().expect("dependencies").iter().filter(|it| it["kind"].is_null());
+            let normal =
+                package["dependencies"].as_array().expect("dependencies").iter().filter(|it| it["kind"].is_null());
             let names = normal.map(|it| it["name"].as_str().expect("a name").to_owned()).collect();
             (package["name"].as_str().expect("a name").to_owned(), names)
         })

@@ -104,7 +104,11 @@ fn nothing_acknowledged_is_lost_and_nothing_is_stored_twice() {
         assert!(outcome.delivered, "rank {rank}: {outcome:?}");
         assert_eq!(outcome.end.produced, *pushed, "rank {rank}");
         assert_eq!(outcome.counts.produced, outcome.counts.stored + outcome.counts.dropped + outcome.counts.in_flight);
-        assert_eq!((outcome.counts.in_flight, outcome.counts.dropped), (0, 0), "rank {rank}: a source that waits drops nothing");
+        assert_eq!(
+            (outcome.counts.in_flight, outcome.counts.dropped),
+            (0, 0),
+            "rank {rank}: a source that waits drops nothing"
+        );
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(compare(&url, &outcomes));

@@ -49,8 +49,12 @@ fn check(url: &str, name: &str) {
 
 fn check_growth(url: &str) {
     let report = report(url, "cnn_rank0_cache");
-    let growth: Vec<f64> =
-        report["ranks"].as_array().unwrap().iter().map(|rank| rank["growth_bytes_per_epoch"].as_f64().unwrap()).collect();
+    let growth: Vec<f64> = report["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rank| rank["growth_bytes_per_epoch"].as_f64().unwrap())
+        .collect();
     assert_eq!(growth, [3_145_728.0, 0.0, 0.0, 0.0], "3 MiB an epoch on rank 0, nothing on the others");
     let site = &report["growth"][0];
     assert_eq!(site["site"]["function"], "remember_features", "{site}");

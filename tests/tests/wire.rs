@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::MemoryStore;
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, Rollup, SessionEnd, SessionId, SessionInfo, SourceKind};
+use memctl_model::{
+    AllocatorSettings, DeviceIndex, DeviceInfo, Event, Rollup, SessionEnd, SessionId, SessionInfo, SourceKind,
+};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;

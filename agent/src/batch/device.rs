@@ -64,7 +64,7 @@ impl Device {
     /// Takes one event; a full chunk comes out.
     #[inline]
     pub(super) fn event(&mut self, event: &Event, out: &mut Vec<Output>) {
-        if self.encoder.len() == 0 {
+        if self.encoder.is_empty() {
             self.begin_rollup(event);
         }
         self.map.apply(event, self.birth);

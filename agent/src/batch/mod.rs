@@ -173,7 +173,7 @@ impl Batcher {
             unknown_frees += anomalies.unknown_frees;
             contradictions += anomalies.contradictions;
         }
-        dropped.shutdown += self.devices.iter().map(Device::lost).sum::<u64>();
+        dropped.shutdown += self.lost();
         let end = SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions };
         self.ready.push(Outgoing { packed: Packed::end(&end), events: 0 });
         end
@@ -195,6 +195,12 @@ impl Batcher {
     pub fn waiting_events(&self) -> u64 {
         self.devices.iter().map(Device::waiting_events).sum::<u64>()
             + self.ready.iter().map(|item| item.events).sum::<u64>()
+    }
+
+    /// Events that could not be encoded.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.devices.iter().map(Device::lost).sum()
     }
 
     /// How the stage cuts.

@@ -90,7 +90,13 @@ impl Worker {
         let lanes = rings
             .into_iter()
             .zip(&batcher.config().devices)
-            .map(|((consumer, snapshot_wanted), &device)| Lane { device, consumer, stops: VecDeque::new(), snapshot_wanted, announced: 0 })
+            .map(|((consumer, snapshot_wanted), &device)| Lane {
+                device,
+                consumer,
+                stops: VecDeque::new(),
+                snapshot_wanted,
+                announced: 0,
+            })
             .collect();
         Self {
             batcher,
@@ -126,8 +132,11 @@ impl Worker {
     fn turn(&mut self) -> bool {
         // Positions first, then the notes, then events up to those positions: a mark that is made
         // meanwhile belongs behind events that this turn does not touch.
-        let limits: Vec<u64> =
-            self.lanes.iter().map(|lane| lane.consumer.consumed() + lane.consumer.available().min(TURN_EVENTS)).collect();
+        let limits: Vec<u64> = self
+            .lanes
+            .iter()
+            .map(|lane| lane.consumer.consumed() + lane.consumer.available().min(TURN_EVENTS))
+            .collect();
         let mut worked = self.take_notes();
         for (index, limit) in limits.into_iter().enumerate() {
             worked |= self.take_events(index, limit);
@@ -233,9 +242,12 @@ impl Worker {
             let (pushed, lost) = (gauge.pushed(), gauge.dropped());
             produced += pushed + lost;
             // What the deadline left in the ring, and holes behind the last record.
-            dropped.shutdown += pushed - lane.consumer.consumed();
+            let left = pushed - lane.consumer.consumed();
+            dropped.shutdown += left;
+            self.ledger.leave_behind(left);
             dropped.ring_full += lost.saturating_sub(lane.announced);
         }
+        self.ledger.leave_behind(self.batcher.lost());
         let last_word = self.batcher.finish(end.time_ns, produced, dropped, end.failure.clone());
         self.send(Some(end.deadline));
         last_word

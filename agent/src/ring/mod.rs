@@ -101,10 +101,7 @@ pub fn ring(capacity: usize) -> (Producer, Consumer) {
         tail: Line(AtomicU64::new(0)),
         closed: AtomicBool::new(false),
     });
-    (
-        Producer { shared: shared.clone(), head: 0, seen_tail: 0, hole: 0 },
-        Consumer { shared, tail: 0 },
-    )
+    (Producer { shared: shared.clone(), head: 0, seen_tail: 0, hole: 0 }, Consumer { shared, tail: 0 })
 }
 
 impl Producer {

@@ -7,8 +7,8 @@ use memctl_analysis::initial_state;
 use memctl_model::{DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};
 
 use super::snapshot::{DeviceRecording, Moment, Recording, merge};
-use crate::recorder::{Recorder, Stopped};
 use crate::Agent;
+use crate::recorder::{Recorder, Stopped};
 
 /// PyTorch writes microseconds into snapshots.
 pub const RESOLUTION_NS: u32 = 1_000;
@@ -31,11 +31,8 @@ pub struct Identity {
 /// The session of a recording. Its id follows from the file's content and the identity.
 #[must_use]
 pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
-    let devices = recording
-        .devices
-        .iter()
-        .map(|device| DeviceInfo { index: device.device, ..DeviceInfo::default() })
-        .collect();
+    let devices =
+        recording.devices.iter().map(|device| DeviceInfo { index: device.device, ..DeviceInfo::default() }).collect();
     SessionInfo {
         id: session_id(recording.digest, identity),
         job: identity.job.clone(),
@@ -92,10 +89,12 @@ pub fn play(recording: Recording, agent: &Agent, each: &mut dyn FnMut(u64)) -> R
         match moment {
             Moment::Mark(mark) => agent.mark_waiting(mark)?,
             Moment::Event(device, event) => {
-                let Some(recorder) = recorders.iter_mut().find(|recorder| recorder.device() == device) else { continue };
+                let Some(recorder) = recorders.iter_mut().find(|recorder| recorder.device() == device) else {
+                    continue;
+                };
                 recorder.event_waiting(&event)?;
                 played += 1;
-                if played % 65_536 == 0 {
+                if played.is_multiple_of(65_536) {
                     each(played);
                 }
             }

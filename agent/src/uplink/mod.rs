@@ -16,11 +16,11 @@ use std::time::Duration;
 use backoff::Backoff;
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
+use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
-use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, RefusedReason, Refused, SessionInfo as WireSession};
-use memctl_proto::PROTOCOL_VERSION;
+use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, Refused, RefusedReason, SessionInfo as WireSession};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -77,7 +77,13 @@ pub enum Ended {
 }
 
 /// Delivers until `stop` is closed or the daemon refuses for good.
-pub async fn run(daemon: Daemon, session: SessionInfo, window: Arc<Window>, mut stop: mpsc::Receiver<()>, backoff: Backoff) -> Ended {
+pub async fn run(
+    daemon: Daemon,
+    session: SessionInfo,
+    window: Arc<Window>,
+    mut stop: mpsc::Receiver<()>,
+    backoff: Backoff,
+) -> Ended {
     let mut attempt = 0;
     loop {
         let linked = tokio::select! {
@@ -90,7 +96,9 @@ pub async fn run(daemon: Daemon, session: SessionInfo, window: Arc<Window>, mut 
                 tracing::error!(session = %session.id, reason = message, "the daemon refused the session");
                 return Ended::Refused(message);
             }
-            Err(error) if attempt == 0 => tracing::warn!(session = %session.id, %error, "link to the daemon lost; retrying"),
+            Err(error) if attempt == 0 => {
+                tracing::warn!(session = %session.id, %error, "link to the daemon lost; retrying")
+            }
             Err(error) => tracing::debug!(session = %session.id, %error, attempt, "daemon not reached"),
             Ok(never) => match never {},
         }
@@ -110,7 +118,9 @@ fn draw() -> f64 {
 async fn connect(daemon: &Daemon) -> Result<Channel, LinkError> {
     match daemon {
         Daemon::Connected(channel) => Ok(channel.clone()),
-        Daemon::Address(address) => endpoint(address)?.connect().await.map_err(|error| LinkError::Connect(root(&error))),
+        Daemon::Address(address) => {
+            endpoint(address)?.connect().await.map_err(|error| LinkError::Connect(root(&error)))
+        }
     }
 }
 
@@ -227,7 +237,9 @@ async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError
 
 fn refusal(refused: &Refused) -> LinkError {
     match refused.reason() {
-        RefusedReason::Version | RefusedReason::Invalid | RefusedReason::Ended => LinkError::Final(refused.message.clone()),
+        RefusedReason::Version | RefusedReason::Invalid | RefusedReason::Ended => {
+            LinkError::Final(refused.message.clone())
+        }
         // An unknown reason comes from a newer daemon: it may pass.
         RefusedReason::Busy | RefusedReason::Store | RefusedReason::ShuttingDown | RefusedReason::Unspecified => {
             LinkError::Refused(refused.message.clone())

@@ -153,8 +153,7 @@ impl Spool {
             let _ = segment.file.set_len(segment.len);
             return Err(error);
         }
-        let place =
-            Place { segment: number, offset: segment.len + RECORD_HEADER_BYTES, bytes: payload.len() as u32 };
+        let place = Place { segment: number, offset: segment.len + RECORD_HEADER_BYTES, bytes: payload.len() as u32 };
         segment.len += record.len() as u64;
         segment.last_seq = seq;
         self.bytes += record.len() as u64;

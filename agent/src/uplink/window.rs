@@ -103,7 +103,13 @@ impl Window {
             let mut inner = window.lock();
             inner.entries = spool
                 .places()
-                .map(|(seq, place)| Entry { seq, events: 0, bytes: u64::from(place.bytes), item: None, place: Some(place) })
+                .map(|(seq, place)| Entry {
+                    seq,
+                    events: 0,
+                    bytes: u64::from(place.bytes),
+                    item: None,
+                    place: Some(place),
+                })
                 .collect();
             inner.counts.waiting_bytes = inner.entries.iter().map(|entry| entry.bytes).sum();
             inner.counts.last_seq = inner.entries.back().map_or(0, |entry| entry.seq);
@@ -248,10 +254,11 @@ impl Inner {
         // An item larger than all memory still goes when nothing else is there.
         let in_memory = self.memory_bytes + bytes <= memory_max || self.entries.is_empty();
         let spooling = self.spool.as_ref().is_some_and(|spool| !self.linked || !in_memory || spool.bytes() > 0);
-        if spooling && self.spill() {
-            if let Some(place) = self.spool.as_mut().and_then(|spool| spool.append(item)) {
-                return Some((in_memory.then(|| item.clone()), Some(place)));
-            }
+        if spooling
+            && self.spill()
+            && let Some(place) = self.spool.as_mut().and_then(|spool| spool.append(item))
+        {
+            return Some((in_memory.then(|| item.clone()), Some(place)));
         }
         in_memory.then(|| (Some(item.clone()), None))
     }

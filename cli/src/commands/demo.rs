@@ -17,7 +17,7 @@ use crate::connect::{Connection, open_here};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::{Screen, Tone};
-use crate::seams::{ImportRequest, import_files};
+use crate::seams::{self, ImportRequest, import_files};
 
 /// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank
 /// 0 a function keeps what it should forget.
@@ -76,7 +76,14 @@ async fn tell(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let request = ImportRequest { job: JOB.to_owned(), attempt: 0, labels: Vec::new(), files };
+    let request = ImportRequest {
+        job: JOB.to_owned(),
+        attempt: 0,
+        labels: Vec::new(),
+        files,
+        taker: (connection.place.to_string(), "make room in the folder for temporary files, or set TMPDIR to another one"),
+        silence_max: seams::EMBEDDED_SILENCE_MAX,
+    };
     import_files(connection.channel.clone(), request, Arc::new(|_| {})).await?;
     let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
 

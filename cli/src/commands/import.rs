@@ -14,7 +14,7 @@ use memctl_proto::v1;
 
 use super::questions::{report, show};
 use crate::args::{Global, Import};
-use crate::connect::{Connection, WhenMissing, connect};
+use crate::connect::{Connection, Place, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
@@ -49,7 +49,15 @@ async fn import(
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
     let visible = !global.quiet && std::io::stderr().is_terminal();
-    let request = ImportRequest { job: args.job.clone(), attempt, labels, files };
+    let (advice, silence_max) = match &connection.place {
+        Place::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
+        Place::DataDir(_) => (
+            "is its disk full? make room there or choose another folder with --data-dir, then import again",
+            seams::EMBEDDED_SILENCE_MAX,
+        ),
+    };
+    let taker = (connection.place.to_string(), advice);
+    let request = ImportRequest { job: args.job.clone(), attempt, labels, files, taker, silence_max };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
     let importing = seams::import_files(connection.channel.clone(), request, on_progress);
     let result = tokio::select! {

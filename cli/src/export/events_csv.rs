@@ -15,6 +15,21 @@ use super::{ExportError, Sink};
 use crate::render::csv::{self, Cell};
 use crate::render::time;
 
+const COLUMNS: [&str; 12] = [
+    "rank",
+    "device",
+    "at",
+    "action",
+    "address",
+    "size_bytes",
+    "device_free_bytes",
+    "stream",
+    "pool",
+    "function",
+    "file",
+    "line",
+];
+
 /// See the module. Takes the parts of any number of ranks.
 pub struct EventsCsv<W> {
     out: W,
@@ -22,32 +37,27 @@ pub struct EventsCsv<W> {
     decoder: Decoder,
     events: Vec<Event>,
     rank: Option<(u32, u32, Window)>,
+    headed: bool,
     dictionary: StackDictionary,
 }
 
 impl<W: Write> EventsCsv<W> {
-    /// Writes the header.
+    /// Writes nothing yet: a question that is refused shall leave no half answer.
     ///
     /// # Errors
-    /// The writer's; no memory for the decoder.
-    pub fn new(mut out: W, windows: Windows) -> Result<Self, ExportError> {
-        let names = [
-            "rank",
-            "device",
-            "at",
-            "action",
-            "address",
-            "size_bytes",
-            "device_free_bytes",
-            "stream",
-            "pool",
-            "function",
-            "file",
-            "line",
-        ];
-        csv::header(&mut out, &names)?;
+    /// No memory for the decoder.
+    pub fn new(out: W, windows: Windows) -> Result<Self, ExportError> {
         let decoder = Decoder::new()?;
-        Ok(Self { out, windows, decoder, events: Vec::new(), rank: None, dictionary: StackDictionary::default() })
+        let dictionary = StackDictionary::default();
+        Ok(Self { out, windows, decoder, events: Vec::new(), rank: None, headed: false, dictionary })
+    }
+
+    fn header(&mut self) -> Result<(), ExportError> {
+        if self.headed {
+            return Ok(());
+        }
+        self.headed = true;
+        Ok(csv::header(&mut self.out, &COLUMNS)?)
     }
 
     fn event(&mut self, event: &Event) -> Result<(), ExportError> {
@@ -80,6 +90,7 @@ impl<W: Write> EventsCsv<W> {
 
 impl<W: Write> Sink for EventsCsv<W> {
     fn part(&mut self, part: Body) -> Result<(), ExportError> {
+        self.header()?;
         match part {
             Body::Start(start) => {
                 self.rank = Some((start.rank, start.device, self.windows.of(start.rank)));
@@ -99,6 +110,7 @@ impl<W: Write> Sink for EventsCsv<W> {
     }
 
     fn finish(&mut self) -> Result<(), ExportError> {
+        self.header()?;
         Ok(self.out.flush()?)
     }
 }

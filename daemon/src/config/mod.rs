@@ -103,8 +103,10 @@ pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
 /// When it cannot be read or holds what it should not.
 pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
     let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
-    toml::from_str(&text).map_err(|error| ConfigError::Malformed { path: shown, reason: error.to_string().trim().to_owned() })
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
+    toml::from_str(&text)
+        .map_err(|error| ConfigError::Malformed { path: shown, reason: error.to_string().trim().to_owned() })
 }
 
 /// Puts layers together, the first that has a setting wins, and checks the result. `default_data_dir` is used when no layer names a store.
@@ -112,9 +114,15 @@ pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
 /// # Errors
 /// The first setting that cannot be.
 pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> Result<Config, ConfigError> {
-    let listen = checked(layers, "listen", |layer| layer.listen.as_deref(), |text| {
-        text.parse::<SocketAddr>().map_err(|_| format!("{text:?} is not an address and port such as {DEFAULT_LISTEN}"))
-    })?;
+    let listen = checked(
+        layers,
+        "listen",
+        |layer| layer.listen.as_deref(),
+        |text| {
+            text.parse::<SocketAddr>()
+                .map_err(|_| format!("{text:?} is not an address and port such as {DEFAULT_LISTEN}"))
+        },
+    )?;
     let limits = limits(layers)?;
     let retention = Retention {
         age_ns: checked(layers, "retain_age", |layer| layer.retain_age.as_deref(), shown(quantity::duration_ns))?,
@@ -133,19 +141,41 @@ pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> R
 
 fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
     let defaults = IngestLimits::default();
-    let session = checked(layers, "session_queue", |layer| layer.session_queue.as_deref(), |text| {
-        let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
-        // The largest item must fit, or it could never be taken.
-        let least = defaults.session_bytes as u64;
-        if bytes < least { Err(format!("must be at least {least}B, the size of the largest item")) } else { Ok(bytes) }
-    })?;
+    let session = checked(
+        layers,
+        "session_queue",
+        |layer| layer.session_queue.as_deref(),
+        |text| {
+            let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
+            // The largest item must fit, or it could never be taken.
+            let least = defaults.session_bytes as u64;
+            if bytes < least {
+                Err(format!("must be at least {least}B, the size of the largest item"))
+            } else {
+                Ok(bytes)
+            }
+        },
+    )?;
     let session_bytes = session.map_or(defaults.session_bytes, |bytes| bytes as usize);
-    let total = checked(layers, "total_queue", |layer| layer.total_queue.as_deref(), |text| {
-        let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
-        // A semaphore counts to 2^32 at most in one acquisition; memory ends long before.
-        if bytes < session_bytes as u64 || bytes > 1 << 40 { Err("must be at least session_queue and below 1TiB".into()) } else { Ok(bytes) }
-    })?;
-    Ok(IngestLimits { session_bytes, total_bytes: total.map_or(defaults.total_bytes, |bytes| bytes as usize), ..defaults })
+    let total = checked(
+        layers,
+        "total_queue",
+        |layer| layer.total_queue.as_deref(),
+        |text| {
+            let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
+            // A semaphore counts to 2^32 at most in one acquisition; memory ends long before.
+            if bytes < session_bytes as u64 || bytes > 1 << 40 {
+                Err("must be at least session_queue and below 1TiB".into())
+            } else {
+                Ok(bytes)
+            }
+        },
+    )?;
+    Ok(IngestLimits {
+        session_bytes,
+        total_bytes: total.map_or(defaults.total_bytes, |bytes| bytes as usize),
+        ..defaults
+    })
 }
 
 fn store(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> Result<StoreAddress, ConfigError> {
@@ -210,7 +240,10 @@ mod tests {
     #[test]
     fn a_wrong_setting_is_named_with_its_origin() {
         let message = |text| resolve(&[layer("MEMCTL_…", text)], Some(Path::new("/d"))).unwrap_err().to_string();
-        assert_eq!(message("retain_bytes = 'lots'"), "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB");
+        assert_eq!(
+            message("retain_bytes = 'lots'"),
+            "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB"
+        );
         assert!(message("session_queue = '1KiB'").contains("at least"));
         assert!(message("listen = 'here'").contains("listen (from MEMCTL_…)"));
         assert!(resolve(&[], None).unwrap_err().to_string().contains("--data-dir"));

@@ -43,8 +43,10 @@ pub fn bytes(text: &str) -> Result<u64, QuantityError> {
 fn parse(text: &str, what: &'static str, units: &[(&str, u64)]) -> Result<u64, QuantityError> {
     let error = || QuantityError { text: text.chars().take(40).collect(), what };
     let trimmed = text.trim();
-    let (number, unit) =
-        units.iter().find_map(|(name, unit)| trimmed.strip_suffix(name).map(|number| (number, *unit))).ok_or_else(error)?;
+    let (number, unit) = units
+        .iter()
+        .find_map(|(name, unit)| trimmed.strip_suffix(name).map(|number| (number, *unit)))
+        .ok_or_else(error)?;
     number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(error)
 }
 

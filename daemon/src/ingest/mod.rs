@@ -235,10 +235,17 @@ impl IngestService {
                 self.duplicates.fetch_add(1, Ordering::Relaxed);
                 (None, None)
             }
-            arrival if opened.ended => return Err(format!("the session has ended; item {seq} comes after its end ({arrival:?})")),
+            arrival if opened.ended => {
+                return Err(format!("the session has ended; item {seq} comes after its end ({arrival:?})"));
+            }
             Arrival::Next => (Some(self.prepare(opened, devices, &item)?), None),
             Arrival::AfterGap(gap) => {
-                tracing::warn!(session = opened.key, first = gap.first, last = gap.last, "items of a session never came");
+                tracing::warn!(
+                    session = opened.key,
+                    first = gap.first,
+                    last = gap.last,
+                    "items of a session never came"
+                );
                 (Some(self.prepare(opened, devices, &item)?), Some(gap))
             }
         };

@@ -68,7 +68,13 @@ pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) ->
     Ok(parts)
 }
 
-async fn send(store: &dyn Store, found: &Found, chosen: Selection, without_events: bool, out: &Out) -> Result<(), Ended> {
+async fn send(
+    store: &dyn Store,
+    found: &Found,
+    chosen: Selection,
+    without_events: bool,
+    out: &Out,
+) -> Result<(), Ended> {
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     for session in &found.sessions {
         for device in devices_of(found, session) {

@@ -126,7 +126,10 @@ impl Query for QueryService {
         Ok(Response::new(self.status().await?))
     }
 
-    async fn delete_job(&self, request: Request<v1::DeleteJobRequest>) -> Result<Response<v1::DeleteJobResponse>, Status> {
+    async fn delete_job(
+        &self,
+        request: Request<v1::DeleteJobRequest>,
+    ) -> Result<Response<v1::DeleteJobResponse>, Status> {
         Ok(Response::new(self.delete(request.into_inner()).await?))
     }
 }

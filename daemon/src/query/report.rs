@@ -54,12 +54,7 @@ fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) ->
     reports
 }
 
-fn rank_report(
-    session: &SessionRow,
-    device: &DeviceRow,
-    ends: &[&EpochEndRow],
-    state: v1::JobState,
-) -> v1::RankReport {
+fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], state: v1::JobState) -> v1::RankReport {
     let series: Vec<EpochBytes> =
         ends.iter().map(|end| EpochBytes { epoch: end.epoch, bytes: end.counters.allocated_bytes }).collect();
     let latest = device.latest.as_ref();

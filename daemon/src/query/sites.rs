@@ -9,7 +9,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
 
 use super::error::QueryError;
-use super::job::{Found, completeness_answer, find};
+use super::job::{completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
 use super::stacks::{dictionary, frame, open};
@@ -58,11 +58,8 @@ pub(super) async fn sites(
             ranks.push(answer(store, session, device, state).await?);
         }
     }
-    Ok(v1::Sites { job: Some(found.answer(streams)), completeness: Some(completeness_answer(completeness(&found))), ranks })
-}
-
-fn completeness(found: &Found) -> memctl_model::Completeness {
-    found.completeness()
+    let completeness = Some(completeness_answer(found.completeness()));
+    Ok(v1::Sites { job: Some(found.answer(streams)), completeness, ranks })
 }
 
 impl Question<'_> {
@@ -98,9 +95,10 @@ impl Question<'_> {
         let tables = self.tables(session, end.table_seq).await?;
         let found = tables
             .into_iter()
-            .filter(|table| table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd)
-            .next_back();
-        found.map(State::from).ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"))
+            .rfind(|table| table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd);
+        found
+            .map(State::from)
+            .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"))
     }
 
     async fn tables(&self, session: &SessionRow, seq: u64) -> Result<Vec<SiteTable>, QueryError> {
@@ -186,7 +184,8 @@ impl Question<'_> {
     ) -> Result<Option<State>, QueryError> {
         let mut replay = Replay::before(self.store, session, device, self.epoch_ends, until).await?;
         replay.run(until, |_, _, _| Go::On).await?;
-        let (chunk, time_ns) = within.map_or((None, session.info.started_ns), |(chunk, time_ns)| (Some(chunk), time_ns));
+        let (chunk, time_ns) =
+            within.map_or((None, session.info.started_ns), |(chunk, time_ns)| (Some(chunk), time_ns));
         let next_end = self.ends(session, device).find(|end| end.at_event >= until);
         let (epoch, step) = next_end.map_or_else(
             || chunk.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step)),
@@ -203,7 +202,12 @@ impl Question<'_> {
     }
 }
 
-async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: State) -> Result<v1::RankSites, QueryError> {
+async fn answer(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: u8,
+    state: State,
+) -> Result<v1::RankSites, QueryError> {
     let stacks = dictionary(store, session.key).await?;
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {
@@ -216,7 +220,7 @@ async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: Stat
         .into_iter()
         .map(|(stack, site)| v1::SiteStack { stack: stacks.frames(stack).map(frame).collect(), ..site })
         .collect();
-    sites.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+    sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
     Ok(v1::RankSites {
         rank: session.info.rank,
         device: u32::from(device),

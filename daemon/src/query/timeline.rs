@@ -105,7 +105,8 @@ async fn buckets(
 
 /// A chunk's levels as the rollup they came from, as far as they are stored.
 fn rollup(chunk: &ChunkRow) -> Rollup {
-    let levels = |allocated_bytes, reserved_bytes| Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes };
+    let levels =
+        |allocated_bytes, reserved_bytes| Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes };
     let end = levels(chunk.levels.allocated_end, chunk.levels.reserved_end);
     Rollup {
         first_ns: chunk.index.first_ns,
@@ -153,7 +154,11 @@ fn answer_points(
 }
 
 /// Epoch boundaries, and steps and phases as far as they are few.
-async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection) -> Result<Vec<v1::TimelineMark>, QueryError> {
+async fn marks(
+    store: &dyn Store,
+    session: &SessionRow,
+    chosen: Selection,
+) -> Result<Vec<v1::TimelineMark>, QueryError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {

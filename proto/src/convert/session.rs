@@ -46,10 +46,7 @@ impl From<&SessionInfo> for v1::SessionInfo {
             framework: framework.clone(),
             settings: Some(settings.into()),
             devices: devices.iter().map(Into::into).collect(),
-            labels: labels
-                .iter()
-                .map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() })
-                .collect(),
+            labels: labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
             resolution_ns: *resolution_ns,
         }
     }
@@ -82,8 +79,7 @@ impl TryFrom<v1::SessionInfo> for SessionInfo {
             Ok(v1::SourceKind::Import) => SourceKind::Import,
             _ => return Err(WireError::invalid("session.source", wire.source, "live or import")),
         };
-        let devices =
-            wire.devices.into_iter().map(DeviceInfo::try_from).collect::<Result<Vec<_>, _>>()?;
+        let devices = wire.devices.into_iter().map(DeviceInfo::try_from).collect::<Result<Vec<_>, _>>()?;
         let labels = wire
             .labels
             .into_iter()

@@ -62,19 +62,8 @@ fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
 }
 
 fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
-    let SiteTable {
-        device,
-        boundary,
-        epoch,
-        step,
-        time_ns,
-        at_event,
-        exact,
-        counters,
-        peaks,
-        peaks_within,
-        rows: _,
-    } = table;
+    let SiteTable { device, boundary, epoch, step, time_ns, at_event, exact, counters, peaks, peaks_within, rows: _ } =
+        table;
     let unit = if rows.iter().all(|row| row.bytes % 512 == 0) { 512 } else { 1 };
     let mut stack = 0;
     v1::SiteTable {
@@ -148,7 +137,8 @@ fn rows_from_wire(wire: &v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
         let bytes = wire.bytes[row]
             .checked_mul(u64::from(wire.bytes_unit))
             .ok_or_else(|| WireError::invalid("site_table.bytes", wire.bytes[row], "bytes below 2^64"))?;
-        let next = SiteRow { stack: StackId(stack), birth_epoch: wire.birth_epochs[row], blocks: wire.blocks[row], bytes };
+        let next =
+            SiteRow { stack: StackId(stack), birth_epoch: wire.birth_epochs[row], blocks: wire.blocks[row], bytes };
         if rows.last().is_some_and(|last| (last.stack, last.birth_epoch) >= (next.stack, next.birth_epoch)) {
             return Err(WireError::invalid("site_table.rows", row, "sorted by stack and birth epoch"));
         }
@@ -195,7 +185,12 @@ mod tests {
             peaks_within: Peaks::default(),
             rows: rows
                 .into_iter()
-                .map(|((stack, birth_epoch), (blocks, bytes))| SiteRow { stack: StackId(stack), birth_epoch, blocks, bytes })
+                .map(|((stack, birth_epoch), (blocks, bytes))| SiteRow {
+                    stack: StackId(stack),
+                    birth_epoch,
+                    blocks,
+                    bytes,
+                })
                 .collect(),
         }
     }

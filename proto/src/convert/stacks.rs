@@ -125,7 +125,10 @@ impl StackDictionary {
             self.strings.push(text.as_str().into());
         }
         let string = |id: u32| {
-            self.strings.get(id as usize).cloned().ok_or_else(|| WireError::invalid("frame.name", id, "a string that was sent"))
+            self.strings
+                .get(id as usize)
+                .cloned()
+                .ok_or_else(|| WireError::invalid("frame.name", id, "a string that was sent"))
         };
         let new: Vec<Frame> = (0..rows)
             .map(|row| {
@@ -152,14 +155,19 @@ impl StackDictionary {
             if let Some(id) = own.iter().find(|&&id| id as usize >= self.frames.len()) {
                 return Err(WireError::invalid("stack.frame", id, "a frame that was sent"));
             }
-            let previous: &[FrameId] = if self.stacks.len() > first { self.stacks.last().map_or(&[], |s| s) } else { &[] };
+            let previous: &[FrameId] =
+                if self.stacks.len() > first { self.stacks.last().map_or(&[], |s| s) } else { &[] };
             let Some(cut) = previous.len().checked_sub(shared as usize) else {
                 return Err(WireError::invalid("stack.shared", shared, "at most the frames of the stack before"));
             };
             let frames = own.iter().map(|&id| FrameId(id)).chain(previous[cut..].iter().copied()).collect();
             self.stacks.push(frames);
         }
-        if rest.is_empty() { Ok(()) } else { Err(WireError::Uneven { table: "stack_frames", left: 0, right: rest.len() }) }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Uneven { table: "stack_frames", left: 0, right: rest.len() })
+        }
     }
 
     /// Number of stacks.
