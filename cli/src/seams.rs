@@ -76,7 +76,7 @@ pub async fn serve(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<(), 
         return check(&config).await;
     }
     let store = config.store.to_string();
-    let terminated = shutdown()?;
+    let terminated = told_to_stop()?;
     let ready = |address| {
         say(&format!("memctl daemon listens on http://{address} and stores in {store}"));
     };
@@ -128,7 +128,11 @@ async fn check(config: &Config) -> Result<(), Failure> {
     store.close().await.map_err(|error| store_failure(&error))
 }
 
-fn shutdown() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
+/// Ends at the first Ctrl-C or SIGTERM from now on.
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn told_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let no_signals = |error: std::io::Error| Failure::unreachable(format!("signals cannot be handled: {error}"));
     let mut terminated = signal(SignalKind::terminate()).map_err(no_signals)?;

@@ -131,6 +131,9 @@ pub async fn serve(
     let store =
         store::open(&config.store, &format!("the memctl daemon at http://{bound} (pid {})", std::process::id()))
             .await?;
+    tracing::info!(listen = %config.listen, store = %config.store, retain_age_ns = config.retention.age_ns,
+        retain_bytes = config.retention.bytes, session_queue_bytes = config.limits.session_bytes,
+        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes, "configuration");
     let parts = parts(store, config.limits, config.retention).await?;
     let info = parts.store.info().await?;
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,

@@ -11,7 +11,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, Outcome};
 use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
-use memctl_tests::stored;
+use memctl_tests::{recordings, stored};
 use tonic::transport::Endpoint;
 
 const RANKS: u32 = 4;
@@ -131,5 +131,53 @@ async fn compare(url: &str, outcomes: &[(Outcome, u64)]) {
         assert_eq!(next, *pushed, "rank {}: produced = stored", stored.rank);
         let produced: Vec<Event> = Producer::new(u64::from(stored.rank) + 7).take(*pushed as usize).collect();
         stored::assert_same(&stored.events, &produced);
+    }
+}
+
+/// `memctl import` itself, while its daemon dies again and again: it goes on by itself, and every counter is exact.
+#[test]
+fn an_import_survives_the_deaths_of_its_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut daemon = DaemonProcess::sqlite(folder.path(), port);
+    let url = daemon.url.clone();
+    let names = ["gpt_clean", "gpt_val_graph_leak", "gpt_varlen_fragmentation"];
+    let mut killed_in_mid_import = 0;
+    for name in names {
+        let mut import = memctl_tests::memctl()
+            .args(["import", "-q", "-o", "json", "--daemon", &url, "--job", name])
+            .arg(recordings::folder(name))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        for wait_ms in [120, 60, 200, 90, 150, 40] {
+            std::thread::park_timeout(Duration::from_millis(wait_ms));
+            let running = import.try_wait().unwrap().is_none();
+            daemon.kill();
+            killed_in_mid_import += u32::from(running);
+            daemon = DaemonProcess::sqlite(folder.path(), port);
+            if !running {
+                break;
+            }
+        }
+        let status = import.wait().unwrap();
+        // The answer at the end is a question of its own: it may have met a dead daemon. The import had been stored by then.
+        assert!(status.success() || status.code() == Some(3), "{name}: {status}");
+    }
+    assert!(killed_in_mid_import >= 3, "only {killed_in_mid_import} kills hit an import");
+    for name in names {
+        let report = memctl_tests::run_json(
+            memctl_tests::memctl().args(["query", "-o", "json", "--daemon", &url, "--job", name]),
+        );
+        assert_eq!(report["completeness"]["exact"], true, "{name}: {}", report["completeness"]);
+        for rank in 0..4 {
+            let (found, truth) = (&report["ranks"][rank], recordings::truth(name, rank));
+            assert_eq!(found["events"], truth["events"], "{name} rank {rank}");
+            for (end, epoch) in found["epoch_ends"].as_array().unwrap().iter().zip(truth["epochs"].as_array().unwrap())
+            {
+                assert_eq!(end["allocated_bytes"], epoch["allocated"], "{name} rank {rank}");
+                assert_eq!(end["reserved_bytes"], epoch["reserved"], "{name} rank {rank}");
+            }
+        }
     }
 }

@@ -245,3 +245,35 @@ async fn a_session_that_comes_again_takes_over() {
     drop(second);
     daemon.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn health_and_reflection_answer() {
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+    let daemon = daemon().await;
+    for service in ["", "memctl.v1.Ingest", "memctl.v1.Query"] {
+        let request = tonic_health::pb::HealthCheckRequest { service: service.into() };
+        let answer = HealthClient::new(daemon.channel()).check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "{service:?}");
+    }
+    let question = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut answers = ServerReflectionClient::new(daemon.channel())
+        .server_reflection_info(tokio_stream::iter([question]))
+        .await
+        .unwrap()
+        .into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&"memctl.v1.Ingest") && names.contains(&"memctl.v1.Query"), "{names:?}");
+    drop(answers);
+    daemon.stop().await.unwrap();
+}

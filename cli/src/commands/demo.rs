@@ -81,7 +81,10 @@ async fn tell(
         attempt: 0,
         labels: Vec::new(),
         files,
-        taker: (connection.place.to_string(), "make room in the folder for temporary files, or set TMPDIR to another one"),
+        taker: (
+            connection.place.to_string(),
+            "make room in the folder for temporary files, or set TMPDIR to another one",
+        ),
         silence_max: seams::EMBEDDED_SILENCE_MAX,
     };
     import_files(connection.channel.clone(), request, Arc::new(|_| {})).await?;

@@ -59,10 +59,11 @@ async fn import(
     let taker = (connection.place.to_string(), advice);
     let request = ImportRequest { job: args.job.clone(), attempt, labels, files, taker, silence_max };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
+    let told_to_stop = seams::told_to_stop()?;
     let importing = seams::import_files(connection.channel.clone(), request, on_progress);
     let result = tokio::select! {
         result = importing => result,
-        _ = tokio::signal::ctrl_c() => Err(Failure::input("interrupted; nothing of it stays stored")),
+        () = told_to_stop => Err(Failure::input("interrupted; nothing of it stays stored")),
     };
     bars.finish();
     if result.is_err() {
