@@ -115,13 +115,12 @@ struct Lie {
     keys: u64,
     shift: u64,
     columns: [(u64, u64); 8],
-    words: u64,
-    bits: u64,
+    times: u64,
 }
 
 impl Lie {
     const fn honest() -> Self {
-        Self { events: 1, keys: 1, shift: 0, columns: [(0, 0); 8], words: 0, bits: 0 }
+        Self { events: 1, keys: 1, shift: 0, columns: [(0, 0); 8], times: 0 }
     }
 
     fn chunk(&self, payload: &[u8]) -> Vec<u8> {
@@ -138,8 +137,7 @@ impl Lie {
             put(raw);
             put(stored);
         });
-        put(self.words);
-        put(self.bits);
+        put(self.times);
         // Counts by action (all of them allocations), then the other 19 fields of the rollup.
         put(self.events);
         (0..9 + 6 + 12 + 1).for_each(|_| put(0));
@@ -168,7 +166,7 @@ fn declared_sizes_are_checked_before_anything_is_allocated_for_them() {
     assert_too_large(&Lie { events: u64::from(u32::MAX), ..Lie::honest() }, "events");
     assert_too_large(&Lie { keys: 2, ..Lie::honest() }, "keys");
     assert_too_large(&Lie { shift: 64, ..Lie::honest() }, "address shift");
-    let names = ["operations", "keys", "ages", "tuples", "addresses", "stacks", "classes", "tables"];
+    let names = ["tokens", "references", "tuples", "operands", "addresses", "wide times", "classes", "lengths"];
     for (index, name) in names.into_iter().enumerate() {
         for events in [1, CHUNK_EVENTS_MAX as u64] {
             let mut lie = Lie { events, ..Lie::honest() };
@@ -179,19 +177,19 @@ fn declared_sizes_are_checked_before_anything_is_allocated_for_them() {
     assert!(matches!(read_header(&vec![0; CHUNK_BYTES_MAX + 1]), Err(ChunkError::TooLarge { what: "bytes", .. })));
     let no_events = Lie { events: 0, keys: 0, ..Lie::honest() };
     assert!(matches!(read_header(&no_events.chunk(&[])), Err(ChunkError::Malformed(_))));
-    let longer = Lie { words: 1 << 31, bits: 1 << 31, ..Lie::honest() };
+    let longer = Lie { times: u64::from(u32::MAX), ..Lie::honest() };
     assert!(matches!(read_header(&longer.chunk(&[])), Err(ChunkError::Truncated("payload"))));
 }
 
 #[test]
 fn a_column_that_unpacks_to_more_than_it_declares_is_refused() {
-    // 4 MiB of zeros come to some hundred bytes; the header admits to 1 event and 1 byte of operations… of 60 stored ones.
+    // 4 MiB of zeros come to some hundred bytes; the header admits to 1 event and 1 byte of tokens… of 60 stored ones.
     let bomb = zstd::bulk::compress(&vec![0; 4 << 20], 3).unwrap();
     let mut lie = Lie { events: 65_536, keys: 1, ..Lie::honest() };
     lie.columns[0] = (65_536, bomb.len() as u64);
     let mut out = Vec::new();
     let result = Decoder::new().unwrap().decode(&lie.chunk(&bomb), &mut out);
-    assert!(matches!(result, Err(ChunkError::Malformed("operations"))), "{result:?}");
+    assert!(matches!(result, Err(ChunkError::Malformed("tokens"))), "{result:?}");
     assert!(out.is_empty());
 }
 

@@ -86,7 +86,10 @@ async fn a_database_of_another_program() {
     let path = folder.path().join("memctl.db");
     let url = format!("sqlite:{}?mode=rwc", path.display());
     let mut connection = SqliteConnection::connect(&url).await.unwrap();
-    sqlx::raw_sql("CREATE TABLE recipe (name TEXT); INSERT INTO recipe VALUES ('soup')").execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("CREATE TABLE recipe (name TEXT); INSERT INTO recipe VALUES ('soup')")
+        .execute(&mut connection)
+        .await
+        .unwrap();
     connection.close().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     refused(folder.path(), &["memctl.db", "data folder"]);
@@ -197,7 +200,12 @@ fn two_daemons_on_one_file() {
 /// Runs memctl where no file may grow beyond `kib` KiB: what a full disk does, for anybody, on any file system.
 fn limited(kib: u64, command: &Command) -> Output {
     let mut shell = Command::new("bash");
-    shell.arg("-c").arg(format!("ulimit -f {kib}; exec \"$@\"")).arg("bash").arg(memctl_path()).args(command.get_args());
+    shell
+        .arg("-c")
+        .arg(format!("ulimit -f {kib}; exec \"$@\""))
+        .arg("bash")
+        .arg(memctl_path())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => shell.env(name, value),

@@ -27,8 +27,8 @@ const TURN_EVENTS: u64 = 16_384;
 /// What reaches the worker beside the rings.
 #[derive(Debug)]
 pub enum Note {
-    /// A mark, with the number of records pushed to each ring when it was made.
-    Mark(Mark, Box<[u64]>),
+    /// A mark, with where each ring stood when it was made.
+    Mark(Mark, Box<[Position]>),
     /// The next stack of the dictionary.
     Stack(Box<[Frame]>),
     /// A measurement.
@@ -37,9 +37,19 @@ pub enum Note {
     Keyframe(Box<Keyframe>, u64),
 }
 
+/// Where a ring stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Records pushed.
+    pub pushed: u64,
+    /// Records dropped.
+    pub dropped: u64,
+}
+
 /// What a device's stream meets at a position.
 enum Stop {
-    Mark(Mark),
+    /// A mark, with the records dropped when it was made.
+    Mark(Mark, u64),
     Keyframe(Box<Keyframe>),
 }
 
@@ -62,6 +72,8 @@ struct Lane {
     snapshot_wanted: Arc<AtomicBool>,
     /// Drops announced so far.
     announced: u64,
+    /// Drops that a mark announced before the record that carries them arrived.
+    ahead: u64,
 }
 
 /// The worker's state.
@@ -72,9 +84,31 @@ pub struct Worker {
     window: Arc<Window>,
     ledger: Arc<Ledger>,
     flushed: Instant,
+    holes: Holes,
+}
+
+/// Drops that were noticed, by the reason.
+#[derive(Default)]
+struct Holes {
     /// The outbox made this thread wait since the last hole was announced.
     held_up: bool,
     dropped: Dropped,
+}
+
+impl Holes {
+    fn announce(&mut self, batcher: &mut Batcher, index: usize, hole: u64, snapshot_wanted: &AtomicBool) {
+        if hole == 0 {
+            return;
+        }
+        let reason = match std::mem::take(&mut self.held_up) {
+            true => &mut self.dropped.spool_full,
+            false => &mut self.dropped.ring_full,
+        };
+        *reason += hole;
+        batcher.hole(index, hole);
+        // Release: pairs with the Acquire of the source that takes the snapshot.
+        snapshot_wanted.store(true, Ordering::Release);
+    }
 }
 
 impl Worker {
@@ -96,6 +130,7 @@ impl Worker {
                 stops: VecDeque::new(),
                 snapshot_wanted,
                 announced: 0,
+                ahead: 0,
             })
             .collect();
         Self {
@@ -105,23 +140,23 @@ impl Worker {
             window,
             ledger,
             flushed: Instant::now(),
-            held_up: false,
-            dropped: Dropped::default(),
+            holes: Holes::default(),
         }
     }
 
     /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.
     pub fn run(mut self, ending: &dyn Fn() -> Option<Ending>) -> SessionEnd {
+        let deadline = || ending().map(|end| end.deadline);
         loop {
             // Asked for before the rings are looked at: what was pushed before the stop is still taken.
             let end = ending();
             let worked = self.turn();
-            self.send(end.as_ref().map(|end| end.deadline));
+            self.send(&deadline);
             match end {
                 Some(end) if !worked || Instant::now() >= end.deadline => return self.finish(&end),
                 _ if worked => {}
                 _ => {
-                    self.linger();
+                    self.linger(&deadline);
                     std::thread::park_timeout(IDLE);
                 }
             }
@@ -168,8 +203,8 @@ impl Worker {
                 }
             }
             Note::Mark(mark, positions) => {
-                for (lane, &position) in self.lanes.iter_mut().zip(&positions) {
-                    lane.stops.push_back((position, Stop::Mark(mark.clone())));
+                for (lane, position) in self.lanes.iter_mut().zip(&positions) {
+                    lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
                 }
                 self.batcher.mark(mark);
             }
@@ -187,17 +222,15 @@ impl Worker {
                 return at > before;
             }
             let lane = &mut self.lanes[index];
-            let (batcher, held_up, dropped) = (&mut self.batcher, &mut self.held_up, &mut self.dropped);
-            let (announced, wanted) = (&mut lane.announced, &lane.snapshot_wanted);
+            let (batcher, holes) = (&mut self.batcher, &mut self.holes);
+            let (announced, ahead, wanted) = (&mut lane.announced, &mut lane.ahead, &lane.snapshot_wanted);
             lane.consumer.read(until - at, |record| {
-                let hole = u64::from(record.dropped_before());
-                if hole > 0 {
+                let carried = u64::from(record.dropped_before());
+                if carried > 0 {
+                    let hole = carried - carried.min(*ahead);
+                    *ahead -= carried - hole;
                     *announced += hole;
-                    let reason = if std::mem::take(held_up) { &mut dropped.spool_full } else { &mut dropped.ring_full };
-                    *reason += hole;
-                    batcher.hole(index, hole);
-                    // Release: pairs with the Acquire of the source that takes the snapshot.
-                    wanted.store(true, Ordering::Release);
+                    holes.announce(batcher, index, hole, wanted);
                 }
                 batcher.event(index, &record.event());
             });
@@ -207,49 +240,64 @@ impl Worker {
     fn pass_stops(&mut self, index: usize, at: u64) {
         while let Some((_, stop)) = self.lanes[index].stops.pop_front_if(|(position, _)| *position <= at) {
             match stop {
-                Stop::Mark(mark) => self.batcher.device_mark(index, &mark),
                 Stop::Keyframe(keyframe) => self.batcher.restore(index, *keyframe),
+                Stop::Mark(mark, dropped) => {
+                    // Drops before the mark whose carrier has not come yet: the mark's figures must not pass for exact.
+                    let lane = &mut self.lanes[index];
+                    let hole = dropped.saturating_sub(lane.announced);
+                    lane.announced += hole;
+                    lane.ahead += hole;
+                    self.holes.announce(&mut self.batcher, index, hole, &lane.snapshot_wanted);
+                    self.batcher.device_mark(index, &mark);
+                }
             }
         }
     }
 
     /// Hands ready items to the outbox; waits while it is full.
-    fn send(&mut self, deadline: Option<Instant>) {
+    fn send(&mut self, deadline: &dyn Fn() -> Option<Instant>) {
         for item in self.batcher.take() {
             self.ledger.leave_batch(item.events);
             if self.window.push(item, deadline) == Pushed::AfterWaiting {
-                self.held_up = true;
+                self.holes.held_up = true;
             }
         }
         self.ledger.set_waiting(self.batcher.waiting_events());
     }
 
-    fn linger(&mut self) {
+    fn linger(&mut self, deadline: &dyn Fn() -> Option<Instant>) {
         let Some(linger) = self.batcher.config().linger else { return };
         if self.flushed.elapsed() >= linger {
             self.flushed = Instant::now();
             self.batcher.flush();
-            self.send(None);
+            self.send(deadline);
         }
     }
 
     fn finish(mut self, end: &Ending) -> SessionEnd {
-        let (mut produced, mut dropped) = (0, self.dropped);
+        let (mut produced, mut left_behind) = (0, 0);
         for index in 0..self.lanes.len() {
-            self.pass_stops(index, u64::MAX);
-            let lane = &self.lanes[index];
+            let lane = &mut self.lanes[index];
             let gauge = lane.consumer.gauge();
             let (pushed, lost) = (gauge.pushed(), gauge.dropped());
             produced += pushed + lost;
-            // What the deadline left in the ring, and holes behind the last record.
+            // Holes behind the last record, and what the deadline left in the ring: figures from here on are not exact.
+            let trailing = lost.saturating_sub(lane.announced);
+            lane.announced += trailing;
+            self.holes.announce(&mut self.batcher, index, trailing, &lane.snapshot_wanted);
             let left = pushed - lane.consumer.consumed();
-            dropped.shutdown += left;
-            self.ledger.leave_behind(left);
-            dropped.ring_full += lost.saturating_sub(lane.announced);
+            if left > 0 {
+                self.batcher.hole(index, left);
+                left_behind += left;
+            }
+            self.pass_stops(index, u64::MAX);
         }
-        self.ledger.leave_behind(self.batcher.lost());
+        let mut dropped = self.holes.dropped;
+        dropped.shutdown += left_behind;
+        self.ledger.leave_behind(left_behind + self.batcher.lost());
         let last_word = self.batcher.finish(end.time_ns, produced, dropped, end.failure.clone());
-        self.send(Some(end.deadline));
+        let deadline = end.deadline;
+        self.send(&|| Some(deadline));
         last_word
     }
 }

@@ -168,7 +168,12 @@ async fn link(
     };
     tracing::debug!(session = %session.id, resume_after = welcome.resume_after, "linked");
     *attempt = 0;
-    window.ack(welcome.resume_after);
+    if !window.resume(welcome.resume_after) {
+        return Err(LinkError::Final(format!(
+            "the daemon has {} items of session {} that this agent never made: it was recorded before",
+            welcome.resume_after, session.id
+        )));
+    }
     window.set_linked(true);
     converse(&outbound, &mut inbound, window, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
 }

@@ -43,6 +43,8 @@ pub struct WindowCounts {
     pub waiting_bytes: u64,
     /// Events in items that were given up at the end.
     pub abandoned_events: u64,
+    /// Items that were given up at the end, whatever they held.
+    pub abandoned_items: u64,
     /// Items so far.
     pub last_seq: u64,
     /// Items acknowledged.
@@ -64,6 +66,8 @@ struct Inner {
     memory_bytes: u64,
     spool: Option<Spool>,
     linked: bool,
+    /// These items come from a spool: the daemon may know more of the session than is here.
+    recovered: bool,
     counts: WindowCounts,
     closed: bool,
 }
@@ -86,6 +90,7 @@ impl Window {
                 memory_bytes: 0,
                 spool,
                 linked: true,
+                recovered: false,
                 counts: WindowCounts::default(),
                 closed: false,
             }),
@@ -114,6 +119,7 @@ impl Window {
             inner.counts.waiting_bytes = inner.entries.iter().map(|entry| entry.bytes).sum();
             inner.counts.last_seq = inner.entries.back().map_or(0, |entry| entry.seq);
             inner.spool = Some(spool);
+            inner.recovered = true;
         }
         window
     }
@@ -123,8 +129,8 @@ impl Window {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline.
-    pub fn push(&self, outgoing: Outgoing, deadline: Option<Instant>) -> Pushed {
+    /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is asked on every look, because the end may be decided while this waits.
+    pub fn push(&self, outgoing: Outgoing, deadline: &dyn Fn() -> Option<Instant>) -> Pushed {
         let Outgoing { packed, events } = outgoing;
         let mut inner = self.lock();
         let seq = inner.counts.last_seq + 1;
@@ -132,12 +138,6 @@ impl Window {
         let bytes = item.encoded_len() as u64;
         let mut waited = false;
         loop {
-            if inner.counts.acked_seq >= seq {
-                // The daemon has it already: this session is being repeated.
-                inner.counts.last_seq = seq;
-                inner.counts.acked_events += events;
-                return Pushed::AtOnce;
-            }
             if let Some((item, place)) = inner.room_for(&item, bytes, self.memory_bytes_max) {
                 inner.memory_bytes += if item.is_some() { bytes } else { 0 };
                 inner.entries.push_back(Entry { seq, events, bytes, item, place });
@@ -148,8 +148,11 @@ impl Window {
                 self.news.notify_one();
                 return if waited { Pushed::AfterWaiting } else { Pushed::AtOnce };
             }
-            if inner.closed || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if inner.closed || deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+                // The number is used up: whatever follows, the daemon sees that something is missing.
+                inner.counts.last_seq = seq;
                 inner.counts.abandoned_events += events;
+                inner.counts.abandoned_items += 1;
                 return Pushed::Abandoned;
             }
             waited = true;
@@ -173,6 +176,19 @@ impl Window {
             (Some(place), Some(spool)) => spool.read(place, seq).map(Some),
             _ => Err(std::io::Error::other("an item is neither in memory nor in the spool")),
         }
+    }
+
+    /// The daemon has all items up to `seq`, says its welcome. `false` when it has more than this agent ever made: then somebody else recorded this session.
+    #[must_use]
+    pub fn resume(&self, seq: u64) -> bool {
+        {
+            let inner = self.lock();
+            if !inner.recovered && seq > inner.counts.last_seq {
+                return false;
+            }
+        }
+        self.ack(seq);
+        true
     }
 
     /// All items up to `seq` are durable.
@@ -216,7 +232,18 @@ impl Window {
         let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
         inner.counts.abandoned_events += lost;
         inner.counts.waiting_events -= lost;
-        inner.entries.retain(|entry| entry.place.is_some());
+        let (mut gone_items, mut gone_bytes) = (0, 0);
+        inner.entries.retain_mut(|entry| {
+            // What stays is in the spool: its copy in memory is no longer counted there.
+            entry.item = None;
+            if entry.place.is_none() {
+                gone_items += 1;
+                gone_bytes += entry.bytes;
+            }
+            entry.place.is_some()
+        });
+        inner.counts.abandoned_items += gone_items;
+        inner.counts.waiting_bytes -= gone_bytes;
         inner.memory_bytes = 0;
         drop(inner);
         self.room.notify_all();

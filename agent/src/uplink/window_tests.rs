@@ -16,15 +16,19 @@ fn now() -> Option<Instant> {
     Some(Instant::now())
 }
 
+fn never() -> Option<Instant> {
+    None
+}
+
 #[test]
 fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
     let window = Window::new(1 << 20, None);
     for events in 1..=3 {
-        assert_eq!(window.push(outgoing(100, events), None), Pushed::AtOnce);
+        assert_eq!(window.push(outgoing(100, events), &never), Pushed::AtOnce);
     }
     assert_eq!(window.after(0).unwrap().unwrap().seq, 1);
     assert_eq!(window.after(2).unwrap().unwrap().seq, 3);
-    assert_eq!(window.after(3).unwrap(), None);
+    assert_eq!(window.after(3).unwrap(), &never);
     assert_eq!(window.counts().waiting_events, 6);
     window.ack(2);
     let counts = window.counts();
@@ -36,28 +40,24 @@ fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
 }
 
 #[test]
-fn a_repeated_session_is_acknowledged_as_it_comes() {
+fn a_daemon_that_knows_more_than_was_made_is_not_resumed() {
     let window = Window::new(1 << 20, None);
-    window.ack(2);
-    window.push(outgoing(10, 5), None);
-    window.push(outgoing(10, 6), None);
+    window.push(outgoing(10, 5), &never);
+    assert!(!window.resume(2), "somebody else recorded this session");
+    assert!(window.resume(1));
     assert!(window.is_drained());
-    window.push(outgoing(10, 7), None);
-    let counts = window.counts();
-    assert_eq!((counts.acked_events, counts.waiting_events), (11, 7));
-    assert_eq!(window.after(2).unwrap().unwrap().seq, 3);
 }
 
 #[test]
 fn a_full_outbox_waits_and_goes_on_when_there_is_room() {
     let window = Arc::new(Window::new(250, None));
-    window.push(outgoing(100, 1), None);
-    window.push(outgoing(100, 1), None);
-    assert_eq!(window.push(outgoing(100, 9), now()), Pushed::Abandoned, "full, and the deadline is now");
+    window.push(outgoing(100, 1), &never);
+    window.push(outgoing(100, 1), &never);
+    assert_eq!(window.push(outgoing(100, 9), &now), Pushed::Abandoned, "full, and the deadline is now");
     assert_eq!(window.counts().abandoned_events, 9);
     let waiting = {
         let window = window.clone();
-        std::thread::spawn(move || window.push(outgoing(100, 1), None))
+        std::thread::spawn(move || window.push(outgoing(100, 1), &never))
     };
     while !waiting.is_finished() {
         window.ack(1);
@@ -73,11 +73,11 @@ fn without_a_link_everything_unacknowledged_is_spooled_and_survives() {
     let session = crate::uplink::spool::tests_session();
     {
         let window = Window::new(1 << 20, Some(Spool::open(folder.path(), &session, u64::MAX).unwrap()));
-        window.push(outgoing(100, 1), None);
+        window.push(outgoing(100, 1), &never);
         assert_eq!(window.counts().spooled_bytes, 0, "linked, and there is room in memory");
         window.set_linked(false);
         assert!(window.counts().spooled_bytes > 0);
-        window.push(outgoing(100, 1), None);
+        window.push(outgoing(100, 1), &never);
         assert_eq!(window.close(), 0, "everything is in the spool");
     }
     let spool = Spool::orphans(folder.path()).pop().unwrap();
@@ -95,7 +95,7 @@ fn memory_is_bounded_and_the_spool_takes_the_rest_in_order() {
     let session = crate::uplink::spool::tests_session();
     let window = Window::new(500, Some(Spool::open(folder.path(), &session, 1 << 20).unwrap()));
     for _ in 0..50 {
-        assert_eq!(window.push(outgoing(100, 1), now()), Pushed::AtOnce);
+        assert_eq!(window.push(outgoing(100, 1), &now), Pushed::AtOnce);
     }
     assert!(window.lock().memory_bytes <= 500);
     let mut seq = 0;
@@ -109,11 +109,39 @@ fn memory_is_bounded_and_the_spool_takes_the_rest_in_order() {
 #[test]
 fn a_closed_outbox_counts_what_it_gives_up() {
     let window = Window::new(1 << 20, None);
-    window.push(outgoing(100, 4), None);
+    window.push(outgoing(100, 4), &never);
     let end = Outgoing { packed: Packed::end(&SessionEnd::default()), events: 0 };
-    window.push(end, None);
+    window.push(end, &never);
     assert_eq!(window.close(), 4);
     let counts = window.counts();
-    assert_eq!((counts.abandoned_events, counts.waiting_events), (4, 0));
+    assert_eq!((counts.abandoned_events, counts.abandoned_items), (4, 2));
+    assert_eq!((counts.waiting_events, counts.waiting_bytes), (0, 0));
     assert!(window.is_drained());
+}
+
+#[test]
+fn an_acknowledgement_after_the_end_finds_its_counts_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = crate::uplink::spool::tests_session();
+    let window = Window::new(1 << 20, Some(Spool::open(folder.path(), &session, u64::MAX).unwrap()));
+    window.push(outgoing(100, 4), &never);
+    assert_eq!(window.close(), 0, "it is in the spool");
+    window.ack(1);
+    assert!(window.is_drained());
+    assert_eq!(window.lock().memory_bytes, 0);
+}
+
+#[test]
+fn a_push_that_waits_hears_of_a_deadline_set_meanwhile() {
+    let window = Arc::new(Window::new(150, None));
+    window.push(outgoing(100, 1), &never);
+    let deadline = Arc::new(Mutex::new(None));
+    let waiting = {
+        let (window, deadline) = (window.clone(), deadline.clone());
+        std::thread::spawn(move || window.push(outgoing(100, 3), &|| *deadline.lock().unwrap()))
+    };
+    *deadline.lock().unwrap() = Some(Instant::now());
+    assert_eq!(waiting.join().unwrap(), Pushed::Abandoned);
+    assert_eq!(window.counts().abandoned_events, 3);
+    assert_eq!(window.counts().last_seq, 2, "its number is used up");
 }

@@ -135,7 +135,7 @@ pub struct Import {
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Name of the job.
-    #[arg(long, env = "MEMCTL_JOB", value_name = "JOB", value_parser = values::new_job)]
+    #[arg(long, env = "MEMCTL_JOB", hide_env_values = true, value_name = "JOB", value_parser = values::new_job)]
     pub job: String,
     /// Add it to the job as this attempt.
     #[arg(long, value_name = "N", conflicts_with = "replace")]

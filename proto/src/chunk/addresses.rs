@@ -1,21 +1,35 @@
-//! A map from device addresses to small numbers.
+//! A map from device addresses to the allocations that began and ended there last.
 //!
-//! Guarantees: looking up and inserting are one probe of an open-addressed table; nobody who does not know
+//! Guarantees: looking up and noting are one probe of an open-addressed table; nobody who does not know
 //! the process's random multiplier can choose addresses that collide. Refuses to remove: entries are overwritten,
 //! and all go with [`AddressMap::clear`]. Nothing of it is part of the format.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// The value of an empty slot; never a caller's value.
-const EMPTY: u32 = u32::MAX;
 /// Slots to begin with: a training step of a large model touches a few thousand distinct addresses.
 const SLOTS_MIN: usize = 1 << 12;
+
+/// What is known of an address: numbers of allocations plus one, 0 = none.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known {
+    addr: u64,
+    /// The latest that begins here.
+    pub(super) begins: u32,
+    /// The latest that ends here.
+    pub(super) ends: u32,
+}
+
+impl Known {
+    const fn is_empty(&self) -> bool {
+        self.begins | self.ends == 0
+    }
+}
 
 /// See the module.
 pub(super) struct AddressMap {
     /// A power of two, at most half of them used.
-    slots: Vec<(u64, u32)>,
+    slots: Vec<Known>,
     used: usize,
     /// 64 minus the binary logarithm of the number of slots.
     shift: u32,
@@ -26,33 +40,37 @@ pub(super) struct AddressMap {
 impl AddressMap {
     pub(super) fn new() -> Self {
         let multiplier = RandomState::new().build_hasher().finish() | 1;
-        Self { slots: vec![(0, EMPTY); SLOTS_MIN], used: 0, shift: 64 - SLOTS_MIN.trailing_zeros(), multiplier }
+        Self { slots: vec![Known::default(); SLOTS_MIN], used: 0, shift: 64 - SLOTS_MIN.trailing_zeros(), multiplier }
     }
 
     /// Forgets everything and keeps the memory.
     pub(super) fn clear(&mut self) {
         if self.used > 0 {
-            self.slots.fill((0, EMPTY));
+            self.slots.fill(Known::default());
             self.used = 0;
         }
     }
 
-    /// The number of an address.
+    /// What is known of an address.
     #[inline]
-    pub(super) fn find(&self, addr: u64) -> Option<u32> {
-        let (_, value) = self.slots[self.slot(addr)];
-        (value != EMPTY).then_some(value)
+    pub(super) fn find(&self, addr: u64) -> Known {
+        self.slots[self.slot(addr)]
     }
 
-    /// Gives an address a number below `u32::MAX`, instead of the one it had.
+    /// Notes where allocation `number` (plus one) begins and ends; returns what was known of its beginning.
     #[inline]
-    pub(super) fn insert(&mut self, addr: u64, value: u32) {
-        let slot = self.slot(addr);
-        self.used += usize::from(self.slots[slot].1 == EMPTY);
-        self.slots[slot] = (addr, value);
+    pub(super) fn note(&mut self, begin: u64, end: u64, number: u32) -> Known {
+        let slot = self.slot(begin);
+        let before = self.slots[slot];
+        self.used += usize::from(before.is_empty());
+        self.slots[slot] = Known { addr: begin, begins: number, ends: before.ends };
+        let slot = self.slot(end);
+        self.used += usize::from(self.slots[slot].is_empty());
+        (self.slots[slot].addr, self.slots[slot].ends) = (end, number);
         if self.used * 2 > self.slots.len() {
             self.grow();
         }
+        before
     }
 
     /// The slot where the address is or belongs.
@@ -61,7 +79,7 @@ impl AddressMap {
         let mask = self.slots.len() - 1;
         // CUDA blocks lie at multiples of 512, so the low bits carry nothing; the high bits of the product depend on all.
         let mut slot = (addr.wrapping_mul(self.multiplier) >> self.shift) as usize & mask;
-        while self.slots[slot].1 != EMPTY && self.slots[slot].0 != addr {
+        while self.slots[slot].addr != addr && !self.slots[slot].is_empty() {
             slot = (slot + 1) & mask;
         }
         slot
@@ -70,11 +88,11 @@ impl AddressMap {
     #[cold]
     fn grow(&mut self) {
         let slots = self.slots.len() * 2;
-        let old = std::mem::replace(&mut self.slots, vec![(0, EMPTY); slots]);
+        let old = std::mem::replace(&mut self.slots, vec![Known::default(); slots]);
         self.shift -= 1;
-        for (addr, value) in old.into_iter().filter(|&(_, value)| value != EMPTY) {
-            let slot = self.slot(addr);
-            self.slots[slot] = (addr, value);
+        for known in old.into_iter().filter(|known| !known.is_empty()) {
+            let slot = self.slot(known.addr);
+            self.slots[slot] = known;
         }
     }
 }
@@ -84,16 +102,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map() {
+    fn it_remembers_the_latest_of_both() {
         let mut map = AddressMap::new();
         for round in 0..2u32 {
             for n in 0..20_000u32 {
-                map.insert(u64::from(n) * 512, n + round);
+                let begin = u64::from(n) * 512;
+                let before = map.note(begin, begin + 512, n + 1 + round);
+                assert_eq!(before.begins, if round == 0 { 0 } else { n + 1 });
+                assert_eq!(before.ends, if n == 0 { 0 } else { n + round });
             }
         }
-        assert!((0..20_000).all(|n| map.find(u64::from(n) * 512) == Some(n + 1)));
-        assert_eq!(map.find(1), None);
+        for n in 0..20_000 {
+            let known = map.find(u64::from(n) * 512);
+            assert_eq!((known.begins, known.ends), (n + 2, if n == 0 { 0 } else { n + 1 }));
+        }
+        assert_eq!(map.find(20_000 * 512).begins, 0);
+        assert!(map.find(1).is_empty());
         map.clear();
-        assert_eq!(map.find(512), None);
+        assert!(map.find(512).is_empty());
+    }
+
+    #[test]
+    fn a_block_that_ends_where_it_begins_is_noted_as_both() {
+        let mut map = AddressMap::new();
+        map.note(7, 7, 3);
+        assert_eq!((map.find(7).begins, map.find(7).ends), (3, 3));
     }
 }

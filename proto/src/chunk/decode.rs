@@ -3,37 +3,54 @@
 //! Guarantees: exactly the events that the header declares, or an error; scratch memory is bounded by
 //! `memctl_model::limits` and reused. Refuses: everything that an encoder cannot have written and that would
 //! make a difference.
+//!
+//! Ordinary operations go through [`Events::ordinary`], which has hardly a branch: whether an operation is an
+//! allocation or a free follows no pattern that a branch predictor could learn, so both are computed and one is chosen.
 
-use memctl_model::{Action, Event, PoolId, StackId};
+use std::hint::select_unpredictable;
 
-use super::bins::NO_BLOCK;
-use super::blocks::Blocks;
+use memctl_model::limits::CHUNK_EVENTS_MAX;
+use memctl_model::{Action, Event, StackId};
+
 use super::columns::{Column, Raw, Unpacker};
+use super::encode::EXPLICIT;
 use super::header::{Header, read_header};
-use super::keys::{Key, Tuple};
+use super::keys::{self, Key};
 use super::ops;
 use super::ticks::Grid;
 use super::times::{TimeReader, TimeTables};
 use super::varint::{Cursor, unzigzag};
 use super::{ChunkError, Fault, Part};
 
-/// An allocation of this chunk.
-#[derive(Clone, Copy)]
-struct Allocation {
-    addr: u64,
-    key: u32,
-    /// The block of the model that it holds, [`NO_BLOCK`] if it is not modelled.
-    block: u32,
-}
+/// Operations that are decoded at once; their events stay in the first-level cache until they are handed on.
+const BATCH: usize = 128;
+/// Events of a batch; the index is masked, so a power of two.
+const BATCH_EVENTS: usize = 2 * BATCH;
+const _: () = assert!(BATCH_EVENTS.is_power_of_two() && CHUNK_EVENTS_MAX.is_power_of_two());
 
 /// Decodes chunks; keeps its scratch memory between them.
 pub struct Decoder {
     unpacker: Unpacker,
     columns: Raw,
     times: TimeTables,
-    blocks: Blocks,
     keys: Vec<Key>,
-    allocations: Vec<Allocation>,
+    allocations: Allocations,
+    batch: Box<[Event; BATCH_EVENTS]>,
+}
+
+/// The allocations of a chunk: 1.3 MB, of which only those that a chunk has are touched.
+struct Allocations {
+    /// Where each begins and ends.
+    bounds: Box<[u64; 2 * CHUNK_EVENTS_MAX]>,
+    keys: Box<[u32; CHUNK_EVENTS_MAX]>,
+}
+
+/// An array on the heap, without passing through the stack.
+fn zeroed<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+    match vec![T::default(); N].into_boxed_slice().try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("the slice has N elements"),
+    }
 }
 
 impl Decoder {
@@ -46,9 +63,9 @@ impl Decoder {
             unpacker: Unpacker::new()?,
             columns: Raw::default(),
             times: TimeTables::default(),
-            blocks: Blocks::new(),
             keys: Vec::new(),
-            allocations: Vec::new(),
+            allocations: Allocations { bounds: zeroed(), keys: zeroed() },
+            batch: zeroed(),
         })
     }
 
@@ -61,7 +78,7 @@ impl Decoder {
         let header = read_header(chunk)?;
         // At most 3 MiB, whatever the chunk says: `read_header` has checked the number.
         out.reserve(header.events as usize);
-        if let Err(error) = self.run(chunk, &header, |event| out.push(event)) {
+        if let Err(error) = self.run(chunk, &header, |events| out.extend_from_slice(events)) {
             out.clear();
             return Err(error);
         }
@@ -72,13 +89,13 @@ impl Decoder {
     ///
     /// # Errors
     /// Every deviation from the format, see [`ChunkError`].
-    pub fn visit(&mut self, chunk: &[u8], visit: impl FnMut(Event)) -> Result<Header, ChunkError> {
+    pub fn visit(&mut self, chunk: &[u8], mut visit: impl FnMut(Event)) -> Result<Header, ChunkError> {
         let header = read_header(chunk)?;
-        self.run(chunk, &header, visit)?;
+        self.run(chunk, &header, |events| events.iter().for_each(|&event| visit(event)))?;
         Ok(header)
     }
 
-    fn run(&mut self, chunk: &[u8], header: &Header, visit: impl FnMut(Event)) -> Result<(), ChunkError> {
+    fn run(&mut self, chunk: &[u8], header: &Header, sink: impl FnMut(&[Event])) -> Result<(), ChunkError> {
         let layout = &header.layout;
         let mut rest = &chunk[layout.payload_at..];
         // `read_header` has checked that the parts make up the payload.
@@ -91,32 +108,39 @@ impl Decoder {
             let stored = part(stored_bytes)?;
             self.unpacker.unpack(column, stored, raw_bytes as usize, &mut self.columns[column as usize])?;
         }
-        let (words, bits) = (part(layout.words_bytes)?, part(layout.bits_bytes)?);
-        let [.., classes, tables] = &self.columns;
-        self.times.read(classes, tables, layout.keys as usize)?;
-        self.blocks.clear();
-        self.keys.clear();
-        self.allocations.clear();
-        let columns = &self.columns;
-        let column = |column: Column| Cursor::new(&columns[column as usize], Part::Column(column));
+        let bits = part(layout.times_bytes)?;
+        let column = |column: Column| self.columns[column as usize].as_slice();
+        keys::read(column(Column::Tuples), layout.keys as usize, &mut self.keys)?;
+        self.times.read(column(Column::Classes), column(Column::Lengths), &mut self.keys)?;
+        let other_table = self.times.other();
+        let cursor = |name: Column| Cursor::new(column(name), Part::Column(name));
         let events = Events {
             grid: Grid::new(header.resolution_ns),
             tick: layout.first_tick,
-            after_alloc: false,
-            key_numbers: column(Column::Keys),
-            ages: column(Column::Ages),
-            tuples: column(Column::Tuples),
-            addresses: column(Column::Addresses),
-            stacks: column(Column::Stacks),
+            after: 1,
+            references: pairs_of(column(Column::References), Column::References)?,
+            references_at: 0,
+            operands: cursor(Column::Operands),
+            addresses: cursor(Column::Addresses),
             address: 0,
             address_shift: u32::from(layout.address_shift),
-            times: self.times.reader(words, bits, layout.signed)?,
-            blocks: &mut self.blocks,
+            times: self.times.reader(bits, column(Column::Wide)),
+            other_table,
             keys: &mut self.keys,
             allocations: &mut self.allocations,
-            key_count: layout.keys,
+            allocated: 0,
+            last_freed: 0,
         };
-        Ok(events.run(&columns[Column::Ops as usize], header, visit)?)
+        let tokens = pairs_of(column(Column::Tokens), Column::Tokens)?;
+        Ok(events.run(tokens, header.events as usize, &mut self.batch, sink)?)
+    }
+}
+
+/// A column of 16-bit numbers.
+fn pairs_of(bytes: &[u8], column: Column) -> Result<&[[u8; 2]], Fault> {
+    match bytes.as_chunks() {
+        (pairs, []) => Ok(pairs),
+        _ => Err(Fault::Truncated(Part::Column(column))),
     }
 }
 
@@ -124,178 +148,221 @@ impl Decoder {
 struct Events<'a> {
     grid: Grid,
     tick: u64,
-    after_alloc: bool,
-    key_numbers: Cursor<'a>,
-    ages: Cursor<'a>,
-    tuples: Cursor<'a>,
+    /// 0 directly after an allocation, else 1: the low bit of a plane of times.
+    after: usize,
+    references: &'a [[u8; 2]],
+    references_at: usize,
+    operands: Cursor<'a>,
     addresses: Cursor<'a>,
-    stacks: Cursor<'a>,
     address: u64,
     address_shift: u32,
     times: TimeReader<'a>,
-    blocks: &'a mut Blocks,
-    keys: &'a mut Vec<Key>,
-    allocations: &'a mut Vec<Allocation>,
-    key_count: u32,
+    other_table: u32,
+    keys: &'a mut [Key],
+    allocations: &'a mut Allocations,
+    allocated: usize,
+    last_freed: usize,
 }
 
+const BAD_TOKENS: Fault = Fault::Malformed(Part::Column(Column::Tokens));
+const BAD_REFERENCES: Fault = Fault::Malformed(Part::Column(Column::References));
+
 impl Events<'_> {
-    fn run(mut self, operations: &[u8], header: &Header, mut visit: impl FnMut(Event)) -> Result<(), Fault> {
-        let pairs = operations.iter().filter(|&&op| is_pair(op)).count();
-        if operations.len() + pairs != header.events as usize {
-            return Err(Fault::Malformed(Part::Column(Column::Ops)));
-        }
-        for &op in operations {
-            match op {
-                ops::ALLOC_BEST..=ops::ALLOC_ELSEWHERE => visit(self.alloc(op)?),
-                ops::FREE_PAIR_UNKNOWN..ops::WITH_STACK => {
-                    let event = self.explicit(op)?;
-                    visit(event);
-                    if is_pair(op) {
-                        visit(self.second(event)?);
-                    }
-                }
-                _ => {
-                    let event = self.free(op)?;
-                    visit(event);
-                    if is_pair(op) {
-                        visit(self.second(event)?);
-                    }
-                }
+    fn run(
+        mut self,
+        mut tokens: &[[u8; 2]],
+        events: usize,
+        batch: &mut [Event; BATCH_EVENTS],
+        mut sink: impl FnMut(&[Event]),
+    ) -> Result<(), Fault> {
+        let mut left = events;
+        while !tokens.is_empty() {
+            // Every operation is at least one event, so no more than CHUNK_EVENTS_MAX allocations are ever made.
+            let most = tokens.len().min(BATCH).min(left);
+            let (mut used, mut made) = self.ordinary(&tokens[..most], batch)?;
+            if used < most {
+                made += self.special(tokens[used][0], batch, made)?;
+                used += 1;
             }
+            tokens = &tokens[used..];
+            // Tokens are left and events are not, or the last operation was one event too many.
+            left = left.checked_sub(made).filter(|_| used > 0).ok_or(BAD_TOKENS)?;
+            sink(&batch[..made]);
         }
-        if self.keys.len() != self.key_count as usize {
-            return Err(Fault::Malformed(Part::Column(Column::Ops)));
+        if left > 0 {
+            return Err(Fault::Truncated(Part::Column(Column::Tokens)));
         }
-        for cursor in [&self.key_numbers, &self.ages, &self.tuples, &self.addresses, &self.stacks] {
-            cursor.finished()?;
+        if self.references_at != self.references.len() {
+            return Err(BAD_REFERENCES);
         }
+        self.operands.finished()?;
+        self.addresses.finished()?;
         self.times.finished()
     }
 
-    #[inline(always)]
-    fn alloc(&mut self, op: u8) -> Result<Event, Fault> {
-        let number = self.key()?;
-        let key = &self.keys[number as usize];
-        let owner = self.allocations.len() as u32;
-        let (mut addr, mut block) = (0, NO_BLOCK);
-        if op == ops::ALLOC_ELSEWHERE {
-            addr = next_address(&mut self.addresses, &mut self.address, self.address_shift)?;
-        }
-        if key.is_modelled() {
-            let prediction = self.blocks.predict(key.arena, key.len);
-            if op == ops::ALLOC_BEST {
-                let hole = prediction.best.ok_or(Fault::Malformed(Part::Column(Column::Ops)))?;
-                addr = hole.addr;
-                block = self.blocks.take(key.arena, hole, key.len, owner);
-            } else {
-                if op == ops::ALLOC_NEXT {
-                    addr = prediction.next_addr;
-                }
-                block = self.blocks.place(addr, key.len, key.arena, owner);
+    /// Decodes tokens up to the first that has operands. Returns how many those were and how many events they made.
+    fn ordinary(&mut self, tokens: &[[u8; 2]], batch: &mut [Event; BATCH_EVENTS]) -> Result<(usize, usize), Fault> {
+        // What changes with every operation is kept in registers.
+        let (mut times, mut tick, mut after) = (self.times, self.tick, self.after);
+        let (mut allocated, mut last_freed, mut references_at) = (self.allocated, self.last_freed, self.references_at);
+        let (grid, references) = (self.grid, self.references);
+        let Allocations { bounds, keys: allocated_keys } = &mut *self.allocations;
+        let keys = &*self.keys;
+        let (mut used, mut made) = (0, 0);
+        for &token in tokens {
+            let token = u16::from_le_bytes(token);
+            if token >= ops::SPECIAL {
+                break;
             }
-        } else if op != ops::ALLOC_ELSEWHERE {
-            return Err(Fault::Malformed(Part::Column(Column::Ops)));
+            used += 1;
+            let is_free = token >= ops::FREE;
+            let number = usize::from(token & !ops::FREE);
+            let owner = last_freed.wrapping_add(unzigzag(number as u64) as usize);
+            let owner = select_unpredictable(is_free, owner, allocated);
+            if owner >= allocated + usize::from(!is_free) {
+                return Err(BAD_TOKENS);
+            }
+            // A free reads the reference of the next allocation, if there is one, and ignores it. No index is beyond an array:
+            // `allocated` and `owner` are below CHUNK_EVENTS_MAX, masks only tell the compiler so.
+            let reference = references.get(references_at).map_or(EXPLICIT, |&bytes| u16::from_le_bytes(bytes));
+            let bound = (2 * allocated).wrapping_sub(1).wrapping_sub(usize::from(reference));
+            let mut addr = bounds[select_unpredictable(is_free, 2 * owner, bound) % bounds.len()];
+            if (reference == EXPLICIT || bound >= 2 * allocated) && !is_free {
+                addr = explicit(reference, &mut self.addresses, &mut self.address, self.address_shift)?;
+            }
+            let key = allocated_keys[owner % CHUNK_EVENTS_MAX] as usize;
+            let key = select_unpredictable(is_free, key, number);
+            let Some(entry) = keys.get(key) else { return Err(BAD_TOKENS) };
+            // Of a free this is overwritten by the next allocation.
+            let at = allocated % CHUNK_EVENTS_MAX;
+            bounds[2 * at] = addr;
+            bounds[2 * at + 1] = addr.wrapping_add(entry.len_bytes);
+            allocated_keys[at] = key as u32;
+            allocated += usize::from(!is_free);
+            references_at += usize::from(!is_free);
+            last_freed = select_unpredictable(is_free, owner, last_freed);
+            let (first, second) = times.next(entry.tables[usize::from(is_free) << 1 | after])?;
+            after = usize::from(is_free);
+            tick = tick.wrapping_add(first);
+            let event = Event {
+                time_ns: grid.time_ns(tick),
+                addr,
+                size: entry.tuple.size,
+                stream: entry.tuple.stream,
+                pool: entry.tuple.pool,
+                stack: select_unpredictable(is_free, entry.requested_stack, entry.tuple.stack),
+                action: select_unpredictable(is_free, Action::FreeRequested, Action::Alloc),
+            };
+            tick = tick.wrapping_add(second);
+            batch[made % BATCH_EVENTS] = event;
+            // Of an allocation this is overwritten by what follows it.
+            batch[(made + 1) % BATCH_EVENTS] =
+                Event { time_ns: grid.time_ns(tick), action: Action::FreeCompleted, ..event };
+            made += 1 + usize::from(is_free);
         }
-        self.allocations.push(Allocation { addr, key: number, block });
-        self.tick = self.times.keyed(number, false, self.after_alloc, self.tick)?;
-        self.after_alloc = true;
-        Ok(event(&key.tuple, Action::Alloc, addr, key.tuple.stack, self.grid.time_ns(self.tick)))
+        (self.times, self.tick, self.after) = (times, tick, after);
+        (self.allocated, self.last_freed, self.references_at) = (allocated, last_freed, references_at);
+        Ok((used, made))
     }
 
-    #[inline(always)]
-    fn free(&mut self, op: u8) -> Result<Event, Fault> {
+    /// Decodes an operation that has operands. Returns how many events it made.
+    #[inline(never)]
+    fn special(&mut self, op: u8, batch: &mut [Event; BATCH_EVENTS], made: usize) -> Result<usize, Fault> {
+        let (mut event, table) = match op {
+            ops::ALLOC_WIDE => self.alloc()?,
+            ops::FREE_PAIR_UNKNOWN..ops::WITH_STACK => self.explicit(op)?,
+            _ => self.free(op)?,
+        };
+        self.after = usize::from(op != ops::ALLOC_WIDE);
+        let (first, second) = self.times.next(table)?;
+        self.tick = self.tick.wrapping_add(first);
+        event.time_ns = self.grid.time_ns(self.tick);
+        self.tick = self.tick.wrapping_add(second);
+        batch[made % BATCH_EVENTS] = event;
+        if !is_pair(op) {
+            return Ok(1);
+        }
+        let time_ns = self.grid.time_ns(self.tick);
+        batch[(made + 1) % BATCH_EVENTS] = Event { time_ns, action: Action::FreeCompleted, ..event };
+        Ok(2)
+    }
+
+    /// The key of an operation, from the operands.
+    fn key(&mut self) -> Result<(usize, Key), Fault> {
+        let number = self.operands.u32()? as usize;
+        let key = self.keys.get(number).ok_or(Fault::Malformed(Part::Column(Column::Operands)))?;
+        Ok((number, *key))
+    }
+
+    /// An allocation whose key no token can hold.
+    fn alloc(&mut self) -> Result<(Event, u32), Fault> {
+        let (number, key) = self.key()?;
+        let reference = self.references.get(self.references_at).ok_or(BAD_REFERENCES)?;
+        let reference = u16::from_le_bytes(*reference);
+        self.references_at += 1;
+        let bounds = &mut self.allocations.bounds[..2 * self.allocated + 2];
+        let bound = (2 * self.allocated).wrapping_sub(1).wrapping_sub(usize::from(reference));
+        let addr = match bounds.get(bound) {
+            Some(&addr) if reference != EXPLICIT && bound < 2 * self.allocated => addr,
+            _ => explicit(reference, &mut self.addresses, &mut self.address, self.address_shift)?,
+        };
+        bounds[2 * self.allocated] = addr;
+        bounds[2 * self.allocated + 1] = addr.wrapping_add(key.len_bytes);
+        self.allocations.keys[self.allocated] = number as u32;
+        self.allocated += 1;
+        Ok((event(&key, Action::Alloc, addr, key.tuple.stack), key.tables[self.after]))
+    }
+
+    /// A free by the number of its allocation.
+    fn free(&mut self, op: u8) -> Result<(Event, u32), Fault> {
         let plain = op & !ops::WITH_STACK;
-        let age = self.ages.u64()?;
-        let owner = (self.allocations.len() as u64)
-            .checked_sub(1)
-            .and_then(|newest| newest.checked_sub(age))
-            .ok_or(Fault::Malformed(Part::Column(Column::Ages)))?;
-        let Allocation { addr, key: number, block } = self.allocations[owner as usize];
-        let key = &mut self.keys[number as usize];
+        let distance = unzigzag(self.operands.u64()?);
+        let owner = self.last_freed.wrapping_add(distance as usize);
+        if owner >= self.allocated {
+            return Err(Fault::Malformed(Part::Column(Column::Operands)));
+        }
+        self.last_freed = owner;
+        let number = self.allocations.keys[owner] as usize;
+        let key = self.keys.get_mut(number).ok_or(BAD_TOKENS)?;
         let (expected, action) = match plain {
             ops::FREE_PAIR | ops::FREE_REQUESTED => (&mut key.requested_stack, Action::FreeRequested),
             ops::FREE_COMPLETED => (&mut key.completed_stack, Action::FreeCompleted),
-            _ => return Err(Fault::Malformed(Part::Column(Column::Ops))),
+            _ => return Err(BAD_TOKENS),
         };
         if op != plain {
-            *expected = StackId(self.stacks.u32()?);
+            *expected = StackId(self.operands.u32()?);
         }
         let stack = *expected;
-        if plain != ops::FREE_REQUESTED {
-            self.blocks.release(block, owner as u32);
-        }
-        self.tick = self.times.keyed(number, true, self.after_alloc, self.tick)?;
-        self.after_alloc = false;
-        Ok(event(&key.tuple, action, addr, stack, self.grid.time_ns(self.tick)))
+        Ok((event(key, action, self.allocations.bounds[2 * owner], stack), key.tables[2 + self.after]))
     }
 
     /// An operation that carries key and address.
-    fn explicit(&mut self, op: u8) -> Result<Event, Fault> {
-        let number = self.key()?;
-        let key = self.keys[number as usize];
+    fn explicit(&mut self, op: u8) -> Result<(Event, u32), Fault> {
+        let (_, key) = self.key()?;
         let addr = next_address(&mut self.addresses, &mut self.address, self.address_shift)?;
-        self.tick = self.times.other(self.tick)?;
-        self.after_alloc = false;
         let action = match op {
             ops::FREE_PAIR_UNKNOWN | ops::FREE_REQUESTED_UNKNOWN => Action::FreeRequested,
             ops::FREE_COMPLETED_UNKNOWN => Action::FreeCompleted,
-            _ => ops::action_of_other(op).ok_or(Fault::Malformed(Part::Column(Column::Ops)))?,
+            _ => ops::action_of_other(op).ok_or(BAD_TOKENS)?,
         };
-        let event = event(&key.tuple, action, addr, key.tuple.stack, self.grid.time_ns(self.tick));
-        match op {
-            ops::FREE_REQUESTED_UNKNOWN => {}
-            ops::FREE_PAIR_UNKNOWN | ops::FREE_COMPLETED_UNKNOWN => {
-                if key.is_modelled() {
-                    self.blocks.release_unknown(addr, key.len, key.arena);
-                }
-            }
-            _ => self.blocks.observe(&event),
-        }
-        Ok(event)
-    }
-
-    /// The second event of a folded free.
-    #[inline(always)]
-    fn second(&mut self, first: Event) -> Result<Event, Fault> {
-        self.tick = self.times.pair(self.tick)?;
-        Ok(Event { action: Action::FreeCompleted, time_ns: self.grid.time_ns(self.tick), ..first })
-    }
-
-    /// The number of the next key, which is in the dictionary afterwards.
-    #[inline(always)]
-    fn key(&mut self) -> Result<u32, Fault> {
-        let number = self.key_numbers.u64()?;
-        if number < self.keys.len() as u64 {
-            return Ok(number as u32);
-        }
-        self.new_key(number)
-    }
-
-    #[inline(never)]
-    fn new_key(&mut self, number: u64) -> Result<u32, Fault> {
-        if number != self.keys.len() as u64 || number >= u64::from(self.key_count) {
-            return Err(Fault::Malformed(Part::Column(Column::Keys)));
-        }
-        let tuple = Tuple {
-            stack: StackId(self.tuples.u32()?),
-            size: self.tuples.u64()?,
-            stream: self.tuples.u64()?,
-            pool: PoolId { first: self.tuples.u32()?, second: self.tuples.u32()? },
-        };
-        self.keys.push(Key::new(tuple, self.blocks));
-        Ok(number as u32)
+        Ok((event(&key, action, addr, key.tuple.stack), self.other_table))
     }
 }
 
-#[inline(always)]
-fn event(tuple: &Tuple, action: Action, addr: u64, stack: StackId, time_ns: u64) -> Event {
-    let Tuple { stack: _, size, stream, pool } = *tuple;
-    Event { time_ns, addr, size, stream, pool, stack, action }
+/// An event whose time is not known yet.
+fn event(key: &Key, action: Action, addr: u64, stack: StackId) -> Event {
+    let keys::Tuple { stack: _, size, stream, pool } = key.tuple;
+    Event { time_ns: 0, addr, size, stream, pool, stack, action }
+}
+
+/// The address of an allocation whose reference leads nowhere: it is explicit, or there is no such reference.
+#[cold]
+#[inline(never)]
+fn explicit(reference: u16, addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Result<u64, Fault> {
+    if reference == EXPLICIT { next_address(addresses, address, shift) } else { Err(BAD_REFERENCES) }
 }
 
 /// The next explicit address.
-#[inline(never)]
 fn next_address(addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Result<u64, Fault> {
     let difference = unzigzag(addresses.u64()?) as u64;
     *address = address.wrapping_add(difference << shift);
@@ -303,7 +370,6 @@ fn next_address(addresses: &mut Cursor<'_>, address: &mut u64, shift: u32) -> Re
 }
 
 /// Whether an operation stands for two events.
-#[inline(always)]
 const fn is_pair(op: u8) -> bool {
     op == ops::FREE_PAIR || op == ops::FREE_PAIR | ops::WITH_STACK || op == ops::FREE_PAIR_UNKNOWN
 }

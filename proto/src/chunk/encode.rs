@@ -8,22 +8,21 @@ use memctl_model::limits::{CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX};
 use memctl_model::{Action, Event};
 
 use super::addresses::AddressMap;
-use super::bins::NO_BLOCK;
-use super::blocks::Blocks;
 use super::columns::{Column, Packer, Raw};
 use super::header::{self, Layout};
-use super::keys::{Key, KeyIndex, Tuple};
+use super::keys::{self, KeyIndex, Tuple};
 use super::ops;
 use super::ticks::Grid;
 use super::times::{Context, TimeWriter};
 use super::varint::{put, zigzag};
 use super::{ChunkError, ChunkMeta, check_limit};
 
+/// The reference of an address that is written in full.
+pub(super) const EXPLICIT: u16 = u16::MAX;
+
 /// An allocation of this chunk.
 struct Allocation {
     key: u32,
-    /// The block of the model that it holds, [`NO_BLOCK`] if it is not modelled.
-    block: u32,
     /// Not completely freed yet.
     live: bool,
 }
@@ -41,11 +40,13 @@ pub struct Encoder {
     after_alloc: bool,
     /// A `free_requested` that waits for its `free_completed`.
     pending: Option<Event>,
-    blocks: Blocks,
     keys: KeyIndex,
     allocations: Vec<Allocation>,
-    /// Number of the latest allocation at an address.
-    latest_at: AddressMap,
+    /// The latest allocations that began and ended at an address.
+    known: AddressMap,
+    /// Number of the allocation that was freed last.
+    last_freed: u32,
+    /// Explicit addresses.
     addresses: Vec<u64>,
     times: TimeWriter,
     columns: Raw,
@@ -69,10 +70,10 @@ impl Encoder {
             tick: 0,
             after_alloc: false,
             pending: None,
-            blocks: Blocks::new(),
             keys: KeyIndex::new(),
             allocations: Vec::new(),
-            latest_at: AddressMap::new(),
+            known: AddressMap::new(),
+            last_freed: 0,
             addresses: Vec::new(),
             times: TimeWriter::default(),
             columns: Raw::default(),
@@ -102,8 +103,11 @@ impl Encoder {
     /// Bytes that the chunk would have if nothing compressed: an upper estimate, cheap to ask.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {
-        // 10 bytes an explicit address, 12 bits a time.
-        self.columns.iter().map(Vec::len).sum::<usize>() + self.addresses.len() * 10 + self.events * 3 / 2
+        // 35 bytes a key, 10 an explicit address, 12 bits a time.
+        self.columns.iter().map(Vec::len).sum::<usize>()
+            + self.keys.keys.len() * 35
+            + self.addresses.len() * 10
+            + self.events * 3 / 2
     }
 
     /// Takes the next event.
@@ -126,133 +130,107 @@ impl Encoder {
                 && request.addr == event.addr
                 && Tuple::of(&request) == Tuple::of(event)
             {
-                self.free(&request, ops::FREE_PAIR);
-                let tick = self.grid.ticks_after(event.time_ns, self.tick);
-                self.times.push(Context::PAIR, self.tick, tick);
-                self.tick = tick;
+                self.free(&request, ops::FREE_PAIR, Some(event.time_ns));
                 return Ok(());
             }
-            self.free(&request, ops::FREE_REQUESTED);
+            self.free(&request, ops::FREE_REQUESTED, None);
         }
         match event.action {
             Action::Alloc => self.alloc(event),
             Action::FreeRequested => self.pending = Some(*event),
-            Action::FreeCompleted => self.free(event, ops::FREE_COMPLETED),
-            _ => self.other(event),
+            Action::FreeCompleted => self.free(event, ops::FREE_COMPLETED, None),
+            _ => self.explicit(event, ops::other(event.action), None),
         }
         Ok(())
     }
 
+    #[inline]
     fn alloc(&mut self, event: &Event) {
-        let number = self.key(event);
-        let Key { arena, len, .. } = self.keys.keys[number as usize];
-        let is_modelled = self.keys.keys[number as usize].is_modelled();
+        let key = self.keys.find_or_add(Tuple::of(event));
+        if key < u32::from(ops::FREE) {
+            self.token(key as u16);
+        } else {
+            self.special(ops::ALLOC_WIDE);
+            put(&mut self.columns[Column::Operands as usize], key.into());
+        }
         let owner = self.allocations.len() as u32;
-        let mut block = NO_BLOCK;
-        let mut op = ops::ALLOC_ELSEWHERE;
-        if is_modelled {
-            let prediction = self.blocks.predict(arena, len);
-            block = match prediction.best {
-                Some(hole) if hole.addr == event.addr => {
-                    op = ops::ALLOC_BEST;
-                    self.blocks.take(arena, hole, len, owner)
-                }
-                _ => {
-                    if prediction.next_addr == event.addr {
-                        op = ops::ALLOC_NEXT;
-                    }
-                    self.blocks.place(event.addr, len, arena, owner)
-                }
-            };
-        }
-        if op == ops::ALLOC_ELSEWHERE {
+        let end = event.addr.wrapping_add(self.keys.keys[key as usize].len_bytes);
+        let known = self.known.note(event.addr, end, owner + 1);
+        // Ends and beginnings of all allocations, from the latest back: of two candidates the nearer one, which is
+        // the one that repeats from step to step.
+        let bound = (known.begins * 2).max(known.ends * 2 + 1).saturating_sub(2);
+        let reference = (owner * 2).wrapping_sub(1).wrapping_sub(bound);
+        let reference = if known.begins | known.ends == 0 || reference >= u32::from(EXPLICIT) {
             self.addresses.push(event.addr);
-        }
-        self.columns[Column::Ops as usize].push(op);
-        self.allocations.push(Allocation { key: number, block, live: true });
-        self.latest_at.insert(event.addr, owner);
-        self.time(event.time_ns, Context::keyed(number, false, self.after_alloc));
+            EXPLICIT
+        } else {
+            reference as u16
+        };
+        self.columns[Column::References as usize].extend_from_slice(&reference.to_le_bytes());
+        self.allocations.push(Allocation { key, live: true });
+        self.time(event, None, Context::keyed(key, false, self.after_alloc));
         self.after_alloc = true;
     }
 
-    /// Writes a free, with the code `op` or the corresponding one. The second time of a pair is left to the caller.
-    fn free(&mut self, event: &Event, op: u8) {
-        let is_completed = op != ops::FREE_REQUESTED;
-        let known = self.latest_at.find(event.addr).filter(|&owner| {
-            let Allocation { key, live, .. } = self.allocations[owner as usize];
+    /// Writes a free, with the code `op` or the corresponding one; of a pair with the time of its second event.
+    #[inline]
+    fn free(&mut self, event: &Event, op: u8, completed_ns: Option<u64>) {
+        let known = self.known.find(event.addr).begins.checked_sub(1).filter(|&owner| {
+            let Allocation { key, live } = self.allocations[owner as usize];
             let Tuple { stack: _, size, stream, pool } = self.keys.keys[key as usize].tuple;
             live && (size, stream, pool) == (event.size, event.stream, event.pool)
         });
         let Some(owner) = known else {
-            self.free_unknown(event, op + (ops::FREE_PAIR_UNKNOWN - ops::FREE_PAIR), is_completed);
+            self.explicit(event, op + (ops::FREE_PAIR_UNKNOWN - ops::FREE_PAIR), completed_ns);
             return;
         };
-        let Allocation { key, block, ref mut live } = self.allocations[owner as usize];
-        *live = !is_completed;
-        put(&mut self.columns[Column::Ages as usize], (self.allocations.len() as u32 - 1 - owner).into());
+        let Allocation { key, ref mut live } = self.allocations[owner as usize];
+        *live = op == ops::FREE_REQUESTED;
         let entry = &mut self.keys.keys[key as usize];
         let expected = if op == ops::FREE_COMPLETED { &mut entry.completed_stack } else { &mut entry.requested_stack };
-        if *expected == event.stack {
-            self.columns[Column::Ops as usize].push(op);
+        let is_expected = std::mem::replace(expected, event.stack) == event.stack;
+        let distance = zigzag(i64::from(owner) - i64::from(std::mem::replace(&mut self.last_freed, owner)));
+        if op == ops::FREE_PAIR && is_expected && distance < u64::from(ops::SPECIAL - ops::FREE) {
+            self.token(ops::FREE + distance as u16);
         } else {
-            *expected = event.stack;
-            self.columns[Column::Ops as usize].push(op | ops::WITH_STACK);
-            put(&mut self.columns[Column::Stacks as usize], event.stack.0.into());
-        }
-        if is_completed {
-            self.blocks.release(block, owner);
-        }
-        self.time(event.time_ns, Context::keyed(key, true, self.after_alloc));
-        self.after_alloc = false;
-    }
-
-    fn free_unknown(&mut self, event: &Event, op: u8, is_completed: bool) {
-        self.explicit(event, op);
-        if is_completed {
-            let (number, _) = self.keys.find_or_add(Tuple::of(event), &mut self.blocks);
-            let key = self.keys.keys[number as usize];
-            if key.is_modelled() {
-                self.blocks.release_unknown(event.addr, key.len, key.arena);
+            self.special(if is_expected { op } else { op | ops::WITH_STACK });
+            let operands = &mut self.columns[Column::Operands as usize];
+            put(operands, distance);
+            if !is_expected {
+                put(operands, event.stack.0.into());
             }
         }
-    }
-
-    fn other(&mut self, event: &Event) {
-        self.explicit(event, ops::other(event.action));
-        self.blocks.observe(event);
+        self.time(event, completed_ns, Context::keyed(key, true, self.after_alloc));
+        self.after_alloc = false;
     }
 
     /// Writes an operation that carries key and address.
-    fn explicit(&mut self, event: &Event, op: u8) {
-        self.key(event);
-        self.columns[Column::Ops as usize].push(op);
+    fn explicit(&mut self, event: &Event, op: u8, completed_ns: Option<u64>) {
+        let key = self.keys.find_or_add(Tuple::of(event));
+        self.special(op);
+        put(&mut self.columns[Column::Operands as usize], key.into());
         self.addresses.push(event.addr);
-        self.time(event.time_ns, Context::OTHER);
+        self.time(event, completed_ns, Context::OTHER);
         self.after_alloc = false;
     }
 
-    /// Writes the number of the event's key, and the key itself if it is new.
     #[inline]
-    fn key(&mut self, event: &Event) -> u32 {
-        let tuple = Tuple::of(event);
-        let (number, is_new) = self.keys.find_or_add(tuple, &mut self.blocks);
-        put(&mut self.columns[Column::Keys as usize], number.into());
-        if is_new {
-            let out = &mut self.columns[Column::Tuples as usize];
-            put(out, tuple.stack.0.into());
-            put(out, tuple.size);
-            put(out, tuple.stream);
-            put(out, tuple.pool.first.into());
-            put(out, tuple.pool.second.into());
-        }
-        number
+    fn token(&mut self, token: u16) {
+        self.columns[Column::Tokens as usize].extend_from_slice(&token.to_le_bytes());
     }
 
+    fn special(&mut self, op: u8) {
+        self.token(ops::SPECIAL | u16::from(op));
+    }
+
+    /// Writes the time of an event, and of the one that completes it.
     #[inline]
-    fn time(&mut self, time_ns: u64, context: Context) {
-        let tick = self.grid.ticks_after(time_ns, self.tick);
-        self.times.push(context, self.tick, tick);
-        self.tick = tick;
+    fn time(&mut self, event: &Event, completed_ns: Option<u64>, context: Context) {
+        let tick = self.grid.ticks_after(event.time_ns, self.tick);
+        let last = completed_ns.map_or(tick, |time_ns| self.grid.ticks_after(time_ns, tick));
+        let wide = &mut self.columns[Column::Wide as usize];
+        self.times.push(context, tick.wrapping_sub(self.tick), last.wrapping_sub(tick), wide);
+        self.tick = last;
     }
 
     /// Gives the chunk and begins the next one. The rollup's counts and times are filled in here.
@@ -265,7 +243,7 @@ impl Encoder {
             return Err(ChunkError::Empty);
         }
         if let Some(request) = self.pending.take() {
-            self.free(&request, ops::FREE_REQUESTED);
+            self.free(&request, ops::FREE_REQUESTED, None);
         }
         let mut meta = *meta;
         meta.rollup.counts = self.counts;
@@ -280,22 +258,20 @@ impl Encoder {
 
     fn assemble(&mut self, meta: &ChunkMeta) -> Result<Vec<u8>, ChunkError> {
         let mut layout = Layout {
-            signed: self.times.is_signed(),
             first_tick: self.first_tick,
             keys: self.keys.keys.len() as u32,
             address_shift: write_addresses(&self.addresses, &mut self.columns[Column::Addresses as usize]),
             ..Layout::default()
         };
+        keys::write(&self.keys.keys, &mut self.columns[Column::Tuples as usize]);
         self.times.finish(self.keys.keys.len(), &mut self.columns)?;
         self.payload.clear();
         for (column, sizes) in Column::ALL.into_iter().zip(&mut layout.columns) {
             let raw = &self.columns[column as usize];
             *sizes = (raw.len() as u32, self.packer.pack(column, raw, &mut self.payload)? as u32);
         }
-        self.payload.extend(self.times.words().iter().flat_map(|word| word.to_le_bytes()));
         self.payload.extend_from_slice(self.times.bits());
-        layout.words_bytes = self.times.words().len() as u32 * 4;
-        layout.bits_bytes = self.times.bits().len() as u32;
+        layout.times_bytes = self.times.bits().len() as u32;
         Ok(header::write(meta, self.events as u32, self.resolution_ns, &layout, &self.payload))
     }
 
@@ -304,10 +280,10 @@ impl Encoder {
         self.events = 0;
         self.after_alloc = false;
         self.pending = None;
-        self.blocks.clear();
         self.keys.clear();
         self.allocations.clear();
-        self.latest_at.clear();
+        self.known.clear();
+        self.last_freed = 0;
         self.addresses.clear();
         self.times.clear();
         self.columns.iter_mut().for_each(Vec::clear);

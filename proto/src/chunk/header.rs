@@ -14,10 +14,8 @@ const MAGIC: [u8; 4] = *b"MCHK";
 /// Magic, version, flags, length of the whole header (16 bits).
 const PREFIX_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 4;
-/// Some time in this chunk lies before the one before it: differences are signed.
-const FLAG_SIGNED: u8 = 1;
 /// The rollup's levels are exact.
-const FLAG_EXACT: u8 = 2;
+const FLAG_EXACT: u8 = 1;
 
 /// What a chunk says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +38,6 @@ pub struct Header {
 /// What the decoder needs besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Layout {
-    /// Whether differences of times are signed.
-    pub(super) signed: bool,
     /// Ticks of the first event.
     pub(super) first_tick: u64,
     /// Keys in the dictionary.
@@ -50,10 +46,8 @@ pub(super) struct Layout {
     pub(super) address_shift: u8,
     /// Bytes of each column, unpacked and stored.
     pub(super) columns: [(u32, u32); COLUMNS],
-    /// Bytes of the entropy coder's words.
-    pub(super) words_bytes: u32,
-    /// Bytes of the extra bits.
-    pub(super) bits_bytes: u32,
+    /// Bytes of the times.
+    pub(super) times_bytes: u32,
     /// Where the payload begins.
     pub(super) payload_at: usize,
 }
@@ -63,7 +57,7 @@ pub(super) fn write(meta: &ChunkMeta, events: u32, resolution_ns: u32, layout: &
     let mut out = Vec::with_capacity(256 + payload.len());
     out.extend_from_slice(&MAGIC);
     out.push(VERSION);
-    out.push(if layout.signed { FLAG_SIGNED } else { 0 } | if meta.rollup.exact { FLAG_EXACT } else { 0 });
+    out.push(if meta.rollup.exact { FLAG_EXACT } else { 0 });
     out.extend_from_slice(&[0; 2]);
     put(&mut out, u64::from(meta.device.0));
     put(&mut out, u64::from(resolution_ns));
@@ -76,8 +70,7 @@ pub(super) fn write(meta: &ChunkMeta, events: u32, resolution_ns: u32, layout: &
         put(&mut out, u64::from(raw));
         put(&mut out, u64::from(stored));
     }
-    put(&mut out, u64::from(layout.words_bytes));
-    put(&mut out, u64::from(layout.bits_bytes));
+    put(&mut out, u64::from(layout.times_bytes));
     put_rollup(&mut out, &meta.rollup);
     out.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
     let header_bytes = (out.len() + CHECKSUM_BYTES) as u16;
@@ -117,7 +110,7 @@ pub fn read_header(chunk: &[u8]) -> Result<Header, ChunkError> {
 }
 
 fn read_fields(version: u8, flags: u8, fields: &[u8], payload_at: usize) -> Result<(Header, u32), ChunkError> {
-    if flags & !(FLAG_SIGNED | FLAG_EXACT) != 0 {
+    if flags & !FLAG_EXACT != 0 {
         return Err(ChunkError::Malformed("header"));
     }
     let mut cursor = Cursor::new(fields, Part::Header);
@@ -129,7 +122,7 @@ fn read_fields(version: u8, flags: u8, fields: &[u8], payload_at: usize) -> Resu
     if events == 0 || resolution_ns == 0 {
         return Err(ChunkError::Malformed("header"));
     }
-    let mut layout = Layout { signed: flags & FLAG_SIGNED != 0, payload_at, ..Layout::default() };
+    let mut layout = Layout { payload_at, ..Layout::default() };
     layout.first_tick = cursor.u64()?;
     layout.keys = cursor.u32()?;
     check_limit("keys", u64::from(layout.keys), u64::from(events))?;
@@ -143,8 +136,7 @@ fn read_fields(version: u8, flags: u8, fields: &[u8], payload_at: usize) -> Resu
             return Err(ChunkError::Malformed(column.name()));
         }
     }
-    layout.words_bytes = cursor.u32()?;
-    layout.bits_bytes = cursor.u32()?;
+    layout.times_bytes = cursor.u32()?;
     let rollup = read_rollup(&mut cursor, flags & FLAG_EXACT != 0)?;
     let checksum = cursor.bytes(CHECKSUM_BYTES)?;
     let checksum = u32::from_le_bytes([checksum[0], checksum[1], checksum[2], checksum[3]]);
@@ -158,7 +150,7 @@ fn read_fields(version: u8, flags: u8, fields: &[u8], payload_at: usize) -> Resu
 fn check_payload(header: &Header, payload: &[u8], checksum: u32) -> Result<(), ChunkError> {
     let layout = &header.layout;
     let columns: u64 = layout.columns.iter().map(|&(_, stored)| u64::from(stored)).sum();
-    let declared = columns + u64::from(layout.words_bytes) + u64::from(layout.bits_bytes);
+    let declared = columns + u64::from(layout.times_bytes);
     if declared > payload.len() as u64 {
         return Err(ChunkError::Truncated("payload"));
     }

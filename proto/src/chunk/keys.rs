@@ -1,14 +1,19 @@
 //! The dictionary of a chunk: each distinct (stack, size, stream, pool) has a number, in order of first use.
 //!
-//! Guarantees: both sides add a key at the same event, so that its derived fields agree.
-//! Refuses nothing; a chunk has at most as many keys as events.
+//! Guarantees: equal tuples have one number, whatever was asked before.
+//! Refuses a column of tuples that does not hold exactly the declared number of them.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
 use memctl_model::{Event, PoolId, StackId};
 
-use super::blocks::{Blocks, NO_ARENA, granules};
+use super::columns::Column;
+use super::varint::{Cursor, put};
+use super::{Fault, Part};
+
+/// PyTorch's allocator hands out multiples of this.
+const GRANULE_BYTES: u64 = 512;
 
 /// What training repeats: the same site asks for the same size on the same stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,34 +35,61 @@ impl Tuple {
 #[derive(Clone, Copy)]
 pub(super) struct Key {
     pub(super) tuple: Tuple,
-    /// Rounded length in granules; only meaningful with an arena.
-    pub(super) len: u32,
-    /// Arena that serves it, [`NO_ARENA`] when not modelled.
-    pub(super) arena: u8,
-    /// Stack of the latest `free_requested` of such a block: what the next one will have.
+    /// Size rounded up to granules, at least one; wraps at 2^64.
+    pub(super) len_bytes: u64,
+    /// Stack of the latest `free_requested` of such a block: what the next one is expected to have.
     pub(super) requested_stack: StackId,
     /// Stack of the latest lone `free_completed`.
     pub(super) completed_stack: StackId,
+    /// The decoder's tables of times, see [`super::times`].
+    pub(super) tables: [u32; 4],
 }
 
 impl Key {
-    /// A key at its first use.
-    pub(super) fn new(tuple: Tuple, blocks: &mut Blocks) -> Self {
-        let len = granules(tuple.size);
+    /// A key before its first use.
+    pub(super) const fn new(tuple: Tuple) -> Self {
+        let granules = tuple.size.div_ceil(GRANULE_BYTES);
         Self {
             tuple,
-            len: len.unwrap_or(1),
-            arena: len.map_or(NO_ARENA, |len| blocks.arena_for_request(tuple.stream, tuple.pool, len)),
+            len_bytes: if granules == 0 { GRANULE_BYTES } else { granules.wrapping_mul(GRANULE_BYTES) },
             requested_stack: StackId::NONE,
             completed_stack: StackId::NONE,
+            tables: [0; 4],
         }
     }
+}
 
-    /// Whether the block model follows blocks of this key.
-    #[inline]
-    pub(super) const fn is_modelled(&self) -> bool {
-        self.arena != NO_ARENA
+/// Writes the column of tuples: field by field, because neighbours in a field resemble each other.
+pub(super) fn write(keys: &[Key], out: &mut Vec<u8>) {
+    let tuples = || keys.iter().map(|key| key.tuple);
+    tuples().for_each(|tuple| put(out, tuple.stack.0.into()));
+    tuples().for_each(|tuple| put(out, tuple.size));
+    tuples().for_each(|tuple| put(out, tuple.stream));
+    tuples().for_each(|tuple| put(out, tuple.pool.first.into()));
+    tuples().for_each(|tuple| put(out, tuple.pool.second.into()));
+}
+
+/// Replaces `keys` with what the column of tuples says. The caller has checked that `count` is at most the events.
+pub(super) fn read(column: &[u8], count: usize, keys: &mut Vec<Key>) -> Result<(), Fault> {
+    let mut cursor = Cursor::new(column, Part::Column(Column::Tuples));
+    let nothing = Tuple { stack: StackId::NONE, size: 0, stream: 0, pool: PoolId::DEFAULT };
+    keys.clear();
+    for _ in 0..count {
+        keys.push(Key::new(Tuple { stack: StackId(cursor.u32()?), ..nothing }));
     }
+    for key in &mut *keys {
+        *key = Key::new(Tuple { size: cursor.u64()?, ..key.tuple });
+    }
+    for key in &mut *keys {
+        key.tuple.stream = cursor.u64()?;
+    }
+    for key in &mut *keys {
+        key.tuple.pool.first = cursor.u32()?;
+    }
+    for key in &mut *keys {
+        key.tuple.pool.second = cursor.u32()?;
+    }
+    cursor.finished()
 }
 
 /// The encoder's side: finds a tuple's number.
@@ -83,19 +115,19 @@ impl KeyIndex {
         self.slots.fill(0);
     }
 
-    /// The number of a tuple, and whether it is new.
+    /// The number of a tuple, which is in the dictionary afterwards.
     #[inline]
-    pub(super) fn find_or_add(&mut self, tuple: Tuple, blocks: &mut Blocks) -> (u32, bool) {
+    pub(super) fn find_or_add(&mut self, tuple: Tuple) -> u32 {
         let slot = self.slot(&tuple);
         if let Some(number) = self.slots[slot].checked_sub(1) {
-            return (number, false);
+            return number;
         }
-        self.keys.push(Key::new(tuple, blocks));
+        self.keys.push(Key::new(tuple));
         self.slots[slot] = self.keys.len() as u32;
         if self.keys.len() * 2 > self.slots.len() {
             self.grow();
         }
-        (self.keys.len() as u32 - 1, true)
+        self.keys.len() as u32 - 1
     }
 
     /// The slot where the tuple is or belongs.

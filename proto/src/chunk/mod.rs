@@ -7,21 +7,20 @@
 //! Refuses: empty chunks, chunks of more than [`CHUNK_EVENTS_MAX`] events.
 //!
 //! FORMAT.md beside this file describes every byte. How it works, in one paragraph: an allocation is an index
-//! into a dictionary of (stack, size, stream, pool) and an address that a small replica of the
-//! allocator ([`blocks`]) predicts; a free is the age of its allocation, and the two events of an ordinary
-//! free are one; what remains repeats from step to step and vanishes in zstd. Times do not repeat,
-//! so they have an entropy coder of their own ([`rans`]), whose tables depend on what was allocated.
+//! into a dictionary of (stack, size, stream, pool), and its address is where a recent allocation began or
+//! ended; a free is the distance to the allocation freed before, and the two events of an ordinary free
+//! are one; all of this repeats from step to step and vanishes in zstd. Times do not repeat, so they have
+//! prefix codes of their own ([`codes`]), which depend on what was allocated.
 
 mod addresses;
-mod bins;
-mod blocks;
+mod bits;
+mod codes;
 mod columns;
 mod decode;
 mod encode;
 mod header;
 mod keys;
 mod ops;
-mod rans;
 mod ticks;
 mod times;
 mod varint;
@@ -108,7 +107,6 @@ enum Part {
     Payload,
     Column(columns::Column),
     Times,
-    Bits,
 }
 
 impl Part {
@@ -118,7 +116,6 @@ impl Part {
             Self::Payload => "payload",
             Self::Column(column) => column.name(),
             Self::Times => "times",
-            Self::Bits => "bits",
         }
     }
 }

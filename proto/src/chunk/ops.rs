@@ -1,15 +1,19 @@
-//! Operation codes: the first column of a chunk, one byte for one event or for the two of a folded free.
+//! Operations: the first column of a chunk, a 16-bit token for one event or for the two of a folded free.
 //!
 //! Guarantees: each action has its code; the numbers are part of the format and never change.
+//! The two operations of ordinary training, an allocation and a free that repeats its stack, are a token alone;
+//! everything else is a code with operands of its own.
 
 use memctl_model::Action;
 
-/// `alloc` where the block model expected it.
-pub(super) const ALLOC_BEST: u8 = 0;
-/// `alloc` directly behind the block that its arena handed out last.
-pub(super) const ALLOC_NEXT: u8 = 1;
-/// `alloc` at an explicit address.
-pub(super) const ALLOC_ELSEWHERE: u8 = 2;
+/// Tokens below this are allocations; the token is the key.
+pub(super) const FREE: u16 = 0x8000;
+/// Tokens from [`FREE`] up to this are a `free_requested` and a `free_completed` with the expected stack; what is
+/// above [`FREE`] is the zigzag distance from the allocation freed before. From here up the low byte is a code.
+pub(super) const SPECIAL: u16 = 0xff00;
+
+/// `alloc` with a key that no token can hold.
+pub(super) const ALLOC_WIDE: u8 = 0;
 /// `free_requested` and `free_completed` with one stack, of an allocation of this chunk.
 pub(super) const FREE_PAIR: u8 = 3;
 /// `free_requested` alone, of an allocation of this chunk.
@@ -24,7 +28,7 @@ pub(super) const FREE_REQUESTED_UNKNOWN: u8 = 7;
 pub(super) const FREE_COMPLETED_UNKNOWN: u8 = 8;
 /// The other actions, in the order of their numbers from [`Action::SegmentAlloc`], with key and address.
 pub(super) const OTHERS: u8 = 9;
-/// Added to the codes 3, 4 and 5: the stack is not the predicted one but in the column of stacks.
+/// Added to the codes 3, 4 and 5: the stack is not the expected one but an operand.
 pub(super) const WITH_STACK: u8 = 16;
 
 /// The code of an action that has no code of its own above.

@@ -1,45 +1,46 @@
 //! Times on the grid: from nanoseconds to ticks, from differences of ticks to symbols and extra bits.
 //!
-//! Guarantees: flooring to the grid is exact for every time and resolution; a symbol and its bits
-//! stand for exactly one difference. Refuses nothing: all 64-bit differences have a symbol.
-
-use super::{Fault, Part};
+//! Guarantees: flooring to the grid is exact for every time and resolution; a symbol and its extra bits
+//! stand for exactly one difference. Refuses nothing: differences without a symbol are written elsewhere.
 
 /// Differences below this have a symbol each and no extra bits.
 const EXACT: u64 = 16;
+/// Differences from here up have one symbol an octave, those between four.
+const COARSE: u64 = 64;
+/// The first difference without a symbol: 65 ms at 1 µs. An entry of a decoding table has 16 bits for it.
+pub(super) const DIFFERENCE_MAX: u64 = 1 << 16;
+/// The symbol of a first difference that is written elsewhere.
+pub(super) const FIRST_ESCAPE: u8 = 34;
+/// Symbols of a first difference.
+pub(super) const FIRST_SYMBOLS: u8 = 35;
+/// The symbol of a second difference that is written elsewhere; those below have their own.
+pub(super) const SECOND_ESCAPE: u8 = 3;
+/// Symbols of both together: first + 35 · second.
+pub(super) const SYMBOLS: usize = FIRST_SYMBOLS as usize * 4;
 
-/// The symbol of a difference and the number of extra bits, which are its low bits: four symbols an octave.
+/// The symbol of a difference below [`DIFFERENCE_MAX`] and the number of extra bits, which are its low bits.
 #[inline]
 pub(super) const fn symbol(difference: u64) -> (u8, u32) {
     if difference < EXACT {
         return (difference as u8, 0);
     }
     let octave = 63 - difference.leading_zeros();
-    let quarter = (difference >> (octave - 2) & 3) as u32;
-    ((EXACT as u32 + (octave - 4) * 4 + quarter) as u8, octave - 2)
-}
-
-/// The lowest difference of a symbol and the number of extra bits.
-#[inline]
-pub(super) const fn difference(symbol: u8) -> (u64, u32) {
-    let (low, bits) = DIFFERENCES[symbol as usize];
-    (low, bits as u32)
-}
-
-const DIFFERENCES: [(u64, u8); 256] = {
-    let mut all = [(0, 0); 256];
-    let mut symbol = 0;
-    while symbol < all.len() {
-        all[symbol] = if (symbol as u64) < EXACT {
-            (symbol as u64, 0)
-        } else {
-            let (octave, quarter) = ((symbol as u64 - EXACT) / 4, (symbol as u64 - EXACT) % 4);
-            ((4 + quarter) << (octave + 2), octave as u8 + 2)
-        };
-        symbol += 1;
+    if difference < COARSE {
+        let quarter = (difference >> (octave - 2) & 3) as u32;
+        return ((EXACT as u32 + (octave - 4) * 4 + quarter) as u8, octave - 2);
     }
-    all
-};
+    ((EXACT as u32 + 8 + (octave - 6)) as u8, octave)
+}
+
+/// The lowest difference of a first symbol below [`FIRST_ESCAPE`] and the number of extra bits.
+pub(super) const fn difference(symbol: u8) -> (u32, u32) {
+    let above = (symbol as u32).saturating_sub(EXACT as u32);
+    match symbol {
+        0..16 => (symbol as u32, 0),
+        16..24 => ((4 + above % 4) << (above / 4 + 2), above / 4 + 2),
+        _ => (1 << (above - 8 + 6), above - 8 + 6),
+    }
+}
 
 /// Divides by the resolution again and again.
 #[derive(Clone, Copy)]
@@ -81,102 +82,20 @@ impl Grid {
     }
 }
 
-/// Collects extra bits, least significant first.
-#[derive(Default)]
-pub(super) struct BitWriter {
-    pub(super) bytes: Vec<u8>,
-    pending: u64,
-    count: u32,
-}
-
-impl BitWriter {
-    /// Appends the low `count` (at most 61) bits of `value`.
-    #[inline]
-    pub(super) fn put(&mut self, value: u64, count: u32) {
-        let value = value & ((1 << count) - 1);
-        self.pending |= value << self.count;
-        let total = self.count + count;
-        if total < 64 {
-            self.count = total;
-            return;
-        }
-        self.bytes.extend_from_slice(&self.pending.to_le_bytes());
-        // `self.count` is at least 3 here, so the shift is below 64.
-        self.pending = value >> (64 - self.count);
-        self.count = total - 64;
-    }
-
-    /// Forgets what was written and keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        (self.pending, self.count) = (0, 0);
-    }
-
-    /// Writes what is left.
-    pub(super) fn finish(&mut self) {
-        let left = self.count.div_ceil(8) as usize;
-        self.bytes.extend_from_slice(&self.pending.to_le_bytes()[..left]);
-        (self.pending, self.count) = (0, 0);
-    }
-}
-
-/// Reads what [`BitWriter`] wrote.
-pub(super) struct BitReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> BitReader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
-
-    /// The next `count` (at most 61) bits.
-    #[inline(always)]
-    pub(super) fn get(&mut self, count: u32) -> Result<u64, Fault> {
-        let (byte, shift) = (self.at / 8, self.at % 8);
-        match self.bytes.get(byte..) {
-            Some(rest) if shift as u32 + count <= 64 && rest.len() >= 8 => {
-                self.at += count as usize;
-                let word = rest.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
-                Ok(word >> shift & ((1 << count) - 1))
-            }
-            _ => self.get_at_edge(count),
-        }
-    }
-
-    /// Bits that reach into a ninth byte or lie in the last eight.
-    #[inline(never)]
-    fn get_at_edge(&mut self, count: u32) -> Result<u64, Fault> {
-        let (byte, shift) = (self.at / 8, self.at % 8);
-        self.at += count as usize;
-        if self.at > self.bytes.len() * 8 {
-            return Err(Fault::Truncated(Part::Bits));
-        }
-        let bytes = self.bytes[byte..].iter().take(9).rev().fold(0u128, |sum, &byte| sum << 8 | u128::from(byte));
-        Ok((bytes >> shift) as u64 & ((1 << count) - 1))
-    }
-
-    /// An error unless only the padding of the last byte is left.
-    pub(super) const fn finished(&self) -> Result<(), Fault> {
-        if self.at.div_ceil(8) == self.bytes.len() { Ok(()) } else { Err(Fault::Malformed(Part::Bits)) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_difference_has_one_symbol() {
-        let edges = (0..64).flat_map(|bit| [1u64 << bit, (1 << bit) + 1, (1 << bit) - 1, u64::MAX >> bit]);
-        for value in (0..5000).chain(edges) {
+        for value in 0..DIFFERENCE_MAX {
             let (symbol, bits) = symbol(value);
             let (low, same_bits) = difference(symbol);
             assert_eq!(bits, same_bits);
-            assert!(low <= value && value - low < 1 << bits, "{value}");
+            assert!(symbol < FIRST_ESCAPE && u64::from(low) <= value && value - u64::from(low) < 1 << bits, "{value}");
         }
-        assert_eq!(symbol(u64::MAX), (255, 61));
+        assert_eq!(symbol(DIFFERENCE_MAX - 1), (FIRST_ESCAPE - 1, 15));
+        assert_eq!(usize::from(FIRST_ESCAPE + FIRST_SYMBOLS * SECOND_ESCAPE), SYMBOLS - 1);
     }
 
     #[test]
@@ -198,20 +117,5 @@ mod tests {
         // Before the base, but only a few nanoseconds after it in wrapping arithmetic.
         let grid = Grid::new(100);
         assert_eq!(grid.ticks_after(1, grid.ticks(u64::MAX)), 0);
-    }
-
-    #[test]
-    fn bits_survive_at_every_offset() {
-        let mut writer = BitWriter::default();
-        let widths: Vec<u32> = (0..2000).map(|n| (n * 7 + n / 62) % 62).collect();
-        let value = |n: usize| (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        widths.iter().enumerate().for_each(|(n, &width)| writer.put(value(n), width));
-        writer.finish();
-        let mut reader = BitReader::new(&writer.bytes);
-        for (n, &width) in widths.iter().enumerate() {
-            assert_eq!(reader.get(width).unwrap(), value(n) & ((1 << width) - 1), "{n}");
-        }
-        reader.finished().unwrap();
-        assert!(reader.get(61).is_err());
     }
 }

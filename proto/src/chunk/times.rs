@@ -1,152 +1,142 @@
-//! Times of a chunk: differences between operations, in classes by what was allocated.
+//! Times of a chunk: two differences for each operation, in classes by what was allocated.
 //!
-//! Guarantees: any sequence of 64-bit ticks survives; differences are signed only where some time
-//! goes back. Refuses: more than [`CLASSES_MAX`] classes.
+//! Guarantees: any sequence of 64-bit ticks survives. Refuses: more than [`CLASSES_MAX`] classes.
 //!
 //! Why classes: the time before an allocation depends on the operator that makes it, which the key (site
-//! and size) stands for. Keys with similar means share a table, because a table costs about 20 bytes.
+//! and size) stands for. Keys with similar means share a code, because the lengths of a code cost about 20 bytes.
+//! One long file, because writer, choice of classes and reader are three sides of one definition.
 
+use super::bits::{BitWriter, PADDING, window};
+use super::codes::{Code, lengths};
 use super::columns::{Column, Raw};
-use super::rans::{DecodeTables, EncodeTables, SYMBOLS, SymbolReader, level};
-use super::ticks::{BitReader, BitWriter, difference, symbol};
-use super::varint::{unzigzag, zigzag};
+use super::keys::Key;
+use super::ticks::{DIFFERENCE_MAX, FIRST_ESCAPE, FIRST_SYMBOLS, SECOND_ESCAPE, SYMBOLS, difference, symbol};
+use super::varint::{Cursor, put, unzigzag, zigzag};
 use super::{Fault, Part};
 
 /// Kinds of time that never share a class. The first four depend on the key: two bits, "is a free" and
 /// "comes after something that is no allocation".
-pub(super) const PLANES: usize = 6;
+pub(super) const PLANES: usize = 5;
 const KEYED_PLANES: usize = 4;
 const PLANE_OTHER: usize = 4;
-const PLANE_PAIR: usize = 5;
-/// Tables of one chunk: what the encoder can choose, [`STEPS`] and one more for each keyed plane.
-pub(super) const CLASSES_MAX: usize = KEYED_PLANES * (STEPS + 1) + 2;
+/// Classes of one chunk: what the encoder can choose, [`STEPS`] and one more for each keyed plane.
+pub(super) const CLASSES_MAX: usize = KEYED_PLANES * (STEPS + 1) + 1;
 
 /// What a time's distribution depends on.
 #[derive(Clone, Copy)]
 pub(super) struct Context(u32);
 
 impl Context {
-    /// Before an operation that no key predicts.
+    /// An operation that no key predicts.
     pub(super) const OTHER: Self = Self(0);
-    /// Between the two events of a folded free.
-    pub(super) const PAIR: Self = Self(1);
 
-    /// Before an allocation with a key, or before the free of one.
+    /// An allocation with a key, or the free of one.
     #[inline]
     pub(super) const fn keyed(key: u32, is_free: bool, after_alloc: bool) -> Self {
-        Self(2 + (key << 2 | (is_free as u32) << 1 | !after_alloc as u32))
+        Self(1 + (key << 2 | (is_free as u32) << 1 | !after_alloc as u32))
     }
+}
+
+/// Both times of an operation, as they will be coded.
+#[derive(Clone, Copy)]
+struct Time {
+    context: u32,
+    symbol: u8,
+    /// Extra bits.
+    count: u8,
+    extra: u16,
 }
 
 /// Collects the times of a chunk.
 #[derive(Default)]
 pub(super) struct TimeWriter {
-    contexts: Vec<u32>,
-    symbols: Vec<u8>,
+    times: Vec<Time>,
     bits: BitWriter,
-    signed: bool,
-    tables: EncodeTables,
-    classed: Vec<u16>,
-    words: Vec<u32>,
+    /// By class and symbol: code in the high bits, its length in the low eight.
+    codes: Vec<u32>,
 }
 
 impl TimeWriter {
     pub(super) fn clear(&mut self) {
-        self.contexts.clear();
-        self.symbols.clear();
+        self.times.clear();
         self.bits.clear();
-        self.signed = false;
     }
 
-    /// Adds the difference between two ticks.
+    /// Adds an operation: the difference before it, and the one between its two events.
     #[inline]
-    pub(super) fn push(&mut self, context: Context, from: u64, to: u64) {
-        if to < from && !self.signed {
-            self.become_signed();
+    pub(super) fn push(&mut self, context: Context, first: u64, second: u64, wide: &mut Vec<u8>) {
+        let (mut first_symbol, mut count) = (FIRST_ESCAPE, 0);
+        if first < DIFFERENCE_MAX {
+            (first_symbol, count) = symbol(first);
+        } else {
+            put(wide, zigzag(first as i64));
         }
-        let difference = to.wrapping_sub(from);
-        let (symbol, bits) = symbol(if self.signed { zigzag(difference as i64) } else { difference });
-        if bits > 0 {
-            self.bits.put(if self.signed { zigzag(difference as i64) } else { difference }, bits);
+        let mut second_symbol = SECOND_ESCAPE;
+        if second < u64::from(SECOND_ESCAPE) {
+            second_symbol = second as u8;
+        } else {
+            put(wide, zigzag(second as i64));
         }
-        self.contexts.push(context.0);
-        self.symbols.push(symbol);
+        self.times.push(Time {
+            context: context.0,
+            symbol: second_symbol * FIRST_SYMBOLS + first_symbol,
+            count: count as u8,
+            extra: first as u16 & ((1 << count) - 1),
+        });
     }
 
-    /// Rewrites what was collected: once per chunk at most.
-    #[cold]
-    fn become_signed(&mut self) {
-        self.signed = true;
-        self.bits.finish();
-        let bytes = std::mem::take(&mut self.bits.bytes);
-        let mut reader = BitReader::new(&bytes);
-        for old in &mut self.symbols {
-            let (low, bits) = difference(*old);
-            // These bits were just written, so they are there.
-            let value = zigzag((low | reader.get(bits).unwrap_or(0)) as i64);
-            let (new, bits) = symbol(value);
-            self.bits.put(value, bits);
-            *old = new;
-        }
-    }
-
-    /// Chooses classes and encodes. Fills the columns of classes and tables; [`Self::words`] and [`Self::bits`] have the rest.
+    /// Chooses classes and encodes. Fills the columns of classes and lengths; [`Self::bits`] has the rest.
     pub(super) fn finish(&mut self, keys: usize, columns: &mut Raw) -> Result<(), Fault> {
-        let classes = Classes::choose(&self.contexts, &self.symbols, keys);
-        self.classed.clear();
+        let mut classes = Classes::choose(&self.times, keys);
+        classes.refine(&self.times, keys);
         let mut counts = vec![0u32; classes.total * SYMBOLS];
-        for (&context, &symbol) in self.contexts.iter().zip(&self.symbols) {
-            let classed = u16::from(classes.of_context[context as usize]) << 8 | u16::from(symbol);
-            counts[usize::from(classed)] += 1;
-            self.classed.push(classed);
+        for time in &mut self.times {
+            // From here on the place of the class and symbol, which is all that is needed.
+            time.context =
+                u32::from(classes.of_context[time.context as usize]) * SYMBOLS as u32 + u32::from(time.symbol);
+            counts[time.context as usize] += 1;
         }
-        let mut levels = vec![0u8; counts.len()];
-        for (levels, counts) in levels.chunks_mut(SYMBOLS).zip(counts.chunks(SYMBOLS)) {
-            let total = counts.iter().sum();
-            levels.iter_mut().zip(counts).for_each(|(to, &count)| *to = level(count, total));
+        self.codes.clear();
+        for counts in counts.chunks_mut(SYMBOLS) {
+            let mut stored = [0; SYMBOLS];
+            // A class that lost all its contexts still needs a code.
+            counts[0] += u32::from(counts.iter().all(|&count| count == 0));
+            lengths(counts, &mut stored);
+            write_lengths(&stored, &mut columns[Column::Lengths as usize]);
+            self.add_codes(&stored)?;
         }
-        write_tables(&levels, &mut columns[Column::Tables as usize]);
         columns[Column::Classes as usize] = classes.column;
-        self.tables.build(&levels)?;
-        self.tables.encode(&self.classed, &mut self.words);
+        for time in &self.times {
+            let code = self.codes[time.context as usize];
+            let count = u32::from(time.count);
+            self.bits.put(code >> 8 << count | u32::from(time.extra), (code & 0xff) + count);
+        }
         self.bits.finish();
         Ok(())
     }
 
-    pub(super) fn words(&self) -> &[u32] {
-        &self.words
+    fn add_codes(&mut self, stored: &[u8; SYMBOLS]) -> Result<(), Fault> {
+        let mut code = Code::new(stored)?;
+        self.codes.extend(stored.iter().map(|&stored| {
+            if stored == 0 {
+                return 0;
+            }
+            let (slot, shift) = code.hand_out(stored);
+            ((slot >> shift) as u32) << 8 | u32::from(stored - 1)
+        }));
+        Ok(())
     }
 
     pub(super) fn bits(&self) -> &[u8] {
         &self.bits.bytes
     }
-
-    pub(super) const fn is_signed(&self) -> bool {
-        self.signed
-    }
 }
 
-/// Each table: its highest symbol, then the levels up to there.
-fn write_tables(levels: &[u8], out: &mut Vec<u8>) {
-    for levels in levels.chunks(SYMBOLS) {
-        let highest = levels.iter().rposition(|&level| level > 0).unwrap_or(0);
-        out.push(highest as u8);
-        out.extend_from_slice(&levels[..=highest]);
-    }
-}
-
-fn read_tables(column: &[u8], total: usize, levels: &mut Vec<u8>) -> Result<(), Fault> {
-    levels.clear();
-    levels.resize(total * SYMBOLS, 0);
-    let mut rest = column;
-    for levels in levels.chunks_mut(SYMBOLS) {
-        let (&highest, after) = rest.split_first().ok_or(Fault::Truncated(Part::Column(Column::Tables)))?;
-        let (given, after) =
-            after.split_at_checked(usize::from(highest) + 1).ok_or(Fault::Truncated(Part::Column(Column::Tables)))?;
-        levels[..given.len()].copy_from_slice(given);
-        rest = after;
-    }
-    if rest.is_empty() { Ok(()) } else { Err(Fault::Malformed(Part::Column(Column::Tables))) }
+/// Each class: its highest symbol, then the stored lengths up to there.
+fn write_lengths(stored: &[u8], out: &mut Vec<u8>) {
+    let highest = stored.iter().rposition(|&length| length > 0).unwrap_or(0);
+    out.push(highest as u8);
+    out.extend_from_slice(&stored[..=highest]);
 }
 
 /// The encoder's choice of classes.
@@ -161,37 +151,41 @@ struct Classes {
 
 /// Contexts with fewer times than this share one class: their means say little.
 const RARE_TIMES: u32 = 8;
-/// A class with fewer times than this joins its neighbour: its table would cost more than it saves.
+/// A class with fewer times than this joins its neighbour: its code would cost more than it saves.
 const CLASS_TIMES_MIN: u32 = 160;
 /// Steps of the mean symbol that are told apart; steps are finer where means are small.
 const STEPS: usize = 15;
 
+/// What a symbol costs in a class that never had it: its code will be a long one, and others get longer for it.
+const MISSING_BITS: u32 = 12;
+/// What it costs to write that a key has another class than the key before.
+const CHANGE_BITS: u32 = 10;
+
 impl Classes {
-    fn choose(contexts: &[u32], symbols: &[u8], keys: usize) -> Self {
-        let mut sums = vec![(0u32, 0u32); 2 + keys * KEYED_PLANES];
-        for (&context, &symbol) in contexts.iter().zip(symbols) {
-            let (count, sum) = &mut sums[context as usize];
+    fn choose(times: &[Time], keys: usize) -> Self {
+        let mut sums = vec![(0u32, 0u32); 1 + keys * KEYED_PLANES];
+        for time in times {
+            let (count, sum) = &mut sums[time.context as usize];
             *count += 1;
-            *sum += u32::from(symbol);
+            *sum += u32::from(time.symbol % FIRST_SYMBOLS);
         }
         let mut chosen =
             Self { of_context: vec![0; sums.len()], total: 0, column: vec![0; PLANES + keys * KEYED_PLANES] };
         for plane in 0..KEYED_PLANES {
             chosen.choose_plane(plane, keys, &sums);
         }
-        for (plane, context) in [(PLANE_OTHER, Context::OTHER), (PLANE_PAIR, Context::PAIR)] {
-            if sums[context.0 as usize].0 > 0 {
-                chosen.of_context[context.0 as usize] = chosen.total as u8;
-                chosen.column[plane] = 1;
-                chosen.total += 1;
-            }
+        let other = Context::OTHER.0 as usize;
+        if sums[other].0 > 0 {
+            chosen.of_context[other] = chosen.total as u8;
+            chosen.column[PLANE_OTHER] = 1;
+            chosen.total += 1;
         }
         chosen
     }
 
     /// Classes of one keyed plane: by the step of the mean, rare contexts in a class of their own, thin classes joined.
     fn choose_plane(&mut self, plane: usize, keys: usize, sums: &[(u32, u32)]) {
-        let context = |key: usize| 2 + key * KEYED_PLANES + plane;
+        let context = |key: usize| 1 + key * KEYED_PLANES + plane;
         let step = |(count, sum): (u32, u32)| {
             let mean = f64::from(sum) / f64::from(count.max(1));
             if count < RARE_TIMES { STEPS } else { ((mean.sqrt() * 2.0) as usize).min(STEPS - 1) }
@@ -223,189 +217,320 @@ impl Classes {
         self.column[plane] = class + 1;
         self.total += usize::from(class) + 1;
     }
+
+    /// Moves each key to the class that codes its own times best, by the code lengths of the first choice.
+    fn refine(&mut self, times: &[Time], keys: usize) {
+        let mut counts = vec![0u32; self.total * SYMBOLS];
+        for time in times {
+            counts[usize::from(self.of_context[time.context as usize]) * SYMBOLS + usize::from(time.symbol)] += 1;
+        }
+        // By plane, symbol, class within the plane: bits. Sixteen classes side by side add as one.
+        let mut bits = vec![[[MISSING_BITS; STEPS + 1]; SYMBOLS]; KEYED_PLANES];
+        let mut counts = counts.chunks(SYMBOLS);
+        for (bits, &classes) in bits.iter_mut().zip(&self.column) {
+            for (class, counts) in counts.by_ref().take(usize::from(classes)).enumerate() {
+                let mut stored = [0; SYMBOLS];
+                lengths(counts, &mut stored);
+                for (bits, &stored) in bits.iter_mut().zip(&stored).filter(|&(_, &stored)| stored > 0) {
+                    bits[class] = u32::from(stored - 1);
+                }
+            }
+        }
+        let mut sums = vec![[0u32; STEPS + 1]; self.of_context.len()];
+        for time in times.iter().filter(|time| time.context != Context::OTHER.0) {
+            let bits = &bits[(time.context - 1) as usize % KEYED_PLANES][usize::from(time.symbol)];
+            sums[time.context as usize].iter_mut().zip(bits).for_each(|(sum, bits)| *sum += bits);
+        }
+        let mut base = 0;
+        for plane in 0..KEYED_PLANES {
+            let classes = usize::from(self.column[plane]);
+            let mut before = 0;
+            for key in 0..keys {
+                let context = 1 + key * KEYED_PLANES + plane;
+                let sums = &sums[context][..classes];
+                // Repeating the class of the key before is cheapest to write.
+                let best =
+                    (0..classes).min_by_key(|&class| sums[class] + if class == before { 0 } else { CHANGE_BITS });
+                before = best.unwrap_or(0);
+                self.of_context[context] = (base + before) as u8;
+                self.column[PLANES + plane * keys + key] = before as u8;
+            }
+            base += classes;
+        }
+    }
 }
 
-/// The decoder's side of classes and tables, reusable.
+/// What a slot of a decoding table says: bits 0 to 15 the lowest first difference, 16 to 19 the number of extra bits,
+/// 20 to 24 the bits of code and extra together, 25 and 26 the second difference, and one of the following.
+#[derive(Clone, Copy)]
+struct Slot(u32);
+
+impl Slot {
+    /// One of the differences is written elsewhere.
+    const ESCAPE: u32 = 1 << 27;
+    /// The first one is.
+    const FIRST_ESCAPE: u32 = 1 << 28;
+    /// There is no such code.
+    const INVALID: Self = Self(1 << 29 | Self::ESCAPE);
+
+    const fn new(symbol: u8) -> Self {
+        let (first, second) = (symbol % FIRST_SYMBOLS, symbol / FIRST_SYMBOLS);
+        let escape = if second == SECOND_ESCAPE { Self::ESCAPE } else { 0 };
+        if first == FIRST_ESCAPE {
+            return Self((second as u32) << 25 | Self::ESCAPE | Self::FIRST_ESCAPE);
+        }
+        let (low, bits) = difference(first);
+        Self(low | bits << 16 | bits << 20 | (second as u32) << 25 | escape)
+    }
+
+    /// The slots of all symbols, without the bits of their codes.
+    const ALL: [Self; SYMBOLS] = {
+        let mut all = [Self(0); SYMBOLS];
+        let mut symbol = 0;
+        while symbol < SYMBOLS {
+            all[symbol] = Self::new(symbol as u8);
+            symbol += 1;
+        }
+        all
+    };
+}
+
+/// The decoder's side of classes and lengths, reusable.
 #[derive(Default)]
 pub(super) struct TimeTables {
-    /// Class by key and plane.
-    keyed: Vec<[u8; KEYED_PLANES]>,
-    other: u8,
-    pair: u8,
-    levels: Vec<u8>,
-    tables: DecodeTables,
-    words: Vec<u32>,
+    /// The tables of all classes, behind two slots for contexts that have none.
+    slots: Vec<Slot>,
+    /// By class: first slot in the high bits, 64 minus the binary logarithm of their number in the low six.
+    classes: Vec<u32>,
+    other: u32,
+    bits: Vec<u8>,
 }
 
+/// The table of contexts without a class: two slots.
+const NO_TABLE: u32 = 63;
+
 impl TimeTables {
-    /// Reads both columns.
-    pub(super) fn read(&mut self, classes: &[u8], tables: &[u8], keys: usize) -> Result<(), Fault> {
+    /// Reads both columns, notes the tables of the keys.
+    pub(super) fn read(&mut self, classes: &[u8], lengths: &[u8], keys: &mut [Key]) -> Result<(), Fault> {
+        let malformed = Fault::Malformed(Part::Column(Column::Classes));
         let (counts, of_keys) =
-            classes.split_at_checked(PLANES).ok_or(Fault::Truncated(Part::Column(Column::Classes)))?;
+            classes.split_first_chunk::<PLANES>().ok_or(Fault::Truncated(Part::Column(Column::Classes)))?;
         let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
-        if total > CLASSES_MAX || of_keys.len() != keys * KEYED_PLANES {
-            return Err(Fault::Malformed(Part::Column(Column::Classes)));
+        if total > CLASSES_MAX || counts[PLANE_OTHER] > 1 || of_keys.len() != keys.len() * KEYED_PLANES {
+            return Err(malformed);
         }
-        self.keyed.clear();
-        self.keyed.resize(keys, [0; KEYED_PLANES]);
-        let mut base = 0;
+        self.read_lengths(lengths, total)?;
+        let mut rest = self.classes.as_slice();
+        let mut of_keys = of_keys.iter();
         for (plane, &count) in counts[..KEYED_PLANES].iter().enumerate() {
-            for (key, &class) in of_keys[plane * keys..(plane + 1) * keys].iter().enumerate() {
-                if class > 0 && class >= count {
-                    return Err(Fault::Malformed(Part::Column(Column::Classes)));
-                }
-                // `total` is at most 66, so this does not overflow. Without classes the number is one too high and reading a time fails.
-                self.keyed[key][plane] = base + class;
+            // There are `total` of them.
+            let (own, after) = rest.split_at(usize::from(count));
+            for (key, &class) in keys.iter_mut().zip(&mut of_keys) {
+                key.tables[plane] = match own.get(usize::from(class)) {
+                    Some(&table) => table,
+                    None if class == 0 => NO_TABLE,
+                    None => return Err(malformed),
+                };
             }
-            base += count;
+            rest = after;
         }
-        (self.other, self.pair) = (base, base + counts[PLANE_OTHER]);
-        read_tables(tables, total, &mut self.levels)?;
-        self.tables.build(&self.levels)
+        self.other = rest.first().copied().unwrap_or(NO_TABLE);
+        Ok(())
+    }
+
+    fn read_lengths(&mut self, column: &[u8], total: usize) -> Result<(), Fault> {
+        self.slots.clear();
+        self.slots.extend([Slot::INVALID; 2]);
+        self.classes.clear();
+        let mut cursor = Cursor::new(column, Part::Column(Column::Lengths));
+        for _ in 0..total {
+            let highest = usize::from(cursor.byte()?);
+            if highest >= SYMBOLS {
+                return Err(Fault::Malformed(Part::Column(Column::Lengths)));
+            }
+            self.add_table(cursor.bytes(highest + 1)?)?;
+        }
+        cursor.finished()
+    }
+
+    fn add_table(&mut self, stored: &[u8]) -> Result<(), Fault> {
+        let mut code = Code::new(stored)?;
+        let first = self.slots.len();
+        self.classes.push((first << 6 | (64 - code.bits)) as u32);
+        self.slots.resize(first + (1 << code.bits), Slot::INVALID);
+        for (slot, &stored) in Slot::ALL.iter().zip(stored).filter(|&(_, &stored)| stored > 0) {
+            let (at, shift) = code.hand_out(stored);
+            // At most 10 + 15 bits: five bits hold them.
+            self.slots[first + at..][..1 << shift].fill(Slot(slot.0 + (u32::from(stored - 1) << 20)));
+        }
+        Ok(())
+    }
+
+    /// The table of operations that no key predicts.
+    pub(super) const fn other(&self) -> u32 {
+        self.other
     }
 
     /// Begins to read times.
-    pub(super) fn reader<'a>(
-        &'a mut self,
-        words: &'a [u8],
-        bits: &'a [u8],
-        signed: bool,
-    ) -> Result<TimeReader<'a>, Fault> {
-        let (words, rest) = words.as_chunks::<4>();
-        if !rest.is_empty() {
-            return Err(Fault::Malformed(Part::Times));
-        }
-        self.words.clear();
-        self.words.extend(words.iter().map(|&word| u32::from_le_bytes(word)));
-        Ok(TimeReader {
-            tables: self,
-            symbols: SymbolReader::new(&self.tables, &self.words)?,
-            bits: BitReader::new(bits),
-            signed,
-        })
+    pub(super) fn reader<'a>(&'a mut self, bits: &[u8], wide: &'a [u8]) -> TimeReader<'a> {
+        self.bits.clear();
+        self.bits.extend_from_slice(bits);
+        self.bits.extend_from_slice(&PADDING);
+        TimeReader { slots: &self.slots, bits: &self.bits, at: 0, wide, wide_at: 0 }
     }
 }
 
-/// Reads times in the order of the operations.
+/// Reads times in the order of the operations. `Copy`, so that an inner loop can keep it in registers.
+#[derive(Clone, Copy)]
 pub(super) struct TimeReader<'a> {
-    tables: &'a TimeTables,
-    symbols: SymbolReader<'a>,
-    bits: BitReader<'a>,
-    signed: bool,
+    slots: &'a [Slot],
+    bits: &'a [u8],
+    at: usize,
+    wide: &'a [u8],
+    wide_at: usize,
 }
 
 impl TimeReader<'_> {
-    /// The tick after `from`, before an operation on `key`, which is below the number of keys.
+    /// Both differences of the next operation, by one of [`Key::tables`] or [`TimeTables::other`].
     #[inline(always)]
-    pub(super) fn keyed(&mut self, key: u32, is_free: bool, after_alloc: bool, from: u64) -> Result<u64, Fault> {
-        let class = self.tables.keyed[key as usize][usize::from(is_free) << 1 | usize::from(!after_alloc)];
-        self.next(class, from)
-    }
-
-    /// The tick after `from`, before any other operation.
-    #[inline(always)]
-    pub(super) fn other(&mut self, from: u64) -> Result<u64, Fault> {
-        self.next(self.tables.other, from)
-    }
-
-    /// The tick after `from` within a folded free.
-    #[inline(always)]
-    pub(super) fn pair(&mut self, from: u64) -> Result<u64, Fault> {
-        self.next(self.tables.pair, from)
-    }
-
-    #[inline(always)]
-    fn next(&mut self, class: u8, from: u64) -> Result<u64, Fault> {
-        let symbol = self.symbols.symbol(class)?;
-        let (low, bits) = difference(symbol);
-        // Most differences are below 16.
-        let value = if bits == 0 { low } else { low | self.bits.get(bits)? };
-        Ok(from.wrapping_add(if self.signed { unzigzag(value) as u64 } else { value }))
+    pub(super) fn next(&mut self, table: u32) -> Result<(u64, u64), Fault> {
+        let window = window(self.bits, self.at)?;
+        let index = (table >> 6) as usize + (window >> (table & 63)) as usize;
+        let Some(&Slot(slot)) = self.slots.get(index) else { return Err(Fault::Malformed(Part::Times)) };
+        let used = slot >> 20 & 0x1f;
+        self.at += used as usize;
+        // The extra bits are the last of those that were used.
+        let extra = window.rotate_left(used) as u32 & ((1 << (slot >> 16 & 0xf)) - 1);
+        let (mut first, mut second) = (u64::from((slot & 0xffff) + extra), u64::from(slot >> 25 & 3));
+        if slot & Slot::ESCAPE != 0 {
+            (first, second, self.wide_at) = escaped(slot, first, second, self.wide, self.wide_at)?;
+        }
+        Ok((first, second))
     }
 
     /// An error unless everything was read.
     pub(super) fn finished(&self) -> Result<(), Fault> {
-        self.symbols.finished()?;
-        self.bits.finished()
+        if self.at.div_ceil(8) + PADDING.len() != self.bits.len() {
+            return Err(Fault::Malformed(Part::Times));
+        }
+        if self.wide_at == self.wide.len() { Ok(()) } else { Err(Fault::Malformed(Part::Column(Column::Wide))) }
     }
+}
+
+/// Reads what has no code. Returns both differences and the new position. By value, so that the caller's stay in registers.
+#[cold]
+#[inline(never)]
+fn escaped(slot: u32, mut first: u64, mut second: u64, wide: &[u8], at: usize) -> Result<(u64, u64, usize), Fault> {
+    if slot == Slot::INVALID.0 {
+        return Err(Fault::Malformed(Part::Times));
+    }
+    let mut cursor = Cursor::new(wide.get(at..).unwrap_or_default(), Part::Column(Column::Wide));
+    if slot & Slot::FIRST_ESCAPE != 0 {
+        first = unzigzag(cursor.u64()?) as u64;
+    }
+    if second == u64::from(SECOND_ESCAPE) {
+        second = unzigzag(cursor.u64()?) as u64;
+    }
+    Ok((first, second, at + cursor.read()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::keys::Tuple;
+    use memctl_model::Event;
 
     /// Key, is a free, comes after an allocation; `None` where no key predicts.
     type Given = Option<(u32, bool, bool)>;
 
-    /// Writes ticks in given contexts, reads them again; returns whether they were signed.
-    fn round_trip(ticks: &[(Given, u64)], keys: usize) -> bool {
+    fn keys(count: usize) -> Vec<Key> {
+        vec![Key::new(Tuple::of(&Event::default())); count]
+    }
+
+    /// Writes differences in given contexts, reads them again; returns the bytes of the bits.
+    fn round_trip(given: &[(Given, u64, u64)], count: usize) -> usize {
         let mut writer = TimeWriter::default();
-        let mut columns = Raw::default();
-        let mut before = 0;
-        for &(context, tick) in ticks {
+        let (mut columns, mut wide) = (Raw::default(), Vec::new());
+        for &(context, first, second) in given {
             let context = context.map_or(Context::OTHER, |(key, is_free, after)| Context::keyed(key, is_free, after));
-            writer.push(context, before, tick);
-            writer.push(Context::PAIR, tick, tick);
-            before = tick;
+            writer.push(context, first, second, &mut wide);
         }
-        writer.finish(keys, &mut columns).unwrap();
-        let words: Vec<u8> = writer.words().iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut tables = TimeTables::default();
-        let [.., classes, levels] = &columns;
-        tables.read(classes, levels, keys).unwrap();
-        let mut reader = tables.reader(&words, writer.bits(), writer.is_signed()).unwrap();
-        let mut at = 0;
-        for &(context, tick) in ticks {
-            at = match context {
-                Some((key, is_free, after)) => reader.keyed(key, is_free, after, at),
-                None => reader.other(at),
+        writer.finish(count, &mut columns).unwrap();
+        let (mut tables, mut keys) = (TimeTables::default(), keys(count));
+        let [.., classes, lengths] = &columns;
+        tables.read(classes, lengths, &mut keys).unwrap();
+        let other = tables.other();
+        let mut read = |bits: &[u8]| {
+            let mut reader = tables.reader(bits, &wide);
+            for &(context, first, second) in given {
+                let table = context.map_or(other, |(key, is_free, after)| {
+                    keys[key as usize].tables[usize::from(is_free) << 1 | usize::from(!after)]
+                });
+                let expected = (first, second);
+                assert!(reader.next(table)? == expected || bits.len() < writer.bits().len());
             }
-            .unwrap();
-            assert_eq!(at, tick);
-            assert_eq!(reader.pair(at).unwrap(), tick);
+            reader.finished()
+        };
+        read(writer.bits()).unwrap();
+        if let [cut @ .., _] = writer.bits() {
+            assert!(read(cut).is_err());
         }
-        reader.finished().unwrap();
-        writer.is_signed()
+        writer.bits().len()
     }
 
     #[test]
     fn times_survive_forward_and_backward() {
         let contexts =
             |n: u64| (!n.is_multiple_of(5)).then_some(((n % 40) as u32, n.is_multiple_of(3), n.is_multiple_of(2)));
-        let forward: Vec<_> = (0..6000u64).map(|n| (contexts(n), n * n / 7)).collect();
-        assert!(!round_trip(&forward, 40));
-        // The sign is discovered late: what was written before is rewritten.
-        let mut back = forward.clone();
-        back[5000].1 = 3;
-        back[5001].1 = u64::MAX;
-        assert!(round_trip(&back, 40));
-        assert!(!round_trip(&[(None, u64::MAX)], 0));
+        let mut given: Vec<_> = (0..6000u64).map(|n| (contexts(n), n * n / 7 % 70_000, n % 5)).collect();
+        round_trip(&given, 40);
+        given[5000].1 = 3u64.wrapping_sub(1 << 40);
+        given[5001].1 = u64::MAX;
+        given[5001].2 = 1 << 63;
+        round_trip(&given, 40);
+        round_trip(&[(None, u64::MAX, 0)], 0);
+    }
+
+    #[test]
+    fn a_geometric_distribution_takes_two_bits() {
+        let given: Vec<_> = (0..50_000u32)
+            .map(|n| (Some((0, false, true)), u64::from(n.wrapping_mul(2_654_435_761).leading_zeros()), 0))
+            .collect();
+        let bytes = round_trip(&given, 1);
+        assert!((12_400..13_000).contains(&bytes), "{bytes}");
     }
 
     #[test]
     fn as_many_classes_as_can_be_chosen_are_read() {
         // Means over the whole range, in all four planes.
-        let ticks = (0..200_000u64).scan(0u64, |tick, n| {
-            let key = (n % 64) as u32;
-            *tick += 1 << (key / 2);
-            Some((Some((key, (n / 64).is_multiple_of(2), (n / 128).is_multiple_of(2))), *tick))
-        });
-        round_trip(&ticks.collect::<Vec<_>>(), 64);
+        let given: Vec<_> = (0..200_000u64)
+            .map(|n| {
+                let key = (n % 64) as u32;
+                (Some((key, (n / 64).is_multiple_of(2), (n / 128).is_multiple_of(2))), 1 << (key / 4), 0)
+            })
+            .collect();
+        round_trip(&given, 64);
     }
 
     #[test]
     fn classes_that_contradict_themselves_are_refused() {
         let mut tables = TimeTables::default();
-        let table = [0, 1];
-        assert!(tables.read(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0], &table, 1).is_ok());
-        assert!(tables.read(&[1, 0, 0, 0, 0, 0, 1, 0, 0, 0], &table, 1).is_err());
-        assert!(tables.read(&[0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 1).is_err());
-        assert!(tables.read(&[200, 0, 0, 0, 0, 0, 0, 0, 0, 0], &table, 1).is_err());
-        assert!(tables.read(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0], &table, 1).is_err());
+        let code = [0, 1];
+        let mut read = |classes: &[u8], lengths: &[u8]| tables.read(classes, lengths, &mut keys(1));
+        assert!(read(&[1, 0, 0, 0, 0, 0, 0, 0, 0], &code).is_ok());
+        assert!(read(&[1, 0, 0, 0, 0, 0, 1, 0, 0], &code).is_err());
+        assert!(read(&[0, 0, 0, 0, 0, 0, 0, 0], &[]).is_err());
+        assert!(read(&[200, 0, 0, 0, 0, 0, 0, 0, 0], &code).is_err());
+        assert!(read(&[2, 0, 0, 0, 0, 0, 0, 0, 0], &code).is_err());
+        assert!(read(&[0, 0, 0, 0, 2, 0, 0, 0, 0], &[code, code].concat()).is_err());
+        assert!(read(&[1, 0, 0, 0, 0, 0, 0, 0, 0], &[139, 1]).is_err());
+        assert!(read(&[1, 0, 0, 0, 0, 0, 0, 0, 0], &[[140].as_slice(), &[0; 140], &[1]].concat()).is_err());
         // Without a class no time can be read.
-        tables.read(&[0; 10], &[], 1).unwrap();
-        let mut reader = tables.reader(&[0; 16], &[], false).unwrap();
-        assert!(reader.keyed(0, false, false, 0).is_err());
-        assert!(reader.other(0).is_err());
+        let mut keys = keys(1);
+        tables.read(&[0; 9], &[], &mut keys).unwrap();
+        let other = tables.other();
+        let mut reader = tables.reader(&[0; 16], &[]);
+        assert!(reader.next(keys[0].tables[0]).is_err());
+        assert!(reader.next(other).is_err());
     }
 }

@@ -87,6 +87,11 @@ impl<'a> Cursor<'a> {
         u32::try_from(self.u64()?).map_err(|_| Fault::Malformed(self.part))
     }
 
+    /// Bytes read so far.
+    pub(super) const fn read(&self) -> usize {
+        self.at
+    }
+
     /// An error unless everything was read.
     pub(super) const fn finished(&self) -> Result<(), Fault> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Fault::Malformed(self.part)) }
@@ -111,12 +116,12 @@ mod tests {
 
     #[test]
     fn too_long_and_too_short_are_errors() {
-        assert!(matches!(Cursor::new(&[0x80; 3], Part::Bits).u64(), Err(Fault::Truncated(Part::Bits))));
-        assert!(matches!(Cursor::new(&[0xff; 10], Part::Bits).u64(), Err(Fault::Malformed(Part::Bits))));
-        assert!(matches!(Cursor::new(&[0xff; 11], Part::Bits).u64(), Err(Fault::Malformed(Part::Bits))));
+        assert!(matches!(Cursor::new(&[0x80; 3], Part::Times).u64(), Err(Fault::Truncated(Part::Times))));
+        assert!(matches!(Cursor::new(&[0xff; 10], Part::Times).u64(), Err(Fault::Malformed(Part::Times))));
+        assert!(matches!(Cursor::new(&[0xff; 11], Part::Times).u64(), Err(Fault::Malformed(Part::Times))));
         assert!(matches!(
-            Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0x7f], Part::Bits).u32(),
-            Err(Fault::Malformed(Part::Bits))
+            Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0x7f], Part::Times).u32(),
+            Err(Fault::Malformed(Part::Times))
         ));
     }
 
