@@ -11,9 +11,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId};
+use memctl_model::limits::NAME_BYTES_MAX;
+use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
-use crate::batch::worker::{Ending, Note, Worker};
+use crate::batch::worker::{Ending, Note, Position, Worker};
 use crate::batch::{BatchConfig, Batcher};
 use crate::clock::now_ns;
 use crate::ledger::{Counts, Ledger};
@@ -79,6 +81,9 @@ pub enum StartError {
     /// A session without devices has nothing to record.
     #[error("the session names no device")]
     NoDevice,
+    /// The session is not one that a daemon takes.
+    #[error("the session cannot be recorded: {0}")]
+    Session(WireError),
     /// The spool's folder cannot be used.
     #[error("spool {folder}: {source}; choose another folder or go without")]
     Spool {
@@ -117,6 +122,12 @@ pub struct Breaker {
 }
 
 impl Breaker {
+    /// Bytes that wait for an acknowledgement: as long as there are none, the daemon owes nothing.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.window.counts().waiting_bytes
+    }
+
     /// Items acknowledged so far: as long as this grows, the daemon is there.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
@@ -143,6 +154,8 @@ pub struct Agent {
     notes: SyncSender<Note>,
     notes_dropped: Arc<AtomicU64>,
     stacks: Mutex<u32>,
+    /// Keeps marks in the order of the positions they were made at.
+    marking: Mutex<()>,
     ledger: Arc<Ledger>,
     window: Arc<Window>,
     ending: Arc<Mutex<Option<Ending>>>,
@@ -161,6 +174,8 @@ impl Agent {
         if config.session.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
+        // What a daemon would refuse is better said here.
+        SessionInfo::try_from(v1::SessionInfo::from(&config.session)).map_err(StartError::Session)?;
         let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
         let spool = open_spool(&config)?;
         let window = Arc::new(Window::new(config.memory_bytes_max, spool));
@@ -194,6 +209,7 @@ impl Agent {
             notes,
             notes_dropped: Arc::default(),
             stacks: Mutex::new(0),
+            marking: Mutex::new(()),
             ledger,
             window,
             ending,
@@ -227,9 +243,10 @@ impl Agent {
         StackId(*stacks)
     }
 
-    /// Marks this moment. `false` when the mark found no room and was dropped.
+    /// Marks this moment: behind everything that this thread recorded before (and what other threads had recorded by then). Long names are cut. `false` when the mark found no room and was dropped.
     pub fn mark(&self, kind: MarkKind) -> bool {
-        self.note(Note::Mark(Mark { time_ns: now_ns(), kind }, self.positions()))
+        let _order = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note(Note::Mark(Mark { time_ns: now_ns(), kind: cut(kind) }, self.positions()))
     }
 
     /// Step `step` begins.
@@ -272,6 +289,8 @@ impl Agent {
     /// # Errors
     /// When the agent has stopped.
     pub fn mark_waiting(&self, mark: Mark) -> Result<(), Stopped> {
+        let _order = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mark = Mark { kind: cut(mark.kind), ..mark };
         self.notes.send(Note::Mark(mark, self.positions())).map_err(|_| Stopped)
     }
 
@@ -296,8 +315,9 @@ impl Agent {
         self.notes.send(Note::Keyframe(Box::new(keyframe), position)).map_err(|_| Stopped)
     }
 
-    fn positions(&self) -> Box<[u64]> {
-        self.gauges.iter().map(Gauge::pushed).collect()
+    fn positions(&self) -> Box<[Position]> {
+        // Pushed first: a drop that is counted behind it belongs behind the mark.
+        self.gauges.iter().map(|gauge| Position { pushed: gauge.pushed(), dropped: gauge.dropped() }).collect()
     }
 
     fn note(&self, note: Note) -> bool {
@@ -337,7 +357,11 @@ impl Agent {
     /// As [`Self::stop`], for a session that ended at another time: a recording.
     pub fn stop_at(mut self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
         let deadline = Instant::now() + patience;
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ending { deadline, time_ns, failure });
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ending {
+            deadline,
+            time_ns,
+            failure: failure.map(|text| cut_text(text, NAME_BYTES_MAX)),
+        });
         let end = self.worker.take().map_or_else(SessionEnd::default, |worker| {
             worker.thread().unpark();
             worker.join().unwrap_or_default()
@@ -345,7 +369,7 @@ impl Agent {
         while !self.window.is_drained() && self.refused().is_none() && Instant::now() < deadline {
             std::thread::sleep(STOP_LOOKS);
         }
-        let given_up = self.window.counts().abandoned_events > 0 || self.window.is_closed();
+        let given_up = self.window.counts().abandoned_items > 0 || self.window.is_closed();
         let delivered = self.window.is_drained() && self.refused().is_none() && !given_up;
         self.stop_uplink.take();
         if let Some(uplink) = self.uplink.take() {
@@ -406,7 +430,11 @@ fn spawn_uplink(
     };
     std::thread::Builder::new()
         .name("memctl-uplink".into())
-        .spawn(move || runtime.block_on(delivering))
+        .spawn(move || {
+            runtime.block_on(delivering);
+            // A name that is being resolved must not hold the end up.
+            runtime.shutdown_background();
+        })
         .map_err(StartError::Thread)
 }
 
@@ -429,4 +457,19 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
             () = drained => {}
         }
     }
+}
+
+/// A name that the wire takes: long ones are cut.
+fn cut(kind: MarkKind) -> MarkKind {
+    match kind {
+        MarkKind::RegionBegin(name) => MarkKind::RegionBegin(cut_text(name, NAME_BYTES_MAX)),
+        MarkKind::RegionEnd(name) => MarkKind::RegionEnd(cut_text(name, NAME_BYTES_MAX)),
+        MarkKind::Note(name) => MarkKind::Note(cut_text(name, NAME_BYTES_MAX)),
+        other => other,
+    }
+}
+
+fn cut_text(mut text: String, bytes_max: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes_max));
+    text
 }

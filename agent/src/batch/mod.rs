@@ -1,10 +1,10 @@
 //! The batch stage: events, marks, stacks and samples go in, numbered-to-be items come out.
 //!
 //! Guarantees: a pure state machine (no clock, no thread, no I/O); items come out in an order in
-//! which stacks precede what refers to them; given the same input it gives the same items, so an
-//! import that is repeated is recognised item by item.
+//! which stacks precede what refers to them.
 //!
-//! Refuses: to hold more than a bounded amount; it flushes by count, by rows and when told that time has passed.
+//! Refuses: to hold more than a bounded amount (it flushes by count, by rows and when told that time has
+//! passed), and to make an item that the wire does not take (it is left out, and the log says so).
 
 mod device;
 pub mod worker;
@@ -12,6 +12,7 @@ pub mod worker;
 use std::time::Duration;
 
 use device::{Device, Output};
+use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{
     AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd,
     SiteTable, StackId,
@@ -28,8 +29,8 @@ const TABLES_FLUSH: usize = 64;
 const ROWS_FLUSH: usize = 65_536;
 /// Samples that make a batch.
 const SAMPLES_FLUSH: usize = 1_024;
-/// Stacks that make a batch: keeps an item below its size limit.
-const STACKS_FLUSH: usize = 8_192;
+/// Bytes of new stacks that make a batch: with one more stack (512 frames of 8 KiB names) it stays below an item's limit.
+const STACKS_FLUSH_BYTES: usize = 1 << 20;
 
 /// How the batch stage cuts.
 #[derive(Clone, Debug)]
@@ -114,7 +115,7 @@ impl Batcher {
     /// Adds the next stack to the dictionary.
     pub fn stack(&mut self, frames: &[Frame]) -> StackId {
         let id = self.stacks.add(frames);
-        if self.stacks.waiting() >= STACKS_FLUSH {
+        if self.stacks.waiting_bytes() >= STACKS_FLUSH_BYTES {
             self.flush_stacks();
         }
         id
@@ -216,23 +217,33 @@ impl Batcher {
             self.flush_stacks();
         }
         for output in outputs {
-            self.ready.push(match output {
-                Output::Chunk(bytes, events) => Outgoing { packed: Packed::chunk(bytes), events },
-                Output::Keyframe(keyframe) => Outgoing { packed: Packed::keyframe(&keyframe), events: 0 },
-            });
+            match output {
+                Output::Chunk(bytes, events) => self.emit(Packed::chunk(bytes), events),
+                Output::Keyframe(keyframe) => self.emit(Packed::keyframe(&keyframe), 0),
+            }
+        }
+    }
+
+    /// Readies an item. One that a daemon would refuse (a keyframe of a million blocks) must not end the session: it is left out.
+    fn emit(&mut self, packed: Packed, events: u64) {
+        let too_large = packed.payload.len() > ITEM_BYTES_MAX || packed.unpacked_bytes as usize > ITEM_UNPACKED_BYTES_MAX;
+        if too_large && events == 0 {
+            tracing::error!(kind = packed.kind.as_str_name(), bytes = packed.payload.len(), "an item over the limit was left out");
+        } else {
+            self.ready.push(Outgoing { packed, events });
         }
     }
 
     fn flush_stacks(&mut self) {
         if let Some(batch) = self.stacks.take() {
-            self.ready.push(Outgoing { packed: Packed::stacks(&batch), events: 0 });
+            self.emit(Packed::stacks(&batch), 0);
         }
     }
 
     fn flush_marks(&mut self) {
         if !self.marks.is_empty() {
             let packed = Packed::marks(&self.marks, self.config.resolution_ns);
-            self.ready.push(Outgoing { packed, events: 0 });
+            self.emit(packed, 0);
             self.marks.clear();
         }
     }
@@ -240,7 +251,7 @@ impl Batcher {
     fn flush_tables(&mut self) {
         if !self.tables.is_empty() {
             self.flush_stacks();
-            self.ready.push(Outgoing { packed: Packed::site_tables(&self.tables), events: 0 });
+            self.emit(Packed::site_tables(&self.tables), 0);
             self.tables.clear();
             self.table_rows = 0;
         }
@@ -248,7 +259,7 @@ impl Batcher {
 
     fn flush_samples(&mut self) {
         if !self.samples.is_empty() {
-            self.ready.push(Outgoing { packed: Packed::samples(&self.samples), events: 0 });
+            self.emit(Packed::samples(&self.samples), 0);
             self.samples.clear();
         }
     }

@@ -1,7 +1,7 @@
 //! Plays a recording through an agent: the same ring, batcher and uplink as a live session.
 //!
 //! Guarantees: marks and events arrive in the order in which they happened; nothing is dropped (a file
-//! can wait); memory is given back as events leave; the same file gives the same session.
+//! can wait); memory is given back as events leave; the same file under the same name is the same session.
 
 use memctl_analysis::initial_state;
 use memctl_model::{DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};

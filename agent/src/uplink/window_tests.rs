@@ -28,7 +28,7 @@ fn items_are_numbered_kept_and_forgotten_when_acknowledged() {
     }
     assert_eq!(window.after(0).unwrap().unwrap().seq, 1);
     assert_eq!(window.after(2).unwrap().unwrap().seq, 3);
-    assert_eq!(window.after(3).unwrap(), &never);
+    assert_eq!(window.after(3).unwrap(), None);
     assert_eq!(window.counts().waiting_events, 6);
     window.ack(2);
     let counts = window.counts();

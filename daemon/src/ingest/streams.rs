@@ -18,6 +18,8 @@ struct Stream {
     number: u64,
     key: Option<SessionKey>,
     end: watch::Sender<bool>,
+    /// Closed when the stream has given up its place.
+    gone: watch::Receiver<()>,
 }
 
 /// The streams of a daemon.
@@ -32,6 +34,8 @@ pub struct Claim {
     session: SessionId,
     number: u64,
     ended: watch::Receiver<bool>,
+    older: Option<watch::Receiver<()>>,
+    _here: watch::Sender<()>,
 }
 
 impl Streams {
@@ -46,10 +50,12 @@ impl Streams {
         inner.next += 1;
         let number = inner.next;
         let (end, ended) = watch::channel(false);
-        if let Some(old) = inner.streams.insert(session, Stream { number, key: None, end }) {
+        let (here, gone) = watch::channel(());
+        let older = inner.streams.insert(session, Stream { number, key: None, end, gone }).map(|old| {
             old.end.send_replace(true);
-        }
-        Claim { streams: self.clone(), session, number, ended }
+            old.gone
+        });
+        Claim { streams: self.clone(), session, number, ended, older, _here: here }
     }
 
     /// Whether a stored session is streaming.
@@ -73,6 +79,14 @@ impl Streams {
 }
 
 impl Claim {
+    /// Waits until the stream that was taken over has committed what it took and is gone. Before that its items may be under way, and nobody knows what is durable.
+    pub async fn alone(&mut self) {
+        if let Some(mut older) = self.older.take() {
+            // Ends with an error when the older claim is dropped; nothing is ever sent.
+            while older.changed().await.is_ok() {}
+        }
+    }
+
     /// Says which stored session it is.
     pub fn name(&self, key: SessionKey) {
         if let Some(stream) = self.streams.lock().streams.get_mut(&self.session)
@@ -109,9 +123,13 @@ mod tests {
         let mut first = streams.claim(session);
         first.name(7);
         assert!(streams.is_streaming(7));
-        let second = streams.claim(session);
+        let mut second = streams.claim(session);
         first.ended().await;
         second.name(7);
+        assert!(
+            tokio::time::timeout(std::time::Duration::from_millis(1), second.alone()).await.is_err(),
+            "the older stream is not gone yet"
+        );
         drop(first);
         assert!(streams.is_streaming(7), "the older stream does not take the newer one's place away");
         drop(second);

@@ -19,6 +19,7 @@ pub struct StackSender {
     frames: HashMap<Frame, u32>,
     stacks: u32,
     batch: v1::StackBatch,
+    batch_bytes: usize,
     previous: Vec<u32>,
 }
 
@@ -33,6 +34,8 @@ impl StackSender {
         self.batch.stack_shared.push(shared as u32);
         self.batch.stack_new.push((ids.len() - shared) as u32);
         self.batch.stack_frames.extend(&ids[..ids.len() - shared]);
+        // A varint of a frame's id has at most 5 bytes, so have the two lengths.
+        self.batch_bytes += 5 * (ids.len() - shared) + 10;
         self.previous = ids;
         self.stacks += 1;
         StackId(self.stacks)
@@ -44,6 +47,7 @@ impl StackSender {
             return None;
         }
         self.previous.clear();
+        self.batch_bytes = 0;
         let next = v1::StackBatch {
             first_string: self.strings.len() as u32,
             first_frame: self.frames.len() as u32,
@@ -62,6 +66,12 @@ impl StackSender {
         self.batch.stack_new.len()
     }
 
+    /// Bytes that the waiting batch takes at most.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.batch_bytes
+    }
+
     fn frame(&mut self, frame: &Frame) -> u32 {
         if let Some(&id) = self.frames.get(frame) {
             return id;
@@ -71,6 +81,7 @@ impl StackSender {
         self.batch.frame_functions.push(function);
         self.batch.frame_files.push(file);
         self.batch.frame_lines.push(frame.line);
+        self.batch_bytes += 15;
         let id = self.frames.len() as u32;
         self.frames.insert(frame.clone(), id);
         id
@@ -81,6 +92,7 @@ impl StackSender {
             return id;
         }
         self.batch.strings.push(text[..text.floor_char_boundary(NAME_BYTES_MAX)].to_owned());
+        self.batch_bytes += text.len().min(NAME_BYTES_MAX) + 5;
         let id = self.strings.len() as u32;
         self.strings.insert(text.clone(), id);
         id
