@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId};
 use memctl_model::limits::NAME_BYTES_MAX;
+use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId};
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
@@ -357,11 +357,8 @@ impl Agent {
     /// As [`Self::stop`], for a session that ended at another time: a recording.
     pub fn stop_at(mut self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
         let deadline = Instant::now() + patience;
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ending {
-            deadline,
-            time_ns,
-            failure: failure.map(|text| cut_text(text, NAME_BYTES_MAX)),
-        });
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Ending { deadline, time_ns, failure: failure.map(|text| cut_text(text, NAME_BYTES_MAX)) });
         let end = self.worker.take().map_or_else(SessionEnd::default, |worker| {
             worker.thread().unpark();
             worker.join().unwrap_or_default()

@@ -312,7 +312,8 @@ async fn watch(
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = breaker.acknowledged();
-        if now != last {
+        // A daemon that owes no acknowledgement is not silent: a large recording is prepared for a while before its first chunk.
+        if now != last || breaker.waiting_bytes() == 0 {
             (last, since) = (now, tokio::time::Instant::now());
         }
         on_progress(Progress { rank, bytes_read: bytes, bytes_total: Some(bytes), events: breaker.stored_events() });

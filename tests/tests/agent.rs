@@ -206,23 +206,90 @@ fn without_daemon_and_spool_a_deadline_ends_it_and_everything_is_counted() {
 }
 
 #[test]
+fn a_session_that_no_daemon_would_take_is_told_at_the_start() {
+    let bad = SessionInfo { job: "no such name!".into(), ..session("x") };
+    let config = AgentConfig { session: bad, ..config("x", Daemon::Address("http://127.0.0.1:1".into())) };
+    let Err(error) = Agent::start(config) else { panic!("it started") };
+    assert!(error.to_string().contains("session.job"), "{error}");
+}
+
+#[test]
 fn a_refused_session_does_not_hold_the_trainer_up() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
-    let bad = AgentConfig {
-        session: SessionInfo { job: "no such name!".into(), ..session("x") },
-        ..config("x", Daemon::Address(daemon.url.clone()))
+    let record = |events: u64| {
+        let agent = Agent::start(config("again", Daemon::Address(daemon.url.clone()))).unwrap();
+        let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+        for number in 0..events {
+            recorder.alloc(number << 20, 512, 0, StackId::NONE);
+        }
+        drop(recorder);
+        agent.stop(None, PATIENCE)
     };
-    let agent = Agent::start(bad).unwrap();
+    assert!(record(10).delivered);
+    // The same session once more, from somebody who knows nothing of the first: it is not mixed into it.
+    let outcome = record(10_000);
+    assert!(!outcome.delivered);
+    assert!(outcome.refused.is_some(), "{outcome:?}");
+    assert_eq!(outcome.counts.produced, outcome.counts.dropped + outcome.counts.in_flight);
+    let report = memctl_tests::run_json(memctl_tests::memctl().args([
+        "query",
+        "-o",
+        "json",
+        "--job",
+        "again",
+        "--daemon",
+        &daemon.url,
+    ]));
+    assert_eq!((&report["job"]["events"], &report["completeness"]["exact"]), (&10.into(), &true.into()));
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_mark_behind_drops_does_not_pass_for_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let small = AgentConfig { ring_events: 16, ..config("marked", Daemon::Address(daemon.url.clone())) };
+    let agent = Agent::start(small).unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
-    for number in 0..10_000_u64 {
-        recorder.alloc(number << 20, 512, 0, StackId::NONE);
+    agent.epoch_begin(0);
+    // Until the very last event before the mark is one that was dropped: its hole has no record to travel on.
+    let mut addr = 1 << 30;
+    while recorder.alloc(addr, 512, 0, StackId::NONE) {
+        addr += 512;
     }
+    agent.epoch_end(0);
     drop(recorder);
     let outcome = agent.stop(None, PATIENCE);
+    assert!(outcome.delivered && outcome.counts.dropped > 0, "{outcome:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(async {
+        let channel = Endpoint::from_shared(daemon.url.clone()).unwrap().connect().await.unwrap();
+        stored::report(channel, "marked").await
+    });
+    drop(runtime);
+    assert!(!report.ranks[0].epoch_ends[0].exact, "the end of epoch 0 misses an event");
+    assert!(!report.completeness.unwrap().exact);
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_stop_ends_a_worker_that_waits_for_room() {
+    let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()));
+    let agent = Agent::start(AgentConfig { memory_bytes_max: 1 << 10, ..config("blocked", nobody) }).unwrap();
+    let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+    // As long as the ring is emptied the worker is not blocked; a ring that stays full means that it is.
+    let mut refused_in_a_row = 0;
+    for event in Producer::new(4) {
+        refused_in_a_row = if recorder.event(&event) { 0 } else { refused_in_a_row + 1 };
+        if refused_in_a_row == 2_000_000 {
+            break;
+        }
+    }
+    drop(recorder);
+    let outcome = agent.stop(None, Duration::from_millis(10));
     assert!(!outcome.delivered);
-    assert!(outcome.refused.as_ref().is_some_and(|words| words.contains("session.job")), "{outcome:?}");
-    assert_eq!(outcome.counts.produced, outcome.counts.dropped + outcome.counts.in_flight);
+    assert_eq!(outcome.counts.produced, outcome.counts.dropped, "{outcome:?}");
 }
 
 #[test]

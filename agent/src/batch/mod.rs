@@ -226,9 +226,14 @@ impl Batcher {
 
     /// Readies an item. One that a daemon would refuse (a keyframe of a million blocks) must not end the session: it is left out.
     fn emit(&mut self, packed: Packed, events: u64) {
-        let too_large = packed.payload.len() > ITEM_BYTES_MAX || packed.unpacked_bytes as usize > ITEM_UNPACKED_BYTES_MAX;
+        let too_large =
+            packed.payload.len() > ITEM_BYTES_MAX || packed.unpacked_bytes as usize > ITEM_UNPACKED_BYTES_MAX;
         if too_large && events == 0 {
-            tracing::error!(kind = packed.kind.as_str_name(), bytes = packed.payload.len(), "an item over the limit was left out");
+            tracing::error!(
+                kind = packed.kind.as_str_name(),
+                bytes = packed.payload.len(),
+                "an item over the limit was left out"
+            );
         } else {
             self.ready.push(Outgoing { packed, events });
         }

@@ -133,15 +133,7 @@ impl Worker {
                 ahead: 0,
             })
             .collect();
-        Self {
-            batcher,
-            lanes,
-            notes,
-            window,
-            ledger,
-            flushed: Instant::now(),
-            holes: Holes::default(),
-        }
+        Self { batcher, lanes, notes, window, ledger, flushed: Instant::now(), holes: Holes::default() }
     }
 
     /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.

@@ -9,6 +9,7 @@ mod progress;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memctl_proto::v1;
 
@@ -19,6 +20,10 @@ use crate::exit::{Failure, Outcome};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use crate::seams::{self, ImportOutcome, ImportRequest, OnProgress};
+
+/// How often, and how many times, a job that is still being recorded is asked to go: half a minute, the time a large file takes to run dry.
+const TAKE_BACK_EVERY: Duration = Duration::from_millis(250);
+const TAKE_BACK_TRIES: u32 = 120;
 
 /// See the module.
 ///
@@ -109,7 +114,16 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
 /// Nothing is stored half. The failure that led here is the news; that this one failed too is told as well.
 async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
     let request = v1::DeleteJobRequest { job: job.to_owned(), attempt: Some(attempt) };
-    if let Err(status) = connection.query.delete_job(request).await {
+    let mut answer = connection.query.delete_job(request.clone()).await;
+    // The stream that was given up may not have ended yet; until then the daemon keeps the job.
+    for _ in 0..TAKE_BACK_TRIES {
+        if !answer.as_ref().is_err_and(|status| status.message().contains("is being recorded")) {
+            break;
+        }
+        tokio::time::sleep(TAKE_BACK_EVERY).await;
+        answer = connection.query.delete_job(request.clone()).await;
+    }
+    if let Err(status) = answer {
         let failure = connection.failure(&status);
         if failure.outcome != Outcome::NoSuchJob {
             eprintln!("memctl: what was stored of {job} could not be taken back: {failure}");

@@ -13,6 +13,9 @@ use serde::Deserialize;
 use crate::ingest::IngestLimits;
 use crate::store::{Retention, StoreAddress};
 
+/// The largest queue of one session: beyond it a single agent could fill the memory.
+const QUEUE_MAX: u64 = 1 << 30;
+
 /// Where the daemon listens unless told otherwise: loopback, because there is no authentication yet.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
 
@@ -149,8 +152,8 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
             let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
             // The largest item must fit, or it could never be taken.
             let least = defaults.session_bytes as u64;
-            if bytes < least {
-                Err(format!("must be at least {least}B, the size of the largest item"))
+            if bytes < least || bytes > QUEUE_MAX {
+                Err(format!("must be at least {least}B, the size of the largest item, and at most 1GiB"))
             } else {
                 Ok(bytes)
             }
@@ -163,9 +166,8 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
         |layer| layer.total_queue.as_deref(),
         |text| {
             let bytes = quantity::bytes(text).map_err(|error| error.to_string())?;
-            // A semaphore counts to 2^32 at most in one acquisition; memory ends long before.
             if bytes < session_bytes as u64 || bytes > 1 << 40 {
-                Err("must be at least session_queue and below 1TiB".into())
+                Err("must be at least session_queue and at most 1TiB".into())
             } else {
                 Ok(bytes)
             }
@@ -173,7 +175,7 @@ fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
     )?;
     Ok(IngestLimits {
         session_bytes,
-        total_bytes: total.map_or(defaults.total_bytes, |bytes| bytes as usize),
+        total_bytes: total.map_or(defaults.total_bytes.max(session_bytes), |bytes| bytes as usize),
         ..defaults
     })
 }

@@ -163,6 +163,11 @@ fn add(append: &mut Append, prepared: Option<Prepared>, gap: Option<Gap>, seq: u
         append.duplicates += 1;
         return;
     };
+    if append.items.last().is_some_and(|last| last.seq >= item.seq) {
+        // Cannot be while streams of a session follow each other; a second copy must not spoil the transaction.
+        append.duplicates += 1;
+        return;
+    }
     append.items.push(item);
     for update in devices {
         match append.devices.iter_mut().find(|known| known.device == update.device) {

@@ -34,8 +34,15 @@ use crate::store::{OpenedSession, Store};
 
 /// A stream that does not say hello in this time is none.
 const HELLO_MAX: Duration = Duration::from_secs(10);
+/// An older stream of a session has this long to commit what it took; then the agent is told to come again.
+const TAKEOVER_MAX: Duration = Duration::from_secs(10);
+/// A peer that does not take its last answers in this time is gone.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
 /// Answers that wait for the transport; acknowledgements are merged, so this is never long.
 const ANSWERS: usize = 16;
+
+/// Items that may be missing in one place: more is a mistake of the sender, not a fault of the transport.
+const GAP_MAX: u64 = 1 << 32;
 
 /// Bounds of what waits in memory.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +132,11 @@ impl IngestService {
             Ok(session) => session,
             Err((reason, message)) => return refuse(&answers, reason, message).await,
         };
-        let claim = self.streams.claim(session.id);
+        let mut claim = self.streams.claim(session.id);
+        if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
+            let message = "an older stream of this session is still being stored; come again".into();
+            return refuse(&answers, RefusedReason::Busy, message).await;
+        }
         let opened = match self.store.open_session(&session, now_ns()).await {
             Ok(opened) => opened,
             Err(error) => return refuse(&answers, RefusedReason::Store, error.to_string()).await,
@@ -151,7 +162,8 @@ impl IngestService {
         }
         let first = tokio::time::timeout(HELLO_MAX, inbound.message())
             .await
-            .map_err(|_| invalid("no hello came"))?
+            // An overloaded machine, perhaps: it may come again.
+            .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
         let Some(AgentMessage { body: Some(Said::Hello(Hello { version, session })) }) = first else {
             return Err(invalid("the first message must be a hello"));
@@ -199,15 +211,18 @@ impl IngestService {
                 // A broken stream is the agent's to take up again.
                 Ok(None) | Err(_) => break,
             };
-            if let Err(message) = self.take(opened, &devices, &mut sequence, &durable, &own_budget, item).await {
-                refuse(answers, RefusedReason::Invalid, message).await;
+            if let Err((reason, message)) =
+                self.take(opened, &devices, &mut sequence, &durable, &own_budget, item).await
+            {
+                refuse(answers, reason, message).await;
                 break;
             }
         }
-        drop(failures);
-        // Everything taken is committed and acknowledged before the stream closes: the last holder of the sender is the committer.
+        // Everything taken is committed before the place is given up (the last holder of the sender is the
+        // committer), and acknowledged if the peer still listens.
         drop(durable);
-        let _ = acknowledging.await;
+        while failures.changed().await.is_ok() {}
+        let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
             let message = "the daemon is shutting down; come again".into();
             answer(answers, Answer::Refused(Refused { reason: RefusedReason::ShuttingDown as i32, message })).await;
@@ -222,12 +237,15 @@ impl IngestService {
         durable: &Arc<watch::Sender<Durable>>,
         own_budget: &Arc<Semaphore>,
         item: Item,
-    ) -> Result<(), String> {
-        // An item over the message limit was refused by the transport, so this is below the budgets.
+    ) -> Result<(), (RefusedReason, String)> {
+        let invalid = |message: String| (RefusedReason::Invalid, message);
+        let closed = || (RefusedReason::ShuttingDown, "the daemon is shutting down; come again".to_owned());
+        // An item over the message limit was refused by the transport, so this is below the budgets. What it
+        // unfolds to while it is looked at counts against the budget of all.
         let bytes = item.payload.len().clamp(1, self.limits.session_bytes) as u32;
-        let closed = |_| "the daemon is shutting down".to_owned();
-        let own = own_budget.clone().acquire_many_owned(bytes).await.map_err(closed)?;
-        let shared = self.budget.clone().acquire_many_owned(bytes).await.map_err(closed)?;
+        let unfolded = (item.unpacked_bytes as usize).clamp(bytes as usize, self.limits.total_bytes / 4) as u32;
+        let own = own_budget.clone().acquire_many_owned(bytes).await.map_err(|_| closed())?;
+        let mut shared = self.budget.clone().acquire_many_owned(unfolded).await.map_err(|_| closed())?;
         let seq = item.seq;
         let (prepared, gap) = match sequence.arrive(seq) {
             Arrival::Duplicate => {
@@ -235,10 +253,11 @@ impl IngestService {
                 self.duplicates.fetch_add(1, Ordering::Relaxed);
                 (None, None)
             }
-            arrival if opened.ended => {
-                return Err(format!("the session has ended; item {seq} comes after its end ({arrival:?})"));
+            _ if opened.ended => return Err(invalid(format!("the session has ended; item {seq} comes after its end"))),
+            Arrival::AfterGap(gap) if gap.last - gap.first > GAP_MAX => {
+                return Err(invalid(format!("item {seq} cannot follow item {}", gap.first - 1)));
             }
-            Arrival::Next => (Some(self.prepare(opened, devices, &item)?), None),
+            Arrival::Next => (Some(self.prepare(opened, devices, &item).map_err(invalid)?), None),
             Arrival::AfterGap(gap) => {
                 tracing::warn!(
                     session = opened.key,
@@ -246,9 +265,11 @@ impl IngestService {
                     last = gap.last,
                     "items of a session never came"
                 );
-                (Some(self.prepare(opened, devices, &item)?), Some(gap))
+                (Some(self.prepare(opened, devices, &item).map_err(invalid)?), Some(gap))
             }
         };
+        // Looked at: from here on it is as large as it is stored.
+        drop(shared.split((unfolded - bytes) as usize));
         let work = Work {
             session: opened.key,
             prepared,
@@ -257,7 +278,7 @@ impl IngestService {
             durable: durable.clone(),
             permits: (own, shared),
         };
-        if self.committer.submit(work).await { Ok(()) } else { Err("the daemon is shutting down".into()) }
+        if self.committer.submit(work).await { Ok(()) } else { Err(closed()) }
     }
 
     fn prepare(&self, opened: &OpenedSession, devices: &[u8], item: &Item) -> Result<Box<prepare::Prepared>, String> {

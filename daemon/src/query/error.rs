@@ -35,6 +35,16 @@ pub enum QueryError {
         /// The epochs there are.
         known: String,
     },
+    /// The selection holds nothing.
+    #[error("job {job} has no epoch's end in that range; it has the ends of epochs {first} to {last}")]
+    Nothing {
+        /// The job.
+        job: String,
+        /// Its first epoch.
+        first: u32,
+        /// Its last epoch.
+        last: u32,
+    },
     /// What the question needs was removed by retention.
     #[error("{what} is no longer stored: retention removed it; site tables and epoch ends are still there")]
     Expired {
@@ -78,7 +88,9 @@ impl From<QueryError> for Status {
         let message = error.to_string();
         match error {
             QueryError::NoJob(_) | QueryError::Empty => Self::not_found(message),
-            QueryError::NoRank { .. } | QueryError::NoEpoch { .. } => Self::out_of_range(message),
+            QueryError::NoRank { .. } | QueryError::NoEpoch { .. } | QueryError::Nothing { .. } => {
+                Self::out_of_range(message)
+            }
             QueryError::Expired { .. } => Self::failed_precondition(message),
             QueryError::Invalid(_) => Self::invalid_argument(message),
             QueryError::Damaged { .. } => Self::data_loss(message),

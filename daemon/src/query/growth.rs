@@ -58,12 +58,13 @@ async fn add_session(
     let stacks = dictionary(store, session.key).await?;
     let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
     let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
-    let last = tables.iter().max_by_key(|table| (table.epoch, table.time_ns));
+    let last = tables.iter().map(|table| table.epoch).max();
     let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
-    for row in last.into_iter().flat_map(|table| &table.rows) {
+    for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
         let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
-        *bytes += row.bytes;
-        *blocks += row.blocks;
+        // Saturating: the figures came over the wire.
+        *bytes = bytes.saturating_add(row.bytes);
+        *blocks = blocks.saturating_add(row.blocks);
         if row.bytes >= *most_bytes {
             (*most, *most_bytes) = (row.stack, row.bytes);
         }
@@ -95,19 +96,24 @@ async fn epoch_tables(
     session: &SessionRow,
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<SiteTable>, QueryError> {
-    let mut seqs: Vec<u64> =
-        epoch_ends.iter().filter(|end| end.session == session.key).map(|end| end.table_seq).collect();
+    let own = || epoch_ends.iter().filter(|end| end.session == session.key);
+    let mut epochs: Vec<u32> = own().map(|end| end.epoch).collect();
+    epochs.sort_unstable();
+    epochs.dedup();
+    if epochs.len() > EPOCHS {
+        let last = epochs.len() - 1;
+        epochs = (0..EPOCHS).map(|index| epochs[index * last / (EPOCHS - 1)]).collect();
+    }
+    // All devices of a chosen epoch: their bytes are added up.
+    let chosen = own().filter(|end| epochs.binary_search(&end.epoch).is_ok());
+    let mut seqs: Vec<u64> = chosen.map(|end| end.table_seq).collect();
     seqs.sort_unstable();
     seqs.dedup();
-    if seqs.len() > EPOCHS {
-        let last = seqs.len() - 1;
-        seqs = (0..EPOCHS).map(|index| seqs[index * last / (EPOCHS - 1)]).collect();
-        seqs.dedup();
-    }
     let mut tables = Vec::new();
     for row in store.items_at(session.key, &seqs).await? {
         if let Content::SiteTables(found) = open(session.key, &row)? {
-            tables.extend(found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd));
+            let ends = found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd);
+            tables.extend(ends.filter(|table| epochs.binary_search(&table.epoch).is_ok()));
         }
     }
     Ok(tables)

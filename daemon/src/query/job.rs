@@ -1,5 +1,7 @@
 //! A job as a question means it: its sessions, how it is doing, how complete it is.
 
+use std::collections::BTreeMap;
+
 use memctl_model::{Completeness, SourceKind};
 use memctl_proto::v1;
 
@@ -68,22 +70,21 @@ fn ranks(known: &[u32]) -> String {
 impl Found {
     /// The job for an answer, over all its sessions.
     pub fn answer(&self, streams: &Streams) -> v1::Job {
-        let all = || self.sessions.iter().chain(&self.others);
-        job_answer(&self.job, all(), streams)
+        job_answer(&self.job, self.sessions.iter().chain(&self.others), streams)
     }
 
     /// How complete what the answer rests on is.
-    pub fn completeness(&self) -> Completeness {
-        self.sessions.iter().map(completeness).fold(
-            Completeness { exact: true, ..Completeness::default() },
-            |sum, one| Completeness {
-                exact: sum.exact && one.exact,
-                events_stored: sum.events_stored + one.events_stored,
-                events_dropped: sum.events_dropped + one.events_dropped,
-                events_expired: sum.events_expired + one.events_expired,
-                gaps: sum.gaps + one.gaps,
-            },
-        )
+    pub fn completeness(&self, streams: &Streams) -> Completeness {
+        let all = self.sessions.iter().chain(&self.others);
+        let whole = Completeness { exact: !is_partial_import(&self.job, all), ..Completeness::default() };
+        // Saturating: the figures came over the wire.
+        self.sessions.iter().map(|session| completeness(session, streams)).fold(whole, |sum, one| Completeness {
+            exact: sum.exact && one.exact,
+            events_stored: sum.events_stored.saturating_add(one.events_stored),
+            events_dropped: sum.events_dropped.saturating_add(one.events_dropped),
+            events_expired: sum.events_expired.saturating_add(one.events_expired),
+            gaps: sum.gaps.saturating_add(one.gaps),
+        })
     }
 }
 
@@ -93,21 +94,26 @@ pub(super) fn job_answer<'a>(
     sessions: impl Iterator<Item = &'a SessionRow> + Clone,
     streams: &Streams,
 ) -> v1::Job {
-    let states: Vec<v1::JobState> = sessions.clone().map(|session| state(session, streams)).collect();
+    // A rank is as its latest session is: one that was followed by another does not count.
+    let mut latest: BTreeMap<u32, &SessionRow> = BTreeMap::new();
+    for session in sessions.clone() {
+        let kept = latest.entry(session.info.rank).or_insert(session);
+        if (session.info.started_ns, session.key) > (kept.info.started_ns, kept.key) {
+            *kept = session;
+        }
+    }
+    let states: Vec<v1::JobState> = latest.values().map(|session| state(session, streams)).collect();
     let has = |state| states.contains(&state);
     let overall = if has(v1::JobState::Running) {
         v1::JobState::Running
     } else if has(v1::JobState::Failed) {
         v1::JobState::Failed
-    } else if has(v1::JobState::Lost) || states.is_empty() {
+    } else if has(v1::JobState::Lost) || states.is_empty() || is_partial_import(job, sessions.clone()) {
         v1::JobState::Lost
     } else {
         v1::JobState::Finished
     };
     let ended = sessions.clone().filter_map(|session| session.end.as_ref().map(|end| end.time_ns)).max();
-    let mut ranks: Vec<u32> = sessions.clone().map(|session| session.info.rank).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
     let source = match sessions.clone().next().map(|session| session.info.source) {
         Some(SourceKind::Import) => v1::SourceKind::Import,
         Some(SourceKind::Live) => v1::SourceKind::Live,
@@ -120,13 +126,27 @@ pub(super) fn job_answer<'a>(
         started_ns: job.started_ns,
         ended_ns: ended.filter(|_| overall != v1::JobState::Running),
         world_size: job.world_size,
-        ranks: ranks.len() as u32,
+        ranks: latest.len() as u32,
         events: sessions.clone().map(|session| session.events).sum(),
         stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
         labels: job.labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
         attempts: job.attempts,
         source: source as i32,
     }
+}
+
+/// Whether an import was cut short: its files told how many ranks there are, and some never came.
+fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a SessionRow>) -> bool {
+    let mut ranks: Vec<u32> = Vec::new();
+    for session in sessions {
+        if session.info.source != SourceKind::Import {
+            return false;
+        }
+        ranks.push(session.info.rank);
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    job.world_size.is_some_and(|world| (ranks.len() as u64) < u64::from(world))
 }
 
 /// How a session is doing.
@@ -141,10 +161,13 @@ pub(super) fn state(session: &SessionRow, streams: &Streams) -> v1::JobState {
     }
 }
 
-/// How complete a session is. After its end the law must hold: produced = stored + dropped.
-pub(super) fn completeness(session: &SessionRow) -> Completeness {
+/// How complete a session is. After its end the law must hold: produced = stored + dropped; one that was lost did not say what it produced.
+pub(super) fn completeness(session: &SessionRow, streams: &Streams) -> Completeness {
     let dropped = session.end.as_ref().map_or(session.dropped, |end| end.dropped).total();
-    let whole = session.end.as_ref().is_none_or(|end| end.produced == session.events + dropped);
+    let whole = match &session.end {
+        Some(end) => end.produced == session.events.saturating_add(dropped),
+        None => state(session, streams) != v1::JobState::Lost,
+    };
     Completeness {
         exact: dropped == 0 && session.missing_items == 0 && session.expired_events == 0 && whole,
         events_stored: session.events - session.expired_events.min(session.events),

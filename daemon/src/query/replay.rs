@@ -25,6 +25,8 @@ pub(super) struct Replay<'a> {
     /// Epoch ends of this device, by event.
     epochs: Vec<(u64, u32, u64)>,
     at_event: u64,
+    /// Items that never came left a hole that was passed.
+    jumped: bool,
 }
 
 /// What a visitor wants.
@@ -57,12 +59,17 @@ impl<'a> Replay<'a> {
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
         let decoder = Decoder::new().map_err(QueryError::chunk(session.key, 0))?;
-        Ok(Self { store, session, device, map, decoder, epochs, at_event })
+        Ok(Self { store, session, device, map, decoder, epochs, at_event, jumped: false })
     }
 
     /// The event before which the state stands.
     pub fn at_event(&self) -> u64 {
         self.at_event
+    }
+
+    /// Whether the state rests on a hole: items that never came.
+    pub fn jumped(&self) -> bool {
+        self.jumped
     }
 
     /// The state.
@@ -101,9 +108,15 @@ impl<'a> Replay<'a> {
     }
 
     /// A chunk must begin where the state stands, unless what is between was dropped or lost on the way.
-    fn expect(&self, chunk: &ChunkRow) -> Result<(), QueryError> {
-        let lossy = self.session.missing_items > 0;
-        if chunk.index.first_event > self.at_event && !lossy { Err(self.expired()) } else { Ok(()) }
+    fn expect(&mut self, chunk: &ChunkRow) -> Result<(), QueryError> {
+        if chunk.index.first_event <= self.at_event {
+            return Ok(());
+        }
+        if self.session.missing_items == 0 || self.session.expired_events > 0 {
+            return Err(self.expired());
+        }
+        self.jumped = true;
+        Ok(())
     }
 
     fn expired(&self) -> QueryError {

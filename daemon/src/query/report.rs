@@ -20,12 +20,17 @@ pub(super) async fn report(
     let selection = request.selection.unwrap_or_default();
     let found = find(store, &selection).await?;
     let mut epoch_ends = store.epoch_ends(found.job.key).await?;
-    epoch_ends.retain(|end| found.sessions.iter().any(|session| session.key == end.session) && wanted(end, &selection));
+    epoch_ends.retain(|end| found.sessions.iter().any(|session| session.key == end.session));
+    let known = (epoch_ends.iter().map(|end| end.epoch).min(), epoch_ends.iter().map(|end| end.epoch).max());
+    epoch_ends.retain(|end| wanted(end, &selection));
+    if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
+        return Err(QueryError::Nothing { job: found.job.name, first, last });
+    }
     let ranks = rank_reports(&found, &epoch_ends, streams);
     let growth = growth(store, &found, &epoch_ends).await?;
     Ok(v1::Report {
         job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness())),
+        completeness: Some(completeness_answer(found.completeness(streams))),
         ranks,
         growth,
     })
@@ -48,13 +53,13 @@ fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) ->
     for session in &found.sessions {
         for device in found.devices.iter().filter(|device| device.session == session.key) {
             let ends = by_device.remove(&(session.key, device.info.index.0)).unwrap_or_default();
-            reports.push(rank_report(session, device, &ends, state(session, streams)));
+            reports.push(rank_report(session, device, &ends, streams));
         }
     }
     reports
 }
 
-fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], state: v1::JobState) -> v1::RankReport {
+fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], streams: &Streams) -> v1::RankReport {
     let series: Vec<EpochBytes> =
         ends.iter().map(|end| EpochBytes { epoch: end.epoch, bytes: end.counters.allocated_bytes }).collect();
     let latest = device.latest.as_ref();
@@ -81,9 +86,9 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         alloc_retries: device.alloc_retries,
         ooms: device.ooms,
         epoch_ends: ends.iter().map(|end| epoch_end(end)).collect(),
-        completeness: Some(completeness_answer(completeness(session))),
+        completeness: Some(completeness_answer(completeness(session, streams))),
         failure: session.end.as_ref().and_then(|end| end.failure.clone()),
-        state: state as i32,
+        state: state(session, streams) as i32,
         stored_bytes: session.stored_bytes,
     }
 }

@@ -13,7 +13,7 @@ use super::job::{completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
 use super::stacks::{dictionary, frame, open};
-use super::timeline::{chosen, devices_of};
+use super::timeline::{chosen, devices_of, span};
 use crate::ingest::streams::Streams;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
 
@@ -58,7 +58,7 @@ pub(super) async fn sites(
             ranks.push(answer(store, session, device, state).await?);
         }
     }
-    let completeness = Some(completeness_answer(found.completeness()));
+    let completeness = Some(completeness_answer(found.completeness(streams)));
     Ok(v1::Sites { job: Some(found.answer(streams)), completeness, ranks })
 }
 
@@ -136,6 +136,10 @@ impl Question<'_> {
     }
 
     async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, QueryError> {
+        if time_ns < session.info.started_ns {
+            let rank = session.info.rank;
+            return Err(QueryError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
+        }
         let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
         let chunks = self.store.chunks(session.key, device, before).await?;
         let Some(last) = chunks.last() else { return self.replayed(session, device, 0, None).await };
@@ -159,16 +163,22 @@ impl Question<'_> {
         let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else {
             return self.at_end(session, device).await;
         };
+        // (Of a selection that cuts chunks at both ends the highest chunk may have its peak outside; then the
+        // answer is the highest moment of that chunk inside.)
+        let span = span(self.selection, self.epoch_ends, session, device);
         let first = highest.index.first_event;
         let mut replay = Replay::before(self.store, session, device, self.epoch_ends, first).await?;
-        let mut peak = (first, highest.index.first_ns, 0);
+        // The state in which the chunk (or the selection within it) begins may itself be the highest.
+        let mut peak = (replay.at_event(), highest.index.first_ns, replay.map().levels().allocated_bytes);
         replay
             .run(first + highest.index.count, |number, event, map| {
                 let allocated = map.levels().allocated_bytes;
-                if number > first && allocated > peak.2 {
+                let before = number <= first.max(span.events.0) || event.time_ns < span.times_ns.0;
+                let behind = number > span.events.1 || event.time_ns > span.times_ns.1;
+                if before || (!behind && allocated > peak.2) {
                     peak = (number, event.time_ns, allocated);
                 }
-                Go::On
+                if behind { Go::Stop } else { Go::On }
             })
             .await?;
         self.replayed(session, device, peak.0, Some((highest, peak.1))).await
@@ -197,7 +207,7 @@ impl Question<'_> {
             step,
             counters: replay.map().counters(),
             rows: replay.map().site_rows(),
-            exact: chunk.is_none_or(|chunk| chunk.levels.exact),
+            exact: chunk.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
         }))
     }
 }
@@ -212,8 +222,9 @@ async fn answer(
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {
         let site = by_stack.entry(row.stack).or_default();
-        site.bytes += row.bytes;
-        site.blocks += row.blocks;
+        // Saturating: the figures came over the wire.
+        site.bytes = site.bytes.saturating_add(row.bytes);
+        site.blocks = site.blocks.saturating_add(row.blocks);
         site.births.push(v1::BirthBytes { epoch: row.birth_epoch, bytes: row.bytes, blocks: row.blocks });
     }
     let mut sites: Vec<v1::SiteStack> = by_stack

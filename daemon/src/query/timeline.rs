@@ -37,7 +37,8 @@ pub(super) async fn timeline(
     for session in &found.sessions {
         for device in devices_of(&found, session) {
             let chunks = store.chunks(session.key, device, chosen).await?;
-            let buckets = buckets(store, session, device, &chunks, &epoch_ends, (chosen, points)).await?;
+            let span = span(&selection, &epoch_ends, session, device);
+            let buckets = buckets(store, session, device, &chunks, &epoch_ends, (span, points)).await?;
             ranks.push(v1::RankTimeline {
                 rank: session.info.rank,
                 device: u32::from(device),
@@ -48,7 +49,7 @@ pub(super) async fn timeline(
     }
     Ok(v1::Timeline {
         job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness())),
+        completeness: Some(completeness_answer(found.completeness(streams))),
         ranks,
     })
 }
@@ -78,12 +79,11 @@ async fn buckets(
     device: u8,
     chunks: &[ChunkRow],
     epoch_ends: &[EpochEndRow],
-    (chosen, points): (Selection, u32),
+    (span, points): (Span, u32),
 ) -> Result<Vec<Bucket>, QueryError> {
     let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(Vec::new()) };
-    let bounds = chosen.times_ns.unwrap_or((0, u64::MAX));
-    let start = chunks.iter().map(|chunk| chunk.index.first_ns).min().unwrap_or(0).max(bounds.0);
-    let end = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0).min(bounds.1);
+    let start = chunks.iter().map(|chunk| chunk.index.first_ns).min().unwrap_or(0).max(span.times_ns.0);
+    let end = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0).min(span.times_ns.1);
     let mut timeline = Timeline::new(start, end.saturating_add(1), points as usize);
     if chunks.len() > REPLAY_CHUNKS {
         for chunk in chunks {
@@ -94,13 +94,40 @@ async fn buckets(
     let mut replay = Replay::before(store, session, device, epoch_ends, first.index.first_event).await?;
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
-            if number > first.index.first_event && event.time_ns >= start && event.time_ns <= end {
+            if number <= span.events.0 || number <= first.index.first_event || event.time_ns < start {
+                // What stands when the selection begins; 0 is before every begin.
+                timeline.push(0, map.levels());
+            } else if number <= span.events.1 && event.time_ns <= end {
                 timeline.push(event.time_ns, map.levels());
             }
             Go::On
         })
         .await?;
     Ok(timeline.finish())
+}
+
+/// A selection on one device: times (bounds included), and events from the first (exclusive, as a count) to the last (inclusive).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub times_ns: (u64, u64),
+    pub events: (u64, u64),
+}
+
+/// What a question's selection means on a device: an epoch lies between the end of the one before and its own.
+pub(super) fn span(selection: &v1::Selection, epoch_ends: &[EpochEndRow], session: &SessionRow, device: u8) -> Span {
+    let ends = || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device);
+    let before = selection.first_epoch.and_then(|first| ends().rfind(|end| end.epoch < first));
+    let last = selection.last_epoch.and_then(|last| ends().rfind(|end| end.epoch <= last));
+    // An epoch that is under way has no end yet.
+    let last = last.filter(|end| selection.last_epoch == Some(end.epoch));
+    let (since, until) = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
+    Span {
+        times_ns: (
+            before.map_or(since, |end| since.max(end.time_ns)),
+            last.map_or(until, |end| until.min(end.time_ns)),
+        ),
+        events: (before.map_or(0, |end| end.at_event), last.map_or(u64::MAX, |end| end.at_event)),
+    }
 }
 
 /// A chunk's levels as the rollup they came from, as far as they are stored.
@@ -119,6 +146,12 @@ fn rollup(chunk: &ChunkRow) -> Rollup {
         end,
         min: levels(chunk.levels.allocated_min, chunk.levels.reserved_end),
         max: levels(chunk.levels.allocated_max, chunk.levels.reserved_max),
+        counts: {
+            let mut counts = [0; memctl_model::Action::ALL.len()];
+            // How they divide is not stored beside the chunk; that there are some is what counts here.
+            counts[0] = chunk.index.count;
+            counts
+        },
         ..Rollup::default()
     }
 }
@@ -135,7 +168,7 @@ fn answer_points(
         .iter()
         .map(|bucket| {
             // The epoch under way: the one whose end comes next, else what the last chunk says.
-            let next = ends.iter().find(|end| end.time_ns >= bucket.start_ns);
+            let next = ends.iter().find(|end| end.time_ns.saturating_add(1) >= bucket.end_ns);
             let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
             v1::TimelinePoint {

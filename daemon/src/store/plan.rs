@@ -143,6 +143,9 @@ impl SessionState {
             if item.is_chunk() {
                 self.events = add(self.events, item.index.count);
             }
+            // Until the last word tells by reason, what the chunks announced is what is known.
+            let announced = item.levels.map_or(0, |levels| levels.dropped_before);
+            self.dropped.ring_full = add(self.dropped.ring_full, announced);
         }
         self.durable_seq = self.durable_seq.max(append.durable_seq);
         self.duplicates = add(self.duplicates, append.duplicates);

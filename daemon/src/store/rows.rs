@@ -67,7 +67,7 @@ pub struct Append {
     pub epoch_ends: Vec<EpochEndRow>,
     /// The session's last word, when it is among these items.
     pub end: Option<SessionEnd>,
-    /// Events dropped so far, as the items told; the session keeps the higher figure.
+    /// Events dropped, as the session's last word tells; the session keeps the higher figure. What chunks announce (`dropped_before`) is added by the store.
     pub dropped: Dropped,
 }
 

@@ -13,9 +13,9 @@ use crate::v1;
 /// Tables in one batch.
 pub const TABLES_MAX: usize = 4_096;
 /// Rows of one table: sites times the epochs in which their live blocks were born.
-pub const ROWS_MAX: usize = 1 << 20;
+pub const ROWS_MAX: usize = 1 << 19;
 /// Rows of all tables of a batch after the differences are undone; bounds what a small batch can unfold to.
-pub const BATCH_ROWS_MAX: usize = 8 << 20;
+pub const BATCH_ROWS_MAX: usize = 1 << 20;
 
 /// Packs tables, in the order in which they were taken.
 #[must_use]
@@ -97,12 +97,13 @@ pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError>
     for wire in batch.tables {
         let rows = rows_from_wire(&wire)?;
         let device = device_index(wire.device)?;
+        let before_rows = last.get(&device).map_or(0, Vec::len);
+        at_most("rows of a batch of site tables", unfolded + before_rows + rows.len(), BATCH_ROWS_MAX)?;
         let whole = match last.get(&device) {
             None => rows.into_iter().filter(|row| row.blocks > 0).collect(),
             Some(before) => merged(before, rows),
         };
         unfolded += whole.len();
-        at_most("rows of a batch of site tables", unfolded, BATCH_ROWS_MAX)?;
         last.insert(device, whole.clone());
         tables.push(SiteTable {
             device,
