@@ -311,7 +311,7 @@ impl Agent {
     /// When the agent has stopped.
     pub fn keyframe_waiting(&self, keyframe: Keyframe) -> Result<(), Stopped> {
         let place = self.session.devices.iter().position(|device| device.index == keyframe.device);
-        let position = place.map_or(0, |place| self.gauges[place].pushed());
+        let position = place.map_or(Position::default(), |place| self.positions()[place]);
         self.notes.send(Note::Keyframe(Box::new(keyframe), position)).map_err(|_| Stopped)
     }
 

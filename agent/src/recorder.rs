@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memctl_model::{Action, DeviceIndex, Event, Keyframe, StackId};
 
-use crate::batch::worker::Note;
+use crate::batch::worker::{Note, Position};
 use crate::clock::now_ns;
 use crate::ring::{Producer, Record};
 
@@ -110,7 +110,8 @@ impl Recorder {
     /// Hands over the state of the device as it is behind the last recorded event. `false` when the agent could not take it now; it will ask again.
     pub fn snapshot(&mut self, mut keyframe: Keyframe) -> bool {
         keyframe.device = self.device;
-        let note = Note::Keyframe(Box::new(keyframe), self.producer.pushed());
+        let position = Position { pushed: self.producer.pushed(), dropped: self.producer.dropped() };
+        let note = Note::Keyframe(Box::new(keyframe), position);
         match self.notes.try_send(note) {
             Ok(()) => {
                 // Relaxed: a request that comes meanwhile is made again by the next hole.

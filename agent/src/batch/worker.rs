@@ -33,12 +33,12 @@ pub enum Note {
     Stack(Box<[Frame]>),
     /// A measurement.
     Sample(Sample),
-    /// The state of a device, with the number of records pushed to its ring when it was read.
-    Keyframe(Box<Keyframe>, u64),
+    /// The state of a device, with where its ring stood when it was read.
+    Keyframe(Box<Keyframe>, Position),
 }
 
 /// Where a ring stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
     /// Records pushed.
     pub pushed: u64,
@@ -50,7 +50,8 @@ pub struct Position {
 enum Stop {
     /// A mark, with the records dropped when it was made.
     Mark(Mark, u64),
-    Keyframe(Box<Keyframe>),
+    /// A state that was read, likewise.
+    Keyframe(Box<Keyframe>, u64),
 }
 
 /// A request to end.
@@ -191,7 +192,7 @@ impl Worker {
             Note::Sample(sample) => self.batcher.sample(sample),
             Note::Keyframe(keyframe, position) => {
                 if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.device == keyframe.device) {
-                    lane.stops.push_back((position, Stop::Keyframe(keyframe)));
+                    lane.stops.push_back((position.pushed, Stop::Keyframe(keyframe, position.dropped)));
                 }
             }
             Note::Mark(mark, positions) => {
@@ -232,18 +233,27 @@ impl Worker {
     fn pass_stops(&mut self, index: usize, at: u64) {
         while let Some((_, stop)) = self.lanes[index].stops.pop_front_if(|(position, _)| *position <= at) {
             match stop {
-                Stop::Keyframe(keyframe) => self.batcher.restore(index, *keyframe),
+                Stop::Keyframe(keyframe, dropped) => {
+                    self.announce_ahead(index, dropped);
+                    self.batcher.restore(index, *keyframe);
+                    // Release: as for a request. What the state covers need not be asked for.
+                    self.lanes[index].snapshot_wanted.store(false, Ordering::Release);
+                }
                 Stop::Mark(mark, dropped) => {
-                    // Drops before the mark whose carrier has not come yet: the mark's figures must not pass for exact.
-                    let lane = &mut self.lanes[index];
-                    let hole = dropped.saturating_sub(lane.announced);
-                    lane.announced += hole;
-                    lane.ahead += hole;
-                    self.holes.announce(&mut self.batcher, index, hole, &lane.snapshot_wanted);
+                    self.announce_ahead(index, dropped);
                     self.batcher.device_mark(index, &mark);
                 }
             }
         }
+    }
+
+    /// Announces drops whose carrier, the next record that gets in, has not come yet: what is computed here must not pass for exact.
+    fn announce_ahead(&mut self, index: usize, dropped: u64) {
+        let lane = &mut self.lanes[index];
+        let hole = dropped.saturating_sub(lane.announced);
+        lane.announced += hole;
+        lane.ahead += hole;
+        self.holes.announce(&mut self.batcher, index, hole, &lane.snapshot_wanted);
     }
 
     /// Hands ready items to the outbox; waits while it is full.

@@ -153,6 +153,13 @@ impl Producer {
         self.head
     }
 
+    /// Records dropped so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        // Relaxed: this side alone writes it.
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
     /// Reads the counts from other threads.
     #[must_use]
     pub fn gauge(&self) -> Gauge {
