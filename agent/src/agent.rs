@@ -3,6 +3,8 @@
 //! Guarantees: everything runs in two threads of its own (the worker that packs, the uplink that sends);
 //! no call on the handle waits, but for [`Agent::stop`], which waits until its deadline at most;
 //! whatever goes wrong inside is logged and counted and never reaches the trainer.
+//!
+//! (Over 400 lines: the handle, its configuration, its errors and its outcome are one public surface and are read together.)
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};

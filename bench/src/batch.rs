@@ -22,11 +22,11 @@ pub struct Sum {
     pub seconds: f64,
 }
 
-/// Sends a recording through the batch stage.
+/// Sends a recording through the batch stage, with its marks (and so its site tables) or without.
 ///
 /// # Errors
 /// When the stage cannot be made.
-pub fn run(recording: &Recording) -> Result<Sum, Box<dyn Error>> {
+pub fn run(recording: &Recording, with_marks: bool) -> Result<Sum, Box<dyn Error>> {
     let config = BatchConfig {
         resolution_ns: 1_000,
         settings: recording.settings.clone(),
@@ -35,7 +35,8 @@ pub fn run(recording: &Recording) -> Result<Sum, Box<dyn Error>> {
     };
     let moments: Vec<Moment> = {
         let streams = recording.devices.iter().map(|device| (device.device, device.events.iter())).collect();
-        merge(recording.marks.iter().cloned(), streams).collect()
+        let marks = recording.marks.iter().filter(|_| with_marks).cloned();
+        merge(marks, streams).collect()
     };
     let stacks: Vec<Vec<Frame>> = recording
         .stacks

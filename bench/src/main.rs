@@ -63,34 +63,35 @@ fn run_codec() -> Result<(), Box<dyn Error>> {
 }
 
 fn run_batch() -> Result<(), Box<dyn Error>> {
-    let mut runs = Vec::new();
     let recordings: Result<Vec<_>, _> =
         recordings::files()?.iter().map(|(_, path)| recordings::recording(path)).collect();
     let recordings = recordings?;
-    for _ in 0..7 {
-        let mut sum = batch::Sum::default();
-        for recording in &recordings {
-            let one = batch::run(recording)?;
-            sum.events += one.events;
-            sum.bytes += one.bytes;
-            sum.chunk_bytes += one.chunk_bytes;
-            sum.seconds += one.seconds;
+    for (what, with_marks) in [
+        ("chunks only: block map, live tracking, encoding", false),
+        ("with marks and a site table every step and epoch", true),
+    ] {
+        let mut runs = Vec::new();
+        for _ in 0..7 {
+            let mut sum = batch::Sum::default();
+            for recording in &recordings {
+                let one = batch::run(recording, with_marks)?;
+                sum.events += one.events;
+                sum.bytes += one.bytes;
+                sum.chunk_bytes += one.chunk_bytes;
+                sum.seconds += one.seconds;
+            }
+            runs.push(sum);
         }
-        runs.push(sum);
+        runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let sum = runs[runs.len() / 2];
+        let each = |bytes: u64| bytes as f64 / sum.events as f64;
+        println!(
+            "{what}: {:.1} M events/s on one core; {:.3} bytes an event, {:.3} of them chunks",
+            sum.events as f64 / sum.seconds / 1e6,
+            each(sum.bytes),
+            each(sum.chunk_bytes)
+        );
     }
-    runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let sum = runs[runs.len() / 2];
-    let each = |bytes: u64| bytes as f64 / sum.events as f64;
-    println!(
-        "events {}; {:.3} bytes an event with everything in, {:.3} of them chunks",
-        sum.events,
-        each(sum.bytes),
-        each(sum.chunk_bytes)
-    );
-    println!(
-        "block map + live tracking + encoding + site tables: {:.1} M events/s on one core",
-        sum.events as f64 / sum.seconds / 1e6
-    );
     Ok(())
 }
 
