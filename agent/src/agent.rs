@@ -7,7 +7,7 @@
 //! (Over 400 lines: the handle, its configuration, its errors and its outcome are one public surface and are read together.)
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,12 +17,14 @@ use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, 
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
-use crate::batch::worker::{Ending, Note, Position, Worker};
+use crate::batch::translate::Translator;
+use crate::batch::worker::{Ending, Note, Position, Request, Worker};
 use crate::batch::{BatchConfig, Batcher};
 use crate::clock::now_ns;
 use crate::ledger::{Counts, Ledger};
 use crate::recorder::{Recorder, Stopped};
-use crate::ring::{Gauge, ring};
+use crate::region::Region;
+use crate::ring::{Consumer, Gauge, ring};
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
@@ -83,6 +85,14 @@ pub enum StartError {
     /// A session without devices has nothing to record.
     #[error("the session names no device")]
     NoDevice,
+    /// Session and region disagree.
+    #[error("the session has {session} devices, the trainer's memory region {region}, numbered from 0")]
+    Devices {
+        /// Of the session.
+        session: usize,
+        /// Of the region.
+        region: u32,
+    },
     /// The session is not one that a daemon takes.
     #[error("the session cannot be recorded: {0}")]
     Session(WireError),
@@ -173,6 +183,46 @@ impl Agent {
     /// # Errors
     /// See [`StartError`]; nothing runs then.
     pub fn start(config: AgentConfig) -> Result<Self, StartError> {
+        let (notes, noted) = sync_channel(NOTES_MAX);
+        let (mut rings, mut recorders) = (Vec::new(), Vec::new());
+        for device in &config.session.devices {
+            let (producer, consumer) = ring(config.ring_events);
+            let wanted = Arc::new(AtomicBool::new(false));
+            recorders.push(Some(Recorder::new(device.index, producer, notes.clone(), wanted.clone())));
+            rings.push((consumer, Request::Here(wanted)));
+        }
+        Self::run(config, rings, recorders, notes, noted, None)
+    }
+
+    /// Starts an agent for a trainer that writes into a region: in another process, or in other threads of this one.
+    /// The session's devices are the region's, in the order of their rings. One host a region.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing runs then.
+    pub fn host(config: AgentConfig, region: &Arc<Region>) -> Result<Self, StartError> {
+        let places = config.session.devices.iter().map(|device| u32::from(device.index.0));
+        if !places.eq(0..region.devices()) {
+            return Err(StartError::Devices { session: config.session.devices.len(), region: region.devices() });
+        }
+        let (notes, noted) = sync_channel(NOTES_MAX);
+        let rings = (0..region.devices())
+            .map(|device| {
+                // SAFETY: one host a region.
+                let consumer = unsafe { region.consumer(device) };
+                (consumer, Request::Region(region.clone(), device as usize))
+            })
+            .collect();
+        Self::run(config, rings, Vec::new(), notes, noted, Some(Translator::new(region.clone())))
+    }
+
+    fn run(
+        config: AgentConfig,
+        rings: Vec<(Consumer, Request)>,
+        recorders: Vec<Option<Recorder>>,
+        notes: SyncSender<Note>,
+        noted: Receiver<Note>,
+        translator: Option<Translator>,
+    ) -> Result<Self, StartError> {
         if config.session.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
@@ -181,15 +231,7 @@ impl Agent {
         let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
         let spool = open_spool(&config)?;
         let window = Arc::new(Window::new(config.memory_bytes_max, spool));
-        let (notes, noted) = sync_channel(NOTES_MAX);
-        let (mut rings, mut recorders, mut gauges) = (Vec::new(), Vec::new(), Vec::new());
-        for &device in &devices {
-            let (producer, consumer) = ring(config.ring_events);
-            let wanted = Arc::new(AtomicBool::new(false));
-            gauges.push(consumer.gauge());
-            recorders.push(Some(Recorder::new(device, producer, notes.clone(), wanted.clone())));
-            rings.push((consumer, wanted));
-        }
+        let gauges: Vec<Gauge> = rings.iter().map(|(consumer, _)| consumer.gauge()).collect();
         let ledger = Arc::new(Ledger::new(gauges.clone(), window.clone()));
         let batcher = Batcher::new(BatchConfig {
             resolution_ns: config.session.resolution_ns,
@@ -198,7 +240,7 @@ impl Agent {
             linger: config.linger,
         })
         .map_err(StartError::Codec)?;
-        let worker = Worker::new(batcher, rings, noted, window.clone(), ledger.clone());
+        let worker = Worker::new(batcher, rings, noted, translator, window.clone(), ledger.clone());
         let ending = Arc::new(Mutex::new(None));
         let refused = Arc::new(Mutex::new(None));
         let (stop_uplink, stopped) = mpsc::channel(1);

@@ -12,9 +12,17 @@
 pub mod agent;
 pub mod batch;
 pub mod clock;
+pub mod hook;
+pub mod identity;
 pub mod ledger;
+pub mod link;
+pub mod live;
+pub mod python;
 pub mod recorder;
+pub mod region;
 pub mod ring;
+pub mod sample;
+pub mod settings;
 pub mod source;
 pub mod uplink;
 

@@ -16,6 +16,10 @@ pub enum KeyframeReason {
     Periodic = 2,
     /// Events were dropped; whatever was computed before is not exact, from here on it is.
     AfterDrop = 3,
+    /// A request failed: the state that it found.
+    OutOfMemory = 4,
+    /// The process ended badly: the last state that is known.
+    Failure = 5,
 }
 
 /// Which of the allocator's two pools of block sizes a segment serves.

@@ -147,6 +147,17 @@ impl Device {
         self.map.keyframe(self.device, self.next_event, self.last_ns, reason)
     }
 
+    /// The state as it is now, behind everything that came: what an out of memory or a death leaves behind.
+    pub(super) fn state(&mut self, reason: KeyframeReason, out: &mut Vec<Output>) {
+        self.flush(out);
+        out.push(Output::Keyframe(self.keyframe(reason)));
+    }
+
+    /// Whether there is anything to tell.
+    pub(super) fn is_used(&self) -> bool {
+        self.last_ns > 0
+    }
+
     /// Starts over from a state that was read; everything from here on is exact again.
     pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
         self.flush(out);

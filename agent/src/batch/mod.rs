@@ -7,6 +7,7 @@
 //! passed), and to make an item that the wire does not take (it is left out, and the log says so).
 
 mod device;
+pub(crate) mod translate;
 pub mod worker;
 
 use std::time::Duration;
@@ -14,8 +15,8 @@ use std::time::Duration;
 use device::{Device, Output};
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{
-    AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd,
-    SiteTable, StackId,
+    Action, AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind,
+    Sample, SessionEnd, SiteTable, StackId,
 };
 use memctl_proto::StackSender;
 use memctl_proto::chunk::ChunkError;
@@ -91,10 +92,13 @@ impl Batcher {
         })
     }
 
-    /// Takes an event of a device.
+    /// Takes an event of a device. A request that failed is followed by the state that it found.
     #[inline]
     pub fn event(&mut self, place: usize, event: &Event) {
         self.devices[place].event(event, &mut self.scratch);
+        if event.action == Action::Oom && self.config.linger.is_some() {
+            self.devices[place].state(KeyframeReason::OutOfMemory, &mut self.scratch);
+        }
         if !self.scratch.is_empty() {
             self.collect();
         }
@@ -166,7 +170,11 @@ impl Batcher {
         for device in &mut self.devices {
             let at = device.last_ns().max(1);
             self.tables.push(device.site_table(Boundary::End, at));
+            if failure.is_some() && device.is_used() && self.config.linger.is_some() {
+                device.state(KeyframeReason::Failure, &mut self.scratch);
+            }
         }
+        self.collect();
         self.flush();
         let (mut unknown_frees, mut contradictions) = (0, 0);
         for device in &self.devices {

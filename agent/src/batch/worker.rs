@@ -9,13 +9,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use memctl_model::{DeviceIndex, Dropped, Frame, Keyframe, Mark, Sample, SessionEnd};
 
 use super::Batcher;
+use super::translate::Translator;
 use crate::ledger::Ledger;
+use crate::region::Region;
 use crate::ring::Consumer;
 use crate::uplink::window::{Pushed, Window};
 
@@ -65,12 +67,30 @@ pub struct Ending {
     pub failure: Option<String>,
 }
 
+/// Asks the source of a device for a snapshot of its blocks.
+pub(crate) enum Request {
+    /// A source in this process.
+    Here(Arc<AtomicBool>),
+    /// A trainer behind a region.
+    Region(Arc<Region>, usize),
+}
+
+impl Request {
+    fn set(&self, wanted: bool) {
+        match self {
+            // Release: pairs with the Acquire of the source that takes the snapshot.
+            Self::Here(flag) => flag.store(wanted, Ordering::Release),
+            Self::Region(region, device) => region.want_snapshot(*device, wanted),
+        }
+    }
+}
+
 struct Lane {
     device: DeviceIndex,
     consumer: Consumer,
     /// Marks and keyframes that wait for their position, ascending.
     stops: VecDeque<(u64, Stop)>,
-    snapshot_wanted: Arc<AtomicBool>,
+    snapshot_wanted: Request,
     /// Drops announced so far.
     announced: u64,
     /// Drops that a mark announced before the record that carries them arrived.
@@ -82,6 +102,8 @@ pub struct Worker {
     batcher: Batcher,
     lanes: Vec<Lane>,
     notes: Receiver<Note>,
+    /// Between a region and the batcher, when the source is a trainer behind one.
+    translator: Option<Translator>,
     window: Arc<Window>,
     ledger: Arc<Ledger>,
     flushed: Instant,
@@ -97,7 +119,7 @@ struct Holes {
 }
 
 impl Holes {
-    fn announce(&mut self, batcher: &mut Batcher, index: usize, hole: u64, snapshot_wanted: &AtomicBool) {
+    fn announce(&mut self, batcher: &mut Batcher, index: usize, hole: u64, snapshot_wanted: &Request) {
         if hole == 0 {
             return;
         }
@@ -107,18 +129,18 @@ impl Holes {
         };
         *reason += hole;
         batcher.hole(index, hole);
-        // Release: pairs with the Acquire of the source that takes the snapshot.
-        snapshot_wanted.store(true, Ordering::Release);
+        snapshot_wanted.set(true);
     }
 }
 
 impl Worker {
     /// A worker over the rings of the batcher's devices, in their order.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         batcher: Batcher,
-        rings: Vec<(Consumer, Arc<AtomicBool>)>,
+        rings: Vec<(Consumer, Request)>,
         notes: Receiver<Note>,
+        translator: Option<Translator>,
         window: Arc<Window>,
         ledger: Arc<Ledger>,
     ) -> Self {
@@ -134,7 +156,7 @@ impl Worker {
                 ahead: 0,
             })
             .collect();
-        Self { batcher, lanes, notes, window, ledger, flushed: Instant::now(), holes: Holes::default() }
+        Self { batcher, lanes, notes, translator, window, ledger, flushed: Instant::now(), holes: Holes::default() }
     }
 
     /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.
@@ -150,6 +172,9 @@ impl Worker {
                 _ if worked => {}
                 _ => {
                     self.linger(&deadline);
+                    if let Some(translator) = &mut self.translator {
+                        translator.refine();
+                    }
                     std::thread::park_timeout(IDLE);
                 }
             }
@@ -175,13 +200,15 @@ impl Worker {
 
     fn take_notes(&mut self) -> bool {
         let mut worked = false;
-        loop {
-            match self.notes.try_recv() {
-                Ok(note) => self.note(note),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return worked,
-            }
+        while let Some(note) = self.next_note() {
+            self.note(note);
             worked = true;
         }
+        worked
+    }
+
+    fn next_note(&mut self) -> Option<Note> {
+        self.notes.try_recv().ok().or_else(|| self.translator.as_mut()?.next_note())
     }
 
     fn note(&mut self, note: Note) {
@@ -217,6 +244,7 @@ impl Worker {
             let lane = &mut self.lanes[index];
             let (batcher, holes) = (&mut self.batcher, &mut self.holes);
             let (announced, ahead, wanted) = (&mut lane.announced, &mut lane.ahead, &lane.snapshot_wanted);
+            let translator = &mut self.translator;
             lane.consumer.read(until - at, |record| {
                 let carried = u64::from(record.dropped_before());
                 if carried > 0 {
@@ -225,7 +253,11 @@ impl Worker {
                     *announced += hole;
                     holes.announce(batcher, index, hole, wanted);
                 }
-                batcher.event(index, &record.event());
+                let mut event = record.event();
+                if let Some(translator) = translator {
+                    translator.event(&mut event, batcher);
+                }
+                batcher.event(index, &event);
             });
         }
     }
@@ -236,8 +268,8 @@ impl Worker {
                 Stop::Keyframe(keyframe, dropped) => {
                     self.announce_ahead(index, dropped);
                     self.batcher.restore(index, *keyframe);
-                    // Release: as for a request. What the state covers need not be asked for.
-                    self.lanes[index].snapshot_wanted.store(false, Ordering::Release);
+                    // What the state covers need not be asked for.
+                    self.lanes[index].snapshot_wanted.set(false);
                 }
                 Stop::Mark(mark, dropped) => {
                     self.announce_ahead(index, dropped);
@@ -297,7 +329,10 @@ impl Worker {
         let mut dropped = self.holes.dropped;
         dropped.shutdown += left_behind;
         self.ledger.leave_behind(left_behind + self.batcher.lost());
-        let last_word = self.batcher.finish(end.time_ns, produced, dropped, end.failure.clone());
+        // The trainer's own words for its end say more than what the host saw of it.
+        let said = self.translator.as_mut().and_then(Translator::take_failure);
+        let failure = said.or_else(|| end.failure.clone());
+        let last_word = self.batcher.finish(end.time_ns, produced, dropped, failure);
         let deadline = end.deadline;
         self.send(&|| Some(deadline));
         last_word

@@ -40,31 +40,88 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Keeps what the producer writes and what the consumer writes on different cache lines (two lines: the prefetcher fetches pairs).
-#[repr(align(128))]
+#[repr(C, align(128))]
 struct Line<T>(T);
 
-struct Shared {
-    slots: Box<[UnsafeCell<Record>]>,
-    /// Records pushed, ever. Written by the producer.
-    head: Line<AtomicU64>,
-    /// Records dropped, ever. Written by the producer.
+/// What the producer writes.
+#[repr(C)]
+struct Produced {
+    /// Records pushed, ever.
+    head: AtomicU64,
+    /// Records dropped, ever.
     dropped: AtomicU64,
-    /// Records consumed, ever. Written by the consumer.
-    tail: Line<AtomicU64>,
+}
+
+/// What the consumer writes.
+#[repr(C)]
+struct Consumed {
+    /// Records consumed, ever.
+    tail: AtomicU64,
     /// The consumer is gone: nobody will make room again.
     closed: AtomicBool,
 }
 
+/// The counts of a ring; all zero when new. In a region it lies in front of the slots.
+#[repr(C)]
+pub struct Control {
+    produced: Line<Produced>,
+    consumed: Line<Consumed>,
+}
+
+impl Control {
+    fn new() -> Self {
+        Self {
+            produced: Line(Produced { head: AtomicU64::new(0), dropped: AtomicU64::new(0) }),
+            consumed: Line(Consumed { tail: AtomicU64::new(0), closed: AtomicBool::new(false) }),
+        }
+    }
+}
+
+/// Whose memory a ring lies in; kept for as long as a side of the ring exists.
+#[expect(dead_code, reason = "held for its Drop")]
+enum Memory {
+    Own(Box<Control>, Box<[UnsafeCell<Record>]>),
+    #[cfg(not(feature = "loom"))]
+    Region(Arc<dyn Send + Sync>),
+}
+
+struct Shared {
+    control: *const Control,
+    slots: *const UnsafeCell<Record>,
+    /// A power of two.
+    capacity: u64,
+    _memory: Memory,
+}
+
 // SAFETY: a slot is written only by the producer and only while `head - tail < capacity` excludes it from
 // what the consumer may read; the consumer reads it only after it saw `head` pass it (Acquire on a Release store).
+// The pointers stay valid as long as `_memory` lives.
 unsafe impl Sync for Shared {}
 // SAFETY: records are plain data.
 unsafe impl Send for Shared {}
 
 impl Shared {
+    fn own(capacity: u64) -> Self {
+        let control = Box::new(Control::new());
+        let slots: Box<[UnsafeCell<Record>]> =
+            (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect();
+        Self { control: &raw const *control, slots: slots.as_ptr(), capacity, _memory: Memory::Own(control, slots) }
+    }
+
+    fn produced(&self) -> &Produced {
+        // SAFETY: `control` points into `_memory`.
+        unsafe { &(*self.control).produced.0 }
+    }
+
+    fn consumed(&self) -> &Consumed {
+        // SAFETY: as above.
+        unsafe { &(*self.control).consumed.0 }
+    }
+
+    #[inline]
     fn slot(&self, position: u64) -> &UnsafeCell<Record> {
-        // Capacity is a power of two, so the mask keeps the index inside.
-        &self.slots[(position as usize) & (self.slots.len() - 1)]
+        // SAFETY: capacity is a power of two, so the mask keeps the index inside the `capacity` slots of `_memory`.
+        unsafe { &*self.slots.add((position & (self.capacity - 1)) as usize) }
     }
 }
 
@@ -93,15 +150,40 @@ pub struct Gauge {
 /// Makes a ring of at least `capacity` records (rounded up to a power of two).
 #[must_use]
 pub fn ring(capacity: usize) -> (Producer, Consumer) {
-    let capacity = capacity.max(2).next_power_of_two();
-    let shared = Arc::new(Shared {
-        slots: (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect(),
-        head: Line(AtomicU64::new(0)),
-        dropped: AtomicU64::new(0),
-        tail: Line(AtomicU64::new(0)),
-        closed: AtomicBool::new(false),
-    });
+    let shared = Arc::new(Shared::own(capacity.max(2).next_power_of_two() as u64));
     (Producer { shared: shared.clone(), head: 0, seen_tail: 0, hole: 0 }, Consumer { shared, tail: 0 })
+}
+
+/// The producer of a ring that lies in memory shared with another process.
+///
+/// # Safety
+/// `control` and `slots` (`capacity` records, a power of two) are aligned, began as zeros, stay mapped as long as
+/// `memory` lives, and no other producer of this ring exists, here or in another process.
+#[cfg(not(feature = "loom"))]
+pub unsafe fn producer_in(
+    memory: Arc<dyn Send + Sync>,
+    control: *const Control,
+    slots: *const Record,
+    capacity: u64,
+) -> Producer {
+    let shared = Arc::new(Shared { control, slots: slots.cast(), capacity, _memory: Memory::Region(memory) });
+    Producer { shared, head: 0, seen_tail: 0, hole: 0 }
+}
+
+/// The consumer of a ring that lies in memory shared with another process. What the other process writes is not
+/// trusted: counts that cannot be read as "nothing there".
+///
+/// # Safety
+/// As for [`producer_in`], for the consumer.
+#[cfg(not(feature = "loom"))]
+pub unsafe fn consumer_in(
+    memory: Arc<dyn Send + Sync>,
+    control: *const Control,
+    slots: *const Record,
+    capacity: u64,
+) -> Consumer {
+    let shared = Arc::new(Shared { control, slots: slots.cast(), capacity, _memory: Memory::Region(memory) });
+    Consumer { shared, tail: 0 }
 }
 
 impl Producer {
@@ -111,7 +193,8 @@ impl Producer {
         if !self.has_room() {
             self.hole = self.hole.saturating_add(1);
             // Relaxed: a plain count; who needs it together with `head` reads both after the producer has stopped.
-            self.shared.dropped.store(self.shared.dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let dropped = &self.shared.produced().dropped;
+            dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return false;
         }
         if self.hole > 0 {
@@ -124,27 +207,28 @@ impl Producer {
         });
         self.head += 1;
         // Release: the consumer that sees the new head sees the record.
-        self.shared.head.0.store(self.head, Ordering::Release);
+        self.shared.produced().head.store(self.head, Ordering::Release);
         true
     }
 
     /// Whether a record would get in now.
     #[inline]
     pub fn has_room(&mut self) -> bool {
-        let capacity = self.shared.slots.len() as u64;
-        if self.head - self.seen_tail < capacity {
+        let capacity = self.shared.capacity;
+        if self.head.wrapping_sub(self.seen_tail) < capacity {
             return true;
         }
         // Acquire: the consumer's reads of the slots it gave back happen before our writes to them.
-        self.seen_tail = self.shared.tail.0.load(Ordering::Acquire);
-        self.head - self.seen_tail < capacity
+        self.seen_tail = self.shared.consumed().tail.load(Ordering::Acquire);
+        // A tail beyond the head was written by somebody else than the consumer: as if there were no room.
+        self.head.checked_sub(self.seen_tail).is_some_and(|used| used < capacity)
     }
 
     /// Whether the consumer is gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         // Relaxed: only ends a wait; nothing is read on the strength of it.
-        self.shared.closed.load(Ordering::Relaxed)
+        self.shared.consumed().closed.load(Ordering::Relaxed)
     }
 
     /// Records pushed so far: the position at which a mark made now belongs.
@@ -157,7 +241,7 @@ impl Producer {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: this side alone writes it.
-        self.shared.dropped.load(Ordering::Relaxed)
+        self.shared.produced().dropped.load(Ordering::Relaxed)
     }
 
     /// Reads the counts from other threads.
@@ -172,14 +256,14 @@ impl Gauge {
     #[must_use]
     pub fn pushed(&self) -> u64 {
         // Acquire: whoever reads a position may go on to read what lies before it.
-        self.shared.head.0.load(Ordering::Acquire)
+        self.shared.produced().head.load(Ordering::Acquire)
     }
 
     /// Records dropped so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         // Relaxed: see `push`.
-        self.shared.dropped.load(Ordering::Relaxed)
+        self.shared.produced().dropped.load(Ordering::Relaxed)
     }
 }
 
@@ -188,7 +272,9 @@ impl Consumer {
     #[must_use]
     pub fn available(&self) -> u64 {
         // Acquire: pairs with the producer's Release, makes the records visible.
-        self.shared.head.0.load(Ordering::Acquire) - self.tail
+        let head = self.shared.produced().head.load(Ordering::Acquire);
+        // More than the ring holds was written by a broken producer: nothing of it can be read.
+        head.checked_sub(self.tail).filter(|&count| count <= self.shared.capacity).unwrap_or(0)
     }
 
     /// Position of the next record.
@@ -208,7 +294,7 @@ impl Consumer {
             self.tail += 1;
         }
         // Release: our reads happen before the producer writes these slots again.
-        self.shared.tail.0.store(self.tail, Ordering::Release);
+        self.shared.consumed().tail.store(self.tail, Ordering::Release);
         count
     }
 
@@ -222,7 +308,7 @@ impl Consumer {
 impl Drop for Consumer {
     fn drop(&mut self) {
         // Relaxed: see `is_closed`.
-        self.shared.closed.store(true, Ordering::Relaxed);
+        self.shared.consumed().closed.store(true, Ordering::Relaxed);
     }
 }
 

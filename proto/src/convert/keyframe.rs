@@ -100,6 +100,8 @@ impl TryFrom<v1::Keyframe> for Keyframe {
                 Ok(v1::KeyframeReason::Start) => KeyframeReason::Start,
                 Ok(v1::KeyframeReason::Periodic) => KeyframeReason::Periodic,
                 Ok(v1::KeyframeReason::AfterDrop) => KeyframeReason::AfterDrop,
+                Ok(v1::KeyframeReason::OutOfMemory) => KeyframeReason::OutOfMemory,
+                Ok(v1::KeyframeReason::Failure) => KeyframeReason::Failure,
                 _ => return Err(WireError::invalid("keyframe.reason", wire.reason, "1 to 3")),
             },
             segments,

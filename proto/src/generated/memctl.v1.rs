@@ -428,6 +428,8 @@ pub enum KeyframeReason {
     Start = 1,
     Periodic = 2,
     AfterDrop = 3,
+    OutOfMemory = 4,
+    Failure = 5,
 }
 impl KeyframeReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -440,6 +442,8 @@ impl KeyframeReason {
             Self::Start => "KEYFRAME_REASON_START",
             Self::Periodic => "KEYFRAME_REASON_PERIODIC",
             Self::AfterDrop => "KEYFRAME_REASON_AFTER_DROP",
+            Self::OutOfMemory => "KEYFRAME_REASON_OUT_OF_MEMORY",
+            Self::Failure => "KEYFRAME_REASON_FAILURE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -449,6 +453,8 @@ impl KeyframeReason {
             "KEYFRAME_REASON_START" => Some(Self::Start),
             "KEYFRAME_REASON_PERIODIC" => Some(Self::Periodic),
             "KEYFRAME_REASON_AFTER_DROP" => Some(Self::AfterDrop),
+            "KEYFRAME_REASON_OUT_OF_MEMORY" => Some(Self::OutOfMemory),
+            "KEYFRAME_REASON_FAILURE" => Some(Self::Failure),
             _ => None,
         }
     }

@@ -1,0 +1,187 @@
+"""memctl's agent: streams what the CUDA caching allocator does in this process to a memctl daemon.
+
+`memctl_agent.attach()` is all that is needed; `epoch`, `step`, `phase`, `region` and `note` say what the
+automatic marks cannot know. Importing this module does nothing and imports no torch.
+Guarantees: no call raises, blocks or changes the training; without a session every call does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Callable, Optional
+
+from memctl_agent._book import EPOCH_MAX, HAND, OPTIMIZER, PHASES, STEP_MAX
+from memctl_agent._book import EVAL as _EVAL
+from memctl_agent._session import SESSION as _the_session
+from memctl_agent._session import say as _say
+
+__all__ = ["Range", "attach", "detach", "epoch", "note", "phase", "region", "status", "step"]
+
+
+def attach(
+    job: Optional[str] = None,
+    *,
+    daemon: Optional[str] = None,
+    rank: Optional[int] = None,
+    world_size: Optional[int] = None,
+    attempt: Optional[int] = None,
+    labels: Optional[Mapping[str, str]] = None,
+    stacks: bool = True,
+    auto: bool = True,
+) -> bool:
+    """Attaches to this process: at once, or as soon as the program initialises CUDA.
+
+    What is not given comes from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such
+    as `http://127.0.0.1:7117`; under `memctl run` the launcher takes everything and no address is needed.
+    `stacks=False` leaves Python stacks out, `auto=False` the automatic marks.
+    Returns whether it attached or will; if not, one line on stderr says why.
+    """
+    try:
+        wanted: dict[str, Any] = {
+            "job": job,
+            "daemon": daemon,
+            "rank": rank,
+            "world_size": world_size,
+            "attempt": attempt,
+            "labels": {str(name): str(value) for name, value in (labels or {}).items()},
+        }
+        return _the_session.attach(wanted, stacks=stacks, auto=auto, quiet=False)
+    except Exception as error:
+        _say(f"could not attach: {type(error).__name__}: {error}")
+        return False
+
+
+def detach(failure: Optional[str] = None) -> Optional[dict[str, object]]:
+    """Ends the session, as failed if a failure is given. Waits 0.25 s at most for the daemon.
+
+    Returns what was delivered, or `None` if nothing was attached. `attach` may follow.
+    """
+    try:
+        return _the_session.detach(failure)
+    except Exception as error:
+        _say(f"could not detach: {type(error).__name__}: {error}")
+        return None
+
+
+class Range:
+    """A range that has begun: `end` it, use it as a context manager, or let the next of its kind end it."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, end: Optional[Callable[[], object]] = None) -> None:
+        self._end = end
+
+    def end(self) -> None:
+        """Ends the range, once."""
+        end, self._end = self._end, None
+        if end is not None:
+            _quietly(end)
+
+    def __enter__(self) -> Range:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: Optional[type[BaseException]],
+        exc_value: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.end()
+
+
+def _quietly(call: Callable[[], object]) -> object:
+    """Our own faults stay ours: `status()` tells of the last one."""
+    try:
+        return call()
+    except Exception as fault:
+        _the_session.trouble = f"{type(fault).__name__}: {fault}"
+        return None
+
+
+def epoch(number: int) -> Range:
+    """Begins epoch `number` (0 to 2^32-1) and ends the one before; automatic epochs stop."""
+
+    def begin() -> Range:
+        n, book = _number(number, EPOCH_MAX, "an epoch"), _the_session.book
+        return Range(lambda: book.epoch_end(n, HAND)) if book.epoch_begin(n, HAND) else Range()
+
+    return _range(begin)
+
+
+def step(number: int) -> Range:
+    """Begins step `number`, counted through the job, and ends the one before; automatic steps stop."""
+
+    def begin() -> Range:
+        n, book = _number(number, STEP_MAX, "a step"), _the_session.book
+        if not book.step_begin(n, HAND):
+            return Range()
+        return Range(lambda: book.step_end(HAND, n))
+
+    return _range(begin)
+
+
+def phase(name: str) -> Range:
+    """Begins `train` or `eval`, or within them `forward`, `backward` or `optimizer`, and ends the one before.
+
+    As a context manager `train` and `eval` give way to what was under way before.
+    """
+
+    def begin() -> Range:
+        number, book = PHASES.get(name), _the_session.book
+        if number is None:
+            raise ValueError(f"phase {name!r} is none of {', '.join(PHASES)}")
+        if number > _EVAL:
+            assert number <= OPTIMIZER
+            return Range(lambda: book.part_end(number, HAND)) if book.part_begin(number, HAND) else Range()
+        former = None if book.mode is None or book.mode[0] == number else book.mode[0]
+        book.mode_begin(number, HAND)
+
+        def end() -> None:
+            if book.mode_end(number, HAND) and former is not None:
+                book.mode_begin(former, HAND)
+
+        return Range(end)
+
+    return _range(begin)
+
+
+def region(name: str) -> Range:
+    """Begins a region with a name of your own; regions nest and overlap freely."""
+
+    def begin() -> Range:
+        book, text = _the_session.book, str(name)
+        return Range(lambda: book.region_end(text)) if book.region_begin(text, HAND) else Range()
+
+    return _range(begin)
+
+
+def note(text: str) -> None:
+    """Notes that something happened now."""
+    _quietly(lambda: _the_session.book.note(str(text)))
+
+
+def status() -> dict[str, object]:
+    """What is attached, at which level, what was recorded and dropped, and the last trouble."""
+    found = _quietly(_the_session.status)
+    return found if isinstance(found, dict) else {"attached": False, "level": "off", "trouble": _the_session.trouble}
+
+
+def _number(value: object, most: int, what: str) -> int:
+    number = int(value)  # type: ignore[call-overload]
+    if not 0 <= number <= most:
+        raise ValueError(f"{what} is a number from 0 to {most}, not {number}")
+    return number
+
+
+def _range(begin: Callable[[], Range]) -> Range:
+    made = _quietly(begin)
+    return made if isinstance(made, Range) else Range()
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("memctl-agent")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

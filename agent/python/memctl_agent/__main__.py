@@ -1,0 +1,130 @@
+"""`python -m memctl_agent doctor` says what would work with this Python and its torch; `build` makes the hook ahead.
+
+Guarantees: `doctor` changes nothing, initialises no CUDA and reports on stdout; exit code 0 means that every
+allocator event of this torch can be recorded, 1 that something is missing, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, Optional
+
+from memctl_agent import _session, _shim, _torch
+
+
+def _import_torch() -> Any:
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        return error
+    return torch
+
+
+class Report:
+    """Lines for people, and whether all is well."""
+
+    def __init__(self) -> None:
+        self.is_well = True
+
+    def fine(self, text: str) -> None:
+        """Something that works."""
+        print(f"ok    {text}")
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+        print(f"note  {text}")
+
+    def lacks(self, text: str) -> None:
+        """Something that is missing, and what to do."""
+        self.is_well = False
+        print(f"lacks {text}")
+
+
+def doctor() -> int:
+    """What would work here."""
+    report = Report()
+    if _session.is_disabled():
+        report.lacks("MEMCTL_DISABLED is set: nothing is recorded; unset it")
+    native = _session.load_native()
+    if native is None:
+        report.lacks("the native module; reinstall memctl-agent for this Python and platform")
+    else:
+        report.fine(f"native module, hook interface {native.shim_abi()}")
+    torch = _import_torch()
+    if isinstance(torch, ImportError):
+        report.lacks(f"torch in {sys.executable} ({torch})")
+    elif not _torch.has_cuda(torch):
+        report.lacks(f"CUDA in torch {torch.__version__}; install a CUDA build of torch")
+    else:
+        _doctor_torch(report, torch, native)
+    return 0 if report.is_well else 1
+
+
+def _doctor_torch(report: Report, torch: Any, native: Any) -> None:
+    tried = "" if _torch.is_tried(torch) else f", which was not tried (tried: {', '.join(_torch.TRIED)})"
+    report.fine(f"torch {torch.__version__} for CUDA {torch.version.cuda}{tried}")
+    conf = _torch.allocator_conf(torch)
+    report.note(f"allocator settings: {conf or 'none'}")
+    # This initialises no CUDA: the backend is chosen when torch is loaded.
+    hookable = _torch.hookable(torch)
+    if hookable.level != "full":
+        report.lacks(hookable.why)
+    if native is not None:
+        _doctor_shim(report, torch, native.shim_source())
+
+
+def _doctor_shim(report: Report, torch: Any, source: str) -> None:
+    cached = _shim.cache_folder() / f"{_shim.key(torch, source)}.so"
+    packaged = _shim.prebuilt(torch)
+    cxx, cuda = _shim.compiler(), _shim.cuda_include(torch)
+    if cached.is_file():
+        report.fine(f"hook for this torch: {cached}")
+    elif cxx is not None and cuda is not None:
+        report.fine(
+            f"hook will be compiled at first use, by {cxx} with {cuda}; `python -m memctl_agent build` does it now"
+        )
+    elif packaged is not None:
+        report.fine(f"hook from the package: {packaged}")
+    elif cxx is None:
+        report.lacks("a C++ compiler for the hook; install g++ or set CXX")
+    else:
+        report.lacks("cuda_runtime_api.h for the hook; install nvidia-cuda-runtime or set CUDA_HOME")
+
+
+def build(output: Optional[str]) -> int:
+    """Makes the hook for this torch, in the cache or as a file."""
+    torch, native = _import_torch(), _session.load_native()
+    if isinstance(torch, ImportError) or native is None or not _torch.has_cuda(torch):
+        return doctor()
+    began = time.monotonic()
+    try:
+        if output is not None:
+            from pathlib import Path
+
+            _shim.compile_shim(torch, native.shim_source(), Path(output).resolve())
+            print(output)
+            return 0
+        shim = _shim.ensure(torch, native.shim_source())
+    except (_shim.ShimError, OSError) as error:
+        print(f"memctl: {error}", file=sys.stderr)
+        return 1
+    took = f", {time.monotonic() - began:.0f} s" if shim.origin == "compiled" else ""
+    print(f"{shim.path} ({shim.origin}{took})")
+    return 0
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """The command line; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m memctl_agent", description="memctl's agent for PyTorch")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="say what would work with this Python and its torch")
+    builder = commands.add_parser("build", help="make the hook for this torch ahead of the first run")
+    builder.add_argument("--output", metavar="FILE", help="write it to FILE instead of the cache")
+    parsed = parser.parse_args(arguments)
+    return doctor() if parsed.command == "doctor" else build(parsed.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""How `memctl run` attaches without a line in the script: called when torch has been imported.
+
+Guarantees: everything comes from the environment; nothing starts before the program initialises CUDA; a
+program that never does is left alone without a word.
+"""
+
+from __future__ import annotations
+
+from memctl_agent import _session
+
+
+def arm() -> bool:
+    """Attaches as soon as CUDA is initialised; whether that was arranged."""
+    wanted = {"job": None, "daemon": None, "rank": None, "world_size": None, "attempt": None, "labels": {}}
+    try:
+        return _session.SESSION.attach(wanted, stacks=True, auto=True, quiet=True)
+    except Exception as error:
+        _session.say(f"could not attach: {type(error).__name__}: {error}")
+        return False

@@ -1,0 +1,277 @@
+"""The book of open ranges: which epoch, step, phases and regions are under way, and who said so.
+
+Guarantees: every end that is written has a begin; what a person wrote by hand is never contradicted by
+an annotation, nor an annotation by a guess, each kind of range by itself; nothing is written while no
+session takes marks, but what is open then is written when one starts.
+Refuses: to guess. It knows no torch and no training loop (`_loop` does), holds no lock and never blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Optional
+
+# Mark kinds of the native module.
+EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
+
+# Phases, as the model numbers them.
+TRAIN, EVAL, FORWARD, BACKWARD, OPTIMIZER = range(1, 6)
+PHASES = {"train": TRAIN, "eval": EVAL, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
+
+# Who says so: a higher one silences a lower one for its kind of range.
+AUTO, NAMED, HAND = 1, 2, 3
+
+# An epoch is a u32 in the model, a step a u64.
+EPOCH_MAX = 2**32 - 1
+STEP_MAX = 2**64 - 1
+# Names are for people; longer ones are cut, so that a tensor's repr as a name costs nothing.
+NAME_CHARS_MAX = 200
+# Regions of one step that come from annotations: libraries annotate every layer, which nobody reads as marks.
+REGIONS_PER_STEP_MAX = 64
+# Open regions: a range that is entered for ever without an exit must not grow the book.
+OPEN_REGIONS_MAX = 256
+# Steps that an optimizer ends without one annotated step before the annotations count as finished (a
+# profiler that ran for a few steps, say).
+LAPSE_STEPS = 8
+
+Emit = Callable[[int, int, str], object]
+
+
+class Book:
+    """What is open, and the marks that say so."""
+
+    def __init__(self) -> None:
+        self._emit: Optional[Emit] = None
+        self._before_end: Optional[Callable[[bool], None]] = None
+        self._rank = {"epoch": 0, "step": 0, "mode": 0, FORWARD: 0, BACKWARD: 0, OPTIMIZER: 0}
+        self.epoch: Optional[int] = None
+        self.step: Optional[int] = None
+        self.next_epoch = 0
+        self.next_step = 0
+        # Phase and who began it: train or eval, and within it forward, backward or optimizer.
+        self.mode: Optional[tuple[int, int]] = None
+        self.part: Optional[tuple[int, int]] = None
+        self._regions: list[str] = []
+        self._regions_of_step = 0
+        self._unnamed_steps = 0
+        # Whether a backward pass or an optimizer ran since the epoch and the step began.
+        self.epoch_worked = False
+        self.step_worked = False
+
+    # -- the session ---------------------------------------------------------------------------------------
+
+    def open(self, emit: Emit, before_end: Optional[Callable[[bool], None]] = None) -> None:
+        """A session takes marks from now on: what is open is written, epoch 0 where none is known.
+
+        `before_end` runs just before a step's (False) or an epoch's (True) end is written.
+        """
+        self._emit, self._before_end = emit, before_end
+        if self.epoch is None and not self._rank["epoch"]:
+            self.epoch_begin(self.next_epoch, AUTO)
+        elif self.epoch is not None:
+            emit(EPOCH_BEGIN, self.epoch, "")
+        if self.step is not None:
+            emit(STEP_BEGIN, self.step, "")
+        for phase in (self.mode, self.part):
+            if phase is not None:
+                emit(PHASE_BEGIN, phase[0], "")
+        for name in self._regions:
+            emit(REGION_BEGIN, 0, name)
+
+    def close(self, failed: bool) -> None:
+        """Ends what is open. After a failure epoch and step stay open: they did not reach their end."""
+        for name in reversed(self._regions):
+            self._write(REGION_END, 0, name)
+        self._regions.clear()
+        self._part_over()
+        if not failed and self.step is not None and self._rank["step"] > AUTO:
+            self._step_over()
+        self._mode_over()
+        if not failed and self.epoch is not None:
+            self._epoch_over()
+        self._emit = self._before_end = None
+
+    def _write(self, kind: int, number: int = 0, name: str = "") -> None:
+        if self._emit is not None:
+            self._emit(kind, number, name)
+
+    # -- epochs --------------------------------------------------------------------------------------------
+
+    def _speaks(self, kind: object, source: int) -> bool:
+        """Whether this source may speak of that kind; from then on lower ones may not."""
+        if source < self._rank[kind]:  # type: ignore[index]
+            return False
+        self._rank[kind] = source  # type: ignore[index]
+        return True
+
+    def epoch_begin(self, number: int, source: int) -> bool:
+        """Begins an epoch and ends the one before.
+
+        An automatic epoch in which nothing was trained yet is not ended but taken over: it was the time
+        before the first epoch that anybody named.
+        """
+        automatic = self._rank["epoch"] <= AUTO
+        if not self._speaks("epoch", source):
+            return False
+        if self.epoch is not None:
+            if automatic and not self.epoch_worked:
+                if number == self.epoch:
+                    return True
+            else:
+                self._epoch_over()
+        self.epoch, self.next_epoch, self.epoch_worked = number, number + 1, False
+        self._write(EPOCH_BEGIN, number)
+        if self.step is not None and not self.step_worked:
+            # A step that has not done anything yet belongs to the new epoch.
+            self._write(STEP_BEGIN, self.step)
+        return True
+
+    def epoch_end(self, number: int, source: int) -> bool:
+        """Ends that epoch if it is the open one."""
+        if self.epoch != number or not self._speaks("epoch", source):
+            return False
+        self._epoch_over()
+        return True
+
+    def _epoch_over(self) -> None:
+        if self.epoch is None:
+            return
+        if self._before_end is not None:
+            self._before_end(True)
+        self._write(EPOCH_END, self.epoch)
+        self.epoch = None
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def step_begin(self, number: Optional[int], source: int) -> bool:
+        """Begins a step (the next one if no number is given) and ends the one before if that did anything."""
+        automatic = self._rank["step"] <= AUTO
+        if not self._speaks("step", source):
+            return False
+        self._unnamed_steps = 0
+        number = self.next_step if number is None else number
+        if self.step is not None and (self.step_worked or not automatic):
+            self._step_over()
+        self.step, self.next_step, self.step_worked = number, number + 1, False
+        self._regions_of_step = 0
+        self._write(STEP_BEGIN, number)
+        return True
+
+    def step_again(self) -> None:
+        """Begins the open automatic step once more if nothing was trained in it: what came before was not it."""
+        if self.step is not None and not self.step_worked and self._rank["step"] <= AUTO:
+            self._write(STEP_BEGIN, self.step)
+
+    def step_end(self, source: int, number: Optional[int] = None) -> bool:
+        """Ends the open step; with a number only if it is that one."""
+        if source < self._rank["step"]:
+            self._lapse()
+            return False
+        if self.step is None or number not in (None, self.step):
+            return False
+        self._rank["step"] = source
+        self._step_over()
+        return True
+
+    def _step_over(self) -> None:
+        if self.step is None:
+            return
+        if self._before_end is not None:
+            self._before_end(False)
+        self._write(STEP_END, self.step)
+        self.step = None
+
+    def _lapse(self) -> None:
+        """An optimizer's step came that annotations should have told of; after some the annotations are over."""
+        if self._rank["step"] != NAMED or self.step is not None:
+            return
+        self._unnamed_steps += 1
+        if self._unnamed_steps >= LAPSE_STEPS:
+            self._rank["step"] = AUTO
+
+    def worked(self) -> None:
+        """A backward pass or an optimizer ran."""
+        self.epoch_worked = self.step_worked = True
+
+    # -- phases --------------------------------------------------------------------------------------------
+
+    def mode_begin(self, phase: int, source: int) -> bool:
+        """Begins training or evaluation and ends the other, with the part that was open in it."""
+        if not self._speaks("mode", source):
+            return False
+        if self.mode is not None and self.mode[0] == phase:
+            self.mode = (phase, source)
+            return True
+        if self.part is not None and self.part[1] <= source:
+            self._part_over()
+        self._mode_over()
+        self.mode = (phase, source)
+        self._write(PHASE_BEGIN, phase)
+        return True
+
+    def mode_end(self, phase: int, source: int) -> bool:
+        """Ends training or evaluation if that is what is open."""
+        if self.mode is None or self.mode[0] != phase or not self._speaks("mode", source):
+            return False
+        self._mode_over()
+        return True
+
+    def _mode_over(self) -> None:
+        if self.mode is not None:
+            self._write(PHASE_END, self.mode[0])
+            self.mode = None
+
+    def part_begin(self, phase: int, source: int) -> bool:
+        """Begins forward, backward or optimizer and ends the part before, unless a higher source holds that open."""
+        if self.part is not None and source < self.part[1]:
+            return False
+        if not self._speaks(phase, source):
+            return False
+        if self.part is not None:
+            if self.part[0] == phase:
+                self.part = (phase, source)
+                return True
+            self._part_over()
+        self.part = (phase, source)
+        self._write(PHASE_BEGIN, phase)
+        return True
+
+    def part_end(self, phase: int, source: int) -> bool:
+        """Ends that part if it is the open one and no higher source began it."""
+        if self.part is None or self.part[0] != phase or source < self.part[1]:
+            return False
+        self._part_over()
+        return True
+
+    def _part_over(self) -> None:
+        if self.part is not None:
+            self._write(PHASE_END, self.part[0])
+            self.part = None
+
+    # -- regions and notes -----------------------------------------------------------------------------------
+
+    def region_begin(self, name: str, source: int) -> bool:
+        """Begins a region; annotations have a budget for each step."""
+        if len(self._regions) >= OPEN_REGIONS_MAX:
+            return False
+        if source < HAND:
+            if self._regions_of_step >= REGIONS_PER_STEP_MAX:
+                return False
+            self._regions_of_step += 1
+        name = name[:NAME_CHARS_MAX]
+        self._regions.append(name)
+        self._write(REGION_BEGIN, 0, name)
+        return True
+
+    def region_end(self, name: str) -> bool:
+        """Ends the innermost open region of that name."""
+        name = name[:NAME_CHARS_MAX]
+        for place in range(len(self._regions) - 1, -1, -1):
+            if self._regions[place] == name:
+                del self._regions[place]
+                self._write(REGION_END, 0, name)
+                return True
+        return False
+
+    def note(self, text: str) -> None:
+        """Something happened once."""
+        self._write(NOTE, 0, text[:NAME_CHARS_MAX])

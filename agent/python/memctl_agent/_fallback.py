@@ -1,0 +1,69 @@
+"""The lower level: counters and block snapshots read through Python, where the allocator cannot be watched.
+
+Guarantees: read only at step and epoch ends; the time spent on block snapshots stays under a hundredth of
+the time that passes; devices that torch has not touched are left alone. Never resets the user's peaks.
+Refuses: nothing; what the allocator does not tell is not sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+# At step ends a snapshot waits until this many times the last one's duration has passed, and at least this long.
+SNAPSHOT_SHARE = 100.0
+SNAPSHOT_S_MIN = 10.0
+
+
+class Fallback:
+    """Reads what `_native` is told at the end of a step or an epoch."""
+
+    def __init__(self, torch: Any, native: Any, ordinals: list[int]) -> None:
+        self._torch, self._native, self._ordinals = torch, native, ordinals
+        self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
+        self._next_snapshot = 0.0
+
+    def boundary(self, is_epoch: bool) -> None:
+        """A step (or an epoch) is about to end."""
+        used = [ordinal for ordinal in self._ordinals if self._counters(ordinal)]
+        now = time.monotonic()
+        if not self._with_blocks or not used or (not is_epoch and now < self._next_snapshot):
+            return
+        segments = self._segments()
+        for ordinal in used:
+            self._native.blocks(ordinal, [segment for segment in segments if segment["device"] == ordinal])
+        done = time.monotonic()
+        self._next_snapshot = done + max(SNAPSHOT_S_MIN, SNAPSHOT_SHARE * (done - now))
+
+    def _counters(self, ordinal: int) -> bool:
+        """Sends the counters of a device; whether torch uses it."""
+        stats = self._torch.cuda.memory_stats_as_nested_dict(ordinal)
+        reserved = _total(stats, "reserved_bytes")
+        if not reserved["peak"]:
+            return False
+        allocated, active = _total(stats, "allocated_bytes"), _total(stats, "active_bytes")
+        self._native.counters(
+            ordinal,
+            allocated["current"],
+            active["current"],
+            reserved["current"],
+            allocated["peak"],
+            reserved["peak"],
+            int(stats.get("num_alloc_retries", 0)),
+            int(stats.get("num_ooms", 0)),
+        )
+        return True
+
+    def _segments(self) -> list[Any]:
+        """Segments of all devices, without traces where torch can leave them out."""
+        snapshot = self._torch.cuda.memory_snapshot
+        try:
+            return snapshot(include_traces=False)
+        except TypeError:
+            return snapshot()
+
+
+def _total(stats: dict[str, Any], name: str) -> dict[str, int]:
+    """Current and peak over both pools; zeros where the backend does not count."""
+    found = stats.get(name, {}).get("all", {})
+    return {"current": int(found.get("current", 0)), "peak": int(found.get("peak", 0))}

@@ -1,0 +1,130 @@
+"""The ends of a process: fork, normal exit, an exception that nobody caught.
+
+Guarantees: a forked child is silent and starts unattached; at exit the session is ended within a bound; the
+exception hook that was there runs as before. Takes no signal handler and leaves `threading.excepthook` alone.
+Refuses: to keep a process alive, and to call an exit a failure that the program caught.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from typing import Any, Callable, Optional
+
+# Causes that are followed to find an out-of-memory error behind the error that was raised in its place.
+CAUSES_MAX = 8
+FAILURE_CHARS_MAX = 500
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is torch's error for a device that is full; torch is not imported for it."""
+    kinds = type(error).__mro__
+    return any(kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch") for kind in kinds)
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: first line`, or `out of memory: first line` if that is the error or what caused it."""
+    seen: Optional[BaseException] = error
+    for _ in range(CAUSES_MAX):
+        if seen is None:
+            break
+        if is_out_of_memory(seen):
+            return f"out of memory: {_first_line(seen)}"[:FAILURE_CHARS_MAX]
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    line = _first_line(error)
+    name = type(error).__name__
+    return (f"{name}: {line}" if line else name)[:FAILURE_CHARS_MAX]
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        # The user's own `__str__`.
+        return ""
+    return lines[0] if lines else ""
+
+
+def exit_failure(code: object) -> Optional[str]:
+    """What an exit code says: nothing for 0 and `None`; a text is printed by Python and means 1."""
+    if code is None or code == 0:
+        return None
+    if isinstance(code, int):
+        return f"exit code {code}"
+    return f"exit code 1: {str(code).splitlines()[0] if str(code) else ''}"[:FAILURE_CHARS_MAX]
+
+
+class Lifecycle:
+    """What is hooked into the interpreter while a session is armed or attached."""
+
+    def __init__(self, end: Callable[[Optional[str]], object]) -> None:
+        self._end = end
+        self.failure: Optional[str] = None
+        self._exit_failure: Optional[str] = None
+        self._former_hook: Any = None
+        self._hook: Any = None
+        self._former_exit: Any = None
+        self._exit: Any = None
+
+    def install(self) -> None:
+        """Hooks the interpreter."""
+        self._former_hook = sys.excepthook
+        self._hook = functools.partial(_on_exception, self, sys.excepthook)
+        sys.excepthook = self._hook
+        self._former_exit = sys.exit
+        self._exit = _exit_wrapper(self, sys.exit)
+        sys.exit = self._exit
+        atexit.register(self._at_exit)
+
+    def remove(self) -> None:
+        """Unhooks, where nobody hooked on top."""
+        if self._hook is not None and sys.excepthook is self._hook:
+            sys.excepthook = self._former_hook
+        if self._exit is not None and sys.exit is self._exit:
+            sys.exit = self._former_exit
+        atexit.unregister(self._at_exit)
+        self._hook = self._exit = None
+
+    def goes_on(self) -> None:
+        """Training went on: an exit that was asked for was caught."""
+        self._exit_failure = None
+
+    def note_exit(self, code: object) -> None:
+        """`sys.exit(code)` was called. In another thread it ends that thread alone."""
+        if threading.current_thread() is threading.main_thread():
+            self._exit_failure = exit_failure(code)
+
+    def _at_exit(self) -> None:
+        try:
+            self._end(self.failure or self._exit_failure)
+        except Exception:
+            # Nothing may keep an interpreter from ending, and nobody reads what it says now.
+            return
+
+
+def _on_exception(lifecycle: Lifecycle, former: Any, kind: Any, error: Any, traceback: Any) -> None:
+    try:
+        lifecycle.failure = describe(error)
+    except Exception:
+        lifecycle.failure = getattr(kind, "__name__", "exception")
+    former(kind, error, traceback)
+
+
+def _exit_wrapper(lifecycle: Lifecycle, original: Any) -> Any:
+    @functools.wraps(original)
+    def exit(*args: Any, **kwargs: Any) -> Any:
+        try:
+            lifecycle.note_exit(args[0] if args else None)
+        except Exception:
+            lifecycle.failure = None
+        return original(*args, **kwargs)
+
+    return exit
+
+
+def at_fork(silence: Callable[[], None]) -> None:
+    """Calls `silence` in every child that this process forks from now on; there is no taking it back."""
+    os.register_at_fork(after_in_child=silence)

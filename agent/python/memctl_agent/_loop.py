@@ -1,0 +1,364 @@
+"""The training loop as it can be seen from outside: what the signs of torch say about epochs, steps and phases.
+
+The rules. The optimizer seen first leads: each of its steps ends a step. The data loader in whose iteration
+it steps leads the epochs: each new iteration begins one, if anything was trained since the last. Forward
+reaches from a step's begin (its batch, where a loader delivers one) to the backward pass. `model.eval()` of
+the trained model and loading with gradients off are evaluation, until training is seen again.
+Guarantees: no torch in here, no lock, no reference that keeps a model, loader or optimizer alive; other
+threads than the one that trains are not listened to. Every guess has the lowest rank in the book.
+
+Longer than most files because the rules share one small state; split, each half would need all of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Callable, Optional
+
+from memctl_agent._book import AUTO, BACKWARD, EVAL, FORWARD, OPTIMIZER, TRAIN, Book
+
+# Another optimizer that stepped this often while the leader did not step at all takes over.
+OVERTAKE_STEPS = 8
+# Modules whose ownership is remembered; beyond it the memory starts over.
+MODULES_MAX = 256
+
+Weak = Callable[[], Any]
+
+
+def _nothing() -> None:
+    """A reference that leads nowhere."""
+
+
+def weak(thing: object) -> Weak:
+    """A weak reference, or one that leads nowhere if the thing cannot be referred to weakly."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return _nothing
+
+
+class Loop:
+    """State of the loop of one session."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._thread: Optional[int] = None
+        # Optimizers: who leads, who is inside step() now, and who may overtake.
+        self._leader: Weak = _nothing
+        self._has_led = False
+        self._stepping: list[Weak] = []
+        self._rival: Weak = _nothing
+        self._rival_steps = 0
+        self._in_backward = False
+        self._step_is_over = False
+        # Loaders: who leads, who is being iterated, and how.
+        self._loader: Weak = _nothing
+        self._loader_steps = 0
+        self._current: Weak = _nothing
+        self._current_steps = 0
+        self._current_trains = False
+        self._iterator: Weak = _nothing
+        self._batches_since_step = 0
+        self._batches = 0
+        self._exhausted = self._waited_at_end = False
+        self._prefetches = False
+        # Whether the next step's begin waits for a sign (a batch, a backward pass).
+        self._awaits_step = True
+        # Evaluation, as the signs tell it, whoever is heard in the book.
+        self._evaluates = False
+        self._trains_in_eval = False
+        self._root: Weak = _nothing
+        self._owned: dict[int, tuple[Weak, bool]] = {}
+        self._owner_known = False
+
+    def _is_other_thread(self) -> bool:
+        return self._thread is not None and self._thread != threading.get_ident()
+
+    # -- optimizers ----------------------------------------------------------------------------------------
+
+    def optimizer_begins(self, optimizer: object) -> None:
+        """`optimizer.step()` was entered."""
+        if self._is_other_thread() and not self._in_backward:
+            return
+        for place, entered in enumerate(self._stepping):
+            # It is inside already: the call before this one ended with an exception.
+            if entered() is optimizer:
+                del self._stepping[place:]
+                break
+        self._stepping.append(weak(optimizer))
+        if len(self._stepping) > 1:
+            return
+        if not self._has_led:
+            self._has_led, self._leader = True, weak(optimizer)
+            if self._thread is None:
+                self._thread = threading.get_ident()
+        if self._in_backward:
+            return
+        self._trains()
+        self._begin_awaited_step()
+        self._book.part_begin(OPTIMIZER, AUTO)
+
+    def optimizer_ends(self, optimizer: object) -> None:
+        """`optimizer.step()` is done."""
+        for place, entered in enumerate(self._stepping):
+            if entered() is optimizer:
+                del self._stepping[place:]
+                break
+        else:
+            return
+        if self._stepping:
+            return
+        self._book.worked()
+        if not self._in_backward:
+            self._book.part_end(OPTIMIZER, AUTO)
+        if not self._leads(optimizer):
+            return
+        if self._in_backward:
+            # The optimizer steps in gradient hooks: the step is over when the backward pass is.
+            self._step_is_over = True
+        else:
+            self._end_step()
+
+    def optimizer_failed(self) -> None:
+        """An exception left an optimizer's step."""
+        if not self._is_other_thread():
+            self._stepping.clear()
+            self._book.part_end(OPTIMIZER, AUTO)
+
+    def _leads(self, optimizer: object) -> bool:
+        """Whether this optimizer's steps are the steps; a leader that is gone or has stopped is replaced."""
+        leader = self._leader()
+        if leader is optimizer:
+            self._rival, self._rival_steps = _nothing, 0
+            return True
+        if self._rival() is not optimizer and self._rival() is not None:
+            return False
+        self._rival = weak(optimizer)
+        self._rival_steps += 1
+        if leader is not None and self._rival_steps < OVERTAKE_STEPS:
+            return False
+        self._leader, self._rival, self._rival_steps = weak(optimizer), _nothing, 0
+        self._owned.clear()
+        self._owner_known = False
+        return True
+
+    def _end_step(self) -> None:
+        """The leader stepped: one step is over, and the next begins now or with its batch."""
+        book = self._book
+        book.step_end(AUTO)
+        self._count_step_for_loaders()
+        # Once, at a loader's end, nothing tells whether the next step has a batch: it waits too.
+        at_end = self._exhausted and not self._waited_at_end
+        self._waited_at_end = self._exhausted
+        self._awaits_step = self._batches_since_step > 0 or at_end
+        self._batches_since_step = 0
+        if not self._awaits_step:
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._awaits_step = False
+        self._book.step_begin(None, AUTO)
+        self._book.part_begin(FORWARD, AUTO)
+
+    def _begin_awaited_step(self) -> None:
+        """Something was computed before the batch that was waited for."""
+        if not self._awaits_step:
+            return
+        if self._exhausted and not self._waited_at_end:
+            # The loader was through before its last batch was trained on: it is read one batch ahead.
+            self._prefetches = True
+        self._awaits_step = False
+        self._book.step_begin(None, AUTO)
+
+    # -- backward ------------------------------------------------------------------------------------------
+
+    def backward_begins(self) -> bool:
+        """`backward()` was entered; whether this is the outermost call, whose end is to be told."""
+        if self._in_backward or self._is_other_thread():
+            return False
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        self._in_backward = True
+        self._look_at_root()
+        if not self._evaluates:
+            self._trains()
+            self._begin_awaited_step()
+        self._book.worked()
+        self._book.part_begin(BACKWARD, AUTO)
+        return True
+
+    def backward_ends(self) -> None:
+        """The outermost `backward()` is done, or an exception left it."""
+        self._in_backward = False
+        self._book.part_end(BACKWARD, AUTO)
+        if self._step_is_over:
+            self._step_is_over = False
+            self._end_step()
+
+    def forward_begins(self) -> None:
+        """The forward pass of the trained model was entered, by the annotation of its wrapper."""
+        if self._is_other_thread() or self._evaluates or self._in_backward:
+            return
+        if self._awaits_step and not self._exhausted:
+            self._begin_step()
+        elif self._book.part is None and self._book.step is not None:
+            self._book.part_begin(FORWARD, AUTO)
+
+    # -- loaders -------------------------------------------------------------------------------------------
+
+    def loader_begins(self, loader: object, grad: bool) -> bool:
+        """Somebody asks a loader for an iterator; whether that iterator is to be told to `loader_iterates`."""
+        if self._is_other_thread():
+            return False
+        self._look_at_root()
+        if not grad:
+            self._evaluation()
+            return False
+        abandoned = self._was_abandoned(loader)
+        if not self._evaluates:
+            self._lead_epochs(loader, abandoned)
+        # In evaluation mode it is noted all the same: if an optimizer steps, this was training after all.
+        self._current, self._current_trains, self._current_steps = weak(loader), not self._evaluates, 0
+        return True
+
+    def loader_iterates(self, iterator: object) -> None:
+        """The iterator that was asked for."""
+        self._iterator = weak(iterator)
+        self._batches = 0
+        self._exhausted = self._waited_at_end = False
+
+    def _was_abandoned(self, loader: object) -> bool:
+        """Whether the last iteration of this loader stopped after one of several batches.
+
+        `next(iter(loader))` in every step is a way to draw samples, not an epoch.
+        """
+        if self._current() is not loader or self._exhausted or self._batches != 1:
+            return False
+        try:
+            return len(loader) > 1  # type: ignore[arg-type]
+        except Exception:
+            # A loader of unknown length.
+            return True
+
+    def _lead_epochs(self, loader: object, abandoned: bool) -> None:
+        leader = self._loader()
+        if leader is None:
+            self._loader, self._loader_steps = weak(loader), 0
+        elif leader is not loader:
+            # Trained through before, and the leader was not iterated since: the loop has moved on to it.
+            if self._current() is not loader or self._current_steps == 0:
+                return
+            self._loader, self._loader_steps = weak(loader), 0
+        if self._book.epoch_worked and not abandoned:
+            self._book.epoch_begin(self._book.next_epoch, AUTO)
+
+    def _count_step_for_loaders(self) -> None:
+        current = self._current()
+        if current is None:
+            return
+        self._current_steps += 1
+        if current is self._loader():
+            self._loader_steps += 1
+        elif self._loader_steps == 0:
+            # Only this one is trained through.
+            self._loader, self._loader_steps = self._current, 1
+
+    def batch(self, iterator: object, exhausted: bool) -> None:
+        """A loader's iterator gave a batch, or has no more."""
+        if self._iterator() is not iterator or self._is_other_thread():
+            return
+        self._exhausted = exhausted
+        if not exhausted:
+            self._batches += 1
+            self._batches_since_step += 1
+        if self._evaluates or (exhausted and not self._prefetches):
+            return
+        if self._awaits_step:
+            if not (exhausted and self._batches_since_step):
+                self._ensure_train()
+                self._begin_step()
+        elif self._book.part is None and self._book.step is not None and not exhausted:
+            # The next batch of a step that gathers gradients over several.
+            self._book.part_begin(FORWARD, AUTO)
+
+    # -- training and evaluation -----------------------------------------------------------------------------
+
+    def module_mode(self, module: Any, training: bool) -> None:
+        """`module.train()` or `.eval()` was called on a whole module."""
+        if self._trains_in_eval or self._is_other_thread() or not self._is_trained(module, training):
+            return
+        self._root = weak(module)
+        if training:
+            self._training()
+        else:
+            self._evaluation()
+
+    def _is_trained(self, module: Any, training: bool) -> bool:
+        """Whether a module is the one that is trained: it owns what the leading optimizer steps.
+
+        Where no module does (sharded optimizers hold copies), and before the first step, the module that
+        was put in training mode last is; a frozen teacher is not.
+        """
+        known = self._owned.get(id(module))
+        owns = known[1] if known is not None and known[0]() is module else self._owns(module)
+        if owns:
+            self._owner_known = True
+        if owns or self._owner_known:
+            return owns
+        root = self._root()
+        if training or root is None:
+            return any(parameter.requires_grad for parameter in module.parameters())
+        return module is root
+
+    def _owns(self, module: Any) -> bool:
+        leader = self._leader()
+        if leader is None:
+            return False
+        trained = [parameter for group in leader.param_groups for parameter in group["params"]]
+        # Both ends: a backbone alone, put in evaluation mode to freeze its statistics, is not the model.
+        ends = {id(parameter) for parameter in (trained[:1] + trained[-1:])}
+        owns = bool(ends) and ends <= {id(parameter) for parameter in module.parameters()}
+        if len(self._owned) >= MODULES_MAX:
+            self._owned.clear()
+        self._owned[id(module)] = (weak(module), owns)
+        return owns
+
+    def _look_at_root(self) -> None:
+        """Some frameworks restore the training flags without calling `train()`."""
+        root = self._root()
+        if root is None or self._trains_in_eval:
+            return
+        if root.training and self._evaluates:
+            self._training()
+        elif not root.training and not self._evaluates:
+            self._evaluation()
+
+    def _evaluation(self) -> None:
+        if self._evaluates:
+            return
+        self._evaluates = True
+        self._book.part_end(FORWARD, AUTO)
+        self._book.mode_begin(EVAL, AUTO)
+
+    def _training(self) -> None:
+        """Training goes on, or begins."""
+        evaluated, self._evaluates = self._evaluates, False
+        self._ensure_train()
+        if evaluated and not self._awaits_step and self._book.step is not None:
+            self._book.step_again()
+            self._book.part_begin(FORWARD, AUTO)
+
+    def _ensure_train(self) -> None:
+        if self._book.mode is None or self._book.mode[0] != TRAIN:
+            self._book.mode_begin(TRAIN, AUTO)
+
+    def _trains(self) -> None:
+        """An optimizer steps, or gradients are computed: this is training, whatever the flags say."""
+        if self._evaluates:
+            root = self._root()
+            if root is not None and not root.training:
+                # A model that is trained in evaluation mode (frozen statistics): its flag says nothing.
+                self._trains_in_eval = True
+            self._evaluates = False
+        self._ensure_train()

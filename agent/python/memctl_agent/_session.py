@@ -1,0 +1,282 @@
+"""Attaching to this process and letting go: from nothing to armed (CUDA not initialised yet) to attached.
+
+Guarantees: CUDA is never initialised by memctl; nothing raises into the program; trouble is one line on
+stderr, and `status()` repeats it. One session at a time; after `detach` the next may begin.
+Refuses: DataLoader workers and forked children of an attached process; they are not trainers.
+
+Longer than most files because the states and what leads from one to the next are one thing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any, Optional
+
+from memctl_agent import _lifecycle, _shim, _torch
+from memctl_agent._annotations import Annotations
+from memctl_agent._book import Book
+from memctl_agent._fallback import Fallback
+from memctl_agent._hooks import Hooks, Hub
+from memctl_agent._lifecycle import Lifecycle
+from memctl_agent._loop import Loop
+
+# How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
+PATIENCE_S = 0.25
+
+OFF, ARMED, ATTACHED = "off", "armed", "attached"
+
+
+def is_disabled() -> bool:
+    """`MEMCTL_DISABLED` switches everything off, everywhere; `0` and the empty text do not."""
+    return os.environ.get("MEMCTL_DISABLED", "") not in ("", "0")
+
+
+def is_first_local_rank() -> bool:
+    """Whether this rank speaks for its machine."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"):
+        value = os.environ.get(name)
+        if value is not None:
+            return value == "0"
+    return True
+
+
+def say(text: str) -> None:
+    """One line on stderr, whatever stderr is by now."""
+    try:
+        sys.stderr.write(f"memctl: {text}\n")
+        sys.stderr.flush()
+    except Exception:
+        # Closed, or replaced by something that does not write.
+        return
+
+
+def load_native() -> Any:
+    """The native module; `None` if this package was installed without one."""
+    try:
+        from memctl_agent import _native
+    except ImportError:
+        return None
+    return _native
+
+
+class Session:
+    """The process's one session, and the book that the public calls write to."""
+
+    def __init__(self) -> None:
+        self.state = OFF
+        self.book = Book()
+        self.trouble: Optional[str] = None
+        self.level = "off"
+        self.shim_origin: Optional[str] = None
+        self._pid = os.getpid()
+        self._native: Any = None
+        self._torch: Any = None
+        self._hooks: Optional[Hooks] = None
+        self._lifecycle: Optional[Lifecycle] = None
+        self._wanted: dict[str, Any] = {}
+        self._stacks = self._auto = True
+        self._started: dict[str, object] = {}
+        self._watches_forks = False
+
+    # -- attaching -------------------------------------------------------------------------------------------
+
+    def attach(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
+        """Attaches now, or as soon as CUDA is initialised; whether one of them."""
+        if is_disabled():
+            return False
+        if self.state != OFF:
+            return True
+        native = load_native()
+        if native is None:
+            return self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
+        try:
+            import torch  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            return self._refuse(f"torch cannot be imported ({error}); memctl records PyTorch jobs")
+        if not _torch.has_cuda(torch):
+            # A program that never touches a GPU has nothing to record; one that asked by hand is told.
+            text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
+            self.trouble = text
+            return False if quiet else self._refuse(text)
+        self._native, self._torch, self._wanted = native, torch, wanted
+        self._stacks, self._auto, self._pid = stacks, auto, os.getpid()
+        self.book, self.trouble, self.level = Book(), None, "off"
+        self.state = ARMED
+        self._watch_forks()
+        self._lifecycle = Lifecycle(self.detach)
+        self._lifecycle.install()
+        # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither.
+        torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
+        return self.state != OFF
+
+    def _refuse(self, text: str) -> bool:
+        self.trouble = text
+        if is_first_local_rank():
+            say(text)
+        return False
+
+    def _cuda_is_there(self, book: Book) -> None:
+        """CUDA has been initialised in this process, or a child of it. Never raises: torch would fail with it."""
+        if self.state != ARMED or self.book is not book or is_disabled():
+            return
+        try:
+            if self._is_loader_worker():
+                return
+            self._begin()
+        except Exception as error:
+            self._give_up(f"could not attach: {type(error).__name__}: {error}")
+
+    def _is_loader_worker(self) -> bool:
+        return self._torch.utils.data.get_worker_info() is not None
+
+    def _begin(self) -> None:
+        torch, native = self._torch, self._native
+        hookable = _torch.hookable(torch)
+        devices = _torch.devices(torch)
+        try:
+            self._started = native.start(
+                framework=_torch.framework(torch), conf=_torch.allocator_conf(torch), devices=devices, **self._wanted
+            )
+        except native.NativeError as error:
+            self._give_up(str(error))
+            return
+        self.state, self._pid = ATTACHED, os.getpid()
+        self.level, why = hookable.level, hookable.why
+        if self.level == "full":
+            self.level, why = self._hook()
+        if self.level == "full" and not self._stacks:
+            self.level = "no-stacks"
+        elif self.level == "full" and not self._has_stacks():
+            self.level = "no-stacks"
+            why = f"Python stacks are off: CPython {sys.version.split()[0]} lays its frames out in an unknown way"
+        before_end = self._begin_fallback([device[0] for device in devices]) if self.level == "blocks" else None
+        self.book.open(self._mark, before_end)
+        if self._auto:
+            self._watch_loop()
+        if why:
+            self._refuse(f"level {self.level}: {why}")
+
+    def _has_stacks(self) -> bool:
+        try:
+            return bool(self._native.check_stacks())
+        except Exception:
+            # Recording without stacks is worth more than none.
+            return False
+
+    def _hook(self) -> tuple[str, str]:
+        """Attaches the hook; the level that this gives, and why if it is not the highest."""
+        native = self._native
+        try:
+            shim = _shim.ensure(self._torch, native.shim_source())
+            native.attach_hook(str(shim.path), self._likely_device())
+        except (_shim.ShimError, native.NativeError, OSError) as error:
+            return "blocks", f"counters and block snapshots only: {error}"
+        self.shim_origin = shim.origin
+        return "full", ""
+
+    def _likely_device(self) -> int:
+        """The device that this rank will use most; a hint, and most programs choose it only after this."""
+        local = os.environ.get("LOCAL_RANK", "")
+        if local.isdecimal() and int(local) < self._torch.cuda.device_count():
+            return int(local)
+        return int(self._torch.cuda.current_device())
+
+    def _begin_fallback(self, ordinals: list[int]) -> Any:
+        fallback = Fallback(self._torch, self._native, ordinals)
+
+        def before_end(is_epoch: bool) -> None:
+            try:
+                fallback.boundary(is_epoch)
+            except Exception as error:
+                self.trouble = f"counters cannot be read: {type(error).__name__}: {error}"
+
+        return before_end
+
+    def _mark(self, kind: int, number: int, name: str) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.goes_on()
+        self._native.mark(kind, number, name)
+
+    def _watch_loop(self) -> None:
+        loop = Loop(self.book)
+        self._hooks = Hooks(Hub(self.book, loop, Annotations(self.book, loop)))
+        try:
+            self._hooks.install(self._torch)
+        except Exception as error:
+            self._hooks.remove()
+            self._hooks = None
+            self._refuse(f"no automatic marks: {type(error).__name__}: {error}; mark epochs and steps by hand")
+
+    def _give_up(self, text: str) -> None:
+        begun, native = self.state == ATTACHED, self._native
+        self._let_go()
+        if begun:
+            native.stop("the agent gave up: " + text, 0.0)
+        self._refuse(text)
+
+    # -- letting go --------------------------------------------------------------------------------------------
+
+    def detach(self, failure: Optional[str] = None) -> Optional[dict[str, object]]:
+        """Ends the session: what is open, the hooks, and what the native module holds. `None` if there was none."""
+        if self.state == OFF:
+            return None
+        attached, native = self.state == ATTACHED, self._native
+        self._unhook()
+        if attached:
+            self.book.close(failure is not None)
+        patience = 0.0 if self._started.get("mode") == "launcher" else PATIENCE_S
+        self._let_go()
+        return native.stop(failure, patience) if attached else None
+
+    def _unhook(self) -> None:
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def _let_go(self) -> None:
+        self._unhook()
+        if self._lifecycle is not None:
+            self._lifecycle.remove()
+            self._lifecycle = None
+        self.state, self.level, self._started, self.shim_origin = OFF, "off", {}, None
+        # The public calls write into the void, and what was open belongs to the former session.
+        self.book = Book()
+
+    def _watch_forks(self) -> None:
+        if not self._watches_forks:
+            self._watches_forks = True
+            _lifecycle.at_fork(self._forked)
+
+    def _forked(self) -> None:
+        """In a forked child: an attached session is the parent's. An armed one may become the child's own."""
+        if self.state != ATTACHED:
+            return
+        try:
+            self._native.silence()
+            self._let_go()
+        except Exception:
+            self.state = OFF
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, object]:
+        """The native module's figures, and what only Python knows."""
+        found: dict[str, object] = {"attached": False, "level": "off", "trouble": None}
+        if self._native is not None and self.state == ATTACHED:
+            found.update(self._native.status())
+            found["level"] = self.level
+        found["state"] = self.state
+        if self._torch is not None:
+            found["torch"] = str(self._torch.__version__)
+            found["torch_tried"] = _torch.is_tried(self._torch)
+        found["shim"] = self.shim_origin
+        found["automatic_marks"] = self._hooks is not None
+        hub = self._hooks.hub if self._hooks is not None else None
+        found["hook_faults"] = 0 if hub is None else hub.faults
+        found["trouble"] = found.get("trouble") or self.trouble or (None if hub is None else hub.last_fault)
+        return found
+
+
+SESSION = Session()

@@ -1,0 +1,301 @@
+"""The hook for the user's torch: found in the cache, compiled for it, or taken from the package.
+
+torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled
+against the headers of the torch that runs. Guarantees: one compilation for any number of ranks on a
+machine, waited for a bounded time; a file in the cache is complete or not there; the compiler's words are kept.
+Refuses: to load a file that another user could have written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from memctl_agent import _torch
+
+# A compilation takes 15 to 60 s; ranks that wait give the one that compiles a little longer than it may take.
+COMPILE_S_MAX = 170.0
+WAIT_S_MAX = 180.0
+# How often a waiting rank looks.
+POLL_S = 0.1
+COMPILERS = ("g++", "c++", "clang++")
+# Headers after those of 2.11 move to C++20.
+CXX20_SINCE = (2, 12)
+# The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers
+# include. On the host its words mean nothing or an alignment; used only where the genuine one is not found.
+HOST_DEFINES = """\
+#pragma once
+#define __host__
+#define __device__
+#define __global__
+#define __shared__
+#define __constant__
+#define __managed__
+#define __device_builtin__
+#define __device_builtin_texture_type__
+#define __device_builtin_surface_type__
+#define __cudart_builtin__
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __align__(n)
+#define __forceinline__ __inline__ __attribute__((always_inline))
+#define CUDARTAPI
+#define CUDARTAPI_CDECL
+"""
+
+
+class ShimError(RuntimeError):
+    """No hook for this torch; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Shim:
+    """A hook that can be loaded, and where it came from: `cache`, `compiled` or `package`."""
+
+    path: Path
+    origin: str
+
+
+def cache_folder() -> Path:
+    """`$MEMCTL_CACHE/shim`, by default under `~/.cache/memctl`."""
+    named = os.environ.get("MEMCTL_CACHE")
+    if named:
+        return Path(named).expanduser() / "shim"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "memctl" / "shim"
+
+
+def cxx11_abi(torch: Any) -> int:
+    """Which of libstdc++'s string types torch was built with."""
+    return int(bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)))
+
+
+def key(torch: Any, source: str) -> str:
+    """Names the one file that fits: source, torch to the commit, machine and C library."""
+    parts = (
+        source,
+        str(torch.__version__),
+        str(torch.version.git_version),
+        str(cxx11_abi(torch)),
+        platform.machine(),
+        # A cache in a shared home directory meets several C libraries.
+        "-".join(platform.libc_ver()),
+    )
+    return f"torch-{_torch.release(torch)}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
+
+
+def prebuilt(torch: Any) -> Optional[Path]:
+    """The hook that the package brings for this version of torch, if it brings one."""
+    name = f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so"
+    path = Path(__file__).parent / "prebuilt" / name
+    return path if path.is_file() else None
+
+
+def ensure(torch: Any, source: str) -> Shim:
+    """The hook for this torch.
+
+    Raises `ShimError` with one sentence if there is none and none can be made.
+    """
+    try:
+        folder = _private(cache_folder())
+    except OSError as error:
+        return _without_cache(torch, source, error)
+    target = folder / f"{key(torch, source)}.so"
+    if _is_safe(target):
+        return Shim(target, "cache")
+    try:
+        with _lock(target.with_suffix(".lock")):
+            # Another rank may have made it while this one waited.
+            if _is_safe(target):
+                return Shim(target, "cache")
+            compile_shim(torch, source, target)
+            return Shim(target, "compiled")
+    except (ShimError, OSError) as error:
+        return _from_package(torch, error)
+
+
+def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
+    """No folder to keep it in: the package's, else one for this process alone."""
+    packaged = prebuilt(torch)
+    if packaged is not None:
+        return Shim(packaged, "package")
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
+        compile_shim(torch, source, folder / "shim.so")
+    except (ShimError, OSError) as second:
+        raise ShimError(f"{error}; without a cache folder: {second}") from second
+    return Shim(folder / "shim.so", "compiled")
+
+
+def _from_package(torch: Any, error: Exception) -> Shim:
+    packaged = prebuilt(torch)
+    if packaged is None:
+        raise error if isinstance(error, ShimError) else ShimError(str(error)) from error
+    return Shim(packaged, "package")
+
+
+def _private(folder: Path) -> Path:
+    """Makes the folder, and makes sure that nobody else can put files into it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~_sticky(found):
+        raise PermissionError(f"{folder} can be written by other users; set MEMCTL_CACHE to a folder of your own")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written; set MEMCTL_CACHE to a folder that can")
+    return folder
+
+
+def _sticky(found: os.stat_result) -> int:
+    """Group write is the default of many systems where the group is the user's own."""
+    return stat.S_IWGRP if found.st_gid == os.getgid() else 0
+
+
+def _is_safe(path: Path) -> bool:
+    """Whether the file is there and was written by this user or by root."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid in (os.getuid(), 0) and not found.st_mode & stat.S_IWOTH
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Holds the lock, so that one rank compiles; raises `ShimError` when another holds it for too long."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ShimError(f"another process has held {path} for {WAIT_S_MAX:.0f} s") from None
+                time.sleep(POLL_S)
+        yield
+    finally:
+        # Closing releases it.
+        os.close(descriptor)
+
+
+# -- compiling ---------------------------------------------------------------------------------------------
+
+
+def compiler() -> Optional[str]:
+    """The C++ compiler that is there: `$CXX`, else the first of the usual names."""
+    named = os.environ.get("CXX")
+    for name in ((named,) if named else ()) + COMPILERS:
+        found = shutil.which(name.split()[0]) if name.strip() else None
+        if found:
+            return found
+    return None
+
+
+def cuda_include(torch: Any) -> Optional[Path]:
+    """The folder of `cuda_runtime_api.h`: of the wheels that torch came with, `$CUDA_HOME`, or the system."""
+    site = Path(torch.__file__).resolve().parent.parent
+    candidates = sorted(site.glob("nvidia/*/include"), reverse=True)
+    for variable in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"):
+        if os.environ.get(variable):
+            candidates.append(Path(os.environ[variable]) / "include")
+    candidates.append(Path("/usr/local/cuda/include"))
+    if torch.version.cuda:
+        candidates.append(Path(f"/usr/local/cuda-{torch.version.cuda}/include"))
+    candidates.append(Path("/usr/include"))
+    for folder in candidates:
+        if (folder / "cuda_runtime_api.h").is_file():
+            return folder
+    return None
+
+
+def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
+    """The compiler's command line. Raises `ShimError` if headers are missing."""
+    root = Path(torch.__file__).resolve().parent
+    cuda = cuda_include(torch)
+    if not (root / "include" / "c10").is_dir():
+        raise ShimError(f"{root} holds no C++ headers; install the torch wheel that has them")
+    if cuda is None:
+        raise ShimError(
+            "cuda_runtime_api.h was not found; install the package nvidia-cuda-runtime of your CUDA version "
+            "(nvidia-cuda-runtime-cu12 before CUDA 13) or set CUDA_HOME"
+        )
+    version = tuple(int(part) for part in _torch.release(torch).split(".") if part.isdigit())
+    system = [root / "include", root / "include/torch/csrc/api/include", cuda]
+    # CUDA 13 wheels keep crt/ in a folder of their own.
+    crt = cuda.parent.parent / "cuda_crt" / "include"
+    system += [crt] if crt.is_dir() else []
+    return [
+        cxx,
+        "-std=c++20" if version >= CXX20_SINCE else "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        f"-D_GLIBCXX_USE_CXX11_ABI={cxx11_abi(torch)}",
+        # Their warnings are not ours to mend.
+        *(part for folder in system for part in ("-isystem", str(folder))),
+        # Last of all: what the CUDA headers may lack, beside the source.
+        "-idirafter",
+        str(source.parent),
+        str(source),
+        "-o",
+        str(output),
+        f"-L{root / 'lib'}",
+        "-lc10",
+        "-lc10_cuda",
+        "-ltorch_cpu",
+    ]
+
+
+def compile_shim(torch: Any, source: str, target: Path) -> None:
+    """Compiles the hook to `target`, which appears complete or not at all. Raises `ShimError`."""
+    cxx = compiler()
+    if cxx is None:
+        raise ShimError(
+            f"no C++ compiler was found for the hook of torch {torch.__version__}; install g++ or set CXX, then run "
+            "`python -m memctl_agent build`"
+        )
+    log = target.with_suffix(".log")
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
+        text, made = Path(folder) / "shim.cpp", Path(folder) / "shim.so"
+        text.write_text(source, encoding="utf-8")
+        (text.parent / "crt").mkdir()
+        (text.parent / "crt" / "host_defines.h").write_text(HOST_DEFINES, encoding="utf-8")
+        arguments = command(torch, cxx, text, made)
+        try:
+            done = subprocess.run(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=COMPILE_S_MAX,
+                env=_quiet_environment(),
+                check=False,
+            )
+            output, failed = done.stdout, done.returncode != 0
+        except subprocess.TimeoutExpired as expired:
+            output, failed = expired.output or b"", True
+            output += f"\nstopped after {COMPILE_S_MAX:.0f} s".encode()
+        if failed or not made.is_file():
+            log.write_bytes(" ".join(arguments).encode() + b"\n" + output)
+            raise ShimError(f"{Path(cxx).name} could not compile the hook for torch {torch.__version__}; see {log}")
+        made.chmod(0o700)
+        os.replace(made, target)
+    log.unlink(missing_ok=True)
+
+
+def _quiet_environment() -> dict[str, str]:
+    """The compiler is a program of its own: what is preloaded into the trainer is not meant for it."""
+    return {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")}

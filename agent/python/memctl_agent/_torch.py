@@ -1,0 +1,98 @@
+"""Facts about the user's torch: version, devices, allocator, and whether its allocator can be watched.
+
+Guarantees: nothing here initialises CUDA; asked after initialisation, it makes no context on any device.
+Refuses: to import torch; the caller hands it in.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Optional
+
+# The versions whose headers and allocator this package was tried with.
+TRIED = ("2.4", "2.8", "2.11", "2.15")
+
+Device = tuple[int, Optional[str], Optional[str], Optional[int]]
+
+
+@dataclass(frozen=True)
+class Hookable:
+    """Whether the allocator's events can be had: `full`, or a lower level and why."""
+
+    level: str
+    why: str = ""
+
+
+def release(torch: Any) -> str:
+    """`2.11` of `2.11.0+cu130`."""
+    return ".".join(str(torch.__version__).split("+", 1)[0].split(".")[:2])
+
+
+def is_tried(torch: Any) -> bool:
+    """Whether this version is one of those that were tried."""
+    return release(torch) in TRIED
+
+
+def framework(torch: Any) -> str:
+    """How the session names the framework."""
+    return f"torch {torch.__version__}"
+
+
+def has_cuda(torch: Any) -> bool:
+    """Whether torch was built for CUDA; ROCm builds name themselves cuda as well but have other headers."""
+    return torch.version.cuda is not None and hasattr(torch._C, "_cuda_init")
+
+
+def allocator_conf(torch: Any) -> str:
+    """The allocator's settings: as set at run time where torch tells, else from the environment."""
+    getter = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    if getter is not None:
+        try:
+            settings = getter()
+        except RuntimeError:
+            settings = ""
+        if isinstance(settings, str) and settings:
+            return settings
+    # Where both are set, the older name wins in every version that reads both.
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+
+
+def devices(torch: Any) -> list[Device]:
+    """Ordinal, UUID as nvidia-smi writes it, name and bytes of every visible device."""
+    found: list[Device] = []
+    for ordinal in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(ordinal)
+        uuid = getattr(properties, "uuid", None)
+        text = None if uuid is None else str(uuid)
+        if text and not text.startswith(("GPU-", "MIG-")):
+            text = f"GPU-{text}"
+        found.append((ordinal, text, properties.name, int(properties.total_memory)))
+    return found
+
+
+def hookable(torch: Any) -> Hookable:
+    """What the allocator in use allows. CUDA must be initialised, or being initialised."""
+    try:
+        backend = str(torch._C._cuda_getAllocatorBackend())
+    except (AttributeError, RuntimeError) as error:
+        return Hookable("off", f"torch {torch.__version__} does not tell its CUDA allocator ({error})")
+    if backend == "cudaMallocAsync":
+        return Hookable(
+            "blocks",
+            "the cudaMallocAsync backend has no allocator events, counters only; "
+            "for events remove `backend:cudaMallocAsync` from PYTORCH_CUDA_ALLOC_CONF",
+        )
+    if backend != "native":
+        return Hookable(
+            "off",
+            f"the allocator was replaced ({backend}, torch.cuda.memory.change_current_allocator), which has no "
+            "events and no counters; use the replacement in a torch.cuda.MemPool instead",
+        )
+    # Read by torch with getenv alone: any value, even 0, switches the cache off.
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+        return Hookable(
+            "off",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set, so memory does not go through the caching allocator; unset it",
+        )
+    return Hookable("full")

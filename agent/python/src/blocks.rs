@@ -1,0 +1,94 @@
+//! The lower level, for torches that cannot be hooked: counters and blocks that Python read.
+//!
+//! Guarantees: a segment that does not look like one makes the whole snapshot refused, nothing half is handed over.
+
+use memctl_agent::clock::now_ns;
+use memctl_agent::live;
+use memctl_agent::region::Level;
+use memctl_model::{
+    BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, Sample, SegmentKind, SegmentState, StackId,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// The allocator's counters of a device, read by Python.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "one number each, named in the stub")]
+pub fn counters(
+    device: u8,
+    allocated: u64,
+    active: u64,
+    reserved: u64,
+    peak_allocated: u64,
+    peak_reserved: u64,
+    retries: u64,
+    ooms: u64,
+) -> bool {
+    let Some(live) = live::current() else { return false };
+    live.counters(Sample {
+        device: DeviceIndex(device),
+        allocated_bytes: Some(allocated),
+        active_bytes: Some(active),
+        reserved_bytes: Some(reserved),
+        peak_allocated_bytes: Some(peak_allocated),
+        peak_reserved_bytes: Some(peak_reserved),
+        alloc_retries: Some(retries),
+        ooms: Some(ooms),
+        ..Sample::default()
+    })
+}
+
+/// The segments of a device, as `torch.cuda.memory_snapshot()` gives them.
+#[pyfunction]
+pub fn blocks(device: u8, segments: &Bound<'_, PyList>) -> bool {
+    let Some(live) = live::current() else { return false };
+    let Ok(mut segments) = segments.iter().map(|it| segment(&it)).collect::<PyResult<Vec<SegmentState>>>() else {
+        return false;
+    };
+    segments.sort_unstable_by_key(|segment| segment.addr);
+    let device = DeviceIndex(device);
+    let (time_ns, reason) = (now_ns(), KeyframeReason::Start);
+    live.lower(Level::Blocks);
+    live.blocks(&Keyframe { device, at_event: 0, time_ns, reason, segments, loose: Vec::new() })
+}
+
+fn number(dict: &Bound<'_, PyDict>, key: &str) -> PyResult<u64> {
+    dict.get_item(key)?.map_or(Ok(0), |value| value.extract())
+}
+
+fn text(dict: &Bound<'_, PyDict>, key: &str) -> PyResult<String> {
+    dict.get_item(key)?.map_or(Ok(String::new()), |value| value.extract())
+}
+
+fn segment(from: &Bound<'_, PyAny>) -> PyResult<SegmentState> {
+    let from = from.cast::<PyDict>()?;
+    let addr = number(from, "address")?;
+    let (mut at, mut blocks) = (addr, Vec::new());
+    if let Some(list) = from.get_item("blocks")? {
+        for block in list.try_iter()? {
+            let block = block?;
+            let block = block.cast::<PyDict>()?;
+            let size = number(block, "size")?;
+            let usage = match text(block, "state")?.as_str() {
+                "active_allocated" => BlockUse::Allocated,
+                "active_pending_free" | "active_awaiting_free" => BlockUse::PendingFree,
+                _ => BlockUse::Inactive,
+            };
+            let requested = if usage == BlockUse::Inactive { 0 } else { number(block, "requested_size")?.min(size) };
+            let (stack, birth_epoch, birth_step) = (StackId::NONE, 0, 0);
+            blocks.push(BlockState { addr: at, size, requested, usage, stack, birth_epoch, birth_step });
+            at = at.saturating_add(size);
+        }
+    }
+    let pool: (u64, u64) = from.get_item("segment_pool_id")?.map_or(Ok((0, 0)), |value| value.extract())?;
+    let expandable = from.get_item("is_expandable")?.map_or(Ok(false), |value| value.extract())?;
+    Ok(SegmentState {
+        addr,
+        size: number(from, "total_size")?,
+        stream: number(from, "stream")?,
+        pool: PoolId { first: pool.0 as u32, second: pool.1 as u32 },
+        kind: if text(from, "segment_type")? == "small" { SegmentKind::Small } else { SegmentKind::Large },
+        expandable,
+        blocks,
+    })
+}

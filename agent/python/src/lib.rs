@@ -1,0 +1,43 @@
+//! The native half of the Python package `memctl_agent`: what its Python half calls, and nothing for users.
+//!
+//! Guarantees: a panic becomes a Python exception (which the Python half swallows), never an abort; functions that a
+//! training loop calls take microseconds and keep the interpreter's lock only that long.
+//! Refuses: to hold any Python object beyond a call.
+
+mod blocks;
+mod session;
+
+use pyo3::prelude::*;
+
+pyo3::create_exception!(_native, NativeError, pyo3::exceptions::PyRuntimeError, "Nothing is recorded; the sentence says why.");
+
+/// The text of the C++ hook.
+#[pyfunction]
+fn shim_source() -> &'static str {
+    include_str!("../../shim/shim.cpp")
+}
+
+/// The version that a built hook has to have.
+#[pyfunction]
+fn shim_abi() -> u32 {
+    memctl_agent::live::shim::ABI
+}
+
+/// The module.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("NativeError", module.py().get_type::<NativeError>())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(shim_source, module)?)?;
+    module.add_function(wrap_pyfunction!(shim_abi, module)?)?;
+    module.add_function(wrap_pyfunction!(session::start, module)?)?;
+    module.add_function(wrap_pyfunction!(session::attach_hook, module)?)?;
+    module.add_function(wrap_pyfunction!(session::check_stacks, module)?)?;
+    module.add_function(wrap_pyfunction!(session::mark, module)?)?;
+    module.add_function(wrap_pyfunction!(session::status, module)?)?;
+    module.add_function(wrap_pyfunction!(session::stop, module)?)?;
+    module.add_function(wrap_pyfunction!(session::silence, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::counters, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::blocks, module)?)?;
+    Ok(())
+}

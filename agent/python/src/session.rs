@@ -1,0 +1,235 @@
+//! Sessions: start, hook, stacks, marks, status, stop.
+//!
+//! Guarantees: without a session every function does nothing and says so by its return value.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memctl_agent::clock::now_ns;
+use memctl_agent::identity::{self, Given, Identity, Process};
+use memctl_agent::live::{self, LiveConfig};
+use memctl_agent::region::messages::mark_kind;
+use memctl_agent::settings;
+use memctl_model::limits::DEVICES_MAX;
+use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo, SourceKind};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::NativeError;
+
+/// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns tell events of one thread apart.
+const RESOLUTION_NS: u32 = 100;
+/// Events of a device's ring: 3 MiB, 0.3 s of the busiest training seen.
+const RING_EVENTS: usize = 65_536;
+/// Where a daemon is expected when nobody says.
+const DAEMON: &str = "http://127.0.0.1:7717";
+
+type Device = (u32, Option<String>, Option<String>, Option<u64>);
+
+/// The calling thread's Python thread state, with or without the interpreter's lock; 0 when it has none.
+extern "C" fn thread_state() -> usize {
+    // SAFETY: reads a thread-local; may be called on any thread while the interpreter is initialised, and the gate is
+    // closed before it goes down.
+    unsafe { pyo3::ffi::PyGILState_GetThisThreadState() as usize }
+}
+
+/// The interpreter's version.
+fn python(py: Python<'_>) -> (u8, u8) {
+    let version = py.version_info();
+    (version.major, version.minor)
+}
+
+fn refuse(error: impl std::fmt::Display) -> PyErr {
+    NativeError::new_err(error.to_string())
+}
+
+/// Starts a session of this process.
+#[pyfunction]
+#[pyo3(signature = (*, job=None, daemon=None, framework, conf, devices, labels=None, rank=None, world_size=None, attempt=None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub fn start<'py>(
+    py: Python<'py>,
+    job: Option<String>,
+    daemon: Option<String>,
+    framework: String,
+    conf: &str,
+    devices: Vec<Device>,
+    labels: Option<std::collections::BTreeMap<String, String>>,
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    attempt: Option<u32>,
+) -> PyResult<Bound<'py, PyDict>> {
+    log_if_wanted();
+    let given = Given { job, attempt, rank, world_size, labels: labels.unwrap_or_default().into_iter().collect() };
+    let process = Process { script: script(py), host: host(), pid: std::process::id(), started_ns: now_ns() };
+    let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let who = identity::identify(&environment, &given, &process);
+    for complaint in &who.complaints {
+        tracing::warn!(complaint, "identity");
+    }
+    let launcher = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
+    let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| DAEMON.to_owned());
+    let config = LiveConfig {
+        session: session_info(&who, &process, framework, conf, devices)?,
+        ring_events: RING_EVENTS,
+        launcher,
+        daemon,
+        thread_state,
+        python: Some(python(py)),
+    };
+    // The launcher is asked over a socket: other Python threads need not wait for that.
+    let live = py.detach(|| live::start(config)).map_err(refuse)?;
+    let told = PyDict::new(py);
+    told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
+    told.set_item("session", live.session().id.to_string())?;
+    told.set_item("job", &live.session().job)?;
+    told.set_item("rank", live.session().rank)?;
+    told.set_item("attempt", live.session().attempt)?;
+    told.set_item("complaints", who.complaints)?;
+    Ok(told)
+}
+
+fn session_info(
+    who: &Identity,
+    process: &Process,
+    framework: String,
+    conf: &str,
+    devices: Vec<Device>,
+) -> PyResult<SessionInfo> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(refuse)?;
+    let count = devices.iter().map(|device| device.0 as usize + 1).max().unwrap_or(1).min(DEVICES_MAX);
+    let mut infos: Vec<DeviceInfo> = (0..count)
+        .map(|index| DeviceInfo { index: DeviceIndex(index as u8), ..DeviceInfo::default() })
+        .collect();
+    for (ordinal, uuid, name, total_bytes) in devices {
+        if let Some(info) = infos.get_mut(ordinal as usize) {
+            *info = DeviceInfo { index: info.index, uuid, name, total_bytes };
+        }
+    }
+    let mut labels = who.labels.clone();
+    if let Some(local_rank) = who.local_rank {
+        labels.push(("local_rank".into(), local_rank.to_string()));
+    }
+    Ok(SessionInfo {
+        id: SessionId(id),
+        job: who.job.clone(),
+        attempt: who.attempt,
+        rank: who.rank,
+        world_size: who.world_size,
+        source: SourceKind::Live,
+        host: who.host.clone(),
+        pid: Some(process.pid),
+        started_ns: process.started_ns,
+        framework: Some(framework),
+        settings: settings::parse(conf),
+        devices: infos,
+        labels,
+        resolution_ns: RESOLUTION_NS,
+    })
+}
+
+/// `sys.argv[0]`, for a made-up name.
+fn script(py: Python<'_>) -> Option<String> {
+    let argv = py.import("sys").ok()?.getattr("argv").ok()?;
+    argv.get_item(0).ok()?.extract().ok()
+}
+
+fn host() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
+}
+
+/// Logs of the agent go to standard error, if `MEMCTL_LOG` asks for them; otherwise nothing is printed.
+fn log_if_wanted() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("MEMCTL_LOG") {
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    }
+}
+
+/// Loads the hook and attaches it.
+#[pyfunction]
+pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>) -> PyResult<()> {
+    let live = live::current().ok_or_else(|| refuse("nothing is recorded here: start first"))?;
+    py.detach(|| {
+        if let Some(device) = device {
+            live.populate(device);
+        }
+        live.attach_hook(&path)
+    })
+    .map_err(refuse)
+}
+
+/// Turns stacks on if the walk of the frames agrees with the interpreter's own answer, `sys._getframe()`.
+#[pyfunction]
+pub fn check_stacks(py: Python<'_>) -> bool {
+    let Some(live) = live::current() else { return false };
+    // A native function has no frame of its own: both see the caller's, at the instruction of this call.
+    frames(py).is_ok_and(|expected| live.check_stacks(python(py), &expected))
+}
+
+fn frames(py: Python<'_>) -> PyResult<Vec<(usize, u32)>> {
+    let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
+    let mut frames = Vec::new();
+    while !frame.is_none() {
+        let lasti: i64 = frame.getattr("f_lasti")?.extract()?;
+        frames.push((frame.getattr("f_code")?.as_ptr() as usize, lasti.max(0) as u32));
+        frame = frame.getattr("f_back")?;
+    }
+    Ok(frames)
+}
+
+/// Marks this moment.
+#[pyfunction]
+#[pyo3(signature = (kind, number=0, name=""))]
+pub fn mark(kind: u8, number: u64, name: &str) -> bool {
+    match (live::current(), mark_kind(kind, number, name)) {
+        (Some(live), Some(kind)) => live.mark(&kind),
+        _ => false,
+    }
+}
+
+/// How the session is.
+#[pyfunction]
+pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let told = PyDict::new(py);
+    let live = live::current();
+    told.set_item("attached", live.is_some())?;
+    let Some(live) = live else { return Ok(told) };
+    let status = live.status();
+    told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
+    told.set_item("job", &live.session().job)?;
+    told.set_item("rank", live.session().rank)?;
+    told.set_item("attempt", live.session().attempt)?;
+    told.set_item("session", live.session().id.to_string())?;
+    told.set_item("level", status.level.name())?;
+    told.set_item("produced", status.produced)?;
+    told.set_item("stored", status.stored)?;
+    told.set_item("dropped", status.dropped)?;
+    told.set_item("in_flight", status.stored.map(|stored| status.produced.saturating_sub(stored + status.dropped)))?;
+    told.set_item("stacks", status.stacks)?;
+    told.set_item("stacks_lost", status.stacks_lost)?;
+    told.set_item("notes_dropped", status.notes_dropped)?;
+    told.set_item("trouble", status.trouble)?;
+    Ok(told)
+}
+
+/// Ends the session.
+#[pyfunction]
+#[pyo3(signature = (failure=None, patience_s=0.25))]
+pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64) -> PyResult<Bound<'_, PyDict>> {
+    let patience = Duration::try_from_secs_f64(patience_s).unwrap_or_default();
+    let stopped = py.detach(|| live::stop(failure.as_deref(), patience)).unwrap_or_default();
+    let told = PyDict::new(py);
+    told.set_item("delivered", stopped.delivered)?;
+    told.set_item("produced", stopped.produced)?;
+    told.set_item("stored", stopped.stored)?;
+    told.set_item("dropped", stopped.dropped)?;
+    told.set_item("refused", stopped.refused)?;
+    Ok(told)
+}
+
+/// Closes the gate in this process for good.
+#[pyfunction]
+pub fn silence() {
+    live::silence();
+}

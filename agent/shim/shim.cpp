@@ -1,0 +1,205 @@
+// Between PyTorch's CUDA caching allocator and memctl's hook: the only C++ of memctl, built against the user's torch.
+//
+// Guarantees: attaches one trace tracker and one out-of-memory observer for the life of the process, which pass plain
+// numbers to two C functions and do nothing else; no exception leaves any function of this file; it knows no Python.
+// Refuses: allocators that cannot be traced (cudaMallocAsync, pluggable ones): attach says why.
+//
+// The layouts of the structures below are repeated in agent/src/hook/mod.rs and agent/src/live/shim.rs; a change of
+// either raises MEMCTL_SHIM_ABI.
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/version.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <typeinfo>
+
+#define MEMCTL_SHIM_ABI 1
+#define MEMCTL_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
+#define MEMCTL_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+struct Event {
+  uint64_t addr;
+  uint64_t size;
+  uint64_t stream;
+  uint64_t ticks;
+  uint32_t pool[2];
+  int32_t action;
+  int32_t device;
+};
+
+struct OutOfMemory {
+  int64_t device;
+  uint64_t asked;
+  uint64_t device_total;
+  uint64_t device_free;
+};
+
+struct Node {
+  const char* type_name;
+  uint64_t made_by;
+};
+
+struct Counters {
+  int64_t allocated, active, reserved;
+  int64_t peak_allocated, peak_reserved;
+  int64_t retries, ooms;
+};
+
+// One segment, followed by its blocks in the order of their addresses.
+struct Segment {
+  uint64_t addr, size, stream;
+  uint32_t pool[2];
+  int32_t device;
+  uint8_t is_large, is_expandable, pad[2];
+};
+
+struct Block {
+  uint64_t addr, size, requested;
+  uint8_t allocated, active, pad[6];
+};
+
+using OnEvent = void (*)(const Event*);
+using OnOutOfMemory = void (*)(const OutOfMemory*);
+using OnSegment = void (*)(void*, const Segment*, const Block*, uint64_t);
+
+void say(char* why, size_t room, const char* text) {
+  if (why != nullptr && room > 0) std::snprintf(why, room, "%s", text);
+}
+
+// Which forward call: PyTorch's number of the autograd node with the thread that made it (numbers count per thread).
+uint64_t call(uint64_t sequence, uint64_t thread) {
+  return sequence == UINT64_MAX ? UINT64_MAX : (sequence & 0xffffffffffULL) | thread << 40;
+}
+
+void pass_event(OnEvent on_event, const caching::TraceEntry& entry) {
+  Event event{};
+  event.addr = static_cast<uint64_t>(entry.addr_);
+  event.size = static_cast<uint64_t>(entry.size_);
+  event.stream = reinterpret_cast<uint64_t>(entry.stream_);
+  event.ticks = static_cast<uint64_t>(entry.time_.approx_t_);
+#if MEMCTL_TORCH >= 208
+  event.pool[0] = static_cast<uint32_t>(entry.mempool_.first);
+  event.pool[1] = static_cast<uint32_t>(entry.mempool_.second);
+#endif
+  event.action = static_cast<int32_t>(entry.action_);
+  event.device = static_cast<int32_t>(entry.device_);
+  on_event(&event);
+}
+
+void pass_segment(void* context, OnSegment on_segment, const caching::SegmentInfo& from) {
+  Segment segment{};
+  segment.addr = static_cast<uint64_t>(from.address);
+  segment.size = static_cast<uint64_t>(from.total_size);
+  segment.stream = reinterpret_cast<uint64_t>(from.stream);
+  segment.pool[0] = static_cast<uint32_t>(from.owner_private_pool_id.first);
+  segment.pool[1] = static_cast<uint32_t>(from.owner_private_pool_id.second);
+  segment.device = static_cast<int32_t>(from.device);
+  segment.is_large = from.is_large;
+  segment.is_expandable = from.is_expandable;
+  std::vector<Block> blocks;
+  blocks.reserve(from.blocks.size());
+  uint64_t addr = segment.addr;
+  for (const auto& block : from.blocks) {
+    Block to{};
+    to.addr = addr;
+    to.size = static_cast<uint64_t>(block.size);
+    to.requested = static_cast<uint64_t>(block.requested_size);
+    to.allocated = block.allocated;
+    to.active = block.active;
+    blocks.push_back(to);
+    addr += to.size;
+  }
+  on_segment(context, &segment, blocks.data(), blocks.size());
+}
+
+} // namespace
+
+// The version of this file's structures and functions.
+MEMCTL_EXPORT uint32_t memctl_shim_abi() { return MEMCTL_SHIM_ABI; }
+
+// The torch it was built for, "2.11.0".
+MEMCTL_EXPORT const char* memctl_shim_torch() { return TORCH_VERSION; }
+
+// Attaches tracker and observer; they stay for ever. 0, or 1 with a sentence in `why`. CUDA has to be initialised.
+MEMCTL_EXPORT int memctl_shim_attach(OnEvent on_event, OnOutOfMemory on_oom, char* why, size_t room) try {
+  auto* allocator = caching::get();
+  if (allocator == nullptr || !allocator->initialized()) {
+    say(why, room, "CUDA is not initialised yet");
+    return 1;
+  }
+  allocator->attachAllocatorTraceTracker([on_event](const caching::TraceEntry& entry) { pass_event(on_event, entry); });
+  allocator->attachOutOfMemoryObserver([on_oom](int64_t device, size_t asked, size_t total, size_t free) {
+    OutOfMemory oom{device, asked, total, free};
+    on_oom(&oom);
+  });
+  return 0;
+} catch (const std::exception& error) {
+  say(why, room, error.what());
+  return 1;
+} catch (...) {
+  say(why, room, "an unknown exception");
+  return 1;
+}
+
+// The allocator's own counters of a device; 0, or 1 when it has none. Waits for nobody outside the device's lock.
+MEMCTL_EXPORT int memctl_shim_counters(int device, Counters* counters) try {
+  const auto stats = caching::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  counters->allocated = stats.allocated_bytes[0].current;
+  counters->active = stats.active_bytes[0].current;
+  counters->reserved = stats.reserved_bytes[0].current;
+  counters->peak_allocated = stats.allocated_bytes[0].peak;
+  counters->peak_reserved = stats.reserved_bytes[0].peak;
+  counters->retries = stats.num_alloc_retries;
+  counters->ooms = stats.num_ooms;
+  return 0;
+} catch (...) {
+  return 1;
+}
+
+// Every segment of every device with its blocks, and one `snapshot` event a device at exactly that point; 0, or 1.
+// Without the user's recorded history where torch allows to leave it out (2.11 and later).
+MEMCTL_EXPORT int memctl_shim_segments(void* context, OnSegment on_segment) try {
+#if MEMCTL_TORCH >= 211
+  const auto snapshot = caching::snapshot({0, 0}, false);
+#else
+  const auto snapshot = caching::snapshot();
+#endif
+  for (const auto& segment : snapshot.segments) pass_segment(context, on_segment, segment);
+  return 0;
+} catch (...) {
+  return 1;
+}
+
+// Number and thread of the autograd node that comes next on this thread. Two thread-local reads.
+MEMCTL_EXPORT uint64_t memctl_shim_sequence() {
+  return call(at::sequence_number::peek(), at::RecordFunction::currentThreadId());
+}
+
+// The autograd node that runs on this thread: 1, or 0 when there is none.
+MEMCTL_EXPORT int memctl_shim_node(Node* to) try {
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return 0;
+  // The type's name and not Node::name(): that allocates, and for nodes written in Python it takes the interpreter's lock.
+  const auto& known = *node;
+  to->type_name = typeid(known).name();
+  to->made_by = call(node->sequence_nr(), node->thread_id());
+  return 1;
+} catch (...) {
+  return 0;
+}
+
+// Whether a CUDA graph is being captured on this thread's stream, when nothing may be asked of the device.
+MEMCTL_EXPORT int memctl_shim_capturing() try {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+} catch (...) {
+  return 1;
+}

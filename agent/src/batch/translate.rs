@@ -1,0 +1,162 @@
+//! From what a trainer leaves in its region to what the batcher takes: ticks become times, the region's stack ids
+//! the session's, notes in bytes become notes.
+//!
+//! Guarantees: a stack enters the session's dictionary before the first event that names it; times of events never
+//! run backwards by more than the trainer's clock did.
+//! Refuses: to trust ids and bytes of the region; what cannot be resolved is "no stack", what cannot be read is left out.
+
+use std::sync::Arc;
+
+use memctl_model::limits::SESSION_STACKS_MAX;
+use memctl_model::{Event, Frame, Mark, StackId};
+
+use super::Batcher;
+use super::worker::Note;
+use crate::clock::TickClock;
+use crate::python::{lines, names};
+use crate::region::dictionary::{self, Entry};
+use crate::region::messages::{self, Said};
+use crate::region::{Region, notes};
+
+/// A code object's part of a frame.
+struct Code {
+    file: Arc<str>,
+    name: Arc<str>,
+    first_line: u32,
+    table: Vec<u8>,
+}
+
+/// A region's stack.
+struct Stack {
+    id: StackId,
+    frames: Box<[Frame]>,
+}
+
+/// What stands between a region and the batcher.
+pub(crate) struct Translator {
+    python: (u8, u8),
+    region: Arc<Region>,
+    clock: TickClock,
+    notes: notes::Reader,
+    dictionary: dictionary::Reader,
+    codes: Vec<Code>,
+    /// By the region's id less one.
+    stacks: Vec<Stack>,
+    failure: Option<String>,
+    malformed: u64,
+    /// Measurements of the note that is being handed on.
+    samples: Vec<memctl_model::Sample>,
+}
+
+impl Translator {
+    pub(crate) fn new(region: Arc<Region>) -> Self {
+        Self {
+            python: (0, 0),
+            clock: TickClock::start(),
+            notes: region.notes_reader(),
+            dictionary: dictionary::Reader::new(region.clone()),
+            codes: Vec::new(),
+            stacks: Vec::new(),
+            failure: None,
+            malformed: 0,
+            samples: Vec::new(),
+            region,
+        }
+    }
+
+    /// Gives an event its time and its stack.
+    #[inline]
+    pub(crate) fn event(&mut self, event: &mut Event, batcher: &mut Batcher) {
+        event.time_ns = self.clock.ns(event.time_ns);
+        if event.stack.is_some() {
+            event.stack = self.stack(event.stack, batcher);
+        }
+    }
+
+    #[inline]
+    fn stack(&mut self, id: StackId, batcher: &mut Batcher) -> StackId {
+        let place = id.0 as usize - 1;
+        if place >= self.stacks.len() {
+            self.read_dictionary(batcher);
+        }
+        self.stacks.get(place).map_or(StackId::NONE, |stack| stack.id)
+    }
+
+    #[cold]
+    fn read_dictionary(&mut self, batcher: &mut Batcher) {
+        self.python = self.region.python().unwrap_or_default();
+        while let Some(entry) = self.dictionary.pop() {
+            let frames = match entry {
+                Entry::Code { first_line, file, name, table } => {
+                    self.codes.push(Code { file: file.into(), name: name.into(), first_line, table });
+                    continue;
+                }
+                Entry::Stack(frames) => frames.into_iter().map(|(code, lasti)| self.frame(code, lasti)).collect(),
+                Entry::Node { forward, type_name } => self.node(forward, &type_name),
+            };
+            self.add(frames, batcher);
+        }
+    }
+
+    fn add(&mut self, frames: Box<[Frame]>, batcher: &mut Batcher) {
+        let id = match self.stacks.len() < SESSION_STACKS_MAX {
+            true => batcher.stack(&frames),
+            false => StackId::NONE,
+        };
+        self.stacks.push(Stack { id, frames });
+    }
+
+    fn frame(&self, code: u32, lasti: u32) -> Frame {
+        match self.codes.get(code as usize) {
+            Some(code) => Frame {
+                function: code.name.clone(),
+                file: code.file.clone(),
+                line: lines::line(self.python, code.first_line, &code.table, lasti).unwrap_or(code.first_line),
+            },
+            None => Frame { function: "?".into(), file: "".into(), line: 0 },
+        }
+    }
+
+    /// A backward allocation: the node, then the forward call that made it.
+    fn node(&self, forward: u32, type_name: &str) -> Box<[Frame]> {
+        let node = Frame { function: names::node_name(type_name).into(), file: "<autograd>".into(), line: 0 };
+        let made_by = self.stacks.get((forward as usize).wrapping_sub(1)).map_or(&[][..], |stack| &stack.frames);
+        std::iter::once(node).chain(made_by.iter().cloned()).collect()
+    }
+
+    /// The next note of the trainer.
+    pub(crate) fn next_note(&mut self) -> Option<Note> {
+        loop {
+            if let Some(sample) = self.samples.pop() {
+                return Some(Note::Sample(sample));
+            }
+            let bytes = self.notes.pop()?;
+            match messages::read(&bytes) {
+                Some(Said::Mark(ticks, kind, positions)) => {
+                    return Some(Note::Mark(Mark { time_ns: self.clock.ns(ticks), kind }, positions));
+                }
+                Some(Said::Samples(samples)) => self.samples = samples,
+                Some(Said::Keyframe(keyframe, position)) => return Some(Note::Keyframe(keyframe, position)),
+                Some(Said::Failure(text)) => self.failure = Some(text),
+                None => self.malformed(),
+            }
+        }
+    }
+
+    fn malformed(&mut self) {
+        if self.malformed == 0 {
+            tracing::warn!("a note of the trainer cannot be read and is left out");
+        }
+        self.malformed += 1;
+    }
+
+    /// How the trainer said that it ends.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Follows the clocks.
+    pub(crate) fn refine(&mut self) {
+        self.clock.refine();
+    }
+}

@@ -1,0 +1,310 @@
+//! Walking the Python frames of the calling thread without the interpreter's lock.
+//!
+//! It may be done because it is the calling thread that walks: while it is inside C code nobody else changes
+//! its chain of frames, and every frame holds its code object. Only pointers and integers are read.
+//! The layouts are those of `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version;
+//! which one holds is checked against the interpreter's own answer before anything is recorded
+//! ([`super::Hook::check_stacks`]), so a build with another layout loses its stacks and nothing else.
+//!
+//! Refuses: to touch a reference count, to call into Python, and interpreters without that lock (free-threaded builds).
+
+/// Frames of one walk; deeper stacks are cut at the outer end (recursion).
+pub const DEPTH_MAX: usize = 192;
+
+/// A frame as far as it identifies a line of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawFrame {
+    /// Address of the code object.
+    pub code: usize,
+    /// Offset of the instruction in bytes, as `f_lasti`.
+    pub lasti: u32,
+    /// Tells code objects apart that had the same address one after the other.
+    pub identity: u64,
+}
+
+/// A supported CPython.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 3.10.
+    V310,
+    /// 3.11.
+    V311,
+    /// 3.12.
+    V312,
+    /// 3.13.
+    V313,
+}
+
+impl Version {
+    /// The layout of a version, if it is known.
+    #[must_use]
+    pub fn of(major: u8, minor: u8) -> Option<Self> {
+        match (major, minor) {
+            (3, 10) => Some(Self::V310),
+            (3, 11) => Some(Self::V311),
+            (3, 12) => Some(Self::V312),
+            (3, 13) => Some(Self::V313),
+            _ => None,
+        }
+    }
+}
+
+/// Offsets in bytes of one version's structures (x86-64 and aarch64 Linux agree).
+trait Layout {
+    /// From the thread state to the innermost frame.
+    unsafe fn innermost(thread: usize) -> usize;
+    /// Frame: its code object.
+    const CODE: usize;
+    /// Frame: the frame that called it.
+    const PREVIOUS: usize;
+    /// Frame: a byte that says who owns it, and the value that means "no Python code".
+    const OWNER: Option<(usize, u8)>;
+    /// Offset of the instruction within the code, in bytes.
+    unsafe fn lasti(frame: usize, code: usize) -> u32;
+    /// Something of the code object that a later one at the same address hardly shares.
+    unsafe fn identity(code: usize) -> u64;
+}
+
+/// # Safety
+/// `address + offset` can be read.
+#[inline(always)]
+unsafe fn word(address: usize, offset: usize) -> usize {
+    // SAFETY: promised by the caller.
+    unsafe { ((address + offset) as *const usize).read() }
+}
+
+/// # Safety
+/// As for [`word`].
+#[inline(always)]
+unsafe fn half(address: usize, offset: usize) -> u32 {
+    // SAFETY: promised by the caller.
+    unsafe { ((address + offset) as *const u32).read() }
+}
+
+struct V310;
+struct V311;
+struct V312;
+struct V313;
+
+impl Layout for V310 {
+    #[inline(always)]
+    unsafe fn innermost(thread: usize) -> usize {
+        // SAFETY: `PyThreadState.frame`.
+        unsafe { word(thread, 24) }
+    }
+    const CODE: usize = 32;
+    const PREVIOUS: usize = 24;
+    const OWNER: Option<(usize, u8)> = None;
+    #[inline(always)]
+    unsafe fn lasti(frame: usize, _code: usize) -> u32 {
+        // SAFETY: `PyFrameObject.f_lasti`, in instructions of two bytes; -1 before the first.
+        (unsafe { half(frame, 96) } as i32).max(0) as u32 * 2
+    }
+    #[inline(always)]
+    unsafe fn identity(code: usize) -> u64 {
+        // SAFETY: `co_linetable` and `co_firstlineno`.
+        unsafe { (word(code, 120) as u64) ^ u64::from(half(code, 40)) << 48 }
+    }
+}
+
+impl Layout for V311 {
+    #[inline(always)]
+    unsafe fn innermost(thread: usize) -> usize {
+        // SAFETY: `PyThreadState.cframe->current_frame`.
+        unsafe { word(word(thread, 56), 8) }
+    }
+    const CODE: usize = 32;
+    const PREVIOUS: usize = 48;
+    const OWNER: Option<(usize, u8)> = None;
+    #[inline(always)]
+    unsafe fn lasti(frame: usize, code: usize) -> u32 {
+        // SAFETY: `prev_instr`, which points into `co_code_adaptive` (one before it at the start).
+        (unsafe { word(frame, 56) }.wrapping_sub(code + 184) as isize).max(0) as u32
+    }
+    #[inline(always)]
+    unsafe fn identity(code: usize) -> u64 {
+        // SAFETY: `co_linetable` and `co_firstlineno`.
+        unsafe { (word(code, 136) as u64) ^ u64::from(half(code, 72)) << 48 }
+    }
+}
+
+impl Layout for V312 {
+    #[inline(always)]
+    unsafe fn innermost(thread: usize) -> usize {
+        // SAFETY: `PyThreadState.cframe->current_frame`.
+        unsafe { word(word(thread, 56), 0) }
+    }
+    const CODE: usize = 0;
+    const PREVIOUS: usize = 8;
+    const OWNER: Option<(usize, u8)> = Some((70, 3));
+    #[inline(always)]
+    unsafe fn lasti(frame: usize, code: usize) -> u32 {
+        // SAFETY: `prev_instr`, as in 3.11.
+        (unsafe { word(frame, 56) }.wrapping_sub(code + 192) as isize).max(0) as u32
+    }
+    #[inline(always)]
+    unsafe fn identity(code: usize) -> u64 {
+        // SAFETY: `co_version`, counted up for every code object that is made, and `co_firstlineno`.
+        unsafe { u64::from(half(code, 92)) << 32 | u64::from(half(code, 68)) }
+    }
+}
+
+impl Layout for V313 {
+    #[inline(always)]
+    unsafe fn innermost(thread: usize) -> usize {
+        // SAFETY: `PyThreadState.current_frame`.
+        unsafe { word(thread, 72) }
+    }
+    const CODE: usize = 0;
+    const PREVIOUS: usize = 8;
+    const OWNER: Option<(usize, u8)> = Some((70, 3));
+    #[inline(always)]
+    unsafe fn lasti(frame: usize, code: usize) -> u32 {
+        // SAFETY: `instr_ptr`, which points into `co_code_adaptive`.
+        (unsafe { word(frame, 56) }.wrapping_sub(code + 200) as isize).max(0) as u32
+    }
+    #[inline(always)]
+    unsafe fn identity(code: usize) -> u64 {
+        // SAFETY: as in 3.12.
+        unsafe { u64::from(half(code, 92)) << 32 | u64::from(half(code, 68)) }
+    }
+}
+
+/// Visits the frames of a thread, innermost first, until `each` says stop, the end, or [`DEPTH_MAX`].
+///
+/// # Safety
+/// `thread` is the calling thread's own `PyThreadState` of an interpreter of `version`.
+#[inline]
+pub unsafe fn walk(version: Version, thread: usize, each: impl FnMut(RawFrame)) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        match version {
+            Version::V310 => walk_as::<V310>(thread, each),
+            Version::V311 => walk_as::<V311>(thread, each),
+            Version::V312 => walk_as::<V312>(thread, each),
+            Version::V313 => walk_as::<V313>(thread, each),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn walk_as<L: Layout>(thread: usize, mut each: impl FnMut(RawFrame)) {
+    // SAFETY: the layout is the interpreter's, so every pointer that is followed is a frame or a code object of this thread.
+    unsafe {
+        let mut frame = L::innermost(thread);
+        let mut left = DEPTH_MAX;
+        while frame != 0 && left > 0 {
+            let no_code = L::OWNER.is_some_and(|(offset, none)| ((frame + offset) as *const u8).read() == none);
+            if !no_code {
+                let code = word(frame, L::CODE);
+                each(RawFrame { code, lasti: L::lasti(frame, code), identity: L::identity(code) });
+                left -= 1;
+            }
+            frame = word(frame, L::PREVIOUS);
+        }
+    }
+}
+
+/// A code object's names and line table, to be copied while the frame that holds it is on the stack.
+pub struct CodeParts {
+    /// Line of its `def`.
+    pub first_line: u32,
+    file: usize,
+    name: usize,
+    table: usize,
+    /// Size of `PyASCIIObject` and of `PyCompactUnicodeObject`.
+    text_heads: (usize, usize),
+}
+
+impl CodeParts {
+    /// Finds the parts of a code object.
+    ///
+    /// # Safety
+    /// `code` is a code object of an interpreter of `version` that cannot go away now.
+    #[must_use]
+    pub unsafe fn of(version: Version, code: usize) -> Self {
+        // co_filename, co_qualname (3.10 has only co_name), co_linetable, co_firstlineno.
+        let (file, name, table, first_line) = match version {
+            Version::V310 => (104, 112, 120, 40),
+            Version::V311 => (112, 128, 136, 72),
+            Version::V312 | Version::V313 => (112, 128, 136, 68),
+        };
+        let text_heads = match version {
+            Version::V310 | Version::V311 => (48, 72),
+            Version::V312 | Version::V313 => (40, 56),
+        };
+        // SAFETY: promised by the caller.
+        unsafe {
+            Self {
+                first_line: half(code, first_line),
+                file: word(code, file),
+                name: word(code, name),
+                table: word(code, table),
+                text_heads,
+            }
+        }
+    }
+
+    /// Copies the file's name as UTF-8 into `to`, cut where it is full; returns its length.
+    pub fn file(&self, to: &mut [u8]) -> usize {
+        // SAFETY: `co_filename` is a str that the code object holds.
+        unsafe { self.text(self.file, to) }
+    }
+
+    /// Copies the qualified name, likewise.
+    pub fn name(&self, to: &mut [u8]) -> usize {
+        // SAFETY: as for the file.
+        unsafe { self.text(self.name, to) }
+    }
+
+    /// Copies the line table; 0 when it does not fit.
+    pub fn table(&self, to: &mut [u8]) -> usize {
+        if self.table == 0 {
+            return 0;
+        }
+        // SAFETY: `co_linetable` is a bytes object that the code object holds: size at 16, content at 32.
+        let (length, content) = unsafe { (word(self.table, 16), (self.table + 32) as *const u8) };
+        if length > to.len() {
+            return 0;
+        }
+        // SAFETY: `length` bytes of content, and as many in `to`.
+        unsafe { std::ptr::copy_nonoverlapping(content, to.as_mut_ptr(), length) };
+        length
+    }
+
+    /// Copies a str as UTF-8.
+    ///
+    /// # Safety
+    /// `object` is a str of this version, or null.
+    unsafe fn text(&self, object: usize, to: &mut [u8]) -> usize {
+        if object == 0 {
+            return 0;
+        }
+        // SAFETY: length at 16, state at 32: bits 2-4 bytes per character, bit 5 compact, bit 6 ASCII.
+        let (length, state) = unsafe { (word(object, 16), half(object, 32)) };
+        let (kind, compact, ascii) = (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        if !compact {
+            return 0;
+        }
+        let content = object + if ascii { self.text_heads.0 } else { self.text_heads.1 };
+        let mut at = 0;
+        for index in 0..length {
+            // SAFETY: `length` characters of `kind` bytes follow the head.
+            let character = unsafe {
+                match kind {
+                    1 => u32::from(((content + index) as *const u8).read()),
+                    2 => u32::from(((content + 2 * index) as *const u16).read()),
+                    4 => ((content + 4 * index) as *const u32).read(),
+                    _ => return at,
+                }
+            };
+            // Lone surrogates (undecodable file names) become the replacement character.
+            let character = char::from_u32(character).unwrap_or(char::REPLACEMENT_CHARACTER);
+            if at + character.len_utf8() > to.len() {
+                return at;
+            }
+            at += character.encode_utf8(&mut to[at..]).len();
+        }
+        at
+    }
+}

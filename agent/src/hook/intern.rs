@@ -1,0 +1,127 @@
+//! Tables of fixed size for the hook: from a stack's key to its id without a lock, from a code object to its id under the latch.
+//!
+//! Guarantees: no allocation after they were made; a lookup is one or two cache lines.
+//! Refuses: to grow, and to forget; what finds no room has no stack and is counted.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots for stacks: 1 MiB. A big model with gradient accumulation, evaluation and checkpoints has a few thousand stacks.
+const STACK_SLOTS: usize = 1 << 16;
+/// Beyond three quarters the searches get long.
+const STACKS_MAX: u32 = (STACK_SLOTS / 4 * 3) as u32;
+/// Slots for code objects: 384 KiB.
+const CODE_SLOTS: usize = 1 << 14;
+const CODES_MAX: u32 = (CODE_SLOTS / 4 * 3) as u32;
+
+struct Slot {
+    /// 0: empty.
+    key: AtomicU64,
+    id: AtomicU32,
+}
+
+/// Stacks by key.
+pub struct Stacks {
+    slots: Box<[Slot]>,
+    count: AtomicU32,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        let slots = (0..STACK_SLOTS).map(|_| Slot { key: AtomicU64::new(0), id: AtomicU32::new(0) }).collect();
+        Self { slots, count: AtomicU32::new(0) }
+    }
+}
+
+/// A key that is not the empty one.
+#[inline]
+fn proper(key: u64) -> u64 {
+    key.max(1)
+}
+
+impl Stacks {
+    /// The id of a key, if it is known.
+    #[inline]
+    pub fn get(&self, key: u64) -> Option<u32> {
+        let key = proper(key);
+        let mut at = (key >> 32) as usize;
+        // At most three quarters are taken, so an empty slot ends the search.
+        loop {
+            let slot = &self.slots[at & (STACK_SLOTS - 1)];
+            // Acquire: who sees the key sees its id.
+            match slot.key.load(Ordering::Acquire) {
+                found if found == key => return Some(slot.id.load(Ordering::Relaxed)),
+                0 => return None,
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Whether there is room for one more.
+    pub fn has_room(&self) -> bool {
+        // Relaxed: only the holder of the latch writes it and asks.
+        self.count.load(Ordering::Relaxed) < STACKS_MAX
+    }
+
+    /// Adds a key that is not there. The caller holds the latch and has asked for room.
+    pub fn insert(&self, key: u64, id: u32) {
+        let key = proper(key);
+        let mut at = (key >> 32) as usize;
+        // Relaxed: only the holder of the latch writes.
+        while self.slots[at & (STACK_SLOTS - 1)].key.load(Ordering::Relaxed) != 0 {
+            at += 1;
+        }
+        let slot = &self.slots[at & (STACK_SLOTS - 1)];
+        slot.id.store(id, Ordering::Relaxed);
+        // Release: see `get`.
+        slot.key.store(key, Ordering::Release);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stacks known.
+    pub fn len(&self) -> u32 {
+        // Relaxed: a figure.
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Code objects by address and identity.
+pub struct Codes {
+    slots: Box<[(usize, u64, u32)]>,
+    count: u32,
+}
+
+impl Default for Codes {
+    fn default() -> Self {
+        Self { slots: vec![(0, 0, 0); CODE_SLOTS].into(), count: 0 }
+    }
+}
+
+impl Codes {
+    fn place(&self, code: usize, identity: u64) -> usize {
+        // Fibonacci hashing: code objects are aligned to 16 bytes, the upper bits of the product are mixed.
+        let hash = ((code as u64) ^ identity.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut at = (hash >> 48) as usize & (CODE_SLOTS - 1);
+        loop {
+            let (known, other, _) = self.slots[at];
+            if known == 0 || (known == code && other == identity) {
+                return at;
+            }
+            at = (at + 1) & (CODE_SLOTS - 1);
+        }
+    }
+
+    /// The id of a code object; a new one is offered to `define`, which says whether it found room.
+    pub fn id(&mut self, code: usize, identity: u64, define: impl FnOnce() -> bool) -> Option<u32> {
+        let at = self.place(code, identity);
+        if self.slots[at].0 == code {
+            return Some(self.slots[at].2);
+        }
+        if code == 0 || self.count >= CODES_MAX || !define() {
+            return None;
+        }
+        let id = self.count;
+        self.slots[at] = (code, identity, id);
+        self.count += 1;
+        Some(id)
+    }
+}

@@ -1,0 +1,441 @@
+//! What runs inside the allocator's callback: one record into the ring of the device, with the stack of the allocation.
+//!
+//! Guarantees: no lock is waited for, nothing is allocated, no system call is made, neither the interpreter's
+//! lock is taken nor PyTorch called (but for two thread-local reads); it never unwinds into the allocator.
+//! One device's events come one after the other, because the allocator holds that device's lock.
+//!
+//! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A stack that was
+//! never seen is written into the dictionary under a latch that is tried, not waited for: two devices that
+//! meet new stacks in the same instant leave one of them without.
+
+pub mod frames;
+pub mod intern;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_char;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use frames::{CodeParts, DEPTH_MAX, RawFrame, Version};
+use intern::{Codes, Stacks};
+use memctl_model::{Action, Event, PoolId, StackId};
+
+use crate::batch::worker::Position;
+use crate::region::Region;
+use crate::region::dictionary::{self, Kind};
+use crate::ring::{Gauge, Producer, Record};
+
+/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is repeated in `agent/shim/shim.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawEvent {
+    /// Device address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The stream's handle.
+    pub stream: u64,
+    /// Ticks of PyTorch's approximate clock.
+    pub ticks: u64,
+    /// The pool, lower halves.
+    pub pool: [u32; 2],
+    /// PyTorch's number of the action.
+    pub action: i32,
+    /// CUDA ordinal.
+    pub device: i32,
+}
+
+/// The autograd node that runs on the calling thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RawNode {
+    /// The mangled name of its type: static memory.
+    pub type_name: *const c_char,
+    /// Sequence and thread of the forward call, as [`Shim::sequence`] gave it there; `u64::MAX` when it has none.
+    pub made_by: u64,
+}
+
+/// What the hook asks PyTorch: thread-local reads.
+#[derive(Clone, Copy)]
+pub struct Shim {
+    /// Number and thread of the autograd node that was made last on this thread.
+    pub sequence: extern "C" fn() -> u64,
+    /// The node that runs on this thread; 0 when there is none.
+    pub node: extern "C" fn(*mut RawNode) -> i32,
+}
+
+/// Forward calls remembered for the backward pass: 512 KiB; a step of GPT-2 makes 1,500 nodes.
+const FORWARD_SLOTS: usize = 1 << 16;
+/// Tries to get the latch: a few microseconds.
+const LATCH_TRIES: u32 = 256;
+/// Odd, from the golden ratio: spreads consecutive values over all bits.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Odd, from the square root of two.
+const OTHER: u64 = 0x6a09_e667_f3bc_c909;
+
+/// One device.
+struct Lane {
+    /// Touched only from inside that device's lock.
+    producer: UnsafeCell<Producer>,
+    gauge: Gauge,
+    /// Where the ring stood behind the last `snapshot` event.
+    snapshot_pushed: AtomicU64,
+    snapshot_dropped: AtomicU64,
+}
+
+/// What is touched only under the latch.
+struct Unknown {
+    dictionary: dictionary::Writer,
+    codes: Codes,
+    next_stack: u32,
+}
+
+/// The hook of one session.
+pub struct Hook {
+    region: Arc<Region>,
+    lanes: Box<[Lane]>,
+    /// 0: no Python stacks; else one more than the place in [`VERSIONS`].
+    version: std::sync::atomic::AtomicU8,
+    thread_state: extern "C" fn() -> usize,
+    shim: Shim,
+    known: Stacks,
+    latch: AtomicBool,
+    unknown: UnsafeCell<Unknown>,
+    /// By sequence: its upper 32 bits and the stack.
+    forward: Box<[AtomicU64]>,
+}
+
+const VERSIONS: [Version; 4] = [Version::V310, Version::V311, Version::V312, Version::V313];
+
+// SAFETY: `producer` is touched only under its device's allocator lock, `unknown` only under the latch; the rest is atomic.
+unsafe impl Sync for Hook {}
+// SAFETY: as above.
+unsafe impl Send for Hook {}
+
+/// The session that records, or null. Set by [`install`], read by every event.
+static HOOK: AtomicPtr<Hook> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Lets events reach `hook`; `None` closes the gate.
+///
+/// # Safety
+/// The hook stays where it is until the gate was closed and every device's lock was held once since.
+pub unsafe fn install(hook: Option<&Hook>) {
+    let pointer = hook.map_or(std::ptr::null_mut(), |hook| std::ptr::from_ref(hook).cast_mut());
+    // Release: who sees the hook sees it made. (SeqCst is not needed: late callbacks see the old one, which is still there.)
+    HOOK.store(pointer, Ordering::Release);
+}
+
+/// The callback that the shim calls for every event.
+pub extern "C" fn on_event(raw: *const RawEvent) {
+    // Acquire: see `install`.
+    let hook = HOOK.load(Ordering::Acquire);
+    if hook.is_null() {
+        return;
+    }
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: installed hooks stay for as long as callbacks can be inside; the shim passes a valid event and
+        // holds the device's lock.
+        unsafe { (*hook).event(&*raw) }
+    }));
+    if outcome.is_err() {
+        // A fault of ours must not repeat itself in somebody's training.
+        // SAFETY: nothing is installed.
+        unsafe { install(None) };
+    }
+}
+
+impl Hook {
+    /// A hook that writes into `region`. `thread_state` gives the calling thread's Python thread state, 0 when it has none.
+    #[must_use]
+    pub fn new(region: Arc<Region>, thread_state: extern "C" fn() -> usize, shim: Shim) -> Self {
+        let lanes = (0..region.devices())
+            .map(|device| {
+                // SAFETY: one hook per region, one producer per device.
+                let producer = unsafe { region.producer(device) };
+                Lane {
+                    gauge: producer.gauge(),
+                    producer: UnsafeCell::new(producer),
+                    snapshot_pushed: AtomicU64::new(0),
+                    snapshot_dropped: AtomicU64::new(0),
+                }
+            })
+            .collect();
+        let unknown = Unknown {
+            dictionary: dictionary::Writer::new(region.clone()),
+            codes: Codes::default(),
+            next_stack: 1,
+        };
+        Self {
+            region,
+            lanes,
+            version: 0.into(),
+            thread_state,
+            shim,
+            known: Stacks::default(),
+            latch: AtomicBool::new(false),
+            unknown: UnsafeCell::new(unknown),
+            forward: (0..FORWARD_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Records an event.
+    ///
+    /// # Safety
+    /// The caller holds the lock of the event's device, or is alone.
+    #[inline]
+    pub unsafe fn event(&self, raw: &RawEvent) {
+        let Some(lane) = usize::try_from(raw.device).ok().and_then(|device| self.lanes.get(device)) else { return };
+        let Some(action) = u8::try_from(raw.action).ok().and_then(Action::from_number) else { return };
+        // SAFETY: one at a time, promised by the caller.
+        let producer = unsafe { &mut *lane.producer.get() };
+        let asks = matches!(action, Action::Alloc | Action::SegmentAlloc | Action::SegmentMap | Action::Oom);
+        // Who finds no room needs no stack.
+        let stack = if asks && producer.has_room() { self.stack() } else { StackId::NONE };
+        let [first, second] = raw.pool;
+        producer.push(Record::new(&Event {
+            time_ns: raw.ticks,
+            addr: raw.addr,
+            size: raw.size,
+            stream: raw.stream,
+            pool: PoolId { first, second },
+            stack,
+            action,
+        }));
+        if action == Action::Snapshot {
+            // Relaxed: read by the thread that asked for the snapshot, after the allocator's lock was given back.
+            lane.snapshot_pushed.store(producer.pushed(), Ordering::Relaxed);
+            lane.snapshot_dropped.store(producer.dropped(), Ordering::Relaxed);
+        }
+    }
+
+    fn version(&self) -> Option<Version> {
+        // Relaxed: a switch; what it guards does not depend on other memory.
+        let number = self.version.load(Ordering::Relaxed);
+        VERSIONS.get(usize::from(number).wrapping_sub(1)).copied()
+    }
+
+    /// The stack of the calling thread: its Python frames, else the autograd node that runs on it.
+    #[inline]
+    fn stack(&self) -> StackId {
+        let Some(version) = self.version() else { return StackId::NONE };
+        let thread = (self.thread_state)();
+        let (mut key, mut depth) = (GOLDEN, 0);
+        if thread != 0 {
+            // SAFETY: the calling thread's own state, of the version that was checked.
+            unsafe { frames::walk(version, thread, |frame| (key, depth) = (mix(key, frame), depth + 1)) };
+        }
+        if depth == 0 {
+            return self.node_stack();
+        }
+        let id = match self.known.get(key) {
+            Some(id) => id,
+            None => self.learn_frames(version, thread, key),
+        };
+        self.remember_forward(id);
+        StackId(id)
+    }
+
+    /// The allocation that follows the making of a node belongs to the call that made it: the first one counts.
+    #[inline]
+    fn remember_forward(&self, stack: u32) {
+        let sequence = (self.shim.sequence)();
+        let slot = &self.forward[(mixed(sequence) as usize) & (FORWARD_SLOTS - 1)];
+        let tag = mixed(sequence) & !u64::from(u32::MAX);
+        // Relaxed: a hint between threads that the allocator's lock orders; a torn pair cannot be, it is one word.
+        if slot.load(Ordering::Relaxed) & !u64::from(u32::MAX) != tag {
+            slot.store(tag | u64::from(stack), Ordering::Relaxed);
+        }
+    }
+
+    fn forward_of(&self, made_by: u64) -> u32 {
+        if made_by == u64::MAX {
+            return 0;
+        }
+        // The node took its number before the allocation, which saw the next one.
+        let sequence = made_by + 1;
+        // Relaxed: as above.
+        let found = self.forward[(mixed(sequence) as usize) & (FORWARD_SLOTS - 1)].load(Ordering::Relaxed);
+        if found >> 32 == mixed(sequence) >> 32 { found as u32 } else { 0 }
+    }
+
+    fn node_stack(&self) -> StackId {
+        let mut node = RawNode { type_name: std::ptr::null(), made_by: u64::MAX };
+        if (self.shim.node)(&raw mut node) == 0 || node.type_name.is_null() {
+            return StackId::NONE;
+        }
+        let forward = self.forward_of(node.made_by);
+        // Types by the address of their name: static, so it stands for the type.
+        let key = mixed((node.type_name as u64).wrapping_mul(OTHER) ^ u64::from(forward));
+        StackId(match self.known.get(key) {
+            Some(id) => id,
+            None => self.learn_node(key, node.type_name, forward),
+        })
+    }
+
+    /// Runs `learn` under the latch; 0 when it was taken for too long, or something is full.
+    fn learn(&self, key: u64, learn: impl FnOnce(&mut Unknown) -> bool) -> u32 {
+        for _ in 0..LATCH_TRIES {
+            // Acquire: sees what the last holder wrote.
+            if !self.latch.swap(true, Ordering::Acquire) {
+                // SAFETY: the latch is ours.
+                let unknown = unsafe { &mut *self.unknown.get() };
+                let id = match self.known.get(key) {
+                    Some(id) => id,
+                    None if self.known.has_room() && learn(unknown) => {
+                        let id = unknown.next_stack;
+                        unknown.next_stack += 1;
+                        self.known.insert(key, id);
+                        id
+                    }
+                    None => 0,
+                };
+                // Release: the next holder sees what we wrote.
+                self.latch.store(false, Ordering::Release);
+                if id == 0 {
+                    self.region.lose_stack();
+                }
+                return id;
+            }
+            std::hint::spin_loop();
+        }
+        self.region.lose_stack();
+        0
+    }
+
+    #[cold]
+    fn learn_frames(&self, version: Version, thread: usize, key: u64) -> u32 {
+        self.learn(key, |unknown| {
+            let (mut ids, mut depth, mut complete) = ([(0_u32, 0_u32); DEPTH_MAX], 0, true);
+            let mut add = |frame: RawFrame| {
+                let dictionary = &mut unknown.dictionary;
+                let id = unknown.codes.id(frame.code, frame.identity, || {
+                    // SAFETY: a frame of this thread holds the code object now.
+                    define_code(dictionary, &unsafe { CodeParts::of(version, frame.code) })
+                });
+                match id {
+                    Some(id) => ids[depth] = (id, frame.lasti),
+                    None => complete = false,
+                }
+                depth += 1;
+            };
+            // SAFETY: as in `stack`; the walk stops at DEPTH_MAX.
+            unsafe { frames::walk(version, thread, &mut add) };
+            complete
+                && unknown.dictionary.append(Kind::Stack, depth * 8, |to| {
+                    for (pair, (code, lasti)) in to.chunks_exact_mut(8).zip(&ids) {
+                        pair[..4].copy_from_slice(&code.to_le_bytes());
+                        pair[4..].copy_from_slice(&lasti.to_le_bytes());
+                    }
+                    depth * 8
+                })
+        })
+    }
+
+    #[cold]
+    fn learn_node(&self, key: u64, type_name: *const c_char, forward: u32) -> u32 {
+        self.learn(key, |unknown| {
+            // SAFETY: a C string in static memory, from `typeid`.
+            let name = unsafe { std::ffi::CStr::from_ptr(type_name) }.to_bytes();
+            let name = &name[..name.len().min(dictionary::NAME_BYTES_MAX)];
+            unknown.dictionary.append(Kind::Node, 4 + name.len(), |to| {
+                to[..4].copy_from_slice(&forward.to_le_bytes());
+                to[4..].copy_from_slice(name);
+                4 + name.len()
+            })
+        })
+    }
+
+    /// Turns Python stacks on if a walk of this thread sees exactly the frames that the interpreter itself shows.
+    ///
+    /// `expected`: address of the code object and `f_lasti` in bytes, innermost first.
+    pub fn check_stacks(&self, version: Version, expected: &[(usize, u32)]) -> bool {
+        let thread = (self.thread_state)();
+        if thread == 0 || expected.is_empty() {
+            return false;
+        }
+        let mut seen = Vec::with_capacity(DEPTH_MAX);
+        // SAFETY: the calling thread's own state. That the layout is right is what is being found out: the interpreter
+        // said which version it is, and these offsets have not changed within a minor version.
+        unsafe { frames::walk(version, thread, |frame| seen.push((frame.code, frame.lasti))) };
+        let agrees = seen.len() == expected.len().min(DEPTH_MAX) && seen.iter().zip(expected).all(|(a, b)| a == b);
+        if agrees {
+            let number = VERSIONS.iter().position(|known| *known == version).map_or(0, |place| place as u8 + 1);
+            self.set_stacks(number);
+        }
+        agrees
+    }
+
+    fn set_stacks(&self, number: u8) {
+        // Relaxed: see `version`.
+        self.version.store(number, Ordering::Relaxed);
+    }
+
+    /// Records without stacks from here on.
+    pub fn stop_stacks(&self) {
+        self.set_stacks(0);
+    }
+
+    /// Where the rings stand.
+    #[must_use]
+    pub fn positions(&self) -> Vec<Position> {
+        // Pushed first: a drop that is counted behind it belongs behind the mark.
+        self.lanes.iter().map(|lane| Position { pushed: lane.gauge.pushed(), dropped: lane.gauge.dropped() }).collect()
+    }
+
+    /// Where a ring stood when its device was last read whole; `None` when that left no event.
+    #[must_use]
+    pub fn snapshot_position(&self, device: usize) -> Option<Position> {
+        let lane = self.lanes.get(device)?;
+        // Relaxed: see `event`.
+        let pushed = lane.snapshot_pushed.load(Ordering::Relaxed);
+        let dropped = lane.snapshot_dropped.load(Ordering::Relaxed);
+        (pushed > 0 || dropped > 0).then_some(Position { pushed, dropped })
+    }
+
+    /// Whether a device has had events.
+    #[must_use]
+    pub fn is_used(&self, device: usize) -> bool {
+        self.lanes.get(device).is_some_and(|lane| lane.gauge.pushed() + lane.gauge.dropped() > 0)
+    }
+
+    /// Stacks seen so far.
+    #[must_use]
+    pub fn stacks(&self) -> u32 {
+        self.known.len()
+    }
+}
+
+/// Folds a frame into a key. The products do not depend on each other, so frames overlap in the processor.
+#[inline(always)]
+fn mix(key: u64, frame: RawFrame) -> u64 {
+    let place = (frame.code as u64).wrapping_add(u64::from(frame.lasti));
+    let word = place.wrapping_mul(OTHER) ^ frame.identity.wrapping_mul(GOLDEN).rotate_left(29);
+    (key.rotate_left(23) ^ word).wrapping_mul(GOLDEN)
+}
+
+/// Spreads a number over all bits.
+#[inline(always)]
+fn mixed(number: u64) -> u64 {
+    let product = number.wrapping_add(1).wrapping_mul(GOLDEN);
+    (product ^ (product >> 29)).wrapping_mul(OTHER)
+}
+
+fn define_code(dictionary: &mut dictionary::Writer, code: &CodeParts) -> bool {
+    const HEAD: usize = 16;
+    let name = dictionary::NAME_BYTES_MAX;
+    // The table is taken whole or not at all; where the dictionary is nearly full, without it.
+    let fill = |to: &mut [u8]| {
+        let file = code.file(&mut to[HEAD..HEAD + name]);
+        let name = code.name(&mut to[HEAD + file..HEAD + file + name]);
+        let table = code.table(&mut to[HEAD + file + name..]);
+        for (at, number) in [code.first_line, file as u32, name as u32, table as u32].into_iter().enumerate() {
+            to[at * 4..at * 4 + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        HEAD + file + name + table
+    };
+    dictionary.append(Kind::Code, HEAD + 2 * name + dictionary::TABLE_BYTES_MAX, fill)
+        || dictionary.append(Kind::Code, HEAD + 2 * name, fill)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! The job's name: who names it, and how one is made when nobody does.
+//!
+//! | source | name |
+//! |---|---|
+//! | the caller, `MEMCTL_JOB` | as given |
+//! | torchrun | `--rdzv-id` (not `none`); after the script's name when it is only a number, and not when it is SLURM's job id |
+//! | SLURM | `NAME-JOBID`, `NAME-ARRAYJOB_TASK`, with `.STEP` for a step after the first |
+//! | Kubernetes | the pod's name without what tells the pods of one job apart (`-INDEX-xxxxx`, `-worker-3`), after `NAMESPACE/` |
+//! | made | see below |
+//!
+//! A made name begins with the script's (`job` when there is none). What all ranks of one run have in common, and no
+//! other run, ends it, as 8 hexadecimal digits: the folder that torchrun makes for one run on one host
+//! (`TORCHELASTIC_ERROR_FILE`; only when all ranks are on that host), a random run id (`--standalone`), MPI's
+//! `PMIX_NAMESPACE`. Such a name has no date, so that a restart after midnight stays in its job.
+//! Failing these, `MASTER_ADDR:MASTER_PORT` and the day (UTC): all ranks agree, except those that begin on two sides of
+//! midnight; two runs on one day at the same address share a name. With nothing in common the name has the second
+//! and the host and process in it, and is of this process alone.
+
+use super::text::{cleaned, cut, day_and_time, set};
+use super::{Complaints, Environment, Process, Source};
+
+/// Names the job, and says who did.
+pub(super) fn name(
+    environment: Environment<'_>,
+    given: Option<&str>,
+    process: &Process,
+    complaints: &mut Complaints,
+) -> (String, Source) {
+    let script = script(process);
+    let candidates: [(Source, &dyn Fn() -> Option<String>); 5] = [
+        (Source::Given, &|| given.filter(|name| !name.trim().is_empty()).map(str::to_owned)),
+        (Source::Memctl, &|| set(environment, "MEMCTL_JOB")),
+        (Source::Torchrun, &|| torchrun(environment, &script)),
+        (Source::Slurm, &|| slurm(environment)),
+        (Source::Kubernetes, &|| kubernetes(environment)),
+    ];
+    for (source, candidate) in candidates {
+        let Some(name) = candidate() else { continue };
+        let clean = cleaned(&name);
+        if clean.as_deref() != Some(name.as_str()) {
+            let shown = cut(&name, 64);
+            complaints.add(|| match &clean {
+                Some(clean) => format!(
+                    "the job's name {shown:?} ({source}) becomes {clean:?}: letters, digits and ._:@/+- are allowed"
+                ),
+                None => format!("the job's name {shown:?} ({source}) is ignored: nothing of it can be used"),
+            });
+        }
+        if let Some(clean) = clean {
+            return (clean, source);
+        }
+    }
+    (made(environment, &script, process), Source::Made)
+}
+
+/// The script's name without folders and `.py`, cleaned and short enough that what follows it fits.
+fn script(process: &Process) -> String {
+    let script = process.script.as_deref().unwrap_or_default();
+    let file = script.rsplit('/').next().unwrap_or_default();
+    let file = file.strip_suffix(".py").unwrap_or(file);
+    cleaned(cut(file, 64)).unwrap_or_else(|| "job".to_owned())
+}
+
+fn torchrun(environment: Environment<'_>, script: &str) -> Option<String> {
+    let id = run_id(environment)?;
+    if is_random(&id) || set(environment, "SLURM_JOB_ID").is_some_and(|slurm| slurm == id) {
+        return None;
+    }
+    Some(if id.bytes().all(|b| b.is_ascii_digit()) { format!("{script}-{id}") } else { id })
+}
+
+/// torchrun's run id, unless it is the default `none`.
+fn run_id(environment: Environment<'_>) -> Option<String> {
+    set(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.eq_ignore_ascii_case("none"))
+}
+
+/// Whether an id is a random UUID, as `--standalone` makes: it tells runs apart and names nothing.
+fn is_random(id: &str) -> bool {
+    let digits = id.bytes().filter(u8::is_ascii_hexdigit).count();
+    digits == 32 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+fn slurm(environment: Environment<'_>) -> Option<String> {
+    let id = match (set(environment, "SLURM_ARRAY_JOB_ID"), set(environment, "SLURM_ARRAY_TASK_ID")) {
+        (Some(job), Some(task)) => format!("{job}_{task}"),
+        _ => set(environment, "SLURM_JOB_ID")?,
+    };
+    // Two trainings in one allocation are two steps, and two jobs. Names of special steps are numbers near 2^32.
+    let step = set(environment, "SLURM_STEP_ID")
+        .and_then(|step| step.parse::<u32>().ok())
+        .filter(|&step| step > 0 && step < 0xffff_fff0)
+        .map_or_else(String::new, |step| format!(".{step}"));
+    Some(match set(environment, "SLURM_JOB_NAME") {
+        // SLURM takes names of any length; the id must survive.
+        Some(name) => format!("{}-{id}{step}", cut(&name, 160)),
+        None => format!("slurm-{id}{step}"),
+    })
+}
+
+fn kubernetes(environment: Environment<'_>) -> Option<String> {
+    let index = set(environment, "JOB_COMPLETION_INDEX");
+    let inside = index.is_some() || set(environment, "KUBERNETES_SERVICE_HOST").is_some();
+    // Inside a pod the host's name is the pod's, elsewhere it is a machine's.
+    let pod = set(environment, "POD_NAME").or_else(|| set(environment, "HOSTNAME").filter(|_| inside))?;
+    let job = job_of_pod(&pod, index.as_deref());
+    Some(match set(environment, "POD_NAMESPACE") {
+        Some(namespace) => format!("{namespace}/{job}"),
+        None => job.to_owned(),
+    })
+}
+
+/// A pod's name without what tells it from the other pods of its job: an indexed job's `-INDEX[-xxxxx]`, a training
+/// operator's `-worker-3`. Without either the pod is the job: its random end tells one try from the next.
+fn job_of_pod<'a>(pod: &'a str, index: Option<&str>) -> &'a str {
+    if let Some(index) = index {
+        let without_random = pod.rsplit_once('-').filter(|(_, end)| end.len() == 5).map_or(pod, |(job, _)| job);
+        for name in [without_random, pod] {
+            if let Some((job, end)) = name.rsplit_once('-')
+                && end == index
+                && !job.is_empty()
+            {
+                return job;
+            }
+        }
+        return pod;
+    }
+    const ROLES: [&str; 6] = ["-master", "-worker", "-launcher", "-chief", "-node", "-trainer"];
+    let replica = pod.rsplit_once('-').filter(|(_, end)| !end.is_empty() && end.bytes().all(|b| b.is_ascii_digit()));
+    replica
+        .and_then(|(front, _)| ROLES.iter().find_map(|role| front.strip_suffix(role)))
+        .filter(|job| !job.is_empty())
+        .unwrap_or(pod)
+}
+
+/// A name when nobody gave one; the module's documentation says what it is made of.
+fn made(environment: Environment<'_>, script: &str, process: &Process) -> String {
+    if let Some(run) = of_one_run(environment) {
+        return format!("{script}-{:08x}", crc32c::crc32c(run.as_bytes()));
+    }
+    let (day, time) = day_and_time(process.started_ns);
+    if let Some(address) = set(environment, "MASTER_ADDR") {
+        let port = set(environment, "MASTER_PORT").unwrap_or_default();
+        return format!("{script}-{day}-{:08x}", crc32c::crc32c(format!("{address}:{port}").as_bytes()));
+    }
+    let host = process.host.as_deref().unwrap_or_default();
+    let alone = format!("{host}\0{}\0{}", process.pid, process.started_ns);
+    format!("{script}-{day}-{time}-{:08x}", crc32c::crc32c(alone.as_bytes()))
+}
+
+/// What all ranks of this run share, and no other run has.
+fn of_one_run(environment: Environment<'_>) -> Option<String> {
+    if let Some(id) = run_id(environment).filter(|id| is_random(id)) {
+        return Some(id);
+    }
+    let all_here =
+        set(environment, "LOCAL_WORLD_SIZE").is_some_and(|here| set(environment, "WORLD_SIZE") == Some(here));
+    if all_here
+        && let Some(file) = set(environment, "TORCHELASTIC_ERROR_FILE")
+        // …/none_RANDOM/attempt_0/2/error.json
+        && let Some((folder, _)) = file.rsplit_once("/attempt_")
+    {
+        return Some(folder.to_owned());
+    }
+    set(environment, "PMIX_NAMESPACE")
+}

@@ -1,0 +1,259 @@
+//! Who a training process is: job, attempt, rank, size of the job, labels, read from what its launcher left in the environment.
+//!
+//! Pure: the environment comes in as a function, time and host as values, so every launcher is a row of a table of tests.
+//! Each field is filled by the first source that has it ([`Source`] lists them in order). What comes out is accepted
+//! by the wire; what had to be ignored or cleaned on the way is said in [`Identity::complaints`], for a log.
+//! Refuses: to fail. With nothing to go by it makes a name ([`job`]'s documentation says how, and when ranks share it).
+
+mod job;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
+
+use text::{cut, number, set};
+
+/// Rank beyond which the wire refuses a session: a mistake, not a cluster.
+const RANKS_MAX: u32 = 1 << 20;
+/// Attempts of an elastic launcher within one start by the batch system: keeps the two restart counts apart in one number.
+const RESTARTS_APART: u32 = 1_000;
+/// Complaints kept; an environment made of rubbish must not become a log made of rubbish.
+const COMPLAINTS_MAX: usize = 16;
+
+/// Where a fact came from, in the order in which they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// Given by the caller: a flag, an argument of `attach`.
+    Given,
+    /// `MEMCTL_*`.
+    Memctl,
+    /// torchrun, or whatever else sets PyTorch's `RANK` and `WORLD_SIZE`.
+    Torchrun,
+    /// SLURM.
+    Slurm,
+    /// Open MPI, PMIx, PMI, MVAPICH.
+    Mpi,
+    /// Kubernetes.
+    Kubernetes,
+    /// Made up here.
+    Made,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Given => "given",
+            Self::Memctl => "MEMCTL_*",
+            Self::Torchrun => "torchrun",
+            Self::Slurm => "SLURM",
+            Self::Mpi => "MPI",
+            Self::Kubernetes => "Kubernetes",
+            Self::Made => "made",
+        })
+    }
+}
+
+/// What the caller says; it wins over the environment.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Given {
+    /// The job's name.
+    pub job: Option<String>,
+    /// Restart count.
+    pub attempt: Option<u32>,
+    /// Rank in the job.
+    pub rank: Option<u32>,
+    /// Ranks in the job.
+    pub world_size: Option<u32>,
+    /// Labels; they win over `MEMCTL_LABELS` key by key.
+    pub labels: Vec<(String, String)>,
+}
+
+/// Facts about the process that no environment holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Process {
+    /// What runs, for a made-up name: `train.py` or a path to it; a module's name.
+    pub script: Option<String>,
+    /// Host name as the kernel has it; `HOSTNAME` or `SLURMD_NODENAME` stand in.
+    pub host: Option<String>,
+    /// Process id.
+    pub pid: u32,
+    /// Nanoseconds since the Unix epoch at which the process (or its recording) began.
+    pub started_ns: u64,
+}
+
+/// Who the process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The job's name; always one that the wire accepts.
+    pub job: String,
+    /// Restart count. With both a batch system's and an elastic launcher's: `1000 × batch + elastic`, so that neither
+    /// kind of restart merges with a run before it.
+    pub attempt: u32,
+    /// Rank in the job; 0 when nobody says.
+    pub rank: u32,
+    /// Ranks in the job, if known; above `rank`.
+    pub world_size: Option<u32>,
+    /// Rank on this host, if known.
+    pub local_rank: Option<u32>,
+    /// Host name, if known.
+    pub host: Option<String>,
+    /// Labels of the job, each key once.
+    pub labels: Vec<(String, String)>,
+    /// Who named the job.
+    pub source_of_job: Source,
+    /// Who gave the rank; [`Source::Made`] when nobody did.
+    pub source_of_rank: Source,
+    /// What was ignored or changed and why, a sentence each.
+    pub complaints: Vec<String>,
+}
+
+/// The environment as identity reads it; a variable that is empty counts as absent.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Collects complaints, a bounded number.
+#[derive(Default)]
+pub(crate) struct Complaints(Vec<String>);
+
+impl Complaints {
+    pub(crate) fn add(&mut self, complaint: impl FnOnce() -> String) {
+        if self.0.len() < COMPLAINTS_MAX {
+            self.0.push(complaint());
+        }
+    }
+}
+
+const RANK: [(&str, Source); 7] = [
+    ("MEMCTL_RANK", Source::Memctl),
+    ("RANK", Source::Torchrun),
+    // MPI before SLURM, here and below: under `mpirun` in an allocation SLURM_PROCID is that of mpirun's daemon on the
+    // node, the same for all its ranks. Under `srun` both are there and agree.
+    ("OMPI_COMM_WORLD_RANK", Source::Mpi),
+    ("PMIX_RANK", Source::Mpi),
+    ("PMI_RANK", Source::Mpi),
+    ("MV2_COMM_WORLD_RANK", Source::Mpi),
+    ("SLURM_PROCID", Source::Slurm),
+];
+/// Asked after all of [`RANK`]: a pod that runs a launcher has ranks inside it.
+const POD_INDEX: (&str, Source) = ("JOB_COMPLETION_INDEX", Source::Kubernetes);
+
+const WORLD_SIZE: [(&str, Source); 6] = [
+    ("MEMCTL_WORLD_SIZE", Source::Memctl),
+    ("WORLD_SIZE", Source::Torchrun),
+    ("OMPI_COMM_WORLD_SIZE", Source::Mpi),
+    ("PMI_SIZE", Source::Mpi),
+    ("MV2_COMM_WORLD_SIZE", Source::Mpi),
+    ("SLURM_STEP_NUM_TASKS", Source::Slurm),
+];
+
+const LOCAL_RANK: [(&str, Source); 4] = [
+    ("LOCAL_RANK", Source::Torchrun),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", Source::Mpi),
+    ("MV2_COMM_WORLD_LOCAL_RANK", Source::Mpi),
+    ("SLURM_LOCALID", Source::Slurm),
+];
+
+/// Reads the environment. Never fails, never panics.
+#[must_use]
+pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) -> Identity {
+    let mut complaints = Complaints::default();
+    let (rank, source_of_rank) = rank(environment, given.rank, &mut complaints);
+    let world_size = world_size(environment, given.world_size, rank, &mut complaints);
+    let local_rank = first(environment, &LOCAL_RANK, RANKS_MAX - 1, &mut complaints).map(|(value, _)| value);
+    let attempt = given.attempt.unwrap_or_else(|| attempt(environment, &mut complaints));
+    let host = host(environment, process);
+    let labels = labels(environment, &given.labels, &mut complaints);
+    let (job, source_of_job) = job::name(environment, given.job.as_deref(), process, &mut complaints);
+    let complaints = complaints.0;
+    Identity { job, attempt, rank, world_size, local_rank, host, labels, source_of_job, source_of_rank, complaints }
+}
+
+/// The first variable of `names` that holds a number not above `most`.
+fn first(
+    environment: Environment<'_>,
+    names: &[(&str, Source)],
+    most: u32,
+    complaints: &mut Complaints,
+) -> Option<(u32, Source)> {
+    names.iter().find_map(|&(name, source)| number(environment, name, most, complaints).map(|value| (value, source)))
+}
+
+fn rank(environment: Environment<'_>, given: Option<u32>, complaints: &mut Complaints) -> (u32, Source) {
+    match given {
+        Some(rank) if rank < RANKS_MAX => return (rank, Source::Given),
+        Some(rank) => complaints.add(|| format!("the given rank {rank} is ignored: a rank is below {RANKS_MAX}")),
+        None => {}
+    }
+    first(environment, &RANK, RANKS_MAX - 1, complaints)
+        .or_else(|| first(environment, &[POD_INDEX], RANKS_MAX - 1, complaints))
+        .unwrap_or((0, Source::Made))
+}
+
+/// A size that does not go with the rank is of another launcher (or of the pods, not the processes in them), hence unknown.
+fn world_size(environment: Environment<'_>, given: Option<u32>, rank: u32, complaints: &mut Complaints) -> Option<u32> {
+    let size = given
+        .or_else(|| first(environment, &WORLD_SIZE, RANKS_MAX, complaints).map(|(value, _)| value))
+        // In a batch script outside a step SLURM_NTASKS is what was asked for, not what runs.
+        .or_else(|| {
+            set(environment, "SLURM_STEP_ID").and_then(|_| number(environment, "SLURM_NTASKS", RANKS_MAX, complaints))
+        })?;
+    if size <= rank {
+        complaints.add(|| format!("a job of {size} ranks has no rank {rank}: its size counts as unknown"));
+        return None;
+    }
+    Some(size)
+}
+
+fn attempt(environment: Environment<'_>, complaints: &mut Complaints) -> u32 {
+    if let Some(attempt) = number(environment, "MEMCTL_ATTEMPT", u32::MAX, complaints) {
+        return attempt;
+    }
+    let elastic = number(environment, "TORCHELASTIC_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
+    let batch = number(environment, "SLURM_RESTART_COUNT", u32::MAX, complaints).unwrap_or(0);
+    // A requeued job begins again with elastic restart 0: alone that would be the attempt that was requeued.
+    batch.saturating_mul(RESTARTS_APART).saturating_add(elastic)
+}
+
+fn host(environment: Environment<'_>, process: &Process) -> Option<String> {
+    process
+        .host
+        .clone()
+        .filter(|host| !host.is_empty())
+        .or_else(|| set(environment, "HOSTNAME"))
+        .or_else(|| set(environment, "SLURMD_NODENAME"))
+        .map(|host| cut(&host, LABEL_BYTES_MAX).to_owned())
+}
+
+/// Labels of the caller, then those of `MEMCTL_LABELS` (`key=value,key=value`) whose keys are new.
+fn labels(
+    environment: Environment<'_>,
+    given: &[(String, String)],
+    complaints: &mut Complaints,
+) -> Vec<(String, String)> {
+    let from_environment = set(environment, "MEMCTL_LABELS").unwrap_or_default();
+    let mut labels: Vec<(String, String)> = Vec::new();
+    let pairs = given.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).chain(
+        from_environment
+            .split(',')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| pair.split_once('=').map_or((pair, None), |(key, value)| (key.trim(), Some(value.trim())))),
+    );
+    for (key, value) in pairs {
+        let shown = cut(key, 64);
+        match value {
+            None => complaints.add(|| format!("the label {shown:?} is ignored: it has no \"=value\"")),
+            Some(_) if key.is_empty() => complaints.add(|| "a label without a key is ignored".to_owned()),
+            Some(value) if key.len().max(value.len()) > LABEL_BYTES_MAX => {
+                complaints.add(|| format!("the label {shown:?} is ignored: over {LABEL_BYTES_MAX} bytes"));
+            }
+            Some(_) if labels.iter().any(|(known, _)| known == key) => {}
+            Some(_) if labels.len() == LABELS_MAX => {
+                complaints.add(|| format!("the label {shown:?} is ignored: a job has at most {LABELS_MAX}"));
+            }
+            Some(value) => labels.push((key.to_owned(), value.to_owned())),
+        }
+    }
+    labels
+}

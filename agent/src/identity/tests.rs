@@ -1,0 +1,338 @@
+//! Identity as tables: environment in, identity out; then environments of rubbish, whose identity the wire must accept.
+
+use std::collections::HashMap;
+
+use memctl_model::limits::is_job_name;
+use memctl_model::{AllocatorSettings, SessionId, SessionInfo, SourceKind};
+use memctl_proto::v1;
+use proptest::prelude::*;
+
+use super::*;
+
+/// 2025-06-01 14:22:33 UTC.
+const NOON_NS: u64 = 1_748_787_753_000_000_000;
+
+fn process() -> Process {
+    Process { script: Some("/home/me/train.py".into()), host: Some("node7".into()), pid: 4242, started_ns: NOON_NS }
+}
+
+fn identify_in(variables: &[(&str, &str)], given: &Given) -> Identity {
+    let variables: HashMap<&str, &str> = variables.iter().copied().collect();
+    identify(&|name| variables.get(name).map(|&value| value.to_owned()), given, &process())
+}
+
+fn from(variables: &[(&str, &str)]) -> Identity {
+    identify_in(variables, &Given::default())
+}
+
+/// Environment, and job, source of the job, attempt, rank, size.
+type Row = (&'static [(&'static str, &'static str)], &'static str, Source, u32, u32, Option<u32>);
+
+#[rustfmt::skip]
+const LAUNCHERS: &[Row] = &[
+    (&[("MEMCTL_JOB", "gpt2"), ("MEMCTL_RANK", "3"), ("MEMCTL_WORLD_SIZE", "8"), ("MEMCTL_ATTEMPT", "2"),
+       ("RANK", "1"), ("WORLD_SIZE", "4"), ("TORCHELASTIC_RUN_ID", "run"), ("TORCHELASTIC_RESTART_COUNT", "5"),
+       ("SLURM_JOB_ID", "77")],
+     "gpt2", Source::Memctl, 2, 3, Some(8)),
+    // torchrun --rdzv-id=nightly
+    (&[("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("TORCHELASTIC_RUN_ID", "nightly"),
+       ("TORCHELASTIC_RESTART_COUNT", "1"), ("SLURM_JOB_ID", "77"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")],
+     "nightly", Source::Torchrun, 1, 1, Some(4)),
+    // torchrun --rdzv-id=$RANDOM
+    (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "31337")],
+     "train-31337", Source::Torchrun, 0, 0, Some(2)),
+    // srun torchrun --rdzv-id=$SLURM_JOB_ID, requeued once, then restarted twice by torchrun
+    (&[("RANK", "5"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "778"), ("TORCHELASTIC_RESTART_COUNT", "2"),
+       ("SLURM_JOB_ID", "778"), ("SLURM_JOB_NAME", "llama"), ("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"),
+       ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_RESTART_COUNT", "1")],
+     "llama-778", Source::Slurm, 1_002, 5, Some(16)),
+    // srun python
+    (&[("SLURM_JOB_ID", "900"), ("SLURM_JOB_NAME", "my job"), ("SLURM_PROCID", "2"), ("SLURM_NTASKS", "4"),
+       ("SLURM_STEP_ID", "1"), ("SLURM_LOCALID", "0")],
+     "my-job-900.1", Source::Slurm, 0, 2, Some(4)),
+    // sbatch --array, no step: SLURM_NTASKS is what was asked for
+    (&[("SLURM_JOB_ID", "905"), ("SLURM_ARRAY_JOB_ID", "901"), ("SLURM_ARRAY_TASK_ID", "4"), ("SLURM_PROCID", "0"),
+       ("SLURM_NTASKS", "4"), ("SLURM_RESTART_COUNT", "3")],
+     "slurm-901_4", Source::Slurm, 3_000, 0, None),
+    // mpirun in a SLURM allocation: SLURM_PROCID is that of mpirun's daemon
+    (&[("SLURM_JOB_ID", "12"), ("SLURM_JOB_NAME", "cfd"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0"),
+       ("SLURM_STEP_NUM_TASKS", "2"), ("OMPI_COMM_WORLD_RANK", "6"), ("OMPI_COMM_WORLD_SIZE", "8"),
+       ("OMPI_COMM_WORLD_LOCAL_RANK", "2")],
+     "cfd-12", Source::Slurm, 0, 6, Some(8)),
+    // mpirun; crc32c("prterun-node7-99@1") ends the name
+    (&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("PMIX_RANK", "1"),
+       ("PMIX_NAMESPACE", "prterun-node7-99@1")],
+     "train-b994d8aa", Source::Made, 0, 1, Some(2)),
+    (&[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MEMCTL_JOB", "mpich")], "mpich", Source::Memctl, 0, 3, Some(4)),
+    (&[("MV2_COMM_WORLD_RANK", "1"), ("MV2_COMM_WORLD_SIZE", "2"), ("MEMCTL_JOB", "m")], "m", Source::Memctl, 0, 1, Some(2)),
+    // Kubernetes: an indexed job, with and without its random end; a training operator's replica; a single pod
+    (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3-x7k2p")], "gpt2", Source::Kubernetes, 0, 3, None),
+    (&[("JOB_COMPLETION_INDEX", "3"), ("HOSTNAME", "gpt2-3"), ("POD_NAMESPACE", "ml")], "ml/gpt2", Source::Kubernetes, 0, 3, None),
+    (&[("JOB_COMPLETION_INDEX", "12345"), ("HOSTNAME", "gpt2-12345")], "gpt2", Source::Kubernetes, 0, 12_345, None),
+    (&[("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("HOSTNAME", "bert-worker-2"), ("RANK", "3"), ("WORLD_SIZE", "4")],
+     "bert", Source::Kubernetes, 0, 3, Some(4)),
+    (&[("POD_NAME", "one-off-abcde"), ("HOSTNAME", "x")], "one-off-abcde", Source::Kubernetes, 0, 0, None),
+    // A plain host's name names no job.
+    (&[("HOSTNAME", "node7-worker-1")], "train-20250601-142233-306ccb6a", Source::Made, 0, 0, None),
+];
+
+#[test]
+fn every_launcher_is_recognised() {
+    for (variables, job, source, attempt, rank, world_size) in LAUNCHERS {
+        let found = from(variables);
+        let seen = (found.job.as_str(), found.source_of_job, found.attempt, found.rank, found.world_size);
+        assert_eq!(seen, (*job, *source, *attempt, *rank, *world_size), "{variables:?}: {:?}", found.complaints);
+    }
+}
+
+#[test]
+fn what_is_given_wins_field_by_field() {
+    let variables =
+        [("MEMCTL_JOB", "env"), ("MEMCTL_RANK", "1"), ("MEMCTL_WORLD_SIZE", "8"), ("MEMCTL_LABELS", "a=1, b = 2,c=")];
+    let given = Given {
+        job: Some("mine".into()),
+        rank: Some(4),
+        labels: vec![("b".into(), "given".into()), ("d".into(), "x=y".into())],
+        ..Given::default()
+    };
+    let found = identify_in(&variables, &given);
+    assert_eq!((found.job.as_str(), found.source_of_job), ("mine", Source::Given));
+    assert_eq!((found.rank, found.source_of_rank, found.world_size), (4, Source::Given, Some(8)));
+    let labels: Vec<_> = found.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(labels, [("b", "given"), ("d", "x=y"), ("a", "1"), ("c", "")]);
+    assert_eq!(found.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn each_source_gives_way_to_the_one_before_it() {
+    let in_order = [
+        "MEMCTL_RANK",
+        "RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PMIX_RANK",
+        "PMI_RANK",
+        "MV2_COMM_WORLD_RANK",
+        "SLURM_PROCID",
+        "JOB_COMPLETION_INDEX",
+    ];
+    let values: Vec<String> = (10..10 + in_order.len()).map(|value| value.to_string()).collect();
+    let variables: Vec<_> = in_order.iter().copied().zip(values.iter().map(String::as_str)).collect();
+    for from_here in 0..in_order.len() {
+        assert_eq!(from(&variables[from_here..]).rank, 10 + from_here as u32, "{}", in_order[from_here]);
+    }
+}
+
+#[test]
+fn rubbish_is_ignored_with_a_reason() {
+    for (variable, value) in [
+        ("RANK", "-1"),
+        ("RANK", "one"),
+        ("RANK", "99999999"),
+        ("RANK", "4294967296"),
+        ("WORLD_SIZE", "4 ranks"),
+        ("TORCHELASTIC_RESTART_COUNT", "1e3"),
+        ("MEMCTL_LABELS", "noequals"),
+        ("MEMCTL_LABELS", "=v"),
+        ("MEMCTL_JOB", "日本"),
+        ("MEMCTL_JOB", "a b"),
+        ("WORLD_SIZE", "0"),
+    ] {
+        let found = from(&[(variable, value)]);
+        assert_eq!(found.complaints.len(), 1, "{variable}={value}: {found:?}");
+        assert_eq!((found.rank, found.world_size, found.attempt), (0, None, 0), "{variable}={value}");
+    }
+    // A number that does not parse leaves the field to the next source.
+    assert_eq!(from(&[("RANK", "x"), ("SLURM_PROCID", "3")]).rank, 3);
+    // A size of another launcher's is no size.
+    let found = from(&[("RANK", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2")]);
+    assert_eq!((found.rank, found.world_size), (7, None));
+    assert_eq!(found.complaints, ["a job of 2 ranks has no rank 7: its size counts as unknown"]);
+}
+
+#[test]
+fn names_are_cleaned() {
+    for (name, clean) in [
+        ("my job", "my-job"),
+        ("--x", "x"),
+        ("a  (b)!", "a-b"),
+        ("naïve", "na-ve"),
+        ("a:b/c@d+e.f_g-", "a:b/c@d+e.f_g-"),
+    ] {
+        assert_eq!(from(&[("MEMCTL_JOB", name)]).job, clean);
+    }
+    let found = from(&[("MEMCTL_JOB", "--"), ("SLURM_JOB_ID", "5")]);
+    assert_eq!((found.job.as_str(), found.source_of_job), ("slurm-5", Source::Slurm));
+    assert_eq!(found.complaints.len(), 1);
+    assert_eq!(from(&[("MEMCTL_JOB", &"x".repeat(1_000))]).job.len(), 256);
+    let long = "n".repeat(1_000);
+    assert!(from(&[("SLURM_JOB_ID", "5"), ("SLURM_JOB_NAME", &long)]).job.ends_with("n-5"));
+}
+
+/// Ranks of one run share a made name; another run has another.
+#[test]
+fn a_made_name_is_common_to_the_ranks() {
+    let rank = |rank: &str, run: &str, restart: &str| {
+        let file = format!("/tmp/torchelastic_x/none_{run}/attempt_{restart}/{rank}/error.json");
+        let variables = [
+            ("RANK", rank),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_WORLD_SIZE", "4"),
+            ("TORCHELASTIC_RUN_ID", "none"),
+            ("TORCHELASTIC_ERROR_FILE", file.as_str()),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+        ];
+        from(&variables).job
+    };
+    assert_eq!(rank("0", "abc", "0"), rank("3", "abc", "0"));
+    assert_eq!(rank("0", "abc", "0"), rank("0", "abc", "1"), "a restart stays in its job");
+    assert_ne!(rank("0", "abc", "0"), rank("0", "abd", "0"));
+    assert!(rank("0", "abc", "0").starts_with("train-"));
+
+    // Over several hosts the folder is of one host: the address is what is common.
+    let of_host = |file: &str| {
+        from(&[
+            ("WORLD_SIZE", "8"),
+            ("LOCAL_WORLD_SIZE", "4"),
+            ("TORCHELASTIC_ERROR_FILE", file),
+            ("MASTER_ADDR", "node1"),
+            ("MASTER_PORT", "29500"),
+        ])
+        .job
+    };
+    assert_eq!(of_host("/tmp/a/attempt_0/0/error.json"), of_host("/tmp/b/attempt_0/1/error.json"));
+    assert!(of_host("").starts_with("train-20250601-"));
+
+    let standalone = |id| from(&[("TORCHELASTIC_RUN_ID", id)]);
+    let one = standalone("0f8fad5b-d9cb-469f-a165-70867728950e");
+    assert_eq!((one.source_of_job, one.job.len()), (Source::Made, "train-01234567".len()));
+    assert_ne!(one.job, standalone("1f8fad5b-d9cb-469f-a165-70867728950e").job);
+}
+
+#[test]
+fn a_process_alone_is_named_after_its_script_and_second() {
+    assert!(from(&[]).job.starts_with("train-20250601-142233-"));
+    let nothing = identify(&|_| None, &Given::default(), &Process::default());
+    assert!(nothing.job.starts_with("job-19700101-000000-"), "{}", nothing.job);
+    assert_eq!((nothing.host, nothing.local_rank), (None, None));
+    for (script, begin) in [("a/b/my script.py", "my-script-"), ("-m", "m-"), ("日本.py", "job-"), ("", "job-")] {
+        let process = Process { script: Some(script.into()), ..process() };
+        let job = identify(&|_| None, &Given::default(), &process).job;
+        assert!(job.starts_with(begin), "{script}: {job}");
+    }
+}
+
+#[test]
+fn days_are_those_of_the_calendar() {
+    for (seconds, day, time) in [
+        (0, "19700101", "000000"),
+        (951_782_400, "20000229", "000000"),
+        (951_868_799, "20000229", "235959"),
+        (1_709_164_800, "20240229", "000000"),
+        (1_735_689_599, "20241231", "235959"),
+        (4_107_542_400, "21000301", "000000"),
+    ] {
+        assert_eq!(text::day_and_time(seconds * 1_000_000_000), (day.to_owned(), time.to_owned()));
+    }
+    let (day, _) = text::day_and_time(u64::MAX);
+    assert_eq!(day, "25540721");
+}
+
+/// The session of an identity, as the agent sends it.
+fn session(identity: &Identity) -> SessionInfo {
+    SessionInfo {
+        id: SessionId([7; 16]),
+        job: identity.job.clone(),
+        attempt: identity.attempt,
+        rank: identity.rank,
+        world_size: identity.world_size,
+        source: SourceKind::Live,
+        host: identity.host.clone(),
+        pid: Some(1),
+        started_ns: NOON_NS,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: Vec::new(),
+        labels: identity.labels.clone(),
+        resolution_ns: 100,
+    }
+}
+
+const VARIABLES: [&str; 40] = [
+    "MEMCTL_JOB",
+    "MEMCTL_RANK",
+    "MEMCTL_WORLD_SIZE",
+    "MEMCTL_ATTEMPT",
+    "MEMCTL_LABELS",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_ERROR_FILE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_RESTART_COUNT",
+    "SLURM_STEP_ID",
+    "SLURM_LOCALID",
+    "SLURMD_NODENAME",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "PMIX_RANK",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "JOB_COMPLETION_INDEX",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "HOSTNAME",
+    "KUBERNETES_SERVICE_HOST",
+];
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<String>(),
+        any::<u32>().prop_map(|number| number.to_string()),
+        (0u32..8).prop_map(|number| number.to_string()),
+        "[-a-z0-9 _./:=,]{0,40}",
+        "[a-z]{1,300}",
+        "(k[0-9]{1,3}=v,){0,100}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_in_the_wire_accepts_what_comes_out(
+        values in proptest::collection::vec((0..VARIABLES.len(), value()), 0..20),
+        job in proptest::option::of(value()),
+        rank in proptest::option::of(any::<u32>()),
+        world_size in proptest::option::of(any::<u32>()),
+        labels in proptest::collection::vec((value(), value()), 0..5),
+        script in proptest::option::of(value()),
+        host in proptest::option::of(value()),
+        started_ns in any::<u64>(),
+    ) {
+        let variables: HashMap<&str, String> = values.into_iter().map(|(at, value)| (VARIABLES[at], value)).collect();
+        let given = Given { job, attempt: None, rank, world_size, labels };
+        let process = Process { script, host, pid: 1, started_ns };
+        let identity = identify(&|name| variables.get(name).cloned(), &given, &process);
+        prop_assert!(is_job_name(&identity.job));
+        prop_assert!(identity.world_size.is_none_or(|size| size > identity.rank));
+        prop_assert!(identity.complaints.len() <= COMPLAINTS_MAX);
+        let sent = session(&identity);
+        let received = SessionInfo::try_from(v1::SessionInfo::from(&sent));
+        prop_assert_eq!(received.expect("accepted"), sent);
+    }
+}

@@ -1,0 +1,499 @@
+//! The agent inside a training process that it did not start: what the Python package (or another host language) calls.
+//!
+//! One session at a time a process: [`start`], [`Live::attach_hook`], marks, [`stop`]. What is recorded goes into a
+//! [`Region`]; the launcher or, without one, threads of this process empty it.
+//!
+//! Guarantees: after [`start`] no call waits for a daemon, a launcher or a disk; a forked child is silent until it
+//! starts a session of its own; the hook stays in memory for as long as an allocator may be inside it.
+//! Refuses: to force CUDA to initialise, and to record what the process did before.
+
+pub mod shim;
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, MarkKind, Sample, SessionInfo};
+
+use crate::agent::{Agent, AgentConfig, StartError};
+use crate::batch::worker::Position;
+use crate::clock::{now_ns, ticks};
+use crate::hook::frames::Version;
+use crate::hook::{self, Hook};
+use crate::link::{self, LinkError};
+use crate::region::{Level, Region, RegionError, messages, notes};
+use crate::uplink::Daemon;
+use shim::{RawOutOfMemory, Shim, ShimError};
+
+/// How often at most the device's memory is asked of the driver: 4 µs each.
+const DEVICE_EVERY_NS: u64 = 100_000_000;
+
+/// Everything a session in a training process needs to know.
+pub struct LiveConfig {
+    /// Who this is. Its devices are numbered from 0 without gaps: CUDA ordinals.
+    pub session: SessionInfo,
+    /// Events a ring holds.
+    pub ring_events: usize,
+    /// The launcher's socket, when there is a launcher.
+    pub launcher: Option<PathBuf>,
+    /// The daemon, when there is none.
+    pub daemon: String,
+    /// Gives the calling thread's Python thread state, 0 when it has none.
+    pub thread_state: extern "C" fn() -> usize,
+    /// Python's version, when there is a Python.
+    pub python: Option<(u8, u8)>,
+}
+
+/// Why a session in a training process did not start. Training goes on without it.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// One at a time.
+    #[error("this process is recorded already, as job {0}: detach first")]
+    Attached(String),
+    /// No shared memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// No launcher.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The agent's threads did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The hook.
+    #[error(transparent)]
+    Shim(#[from] ShimError),
+    /// Nothing to attach to.
+    #[error("nothing is recorded here: attach first")]
+    Detached,
+}
+
+enum Host {
+    /// The launcher; the connection's end is the session's.
+    Launcher(#[expect(dead_code, reason = "held for its Drop")] UnixStream),
+    /// Threads of this process.
+    Threads(Option<Agent>),
+}
+
+/// A session of this process.
+pub struct Live {
+    session: SessionInfo,
+    region: Arc<Region>,
+    notes: Mutex<notes::Writer>,
+    /// Made by `attach_hook`, taken down by `stop`. The allocator's callbacks reach it without this lock, see `close_gate`.
+    hook: RwLock<Option<Box<Hook>>>,
+    shim: OnceLock<Shim>,
+    host: Mutex<Host>,
+    thread_state: extern "C" fn() -> usize,
+    device_asked_ns: AtomicU64,
+}
+
+/// The session, if there is one.
+static LIVE: Mutex<Option<Arc<Live>>> = Mutex::new(None);
+/// The process that owns the session: a forked child is another one.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The shim whose tracker is attached, for the life of the process.
+static SHIM: OnceLock<Shim> = OnceLock::new();
+/// Nothing is recorded in this process any more.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+fn live() -> MutexGuard<'static, Option<Arc<Live>>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes the gate in this process, at once and without a lock: in a forked child, and when the interpreter goes down.
+pub fn silence() {
+    // SAFETY: nothing is installed.
+    unsafe { hook::install(None) };
+    // Relaxed: only this thread exists, or it does not matter in which order others notice.
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+fn is_silent() -> bool {
+    // Relaxed: see `silence`.
+    SILENT.load(Ordering::Relaxed) || OWNER.load(Ordering::Relaxed) != std::process::id()
+}
+
+/// The session of this process, if it has one.
+#[must_use]
+pub fn current() -> Option<Arc<Live>> {
+    if is_silent() { None } else { live().clone() }
+}
+
+/// Starts a session of this process.
+///
+/// # Errors
+/// See [`LiveError`]; nothing is recorded then.
+pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
+    let mut slot = live();
+    // Relaxed: under the lock.
+    if OWNER.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
+        // The parent's session, seen from a forked child: its threads are not here, so it is left as it is.
+        std::mem::forget(slot.take());
+    }
+    if let Some(running) = &*slot {
+        return Err(LiveError::Attached(running.session.job.clone()));
+    }
+    let region = Region::create(config.session.devices.len() as u32, config.ring_events)?;
+    if let Some((major, minor)) = config.python {
+        region.set_python(major, minor);
+    }
+    let host = match &config.launcher {
+        Some(socket) => Host::Launcher(link::greet(socket, &config.session, region.fd())?),
+        None => {
+            let daemon = Daemon::Address(config.daemon.clone());
+            Host::Threads(Some(Agent::host(AgentConfig::new(config.session.clone(), daemon), &region)?))
+        }
+    };
+    let session = Arc::new(Live {
+        notes: Mutex::new(region.notes_writer()),
+        session: config.session,
+        region,
+        hook: RwLock::new(None),
+        shim: OnceLock::new(),
+        host: Mutex::new(host),
+        thread_state: config.thread_state,
+        device_asked_ns: AtomicU64::new(0),
+    });
+    SILENT.store(false, Ordering::Relaxed);
+    *slot = Some(session.clone());
+    Ok(session)
+}
+
+/// How a session of this process ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stopped {
+    /// Everything is stored. `None`: the launcher sees to it.
+    pub delivered: Option<bool>,
+    /// Events produced.
+    pub produced: u64,
+    /// Events stored, as far as this process knows.
+    pub stored: Option<u64>,
+    /// Events dropped.
+    pub dropped: u64,
+    /// The daemon's refusal, in its words.
+    pub refused: Option<String>,
+}
+
+/// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher.
+pub fn stop(failure: Option<&str>, patience: Duration) -> Option<Stopped> {
+    if is_silent() {
+        return None;
+    }
+    let session = live().take()?;
+    Some(session.stop(failure, patience))
+}
+
+impl Live {
+    /// Who this is.
+    #[must_use]
+    pub fn session(&self) -> &SessionInfo {
+        &self.session
+    }
+
+    /// Whether a launcher hosts the session.
+    #[must_use]
+    pub fn has_launcher(&self) -> bool {
+        matches!(*self.host(), Host::Launcher(_))
+    }
+
+    /// How far it looks.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.region.level()
+    }
+
+    fn host(&self) -> MutexGuard<'_, Host> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hook(&self) -> RwLockReadGuard<'_, Option<Box<Hook>>> {
+        self.hook.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads the shim, attaches it to the allocator and lets events in. What the allocator holds already becomes the
+    /// state in which recording begins.
+    ///
+    /// # Errors
+    /// See [`ShimError`]; the session goes on without events.
+    pub fn attach_hook(&self, path: &std::path::Path) -> Result<(), LiveError> {
+        let mut slot = self.hook.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_some() {
+            return Ok(());
+        }
+        let shim = match SHIM.get() {
+            Some(shim) => *shim,
+            None => {
+                let shim = Shim::load(path)?;
+                shim.attach(on_out_of_memory)?;
+                *SHIM.get_or_init(|| shim)
+            }
+        };
+        let _ = self.shim.set(shim);
+        let hook = slot.insert(Box::new(Hook::new(self.region.clone(), self.thread_state, shim.for_hook())));
+        // SAFETY: `close_gate` takes it down before the box goes.
+        unsafe { hook::install(Some(hook)) };
+        drop(slot);
+        self.region.set_level(Level::Events);
+        self.begin(&shim);
+        Ok(())
+    }
+
+    /// The state in which recording begins, where there is one.
+    fn begin(&self, shim: &Shim) {
+        let used = (0..self.session.devices.len() as u32)
+            .any(|device| shim.counters(device).is_some_and(|counters| counters.reserved > 0));
+        if used {
+            self.snapshot(KeyframeReason::Start);
+        }
+    }
+
+    /// Turns stacks on if the frames of this thread can be walked: `expected` are address of the code object and
+    /// instruction offset in bytes of every frame, innermost first.
+    pub fn check_stacks(&self, python: (u8, u8), expected: &[(usize, u32)]) -> bool {
+        let Some(version) = Version::of(python.0, python.1) else { return false };
+        let agrees = self.hook().as_ref().is_some_and(|hook| hook.check_stacks(version, expected));
+        if agrees {
+            self.region.set_level(Level::Stacks);
+        }
+        agrees
+    }
+
+    /// Makes the pages of a device's ring exist before the first event needs them.
+    pub fn populate(&self, device: u32) {
+        if device < self.region.devices() {
+            self.region.populate(device);
+        }
+    }
+
+    fn push(&self, note: &[u8]) -> bool {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(&[note])
+    }
+
+    fn positions(&self) -> Vec<Position> {
+        match &*self.hook() {
+            Some(hook) => hook.positions(),
+            None => vec![Position::default(); self.session.devices.len()],
+        }
+    }
+
+    /// Marks this moment. The end of a step brings the allocator's counters and the device's memory with it, and the end
+    /// of a step or epoch the state of a device that was asked for.
+    pub fn mark(&self, kind: &MarkKind) -> bool {
+        if matches!(kind, MarkKind::StepEnd(_)) {
+            self.sample();
+        }
+        let marked = self.push(&messages::mark(ticks(), kind, &self.positions()));
+        if matches!(kind, MarkKind::StepEnd(_) | MarkKind::EpochEnd(_)) {
+            self.answer_requests();
+        }
+        marked
+    }
+
+    /// Reads the allocator's counters of every device in use, and now and then the device's memory.
+    pub fn sample(&self) {
+        let Some(shim) = self.shim.get() else { return };
+        let time_ns = now_ns();
+        let device_memory = self.device_memory(time_ns, shim);
+        let samples: Vec<Sample> = (0..self.session.devices.len())
+            .filter(|&device| self.hook().as_ref().is_some_and(|hook| hook.is_used(device)))
+            .filter_map(|device| Some((device, shim.counters(device as u32)?)))
+            .map(|(device, counters)| {
+                let bytes = |count: i64| u64::try_from(count).ok();
+                let current = device_memory.filter(|(ordinal, ..)| *ordinal as usize == device);
+                Sample {
+                    device: DeviceIndex(device as u8),
+                    time_ns,
+                    allocated_bytes: bytes(counters.allocated),
+                    active_bytes: bytes(counters.active),
+                    reserved_bytes: bytes(counters.reserved),
+                    peak_allocated_bytes: bytes(counters.peak_allocated),
+                    peak_reserved_bytes: bytes(counters.peak_reserved),
+                    alloc_retries: bytes(counters.retries),
+                    ooms: bytes(counters.ooms),
+                    device_used_bytes: current.map(|(_, used, _)| used),
+                    device_total_bytes: current.map(|(.., total)| total),
+                    ..Sample::default()
+                }
+            })
+            .collect();
+        if !samples.is_empty() {
+            self.push(&messages::samples(&samples));
+        }
+    }
+
+    /// Ordinal, used and total bytes of the calling thread's device.
+    fn device_memory(&self, now_ns: u64, shim: &Shim) -> Option<(u32, u64, u64)> {
+        // Relaxed: a rate limit.
+        let before = self.device_asked_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(before) < DEVICE_EVERY_NS || shim.is_capturing() {
+            return None;
+        }
+        self.device_asked_ns.store(now_ns, Ordering::Relaxed);
+        None
+    }
+
+    /// Counters that somebody else read: where no shim is.
+    pub fn counters(&self, sample: Sample) -> bool {
+        self.push(&messages::samples(&[Sample { time_ns: now_ns(), ..sample }]))
+    }
+
+    /// Whether the state of some device is asked for.
+    fn is_snapshot_wanted(&self) -> bool {
+        (0..self.session.devices.len()).any(|device| self.region.snapshot_wanted(device))
+    }
+
+    fn answer_requests(&self) {
+        if self.is_snapshot_wanted() && !self.shim.get().is_some_and(Shim::is_capturing) {
+            self.snapshot(KeyframeReason::AfterDrop);
+        }
+    }
+
+    /// Hands the state of every device over, at the point where it was read.
+    pub fn snapshot(&self, reason: KeyframeReason) -> bool {
+        let Some(shim) = self.shim.get() else { return false };
+        let Some(keyframes) = shim.keyframes(now_ns(), reason) else { return false };
+        let mut all = true;
+        for device in 0..self.session.devices.len() {
+            let position = self.hook().as_ref().and_then(|hook| hook.snapshot_position(device));
+            let Some(position) = position else { continue };
+            let found = keyframes.iter().find(|keyframe| usize::from(keyframe.device.0) == device);
+            if found.is_none() && !self.region.snapshot_wanted(device) {
+                continue;
+            }
+            let empty = || Keyframe {
+                device: DeviceIndex(device as u8),
+                at_event: 0,
+                time_ns: now_ns(),
+                reason,
+                segments: Vec::new(),
+                loose: Vec::new(),
+            };
+            all &= self.state(&found.cloned().unwrap_or_else(empty), position);
+        }
+        all
+    }
+
+    /// Says that this session looks no further than `level`.
+    pub fn lower(&self, level: Level) {
+        if self.region.level() != level {
+            self.region.set_level(level);
+        }
+    }
+
+    /// Hands over a state that somebody else read: where no shim is.
+    pub fn blocks(&self, keyframe: &Keyframe) -> bool {
+        let position = self.positions().get(usize::from(keyframe.device.0)).copied().unwrap_or_default();
+        self.state(keyframe, position)
+    }
+
+    fn state(&self, keyframe: &Keyframe, position: Position) -> bool {
+        let sent = self.push(&messages::keyframe(keyframe, position));
+        if sent {
+            self.region.want_snapshot(usize::from(keyframe.device.0), false);
+        }
+        sent
+    }
+
+    /// How it is: for `status()`.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let positions = self.positions();
+        let (pushed, lost) =
+            positions.iter().fold((0, 0), |(pushed, lost), at| (pushed + at.pushed, lost + at.dropped));
+        let (mut counts, mut trouble) = (None, None);
+        if let Host::Threads(Some(agent)) = &*self.host() {
+            counts = Some(agent.counts());
+            trouble = agent.refused();
+        }
+        Status {
+            level: self.region.level(),
+            produced: pushed + lost,
+            stored: counts.map(|counts| counts.stored),
+            dropped: counts.map_or(lost, |counts| counts.dropped),
+            stacks: self.hook().as_ref().map_or(0, |hook| u64::from(hook.stacks())),
+            stacks_lost: self.region.stacks_lost(),
+            notes_dropped: self.notes.lock().unwrap_or_else(PoisonError::into_inner).dropped(),
+            trouble,
+        }
+    }
+
+    fn stop(&self, failure: Option<&str>, patience: Duration) -> Stopped {
+        if let Some(text) = failure {
+            self.push(&messages::failure(text));
+        }
+        let status = self.status();
+        self.close_gate();
+        self.region.end();
+        let mut host = self.host();
+        let agent = match &mut *host {
+            Host::Launcher(_) => None,
+            Host::Threads(agent) => agent.take(),
+        };
+        let Some(agent) = agent else {
+            return Stopped { produced: status.produced, dropped: status.dropped, ..Stopped::default() };
+        };
+        let outcome = agent.stop(failure.map(str::to_owned), patience);
+        Stopped {
+            delivered: Some(outcome.delivered),
+            produced: outcome.counts.produced,
+            stored: Some(outcome.counts.stored),
+            dropped: outcome.counts.dropped,
+            refused: outcome.refused,
+        }
+    }
+
+    /// Closes the gate and frees the hook once nobody can be inside it: a callback runs under its device's lock, so when
+    /// every lock has been held once since the gate closed, all callbacks that saw it open are over.
+    fn close_gate(&self) {
+        // SAFETY: nothing is installed.
+        unsafe { hook::install(None) };
+        let hook = self.hook.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(shim) = self.shim.get() else { return };
+        let passed = (0..self.session.devices.len() as u32).all(|device| shim.counters(device).is_some());
+        if !passed {
+            // A callback may still be inside: the hook stays where it is.
+            std::mem::forget(hook);
+        }
+    }
+}
+
+/// How a session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// How far it looks.
+    pub level: Level,
+    /// Events produced.
+    pub produced: u64,
+    /// Events stored, where this process knows.
+    pub stored: Option<u64>,
+    /// Events dropped.
+    pub dropped: u64,
+    /// Different stacks.
+    pub stacks: u64,
+    /// Stacks that found no room.
+    pub stacks_lost: u64,
+    /// Marks, measurements and states that found no room.
+    pub notes_dropped: u64,
+    /// What the daemon says against it.
+    pub trouble: Option<String>,
+}
+
+/// PyTorch could not satisfy a request. It calls this outside the device's lock, just before it throws.
+extern "C" fn on_out_of_memory(raw: *const RawOutOfMemory) {
+    let caught = std::panic::catch_unwind(|| {
+        // SAFETY: the shim passes a valid structure.
+        let raw = unsafe { *raw };
+        let (Some(live), Ok(device)) = (current(), u8::try_from(raw.device)) else { return };
+        live.counters(Sample {
+            device: DeviceIndex(device),
+            device_used_bytes: Some(raw.device_total.saturating_sub(raw.device_free)),
+            device_total_bytes: Some(raw.device_total),
+            ..Sample::default()
+        });
+    });
+    if caught.is_err() {
+        silence();
+    }
+}

@@ -1,0 +1,272 @@
+//! The shim as Rust sees it: a shared object built from `agent/shim/shim.cpp` for the user's torch, loaded once and never unloaded.
+//!
+//! Guarantees: its version is checked before anything of it is called; a refusal is a sentence.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use memctl_model::{
+    BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, SegmentKind, SegmentState, StackId,
+};
+
+use crate::hook::{self, RawEvent, RawNode};
+
+/// Version of the structures and functions in `shim.cpp`.
+pub const ABI: u32 = 1;
+/// Segments and blocks of one snapshot that are looked at; beyond, the snapshot is given up.
+const BLOCKS_MAX: usize = 4 << 20;
+
+/// Why a shim cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShimError {
+    /// The dynamic loader refused.
+    #[error("the hook {path} cannot be loaded: {reason}")]
+    Load {
+        /// The file.
+        path: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// Built from another version of memctl.
+    #[error("the hook {path} has version {found}, this memctl needs {ABI}: delete it, it is built again")]
+    Version {
+        /// The file.
+        path: String,
+        /// Its version.
+        found: u32,
+    },
+    /// PyTorch refused the tracker.
+    #[error("PyTorch's allocator takes no tracker: {0}")]
+    Refused(String),
+}
+
+/// The allocator's own counters, bytes. Repeated in `shim.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawCounters {
+    /// Allocated.
+    pub allocated: i64,
+    /// Active.
+    pub active: i64,
+    /// Reserved.
+    pub reserved: i64,
+    /// Peak of allocated.
+    pub peak_allocated: i64,
+    /// Peak of reserved.
+    pub peak_reserved: i64,
+    /// `num_alloc_retries`.
+    pub retries: i64,
+    /// `num_ooms`.
+    pub ooms: i64,
+}
+
+/// What the out-of-memory observer hears. Repeated in `shim.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawOutOfMemory {
+    /// CUDA ordinal.
+    pub device: i64,
+    /// Bytes asked for, rounded.
+    pub asked: u64,
+    /// Bytes the process may use: all of the device, or its fraction.
+    pub device_total: u64,
+    /// Free bytes of the device.
+    pub device_free: u64,
+}
+
+#[repr(C)]
+struct RawSegment {
+    addr: u64,
+    size: u64,
+    stream: u64,
+    pool: [u32; 2],
+    device: i32,
+    is_large: u8,
+    is_expandable: u8,
+    _pad: [u8; 2],
+}
+
+#[repr(C)]
+struct RawBlock {
+    addr: u64,
+    size: u64,
+    requested: u64,
+    allocated: u8,
+    active: u8,
+    _pad: [u8; 6],
+}
+
+type OnEvent = extern "C" fn(*const RawEvent);
+type OnOutOfMemory = extern "C" fn(*const RawOutOfMemory);
+type OnSegment = extern "C" fn(*mut c_void, *const RawSegment, *const RawBlock, u64);
+
+/// The functions of a loaded shim.
+#[derive(Clone, Copy)]
+pub struct Shim {
+    attach: extern "C" fn(OnEvent, OnOutOfMemory, *mut c_char, usize) -> c_int,
+    counters: extern "C" fn(c_int, *mut RawCounters) -> c_int,
+    segments: extern "C" fn(*mut c_void, OnSegment) -> c_int,
+    sequence: extern "C" fn() -> u64,
+    node: extern "C" fn(*mut RawNode) -> i32,
+    capturing: extern "C" fn() -> c_int,
+}
+
+impl Shim {
+    /// Loads a shim for the life of the process.
+    ///
+    /// # Errors
+    /// A file that is no shim of this version.
+    pub fn load(path: &Path) -> Result<Self, ShimError> {
+        let shown = path.display().to_string();
+        let refuse = |reason: String| ShimError::Load { path: shown.clone(), reason };
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| refuse(error.to_string()))?;
+        // SAFETY: a valid path. The object's initialisers are C++'s own; it is never closed.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(refuse(last_words()));
+        }
+        let symbol = |name: &CStr| {
+            // SAFETY: a handle that stays open and a valid name.
+            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            if address.is_null() { Err(refuse(format!("it has no {}", name.to_string_lossy()))) } else { Ok(address) }
+        };
+        // SAFETY: `memctl_shim_abi` has had this type in every version.
+        let abi: extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(c"memctl_shim_abi")?) };
+        if abi() != ABI {
+            return Err(ShimError::Version { path: shown.clone(), found: abi() });
+        }
+        // SAFETY: the version says that these are the types of `shim.cpp`.
+        unsafe {
+            Ok(Self {
+                attach: std::mem::transmute::<*mut c_void, extern "C" fn(OnEvent, OnOutOfMemory, *mut c_char, usize) -> c_int>(symbol(c"memctl_shim_attach")?),
+                counters: std::mem::transmute::<*mut c_void, extern "C" fn(c_int, *mut RawCounters) -> c_int>(symbol(c"memctl_shim_counters")?),
+                segments: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, OnSegment) -> c_int>(symbol(c"memctl_shim_segments")?),
+                sequence: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(symbol(c"memctl_shim_sequence")?),
+                node: std::mem::transmute::<*mut c_void, extern "C" fn(*mut RawNode) -> i32>(symbol(c"memctl_shim_node")?),
+                capturing: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_capturing")?),
+            })
+        }
+    }
+
+    /// Attaches tracker and observer. Once in a process: they cannot be taken off again.
+    ///
+    /// # Errors
+    /// PyTorch's reason.
+    pub fn attach(&self, on_oom: OnOutOfMemory) -> Result<(), ShimError> {
+        let mut why = [0_u8; 512];
+        if (self.attach)(hook::on_event, on_oom, why.as_mut_ptr().cast(), why.len()) == 0 {
+            return Ok(());
+        }
+        let text = CStr::from_bytes_until_nul(&why).map(|text| text.to_string_lossy().into_owned());
+        Err(ShimError::Refused(text.unwrap_or_default()))
+    }
+
+    /// What the hook asks.
+    #[must_use]
+    pub fn for_hook(&self) -> hook::Shim {
+        hook::Shim { sequence: self.sequence, node: self.node }
+    }
+
+    /// The allocator's counters of a device. Takes that device's lock for a moment.
+    #[must_use]
+    pub fn counters(&self, device: u32) -> Option<RawCounters> {
+        let mut counters = RawCounters::default();
+        ((self.counters)(device as c_int, &raw mut counters) == 0).then_some(counters)
+    }
+
+    /// Whether a CUDA graph is being captured.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        (self.capturing)() != 0
+    }
+
+    /// The state of every device at the `snapshot` event that this makes on each.
+    #[must_use]
+    pub fn keyframes(&self, time_ns: u64, reason: KeyframeReason) -> Option<Vec<Keyframe>> {
+        let mut read = Read { keyframes: Vec::new(), blocks: 0, time_ns, reason };
+        let done = (self.segments)((&raw mut read).cast(), on_segment) == 0 && read.blocks <= BLOCKS_MAX;
+        if !done {
+            return None;
+        }
+        for keyframe in &mut read.keyframes {
+            keyframe.segments.sort_unstable_by_key(|segment| segment.addr);
+        }
+        Some(read.keyframes)
+    }
+}
+
+struct Read {
+    keyframes: Vec<Keyframe>,
+    blocks: usize,
+    time_ns: u64,
+    reason: KeyframeReason,
+}
+
+extern "C" fn on_segment(context: *mut c_void, segment: *const RawSegment, blocks: *const RawBlock, count: u64) {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: `keyframes` passes its own `Read`, the shim a segment and `count` blocks.
+        let (read, segment, blocks) = unsafe {
+            let blocks = if count == 0 { &[][..] } else { std::slice::from_raw_parts(blocks, count as usize) };
+            (&mut *context.cast::<Read>(), &*segment, blocks)
+        };
+        read.add(segment, blocks);
+    }));
+    if caught.is_err() {
+        // A fault of ours must not unwind into C++; the snapshot is given up instead.
+        // SAFETY: as above.
+        unsafe { (*context.cast::<Read>()).blocks = usize::MAX };
+    }
+}
+
+impl Read {
+    fn add(&mut self, segment: &RawSegment, blocks: &[RawBlock]) {
+        self.blocks = self.blocks.saturating_add(blocks.len() + 1);
+        let Ok(device) = u8::try_from(segment.device) else { return };
+        if self.blocks > BLOCKS_MAX {
+            return;
+        }
+        let device = DeviceIndex(device);
+        let place = self.keyframes.iter().position(|keyframe| keyframe.device == device).unwrap_or_else(|| {
+            let (segments, loose) = (Vec::new(), Vec::new());
+            let Self { time_ns, reason, .. } = *self;
+            self.keyframes.push(Keyframe { device, at_event: 0, time_ns, reason, segments, loose });
+            self.keyframes.len() - 1
+        });
+        self.keyframes[place].segments.push(SegmentState {
+            addr: segment.addr,
+            size: segment.size,
+            stream: segment.stream,
+            pool: PoolId { first: segment.pool[0], second: segment.pool[1] },
+            kind: if segment.is_large != 0 { SegmentKind::Large } else { SegmentKind::Small },
+            expandable: segment.is_expandable != 0,
+            blocks: blocks.iter().map(block).collect(),
+        });
+    }
+}
+
+fn block(raw: &RawBlock) -> BlockState {
+    let usage = match (raw.allocated != 0, raw.active != 0) {
+        (true, _) => BlockUse::Allocated,
+        (false, true) => BlockUse::PendingFree,
+        (false, false) => BlockUse::Inactive,
+    };
+    let requested = if usage == BlockUse::Inactive { 0 } else { raw.requested };
+    BlockState {
+        addr: raw.addr,
+        size: raw.size,
+        requested,
+        usage,
+        stack: StackId::NONE,
+        birth_epoch: 0,
+        birth_step: 0,
+    }
+}
+
+fn last_words() -> String {
+    // SAFETY: dlerror gives null or a C string that lives until the next call on this thread.
+    unsafe {
+        let words = libc::dlerror();
+        if words.is_null() { "no reason given".into() } else { CStr::from_ptr(words).to_string_lossy().into_owned() }
+    }
+}

@@ -1,0 +1,163 @@
+//! The dictionary in a region: what the hook met for the first time (code objects, stacks, autograd nodes), append-only.
+//!
+//! Guarantees: an entry is visible whole or not at all; ids are given in the order of the entries.
+//! Refuses: several writers at once (the hook holds its latch), and to believe a length that it reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Region;
+
+/// How much of the dictionary is written.
+#[repr(C)]
+pub struct Control {
+    length: AtomicU64,
+}
+
+/// What an entry is, in its first four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A code object: first line, three lengths, then file, name and line table.
+    Code = 1,
+    /// A stack: pairs of code id and instruction offset, innermost first.
+    Stack = 2,
+    /// An autograd node's stack: the id of the forward stack (0: unknown), then the type's name.
+    Node = 3,
+}
+
+/// Bytes in front of every entry: kind and length.
+const HEAD: usize = 8;
+/// Entries begin at multiples of this.
+const ALIGN: usize = 4;
+/// Longest line table that is kept; functions of tens of thousands of lines show their first line instead.
+pub const TABLE_BYTES_MAX: usize = 64 << 10;
+/// Longest file or function name that is kept.
+pub const NAME_BYTES_MAX: usize = 1_024;
+
+/// An entry as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The next code object.
+    Code {
+        /// Line of its `def`.
+        first_line: u32,
+        /// File.
+        file: String,
+        /// Qualified name.
+        name: String,
+        /// `co_linetable`, see [`crate::python::lines`].
+        table: Vec<u8>,
+    },
+    /// The next stack.
+    Stack(Vec<(u32, u32)>),
+    /// The next stack, which is an autograd node's.
+    Node {
+        /// The stack of the forward call that made the node, 0 when unknown.
+        forward: u32,
+        /// The node's type name as the compiler mangled it.
+        type_name: String,
+    },
+}
+
+/// The hook's side.
+pub struct Writer {
+    region: Arc<Region>,
+}
+
+impl Writer {
+    /// The dictionary of a region.
+    #[must_use]
+    pub fn new(region: Arc<Region>) -> Self {
+        Self { region }
+    }
+
+    /// Appends an entry of at most `room` bytes that `fill` writes; it returns how many it wrote. `false` when the dictionary is full.
+    pub fn append(&mut self, kind: Kind, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
+        let control = self.region.dictionary_control();
+        let (base, capacity) = self.region.dictionary_bytes();
+        // Relaxed: only this side writes it.
+        let at = control.length.load(Ordering::Relaxed) as usize;
+        if at > capacity || capacity - at < HEAD + room.next_multiple_of(ALIGN) {
+            return false;
+        }
+        // SAFETY: inside the dictionary and behind everything that is published; one writer.
+        let (head, body) = unsafe {
+            (base.add(at).cast::<u32>(), std::slice::from_raw_parts_mut(base.add(at + HEAD), room))
+        };
+        let written = fill(body).min(room);
+        // SAFETY: as above; `at` is a multiple of four.
+        unsafe {
+            head.write(kind as u32);
+            head.add(1).write(written as u32);
+        }
+        // Release: who sees the length sees the entry.
+        control.length.store((at + HEAD + written.next_multiple_of(ALIGN)) as u64, Ordering::Release);
+        true
+    }
+}
+
+/// The host's side.
+pub struct Reader {
+    region: Arc<Region>,
+    at: usize,
+    broken: bool,
+}
+
+impl Reader {
+    /// Reads a region's dictionary from its beginning.
+    #[must_use]
+    pub fn new(region: Arc<Region>) -> Self {
+        Self { region, at: 0, broken: false }
+    }
+
+    /// The next entry, if there is one.
+    pub fn pop(&mut self) -> Option<Entry> {
+        let (base, capacity) = self.region.dictionary_bytes();
+        // Acquire: makes the entries before the length visible.
+        let length = self.region.dictionary_control().length.load(Ordering::Acquire) as usize;
+        if self.broken || length > capacity || self.at + HEAD > length {
+            return None;
+        }
+        // SAFETY: inside the dictionary and published; entries do not change.
+        let rest = unsafe { std::slice::from_raw_parts(base.add(self.at), length - self.at) };
+        let Some((entry, used)) = read(rest) else {
+            tracing::error!(at = self.at, "the dictionary of stacks is damaged: later stacks are unknown");
+            self.broken = true;
+            return None;
+        };
+        self.at += used;
+        Some(entry)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn read(bytes: &[u8]) -> Option<(Entry, usize)> {
+    let (kind, length) = (word(bytes, 0)?, word(bytes, 4)? as usize);
+    let body = bytes.get(HEAD..HEAD.checked_add(length)?)?;
+    let text = |part: &[u8]| String::from_utf8_lossy(part).into_owned();
+    let entry = match kind {
+        kind if kind == Kind::Code as u32 => {
+            let [first_line, file, name, table] = [0, 4, 8, 12].map(|at| word(body, at));
+            let (file, name, table) = (file? as usize, name? as usize, table? as usize);
+            let (file_end, name_end) = (file.checked_add(16)?, file.checked_add(name)?.checked_add(16)?);
+            Entry::Code {
+                first_line: first_line?,
+                file: text(body.get(16..file_end)?),
+                name: text(body.get(file_end..name_end)?),
+                table: body.get(name_end..name_end.checked_add(table)?)?.to_vec(),
+            }
+        }
+        kind if kind == Kind::Stack as u32 => Entry::Stack(
+            body.chunks_exact(8).filter_map(|pair| Some((word(pair, 0)?, word(pair, 4)?))).collect(),
+        ),
+        kind if kind == Kind::Node as u32 => {
+            Entry::Node { forward: word(body, 0)?, type_name: text(body.get(4..)?) }
+        }
+        _ => return None,
+    };
+    Some((entry, HEAD + length.next_multiple_of(ALIGN)))
+}

@@ -1,0 +1,162 @@
+//! Notes as bytes in the log of a region: written by the trainer, read by the host.
+//!
+//! Both sides are one version of memctl (the region's magic says so), so this is no format for others. Reading trusts
+//! nothing: what is malformed is left out and said once.
+
+use memctl_model::limits::{DEVICES_MAX, NAME_BYTES_MAX};
+use memctl_model::{Keyframe, MarkKind, Phase, Sample};
+use memctl_proto::item::{Content, Packed};
+use memctl_proto::v1::ItemKind;
+
+use crate::batch::worker::Position;
+
+const MARK: u8 = 1;
+const SAMPLE: u8 = 2;
+const KEYFRAME: u8 = 3;
+const FAILURE: u8 = 4;
+
+/// What a note says, before ticks have become times.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// A mark at a tick count, with where each ring stood.
+    Mark(u64, MarkKind, Box<[Position]>),
+    /// Measurements.
+    Samples(Vec<Sample>),
+    /// The state of a device, with where its ring stood; its time is in nanoseconds.
+    Keyframe(Box<Keyframe>, Position),
+    /// How the trainer ends, in its words.
+    Failure(String),
+}
+
+fn number(kind: &MarkKind) -> (u8, u64, &str) {
+    match kind {
+        MarkKind::EpochBegin(epoch) => (1, u64::from(*epoch), ""),
+        MarkKind::EpochEnd(epoch) => (2, u64::from(*epoch), ""),
+        MarkKind::StepBegin(step) => (3, *step, ""),
+        MarkKind::StepEnd(step) => (4, *step, ""),
+        MarkKind::PhaseBegin(phase) => (5, *phase as u64, ""),
+        MarkKind::PhaseEnd(phase) => (6, *phase as u64, ""),
+        MarkKind::RegionBegin(name) => (7, 0, name),
+        MarkKind::RegionEnd(name) => (8, 0, name),
+        MarkKind::Note(name) => (9, 0, name),
+    }
+}
+
+/// The mark of a number, as trainers name it: 1 and 2 an epoch's begin and end, 3 and 4 a step's, 5 and 6 a phase's, 7 and 8 a region's, 9 a note.
+#[must_use]
+pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
+    let epoch = || u32::try_from(number).ok();
+    let phase = || Phase::ALL.into_iter().find(|phase| *phase as u64 == number);
+    let name = || name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned();
+    Some(match kind {
+        1 => MarkKind::EpochBegin(epoch()?),
+        2 => MarkKind::EpochEnd(epoch()?),
+        3 => MarkKind::StepBegin(number),
+        4 => MarkKind::StepEnd(number),
+        5 => MarkKind::PhaseBegin(phase()?),
+        6 => MarkKind::PhaseEnd(phase()?),
+        7 => MarkKind::RegionBegin(name()),
+        8 => MarkKind::RegionEnd(name()),
+        9 => MarkKind::Note(name()),
+        _ => return None,
+    })
+}
+
+/// A mark.
+#[must_use]
+pub fn mark(ticks: u64, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
+    let (kind, number, name) = number(kind);
+    let positions = &positions[..positions.len().min(DEVICES_MAX)];
+    let mut bytes = vec![MARK, kind, positions.len() as u8];
+    bytes.extend(ticks.to_le_bytes());
+    bytes.extend(number.to_le_bytes());
+    for position in positions {
+        bytes.extend(position.pushed.to_le_bytes());
+        bytes.extend(position.dropped.to_le_bytes());
+    }
+    bytes.extend(name.as_bytes());
+    bytes
+}
+
+/// A measurement.
+#[must_use]
+pub fn samples(samples: &[Sample]) -> Vec<u8> {
+    packed(vec![SAMPLE], &Packed::samples(samples))
+}
+
+/// The state of a device.
+#[must_use]
+pub fn keyframe(keyframe: &Keyframe, position: Position) -> Vec<u8> {
+    let mut bytes = vec![KEYFRAME];
+    bytes.extend(position.pushed.to_le_bytes());
+    bytes.extend(position.dropped.to_le_bytes());
+    packed(bytes, &Packed::keyframe(keyframe))
+}
+
+/// How the trainer ends.
+#[must_use]
+pub fn failure(text: &str) -> Vec<u8> {
+    let mut bytes = vec![FAILURE];
+    bytes.extend(&text.as_bytes()[..text.floor_char_boundary(NAME_BYTES_MAX)]);
+    bytes
+}
+
+fn packed(mut bytes: Vec<u8>, packed: &Packed) -> Vec<u8> {
+    bytes.extend(packed.unpacked_bytes.to_le_bytes());
+    bytes.extend(&packed.payload);
+    bytes
+}
+
+/// Reads a note; `None` when it is malformed.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Option<Said> {
+    let (&tag, rest) = bytes.split_first()?;
+    match tag {
+        MARK => read_mark(rest),
+        SAMPLE => match open(ItemKind::Samples, rest)? {
+            Content::Samples(samples) => Some(Said::Samples(samples)),
+            _ => None,
+        },
+        KEYFRAME => {
+            let (position, rest) = read_position(rest)?;
+            match open(ItemKind::Keyframe, rest)? {
+                Content::Keyframe(keyframe) => Some(Said::Keyframe(Box::new(keyframe), position)),
+                _ => None,
+            }
+        }
+        FAILURE => Some(Said::Failure(String::from_utf8_lossy(rest).into_owned())),
+        _ => None,
+    }
+}
+
+fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+fn read_position(bytes: &[u8]) -> Option<(Position, &[u8])> {
+    let (pushed, rest) = take_u64(bytes)?;
+    let (dropped, rest) = take_u64(rest)?;
+    Some((Position { pushed, dropped }, rest))
+}
+
+fn read_mark(bytes: &[u8]) -> Option<Said> {
+    let (&[kind, count], rest) = bytes.split_first_chunk::<2>()?;
+    let (ticks, rest) = take_u64(rest)?;
+    let (number, mut rest) = take_u64(rest)?;
+    let mut positions = Vec::with_capacity(usize::from(count).min(DEVICES_MAX));
+    for _ in 0..count {
+        let (position, after) = read_position(rest)?;
+        positions.push(position);
+        rest = after;
+    }
+    let kind = mark_kind(kind, number, std::str::from_utf8(rest).ok()?)?;
+    Some(Said::Mark(ticks, kind, positions.into()))
+}
+
+fn open(kind: ItemKind, bytes: &[u8]) -> Option<Content> {
+    let (size, payload) = bytes.split_first_chunk::<4>()?;
+    let packed =
+        Packed { kind, payload: payload.to_vec().into(), unpacked_bytes: u32::from_le_bytes(*size) };
+    packed.open().ok()
+}

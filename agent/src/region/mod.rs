@@ -1,0 +1,425 @@
+//! Memory that a trainer and whoever hosts its batcher share: one ring a device, a log of notes, a dictionary of stacks.
+//!
+//! It is a memfd: what was written survives the trainer's death by any signal, because the host holds
+//! the mapping too, and nothing is left on disk. Pages are there only where something was written.
+//!
+//! Guarantees: the host trusts nothing in it; sizes are checked against the file when it is opened, the file
+//! cannot be shrunk afterwards (sealed), and every count is checked when it is read.
+//! Refuses: to be opened by another version of the layout.
+
+pub mod dictionary;
+pub mod messages;
+pub mod notes;
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memctl_model::limits::DEVICES_MAX;
+
+use crate::ring::{self, Consumer, Control, Producer, Record};
+
+/// "MEMCTLR" and the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"MEMCTLR\x01");
+/// Pages of every machine we run on are multiples of, or equal to, this.
+const PAGE: u64 = 4_096;
+/// Bytes of the log of notes: a keyframe of 400,000 blocks fits; only pages that were used exist.
+const NOTES_BYTES: u64 = 4 << 20;
+/// Bytes of the dictionary: a code object takes about 1 KiB, a stack of 40 frames 330 bytes; GPT-2 needs 0.5 MiB.
+const DICTIONARY_BYTES: u64 = 8 << 20;
+/// Records a ring may have: 192 MiB of them.
+const RING_RECORDS_MAX: u64 = 1 << 22;
+
+/// What lies at the beginning.
+#[repr(C)]
+pub struct Header {
+    magic: u64,
+    devices: u32,
+    /// Python's version, `major << 8 | minor`; 0 when there is none.
+    python: AtomicU32,
+    ring_records: u64,
+    /// How the trainer is: see [`State`].
+    state: AtomicU32,
+    /// How far into itself the trainer looks: see [`Level`].
+    level: AtomicU32,
+    /// Stacks that found no room, and walks that were given up.
+    stacks_lost: AtomicU64,
+    notes: notes::Control,
+    dictionary: dictionary::Control,
+    /// The host asks for the state of a device.
+    snapshot_wanted: [AtomicU32; DEVICES_MAX],
+}
+
+/// How the trainer says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Recording.
+    Running = 0,
+    /// It said goodbye; nothing follows.
+    Ended = 1,
+}
+
+/// What a trainer can tell about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    Off = 0,
+    /// Counters, and the blocks as they are at the ends of steps and epochs.
+    Blocks = 1,
+    /// Every event, without stacks.
+    Events = 2,
+    /// Every event with the stack of its allocation.
+    Stacks = 3,
+}
+
+impl Level {
+    /// The name that `status()` shows.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Blocks => "blocks",
+            Self::Events => "no-stacks",
+            Self::Stacks => "full",
+        }
+    }
+
+    fn from_number(number: u32) -> Self {
+        [Self::Off, Self::Blocks, Self::Events, Self::Stacks].get(number as usize).copied().unwrap_or_default()
+    }
+}
+
+/// Why a region cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The system refused.
+    #[error("shared memory: {what}: {source}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another version of memctl, or no region at all.
+    #[error("this is no memory region of this version of memctl: agent and launcher have to be of one version")]
+    Foreign,
+    /// Its sizes contradict each other.
+    #[error("the memory region says {0}, which cannot be")]
+    Sizes(String),
+}
+
+fn system(what: &'static str) -> RegionError {
+    RegionError::System { what, source: std::io::Error::last_os_error() }
+}
+
+/// Where everything lies, from two numbers.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    ring_records: u64,
+    ring_bytes: u64,
+    notes: u64,
+    dictionary: u64,
+    total: u64,
+}
+
+impl Places {
+    fn of(devices: u32, ring_records: u64) -> Self {
+        let page = |bytes: u64| bytes.next_multiple_of(PAGE);
+        let rings = page(size_of::<Header>() as u64);
+        let ring_bytes = page(size_of::<Control>() as u64 + ring_records * size_of::<Record>() as u64);
+        let notes = rings + ring_bytes * u64::from(devices);
+        let dictionary = notes + NOTES_BYTES;
+        Self { ring_records, ring_bytes, notes, dictionary, total: dictionary + DICTIONARY_BYTES }
+    }
+
+    fn ring(&self, device: u32) -> u64 {
+        (size_of::<Header>() as u64).next_multiple_of(PAGE) + self.ring_bytes * u64::from(device)
+    }
+}
+
+/// A mapped region.
+pub struct Region {
+    base: *mut u8,
+    places: Places,
+    devices: u32,
+    file: File,
+}
+
+// SAFETY: everything that changes in it is atomic or guarded by the protocols of ring, notes and dictionary.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A new region for `devices` devices with rings of at least `ring_records` records.
+    ///
+    /// # Errors
+    /// When the system gives no memory.
+    pub fn create(devices: u32, ring_records: usize) -> Result<Arc<Self>, RegionError> {
+        let devices = devices.clamp(1, DEVICES_MAX as u32);
+        let ring_records = (ring_records as u64).clamp(2, RING_RECORDS_MAX).next_power_of_two();
+        let places = Places::of(devices, ring_records);
+        // SAFETY: a valid name; the descriptor is ours from here on.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"memctl".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            if fd < 0 {
+                return Err(system("memfd_create"));
+            }
+            File::from(OwnedFd::from_raw_fd(fd))
+        };
+        file.set_len(places.total).map_err(|source| RegionError::System { what: "ftruncate", source })?;
+        // SAFETY: a descriptor of ours. Nobody can take pages away under the reader (SIGBUS) from here on.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } != 0 {
+            return Err(system("sealing"));
+        }
+        let base = map(&file, places.total)?;
+        // SAFETY: the mapping is new, zeroed, aligned to a page and larger than the header; nobody else knows it yet.
+        unsafe {
+            let header = base.cast::<Header>();
+            (&raw mut (*header).devices).write(devices);
+            (&raw mut (*header).ring_records).write(ring_records);
+            (&raw mut (*header).magic).write(MAGIC);
+        }
+        Ok(Arc::new(Self { base, places, devices, file }))
+    }
+
+    /// Opens a region that another process made.
+    ///
+    /// # Errors
+    /// Another version, sizes that contradict the file, or a file that could shrink.
+    pub fn open(fd: OwnedFd) -> Result<Arc<Self>, RegionError> {
+        let file = File::from(fd);
+        let length = file.metadata().map_err(|source| RegionError::System { what: "fstat", source })?.len();
+        // SAFETY: a descriptor of ours.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || length < size_of::<Header>() as u64 {
+            return Err(RegionError::Foreign);
+        }
+        let base = map(&file, length)?;
+        // SAFETY: the file has at least a header, and it cannot shrink.
+        let (magic, devices, ring_records) = unsafe {
+            let header = base.cast::<Header>();
+            ((*header).magic, (*header).devices, (*header).ring_records)
+        };
+        let unmap = |error| {
+            // SAFETY: mapped above with this length, and nobody else knows it.
+            unsafe { libc::munmap(base.cast(), length as usize) };
+            Err(error)
+        };
+        if magic != MAGIC {
+            return unmap(RegionError::Foreign);
+        }
+        let plausible = (1..=DEVICES_MAX as u32).contains(&devices)
+            && ring_records.is_power_of_two()
+            && (2..=RING_RECORDS_MAX).contains(&ring_records);
+        if !plausible || Places::of(devices, ring_records).total != length {
+            let sizes = format!("{devices} devices and {ring_records} records in {length} bytes");
+            return unmap(RegionError::Sizes(sizes));
+        }
+        Ok(Arc::new(Self { base, places: Places::of(devices, ring_records), devices, file }))
+    }
+
+    /// The descriptor to hand to the host.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Devices it has rings for.
+    #[must_use]
+    pub fn devices(&self) -> u32 {
+        self.devices
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: mapped, aligned, and only its atomics change after it was made.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    fn ring_parts(&self, device: u32) -> (*const Control, *const Record, u64) {
+        assert!(device < self.devices, "a ring of a device that the region does not have");
+        // SAFETY: the place lies inside the mapping, see `Places`.
+        let control = unsafe { self.base.add(self.places.ring(device) as usize) }.cast::<Control>();
+        // SAFETY: the slots follow the control block inside the same ring.
+        let slots = unsafe { control.add(1) }.cast::<Record>();
+        (control, slots, self.places.ring_records)
+    }
+
+    /// The producer of a device's ring.
+    ///
+    /// # Safety
+    /// At most one per device and region.
+    #[must_use]
+    pub unsafe fn producer(self: &Arc<Self>, device: u32) -> Producer {
+        let (control, slots, records) = self.ring_parts(device);
+        // SAFETY: inside the mapping, which the Arc keeps; the caller promises that there is one.
+        unsafe { ring::producer_in(self.clone(), control, slots, records) }
+    }
+
+    /// The consumer of a device's ring.
+    ///
+    /// # Safety
+    /// At most one per device and region.
+    #[must_use]
+    pub unsafe fn consumer(self: &Arc<Self>, device: u32) -> Consumer {
+        let (control, slots, records) = self.ring_parts(device);
+        // SAFETY: as above.
+        unsafe { ring::consumer_in(self.clone(), control, slots, records) }
+    }
+
+    /// The trainer's side of the notes.
+    #[must_use]
+    pub fn notes_writer(self: &Arc<Self>) -> notes::Writer {
+        notes::Writer::new(self.clone())
+    }
+
+    /// The host's side of the notes.
+    #[must_use]
+    pub fn notes_reader(self: &Arc<Self>) -> notes::Reader {
+        notes::Reader::new(self.clone())
+    }
+
+    fn notes_control(&self) -> &notes::Control {
+        &self.header().notes
+    }
+
+    fn notes_bytes(&self) -> (*mut u8, usize) {
+        // SAFETY: inside the mapping, see `Places`.
+        (unsafe { self.base.add(self.places.notes as usize) }, NOTES_BYTES as usize)
+    }
+
+    fn dictionary_control(&self) -> &dictionary::Control {
+        &self.header().dictionary
+    }
+
+    fn dictionary_bytes(&self) -> (*mut u8, usize) {
+        // SAFETY: inside the mapping, see `Places`.
+        (unsafe { self.base.add(self.places.dictionary as usize) }, DICTIONARY_BYTES as usize)
+    }
+
+    /// Makes the pages of a device's ring exist, so that the hook meets no page fault.
+    pub fn populate(&self, device: u32) {
+        let (control, ..) = self.ring_parts(device);
+        // SAFETY: a range of our mapping; where the kernel does not know the advice (before 5.14) the pages come when they are used.
+        unsafe {
+            let _ = libc::madvise(
+                control.cast_mut().cast(),
+                self.places.ring_bytes as usize,
+                libc::MADV_POPULATE_WRITE,
+            );
+        }
+    }
+
+    /// Gives the memory back while the mapping stays: for a session that has ended in a process where a callback may still hold a pointer.
+    pub fn release_pages(&self) {
+        // SAFETY: a descriptor of ours; reading or writing the hole afterwards is allowed and gives zeros.
+        unsafe {
+            let _ = libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                PAGE as libc::off_t,
+                (self.places.total - PAGE) as libc::off_t,
+            );
+        }
+    }
+
+    // Relaxed below: each is a figure or a request of its own; what has to be seen with it is ordered by rings and notes.
+
+    /// Python's version in the trainer, `(major, minor)`.
+    #[must_use]
+    pub fn python(&self) -> Option<(u8, u8)> {
+        let version = self.header().python.load(Ordering::Relaxed);
+        (version != 0).then_some(((version >> 8) as u8, version as u8))
+    }
+
+    /// Says which Python the trainer is.
+    pub fn set_python(&self, major: u8, minor: u8) {
+        self.header().python.store(u32::from(major) << 8 | u32::from(minor), Ordering::Relaxed);
+    }
+
+    /// How far the trainer looks.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        Level::from_number(self.header().level.load(Ordering::Relaxed))
+    }
+
+    /// Says how far the trainer looks.
+    pub fn set_level(&self, level: Level) {
+        self.header().level.store(level as u32, Ordering::Relaxed);
+    }
+
+    /// Whether the trainer has said goodbye.
+    #[must_use]
+    pub fn state(&self) -> State {
+        // Acquire: who sees the goodbye sees everything pushed before it.
+        match self.header().state.load(Ordering::Acquire) {
+            0 => State::Running,
+            _ => State::Ended,
+        }
+    }
+
+    /// Says goodbye.
+    pub fn end(&self) {
+        // Release: see `state`.
+        self.header().state.store(State::Ended as u32, Ordering::Release);
+    }
+
+    /// Stacks that could not be recorded.
+    #[must_use]
+    pub fn stacks_lost(&self) -> u64 {
+        self.header().stacks_lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lose_stack(&self) {
+        self.header().stacks_lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks for the state of a device, or takes the request back.
+    pub fn want_snapshot(&self, device: usize, wanted: bool) {
+        if let Some(flag) = self.header().snapshot_wanted.get(device) {
+            // Release: pairs with the Acquire of the trainer that takes the snapshot.
+            flag.store(u32::from(wanted), Ordering::Release);
+        }
+    }
+
+    /// Whether the state of a device is asked for.
+    #[must_use]
+    pub fn snapshot_wanted(&self, device: usize) -> bool {
+        // Acquire: see `want_snapshot`.
+        self.header().snapshot_wanted.get(device).is_some_and(|flag| flag.load(Ordering::Acquire) != 0)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length; no reference into it outlives the Arc that owns us.
+        unsafe { libc::munmap(self.base.cast(), self.places.total as usize) };
+    }
+}
+
+fn map(file: &File, length: u64) -> Result<*mut u8, RegionError> {
+    // SAFETY: a new shared mapping of a file we hold, at an address of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(system("mmap"));
+    }
+    // A forked child must not write into its parent's rings. Its gate is closed as well; where the advice is refused, that is enough.
+    // (Not DONTFORK: a callback that raced with the fork would then fault.)
+    Ok(base.cast())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The log of notes in a region: marks, measurements and states on their way from trainer to host, in order.
+//!
+//! Guarantees: a note is there whole or not at all, also when the writer dies in the middle; `push` never waits;
+//! a full log refuses the note and counts it.
+//! Refuses: several writers (the trainer's are behind one lock) and to believe a length that it reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Region;
+
+/// Counts of the log, in bytes written and read ever.
+#[repr(C)]
+pub struct Control {
+    head: AtomicU64,
+    tail: AtomicU64,
+    /// Notes that found no room.
+    dropped: AtomicU64,
+}
+
+/// Notes begin at multiples of this, so that a length never wraps.
+const ALIGN: u64 = 8;
+/// In place of a length: the rest up to the end is not used.
+const SKIP: u64 = u64::MAX;
+
+/// The trainer's side.
+pub struct Writer {
+    region: Arc<Region>,
+}
+
+/// The host's side.
+pub struct Reader {
+    region: Arc<Region>,
+    broken: bool,
+}
+
+impl Writer {
+    pub(super) fn new(region: Arc<Region>) -> Self {
+        Self { region }
+    }
+
+    /// Appends a note made of `parts`; `false` when there is no room.
+    pub fn push(&mut self, parts: &[&[u8]]) -> bool {
+        let control = self.region.notes_control();
+        let (base, capacity) = self.region.notes_bytes();
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let needed = (length as u64 + 8).next_multiple_of(ALIGN);
+        // Relaxed: only this side writes the head.
+        let head = control.head.load(Ordering::Relaxed);
+        // Acquire: the host's reads of the room it gave back happen before our writes.
+        let tail = control.tail.load(Ordering::Acquire);
+        let used = head.wrapping_sub(tail);
+        let at = head % capacity as u64;
+        let to_end = capacity as u64 - at;
+        let skipped = if needed > to_end { to_end } else { 0 };
+        if used > capacity as u64 || skipped + needed > capacity as u64 - used {
+            // Relaxed: a plain count.
+            control.dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        // SAFETY: `at`, and the beginning when the rest was skipped, have room for `needed` bytes that the host has given back; one writer.
+        unsafe {
+            let mut to = base.add(at as usize);
+            if skipped > 0 {
+                to.cast::<u64>().write(SKIP);
+                to = base;
+            }
+            to.cast::<u64>().write(length as u64);
+            to = to.add(8);
+            for part in parts {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+                to = to.add(part.len());
+            }
+        }
+        // Release: who sees the new head sees the note.
+        control.head.store(head + skipped + needed, Ordering::Release);
+        true
+    }
+
+    /// Notes that found no room.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        // Relaxed: a plain count.
+        self.region.notes_control().dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Reader {
+    pub(super) fn new(region: Arc<Region>) -> Self {
+        Self { region, broken: false }
+    }
+
+    /// The next note, if there is one.
+    pub fn pop(&mut self) -> Option<Vec<u8>> {
+        if self.broken {
+            return None;
+        }
+        let control = self.region.notes_control();
+        let (base, capacity) = self.region.notes_bytes();
+        loop {
+            // Relaxed: only this side writes the tail.
+            let tail = control.tail.load(Ordering::Relaxed);
+            // Acquire: makes the notes before the head visible.
+            let head = control.head.load(Ordering::Acquire);
+            let used = head.wrapping_sub(tail);
+            if used == 0 {
+                return None;
+            }
+            let at = tail % capacity as u64;
+            let to_end = capacity as u64 - at;
+            if used > capacity as u64 || at % ALIGN != 0 {
+                return self.give_up();
+            }
+            // SAFETY: aligned and inside the log.
+            let length = unsafe { base.add(at as usize).cast::<u64>().read() };
+            if length == SKIP && to_end <= used {
+                // Release: what follows may be written again.
+                control.tail.store(tail + to_end, Ordering::Release);
+                continue;
+            }
+            let needed = length.saturating_add(8).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+            if needed > used || needed > to_end {
+                return self.give_up();
+            }
+            // SAFETY: `length` bytes behind the length lie before the head and inside the log.
+            let note = unsafe { std::slice::from_raw_parts(base.add(at as usize + 8), length as usize) }.to_vec();
+            // Release: our read happens before the writer uses the room again.
+            control.tail.store(tail + needed, Ordering::Release);
+            return Some(note);
+        }
+    }
+
+    fn give_up(&mut self) -> Option<Vec<u8>> {
+        tracing::error!("the log of notes is damaged: what the trainer says from here on is lost");
+        self.broken = true;
+        None
+    }
+
+    /// Notes that found no room.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        // Relaxed: a plain count.
+        self.region.notes_control().dropped.load(Ordering::Relaxed)
+    }
+}

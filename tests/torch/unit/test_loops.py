@@ -1,0 +1,341 @@
+"""Which marks come, in which order, for the loops that people write: nothing is called by hand here."""
+
+from __future__ import annotations
+
+import torch
+from conftest import Watched
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def loader(batches: int) -> DataLoader:
+    return DataLoader(TensorDataset(torch.zeros(batches, 4)), batch_size=1)
+
+
+def train_step(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+STEP = ["phase forward", "/phase forward", "phase backward", "/phase backward", "phase optimizer", "/phase optimizer"]
+
+
+def test_plain_loop(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.train()
+    for _ in range(2):
+        train_step(net, optimizer, torch.zeros(1, 4))
+    assert watched.words == [
+        "epoch 0",
+        "phase train",
+        *["step 0", *STEP[2:], "/step 0"],
+        *["step 1", *STEP, "/step 1"],
+        *["step 2", "phase forward"],
+    ]
+
+
+def test_epochs_with_validation(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    train, validation = loader(2), loader(3)
+    for _ in range(2):
+        net.train()
+        for (x,) in train:
+            train_step(net, optimizer, x)
+        net.eval()
+        with torch.no_grad():
+            for (x,) in validation:
+                net(x)
+    first = ["step 0", *STEP, "/step 0", "step 1", *STEP, "/step 1", "/phase train", "phase eval"]
+    second = ["step 2", *STEP, "/step 2", "step 3", *STEP, "/step 3", "/phase train", "phase eval"]
+    assert watched.words == [
+        *["epoch 0", "phase train", *first],
+        *["/phase eval", "phase train", "/epoch 0", "epoch 1", *second],
+    ]
+
+
+def test_sanity_validation_comes_first(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train, validation = loader(1), loader(1)
+    net.eval()
+    with torch.no_grad():
+        for (x,) in validation:
+            net(x)
+    net.train()
+    for _ in range(2):
+        for (x,) in train:
+            train_step(net, optimizer, x)
+    assert watched.only("epoch", "step") == [
+        *["epoch 0", "step 0", "/step 0", "/epoch 0"],
+        *["epoch 1", "step 1", "/step 1"],
+    ]
+
+
+def test_evaluation_whose_loader_has_gradients_on(watched: Watched) -> None:
+    """Some trainers switch gradients off only within each evaluation step."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train, validation = loader(1), loader(2)
+    for _ in range(3):
+        net.train()
+        for (x,) in train:
+            train_step(net, optimizer, x)
+        net.eval()
+        for (x,) in validation:
+            with torch.no_grad():
+                net(x)
+    assert watched.only("epoch")[-1] == "epoch 2"
+    assert watched.only("step").count("step 2") == 1
+
+
+def test_gradient_accumulation(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number, (x,) in enumerate(loader(4)):
+        net(x).sum().backward()
+        if number % 2 == 1:
+            optimizer.step()
+    half = STEP[:4]
+    assert watched.words == [
+        *["epoch 0", "phase train"],
+        *["step 0", *half, *half, *STEP[4:], "/step 0"],
+        *["step 1", *half, *half, *STEP[4:], "/step 1"],
+    ]
+
+
+def test_two_optimizers(watched: Watched) -> None:
+    """A GAN: the optimizer seen first tells the steps."""
+    generator, judge = model(), nn.Linear(2, 1)
+    first = torch.optim.Adam(judge.parameters())
+    second = torch.optim.Adam(generator.parameters())
+    for _ in range(4):
+        judge(generator(torch.zeros(1, 4)).detach()).sum().backward()
+        first.step()
+        judge(generator(torch.zeros(1, 4))).sum().backward()
+        second.step()
+    assert watched.only("step") == [
+        *["step 0", "/step 0", "step 1", "/step 1", "step 2", "/step 2", "step 3", "/step 3", "step 4"]
+    ]
+    assert watched.only("phase").count("phase optimizer") == 8
+
+
+def test_another_optimizer_takes_over(watched: Watched) -> None:
+    net = model()
+    warm_up = torch.optim.SGD(net.parameters(), lr=0.1)
+    train_step(net, warm_up, torch.zeros(1, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(10):
+        train_step(net, optimizer, torch.zeros(1, 4))
+    # Eight steps of the second one are needed while the first one is alive.
+    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1", "/step 2", "/step 3"]
+
+
+def test_leader_that_is_gone_is_replaced_at_once(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train_step(net, optimizer, torch.zeros(1, 4))
+    del optimizer
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train_step(net, optimizer, torch.zeros(1, 4))
+    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1"]
+
+
+def test_frozen_teacher_is_no_evaluation(watched: Watched) -> None:
+    net, teacher = model(), model().requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    teacher.eval()
+    train = loader(1)
+    for _ in range(2):
+        net.train()
+        teacher.eval()
+        for (x,) in train:
+            with torch.no_grad():
+                teacher(x)
+            train_step(net, optimizer, x)
+    assert "phase eval" not in watched.words
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1"]
+
+
+def test_training_in_evaluation_mode(watched: Watched) -> None:
+    """Fine-tuning with frozen statistics: the flags say evaluation, the optimizer says training."""
+    net = model()
+    net.eval()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train = loader(2)
+    for _ in range(3):
+        for (x,) in train:
+            train_step(net, optimizer, x)
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1", "/epoch 1", "epoch 2"]
+    assert watched.only("phase").count("phase eval") == 1
+
+
+def test_evaluation_between_steps_without_a_loader(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.train()
+    train_step(net, optimizer, torch.zeros(1, 4))
+    watched.recorder.clear()
+    net.eval()
+    with torch.no_grad():
+        net(torch.zeros(1, 4))
+    net.train()
+    train_step(net, optimizer, torch.zeros(1, 4))
+    # The step that had begun begins again behind the evaluation.
+    assert watched.words[:8] == [
+        *["/phase forward", "/phase train", "phase eval", "/phase eval", "phase train"],
+        *["step 1", "phase forward", "/phase forward"],
+    ]
+
+
+def test_flags_restored_without_a_call(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train = loader(1)
+    net.train()
+    for _ in range(2):
+        for (x,) in train:
+            train_step(net, optimizer, x)
+        net.eval()
+        for module in net.modules():
+            module.training = True
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1"]
+    assert watched.only("phase").count("phase train") == 2
+
+
+def test_loaders_that_change(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    statistics = loader(3)
+    for _ in statistics:
+        pass
+    train = loader(1)
+    for _ in range(2):
+        for (x,) in train:
+            train_step(net, optimizer, x)
+    second_stage = loader(1)
+    for _ in range(3):
+        for (x,) in second_stage:
+            train_step(net, optimizer, x)
+    # The second stage is recognised when it is iterated again.
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1", "/epoch 1", "epoch 2", "/epoch 2", "epoch 3"]
+
+
+def test_loader_made_for_every_epoch(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        train = loader(1)
+        for (x,) in train:
+            train_step(net, optimizer, x)
+        del train
+    assert watched.only("epoch")[-1] == "epoch 2"
+
+
+def test_drawing_single_batches_makes_no_epochs(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train = loader(5)
+    for _ in range(4):
+        (x,) = next(iter(train))
+        train_step(net, optimizer, x)
+    assert watched.only("epoch") == ["epoch 0"]
+    assert watched.only("step")[-2:] == ["step 3", "/step 3"]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.zeros(4)
+
+
+def test_endless_loader(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for number, x in enumerate(DataLoader(Endless(), batch_size=2)):
+        if number == 3:
+            break
+        train_step(net, optimizer, x)
+    assert watched.only("epoch", "step") == ["epoch 0", *[w for n in range(3) for w in (f"step {n}", f"/step {n}")], "step 3"]
+
+
+def test_loader_read_one_batch_ahead(watched: Watched) -> None:
+    """As accelerate and the Hugging Face trainer read: the last batch is trained on when the loader is through."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train = loader(3)
+
+    def ahead():
+        batches = iter(train)
+        current = next(batches)
+        for following in batches:
+            yield current
+            current = following
+        yield current
+
+    for _ in range(2):
+        for (x,) in ahead():
+            train_step(net, optimizer, x)
+    ends = [word for word in watched.only("step") if word.startswith("/")]
+    assert ends == [f"/step {n}" for n in range(6)]
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1"]
+    # From the second epoch on the last step has its forward pass too.
+    assert watched.words[-7:] == [*STEP, "/step 5"]
+
+
+def test_optimizer_that_steps_in_gradient_hooks(watched: Watched) -> None:
+    net = model()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+    for _ in range(3):
+        net(torch.zeros(1, 4)).sum().backward()
+    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1", "/step 2"]
+    assert watched.only("phase").count("phase backward") == 3
+
+
+def test_lbfgs_closure(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(torch.ones(1, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.step(closure)
+    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1"]
+
+
+def test_loader_workers_are_not_heard(watched: Watched) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train = DataLoader(TensorDataset(torch.zeros(4, 4)), batch_size=1, num_workers=2, persistent_workers=True)
+    for _ in range(2):
+        for (x,) in train:
+            train_step(net, optimizer, x)
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1"]
+    assert watched.only("step")[-1] == "/step 7"
+
+
+def test_threads_that_do_not_train_are_not_heard(watched: Watched) -> None:
+    import threading
+
+    net, other = model(), model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train_step(net, optimizer, torch.zeros(1, 4))
+    before = list(watched.words)
+    thread = threading.Thread(
+        target=lambda: train_step(other, torch.optim.SGD(other.parameters(), lr=0.1), torch.zeros(1, 4))
+    )
+    thread.start()
+    thread.join()
+    assert watched.words == before
