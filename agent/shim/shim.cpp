@@ -197,6 +197,13 @@ MEMCTL_EXPORT int memctl_shim_node(Node* to) try {
   return 0;
 }
 
+// The device that is current on this thread, or -1.
+MEMCTL_EXPORT int memctl_shim_device() try {
+  return static_cast<int>(c10::cuda::current_device());
+} catch (...) {
+  return -1;
+}
+
 // Whether a CUDA graph is being captured on this thread's stream, when nothing may be asked of the device.
 MEMCTL_EXPORT int memctl_shim_capturing() try {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;

@@ -1,12 +1,13 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `codec`, `batch`, `import`, `ingest`, `store`, `query`, or `all`. BENCHMARKS.md has the method and the
+//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, or `all`. BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 
 mod batch;
 mod chunks;
 mod codec;
+mod hook;
 mod import;
 mod ingest;
 mod query;
@@ -17,7 +18,7 @@ mod whole_import;
 use std::error::Error;
 use std::path::PathBuf;
 
-const NAMES: [&str; 6] = ["codec", "batch", "import", "ingest", "store", "query"];
+const NAMES: [&str; 7] = ["hook", "codec", "batch", "import", "ingest", "store", "query"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -28,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for name in asked {
         println!("\n## {name}\n");
         match name.as_str() {
+            "hook" => println!("{}", hook::run(7)?),
             "codec" => run_codec()?,
             "batch" => run_batch()?,
             "import" => run_import()?,

@@ -1,8 +1,8 @@
 """Builds the fake GPU's libraries for one installed PyTorch, or the driver and NVML alone for none.
 
-Writes OUT/lib/libfakegpu.so (the sources in src/), OUT/lib/libfakestubs.so (every other entry that torch's libraries want) and one
-small library per name that they want, which has that name's symbol versions and leads to the first two. OUT/nvml has NVML apart.
-What is generated refuses, save where refusing would break a path that the tests use. Needs gcc and binutils.
+Writes OUT/lib/libfakegpu.so (the sources in src/), OUT/lib/libfakestubs.so (every other entry that torch's libraries
+want) and one small library per name that they want, which has that name's symbol versions and leads to the first two.
+OUT/nvml has NVML apart. What is generated refuses, save for cuBLAS and annotations. Needs gcc and binutils.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import ctypes
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 # Names under which NVIDIA ships libraries. Anything else that torch wants is the system's.
 VENDOR = re.compile(r"lib(cu|nv|nccl|magma_cuda)")
 
-# What a generated entry answers, by prefix, the first that fits. Each is the library's own "internal error", "not supported" or
-# "not initialised": outputs stay unwritten, so a caller that was told of success would use garbage as sizes and addresses.
+# What a generated entry answers, by prefix, the first that fits. Each is the library's own "internal error", "not
+# supported" or "not initialised": outputs stay unwritten, so a caller told of success would use garbage as sizes.
 ANSWERS: list[tuple[str, int]] = [
     ("cublas", 0),  # matrix products: nothing is computed, and nothing is read back
     ("nvtx", 0),  # annotations
@@ -47,14 +48,15 @@ def output(*command: str | os.PathLike[str]) -> str:
 
 
 def hollow(torch: pathlib.Path) -> None:
-    """Gives back the disk space of the kernels in torch's libraries, up to half of it all: nothing here ever reads them.
+    """Gives back the disk space of the kernels in torch's libraries, up to half of it all: nothing here reads them.
 
-    The files keep their sizes and everything else in them. A file system that cannot make holes leaves them as they are.
+    The files keep their sizes and all else in them. A file system that cannot make holes leaves them as they are.
     """
     fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     for library in torch.rglob("*.so"):
-        found = re.search(r" \.nv_fatbin +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) ", output("readelf", "-SW", library))
+        sections = output("readelf", "-SW", library)
+        found = re.search(r" \.nv_fatbin +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) ", sections)
         if found:
             with open(library, "r+b") as file:
                 fallocate(file.fileno(), KEEP_SIZE | PUNCH_HOLE, int(found.group(1), 16), int(found.group(2), 16))
@@ -77,8 +79,10 @@ class Wanted:
                     self.names[current].add(version)
             symbols = re.findall(r" U ([^@\s]+)", output("nm", "-D", "--undefined-only", library))
             self.symbols.update(s for s in symbols if any(s.startswith(prefix) for prefix, _ in ANSWERS))
-            if library.name.startswith("libc10_cuda"):  # NVML is looked up by name at run time, and a missing name is an error
-                self.symbols.update(name.decode() for name in re.findall(rb"\0(nvml[A-Z]\w+)(?=\0)", library.read_bytes()))
+            if library.name.startswith("libc10_cuda"):
+                # NVML is looked up by name at run time, and a name that is missing is an error
+                names = re.findall(rb"\0(nvml[A-Z]\w+)(?=\0)", library.read_bytes())
+                self.symbols.update(name.decode() for name in names)
 
 
 def compile_library(path: pathlib.Path, *arguments: str | os.PathLike[str]) -> None:
@@ -103,9 +107,13 @@ def leading(path: pathlib.Path, versions: set[str], targets: list[pathlib.Path],
 def declared(include: pathlib.Path) -> set[str]:
     """Every entry of CUDA's runtime and driver, from their headers."""
     runtime = (include / "cuda_runtime_api.h").read_text(errors="replace")
-    driver = (include / "cuda.h").read_text(errors="replace")
+    driver = "".join(path.read_text(errors="replace") for path in include.glob("cuda*.h"))
     names = set(re.findall(r"CUDARTAPI(?:_CDECL)? (cuda\w+)\(", runtime))
-    return names | set(re.findall(r"^CUresult CUDAAPI\s+(cu[A-Z]\w+)\(", driver, re.MULTILINE))
+    names.update({"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"})  # of a header in another wheel
+    names.update(re.findall(r"CUresult CUDAAPI\s+(cu[A-Z]\w+)\(", driver))
+    # the header renames what has a second version: #define cuMemAlloc cuMemAlloc_v2
+    names.update(re.findall(r"#define\s+cu[A-Z]\w+\s+(?:__CUDA_API_PT\w+\()?(cu[A-Z]\w+)", driver))
+    return names
 
 
 def build(src: pathlib.Path, out: pathlib.Path, torch: pathlib.Path | None, include: pathlib.Path | None) -> None:
@@ -134,3 +142,4 @@ def build(src: pathlib.Path, out: pathlib.Path, torch: pathlib.Path | None, incl
         leading(out / "nvml" / name, set(), [core, rest], work)
     for name, versions in sorted(wanted.names.items()):
         leading(lib / name, versions, [core, rest], work)
+    shutil.rmtree(work)

@@ -124,7 +124,9 @@ def _pre_step(hub: Hub, is_compiling: Callable[[], bool]) -> Callable[..., None]
         loop = hub.loop
         if loop is not None:
             try:
-                loop.optimizer_begins(optimizer)
+                # The optimizer itself is the first argument, a closure the second.
+                has_closure = (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None
+                loop.optimizer_begins(optimizer, has_closure)
             except Exception as fault:
                 hub.failed(fault)
 

@@ -77,8 +77,8 @@ class Loop:
 
     # -- optimizers ----------------------------------------------------------------------------------------
 
-    def optimizer_begins(self, optimizer: object) -> None:
-        """`optimizer.step()` was entered."""
+    def optimizer_begins(self, optimizer: object, has_closure: bool) -> None:
+        """`optimizer.step()` was entered; with a closure it computes gradients first."""
         if self._is_other_thread() and not self._in_backward:
             return
         for place, entered in enumerate(self._stepping):
@@ -97,7 +97,8 @@ class Loop:
             return
         self._trains()
         self._begin_awaited_step()
-        self._book.part_begin(OPTIMIZER, AUTO)
+        if not has_closure:
+            self._book.part_begin(OPTIMIZER, AUTO)
 
     def optimizer_ends(self, optimizer: object) -> None:
         """`optimizer.step()` is done."""
@@ -192,6 +193,9 @@ class Loop:
         """The outermost `backward()` is done, or an exception left it."""
         self._in_backward = False
         self._book.part_end(BACKWARD, AUTO)
+        if self._stepping:
+            # The closure's gradients are there: what follows within `step()` is the optimizer's own.
+            self._book.part_begin(OPTIMIZER, AUTO)
         if self._step_is_over:
             self._step_is_over = False
             self._end_step()
@@ -216,6 +220,9 @@ class Loop:
             self._evaluation()
             return False
         abandoned = self._was_abandoned(loader)
+        if self._evaluates and self._loader_steps and loader is self._loader():
+            # Some trainers call `train()` only when they have the first batch.
+            self._training()
         if not self._evaluates:
             self._lead_epochs(loader, abandoned)
         # In evaluation mode it is noted all the same: if an optimizer steps, this was training after all.

@@ -3,7 +3,7 @@
 //! Pure: the environment comes in as a function, time and host as values, so every launcher is a row of a table of tests.
 //! Each field is filled by the first source that has it ([`Source`] lists them in order). What comes out is accepted
 //! by the wire; what had to be ignored or cleaned on the way is said in [`Identity::complaints`], for a log.
-//! Refuses: to fail. With nothing to go by it makes a name ([`job`]'s documentation says how, and when ranks share it).
+//! Refuses: to fail. With nothing to go by it makes a name (`job.rs` says how, and when ranks share it).
 
 mod job;
 mod text;

@@ -331,7 +331,9 @@ impl Live {
             return None;
         }
         self.device_asked_ns.store(now_ns, Ordering::Relaxed);
-        None
+        let ordinal = shim.current_device()?;
+        let memory = driver_memory()?;
+        Some((ordinal, memory.0, memory.1))
     }
 
     /// Counters that somebody else read: where no shim is.
@@ -457,6 +459,18 @@ impl Live {
             std::mem::forget(hook);
         }
     }
+}
+
+/// Used and total bytes of the calling thread's device, where the driver can be asked.
+#[cfg(feature = "driver")]
+fn driver_memory() -> Option<(u64, u64)> {
+    let memory = crate::sample::driver::mem_info().ok()?;
+    Some((memory.used_bytes, memory.total_bytes))
+}
+
+#[cfg(not(feature = "driver"))]
+fn driver_memory() -> Option<(u64, u64)> {
+    None
 }
 
 /// How a session is.

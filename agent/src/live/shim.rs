@@ -109,6 +109,7 @@ pub struct Shim {
     segments: extern "C" fn(*mut c_void, OnSegment) -> c_int,
     sequence: extern "C" fn() -> u64,
     node: extern "C" fn(*mut RawNode) -> i32,
+    device: extern "C" fn() -> c_int,
     capturing: extern "C" fn() -> c_int,
 }
 
@@ -144,6 +145,7 @@ impl Shim {
                 segments: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, OnSegment) -> c_int>(symbol(c"memctl_shim_segments")?),
                 sequence: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(symbol(c"memctl_shim_sequence")?),
                 node: std::mem::transmute::<*mut c_void, extern "C" fn(*mut RawNode) -> i32>(symbol(c"memctl_shim_node")?),
+                device: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_device")?),
                 capturing: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_capturing")?),
             })
         }
@@ -173,6 +175,12 @@ impl Shim {
     pub fn counters(&self, device: u32) -> Option<RawCounters> {
         let mut counters = RawCounters::default();
         ((self.counters)(device as c_int, &raw mut counters) == 0).then_some(counters)
+    }
+
+    /// The device that is current on the calling thread.
+    #[must_use]
+    pub fn current_device(&self) -> Option<u32> {
+        u32::try_from((self.device)()).ok()
     }
 
     /// Whether a CUDA graph is being captured.

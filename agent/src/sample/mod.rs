@@ -1,6 +1,6 @@
 //! What is measured from outside the event stream, about once a second and never on the training thread.
 //!
-//! [`nvml`] asks the driver about devices and who uses them, [`host`] asks the kernel about processes, [`driver`] asks
+//! `nvml` asks the driver about devices and who uses them, [`host`] asks the kernel about processes, `driver` asks
 //! the trainer's own CUDA context, [`sampler`] puts them together as [`memctl_model::Sample`]s.
 //! Guarantees: what cannot be measured is `None` and says why in words ([`Unavailable`]), never 0 and never a panic.
 //! Refuses: to create a CUDA context, to load a driver into a process that has none, and to wait.

@@ -1,7 +1,9 @@
 /*
- * Entries of cuBLAS, cuDNN and the rest whose outputs are read by a caller that goes on: handles, versions, error texts.
+ * Entries of cuBLAS, cuDNN and the rest whose outputs are read by a caller that goes on: handles, versions, error
+ * texts.
  *
- * Everything else of theirs is generated (stubs.py). A handle is any address that is not null. Matrix products do nothing.
+ * Everything else of theirs is generated (stubs.py). A handle is any address that is not null. Matrix products do
+ * nothing.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -12,11 +14,11 @@
 static char handle[64]; /* nothing is ever kept in it */
 enum { MAJOR = CUDART_VERSION / 1000, CUBLAS_VERSION = MAJOR * 10000 };
 
-#define HANDLE(name)          \
-    API int name(void **out); \
-    API int name(void **out) { \
-        *out = handle;        \
-        return 0;             \
+#define HANDLE(name)                                                                                                   \
+    API int name(void **out);                                                                                          \
+    API int name(void **out) {                                                                                         \
+        *out = handle;                                                                                                 \
+        return 0;                                                                                                      \
     }
 HANDLE(cublasCreate_v2)
 HANDLE(cublasLtCreate)
@@ -37,7 +39,8 @@ API int cublasGetMathMode(UNUSED void *blas, int *mode) { return *mode = 0; }
 API int cublasGetPointerMode_v2(void *blas, int *mode);
 API int cublasGetPointerMode_v2(UNUSED void *blas, int *mode) { return *mode = 0; }
 
-/* cublasLtMatmulHeuristicResult_t: algorithm (64 bytes), workspace bytes, status, waves, reserved; zeroed it means "no workspace". */
+/* cublasLtMatmulHeuristicResult_t: algorithm (64 bytes), workspace bytes, status, waves, reserved; zeroed it means "no
+ * workspace". */
 struct heuristic {
     uint64_t algorithm[8];
     size_t workspace_bytes;
@@ -45,10 +48,11 @@ struct heuristic {
     float waves;
     int reserved[4];
 };
-API int cublasLtMatmulAlgoGetHeuristic(void *lt, void *operation, void *a, void *b, void *c, void *d, void *preference, int asked,
-                                       struct heuristic *results, int *found);
-API int cublasLtMatmulAlgoGetHeuristic(UNUSED void *lt, UNUSED void *operation, UNUSED void *a, UNUSED void *b, UNUSED void *c, UNUSED void *d,
-                                       UNUSED void *preference, int asked, struct heuristic *results, int *found) {
+API int cublasLtMatmulAlgoGetHeuristic(void *lt, void *operation, void *a, void *b, void *c, void *d, void *preference,
+                                       int asked, struct heuristic *results, int *found);
+API int cublasLtMatmulAlgoGetHeuristic(UNUSED void *lt, UNUSED void *operation, UNUSED void *a, UNUSED void *b,
+                                       UNUSED void *c, UNUSED void *d, UNUSED void *preference, int asked,
+                                       struct heuristic *results, int *found) {
     memset(results, 0, (size_t)asked * sizeof *results);
     *found = asked > 0;
     return 0;
@@ -57,11 +61,9 @@ HANDLE(cublasLtMatmulDescCreate)
 HANDLE(cublasLtMatrixLayoutCreate)
 HANDLE(cublasLtMatmulPreferenceCreate)
 
-#define TEXT(name, type)                                                                          \
-    API const char *name(type what);                                                              \
-    API const char *name(UNUSED type what) {                                                      \
-        return "the fake GPU does not have this operation";                                       \
-    }
+#define TEXT(name, type)                                                                                               \
+    API const char *name(type what);                                                                                   \
+    API const char *name(UNUSED type what) { return "the fake GPU does not have this operation"; }
 TEXT(cudnnGetErrorString, int)
 TEXT(ncclGetErrorString, int)
 TEXT(ncclGetLastError, void *)

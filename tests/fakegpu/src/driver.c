@@ -1,9 +1,9 @@
 /*
- * CUDA's driver API: what PyTorch asks for beside its runtime, and what a program in another language needs for devices, contexts,
- * memory, streams and events. Virtual memory is in vmm.c.
+ * CUDA's driver API: what PyTorch asks for beside its runtime, and what a program in another language needs for
+ * devices, contexts, memory, streams and events. Virtual memory is in vmm.c.
  *
- * Signatures follow cuda.h, with handles as pointers, so that it builds without that header. Devices are ordinals, a context is its
- * device's ordinal plus one. Modules and kernels are not here.
+ * Signatures follow cuda.h, with handles as pointers, so that it builds without that header. Devices are ordinals, a
+ * context is its device's ordinal plus one. Modules and kernels are not here.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -121,8 +121,12 @@ static int allocate(address *out, size_t bytes, enum fake_kind kind) {
 }
 API int cuMemAlloc_v2(address *out, size_t bytes) { return allocate(out, bytes, DEVICE_MEMORY); }
 API int cuMemFree_v2(address base) { return fake_free((void *)base); }
-API int cuMemAllocManaged(address *out, size_t bytes, UNUSED unsigned flags) { return allocate(out, bytes, MANAGED_MEMORY); }
-API int cuMemHostAlloc(void **out, size_t bytes, UNUSED unsigned flags) { return allocate((address *)out, bytes, HOST_PINNED); }
+API int cuMemAllocManaged(address *out, size_t bytes, UNUSED unsigned flags) {
+    return allocate(out, bytes, MANAGED_MEMORY);
+}
+API int cuMemHostAlloc(void **out, size_t bytes, UNUSED unsigned flags) {
+    return allocate((address *)out, bytes, HOST_PINNED);
+}
 API int cuMemAllocHost_v2(void **out, size_t bytes) { return allocate((address *)out, bytes, HOST_PINNED); }
 API int cuMemFreeHost(void *base) { return fake_free(base); }
 API int cuMemAllocAsync(address *out, size_t bytes, stream on) {
@@ -155,10 +159,12 @@ API int cuPointerGetAttribute(void *value, int attribute, address of) {
     struct fake_range range;
     bool found = fake_find((void *)of, &range);
     switch (attribute) {
-    case 1: *(void **)value = context_of(range.ordinal); return found ? OK : INVALID_VALUE;               /* context */
-    case 2: *(unsigned *)value = found && range.kind == DEVICE_MEMORY ? 2 : 1; return found ? OK : INVALID_VALUE; /* memory type */
-    case 3: *(address *)value = of; return found ? OK : INVALID_VALUE;                                     /* device pointer */
-    case 9: *(int *)value = found ? range.ordinal : -2; return found ? OK : INVALID_VALUE;                 /* ordinal */
+    case 1: *(void **)value = context_of(range.ordinal); return found ? OK : INVALID_VALUE; /* context */
+    case 2:
+        *(unsigned *)value = found && range.kind == DEVICE_MEMORY ? 2 : 1;
+        return found ? OK : INVALID_VALUE;                                                 /* memory type */
+    case 3: *(address *)value = of; return found ? OK : INVALID_VALUE;                     /* device pointer */
+    case 9: *(int *)value = found ? range.ordinal : -2; return found ? OK : INVALID_VALUE; /* ordinal */
     default: return NOT_SUPPORTED;
     }
 }
@@ -171,8 +177,12 @@ API int cuMemcpyHtoD_v2(address to, const void *from, size_t bytes) { return cop
 API int cuMemcpyDtoH_v2(void *to, address from, size_t bytes) { return copy((uintptr_t)to, from, bytes, NULL); }
 API int cuMemcpyDtoD_v2(address to, address from, size_t bytes) { return copy(to, from, bytes, NULL); }
 API int cuMemcpy(address to, address from, size_t bytes) { return copy(to, from, bytes, NULL); }
-API int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, stream on) { return copy(to, (uintptr_t)from, bytes, on); }
-API int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, stream on) { return copy((uintptr_t)to, from, bytes, on); }
+API int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, stream on) {
+    return copy(to, (uintptr_t)from, bytes, on);
+}
+API int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, stream on) {
+    return copy((uintptr_t)to, from, bytes, on);
+}
 API int cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, stream on) { return copy(to, from, bytes, on); }
 API int cuMemcpyAsync(address to, address from, size_t bytes, stream on) { return copy(to, from, bytes, on); }
 static int fill(address to, uint32_t pattern, size_t unit_bytes, size_t count, stream on) {
@@ -183,14 +193,20 @@ static int fill(address to, uint32_t pattern, size_t unit_bytes, size_t count, s
 API int cuMemsetD8_v2(address to, unsigned char value, size_t count) { return fill(to, value, 1, count, NULL); }
 API int cuMemsetD16_v2(address to, unsigned short value, size_t count) { return fill(to, value, 2, count, NULL); }
 API int cuMemsetD32_v2(address to, unsigned value, size_t count) { return fill(to, value, 4, count, NULL); }
-API int cuMemsetD8Async(address to, unsigned char value, size_t count, stream on) { return fill(to, value, 1, count, on); }
-API int cuMemsetD16Async(address to, unsigned short value, size_t count, stream on) { return fill(to, value, 2, count, on); }
+API int cuMemsetD8Async(address to, unsigned char value, size_t count, stream on) {
+    return fill(to, value, 1, count, on);
+}
+API int cuMemsetD16Async(address to, unsigned short value, size_t count, stream on) {
+    return fill(to, value, 2, count, on);
+}
 API int cuMemsetD32Async(address to, unsigned value, size_t count, stream on) { return fill(to, value, 4, count, on); }
 
 /* ---- streams and events ---- */
 
 API int cuStreamCreate(stream *out, unsigned flags) { return fake_stream_create(flags, 0, out); }
-API int cuStreamCreateWithPriority(stream *out, unsigned flags, int priority) { return fake_stream_create(flags, priority, out); }
+API int cuStreamCreateWithPriority(stream *out, unsigned flags, int priority) {
+    return fake_stream_create(flags, priority, out);
+}
 API int cuStreamDestroy_v2(stream of) { return fake_stream_destroy(of); }
 API int cuStreamSynchronize(UNUSED stream of) {
     fake_synchronize();
@@ -213,5 +229,9 @@ API int cuEventDestroy_v2(event of) { return fake_event_destroy(of); }
 API int cuEventRecord(event of, stream on) { return fake_event_record(of, on); }
 API int cuEventQuery(event of) { return fake_event_query(of); }
 API int cuEventSynchronize(event of) { return fake_event_synchronize(of); }
-API int cuEventElapsedTime_v2(float *milliseconds, event from, event to) { return fake_event_elapsed(milliseconds, from, to); }
-API int cuEventElapsedTime(float *milliseconds, event from, event to) { return fake_event_elapsed(milliseconds, from, to); }
+API int cuEventElapsedTime_v2(float *milliseconds, event from, event to) {
+    return fake_event_elapsed(milliseconds, from, to);
+}
+API int cuEventElapsedTime(float *milliseconds, event from, event to) {
+    return fake_event_elapsed(milliseconds, from, to);
+}

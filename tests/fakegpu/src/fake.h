@@ -1,9 +1,9 @@
 /*
  * What the parts of the fake GPU share: devices, memory accounted per device and process, and streams.
  *
- * One library implements CUDA's runtime, driver and NVML, so whoever asks is told of the same devices and the same bytes.
- * "ordinal" is a device as this process sees it (CUDA_VISIBLE_DEVICES), "physical" as NVML does. Error numbers are CUDA's, which
- * runtime and driver share for every one used here. Every function may be called from any thread.
+ * One library implements CUDA's runtime, driver and NVML, so whoever asks is told of the same devices and the same
+ * bytes. "ordinal" is a device as this process sees it (CUDA_VISIBLE_DEVICES), "physical" as NVML does. Error numbers
+ * are CUDA's, which runtime and driver share for every one used here. Every function may be called from any thread.
  */
 #ifndef FAKE_H
 #define FAKE_H
@@ -35,20 +35,20 @@ enum { MAX_DEVICES = 64, UUID_BYTES = 16, GRANULARITY = 2 << 20 };
 /* ---- table.c: configuration, devices, and the bytes that every process holds ---- */
 
 int fake_physical_count(void);
-int fake_count(void);                        /* devices visible to this process */
-int fake_physical(int ordinal);              /* -1 when there is no such device */
-size_t fake_total_bytes(void);               /* of one device */
-size_t fake_copy_limit_bytes(void);          /* of one copy or fill, see memory.c */
+int fake_count(void);               /* devices visible to this process */
+int fake_physical(int ordinal);     /* -1 when there is no such device */
+size_t fake_total_bytes(void);      /* of one device */
+size_t fake_copy_limit_bytes(void); /* of one copy or fill, see memory.c */
 int fake_event_lag(void);
-const char *fake_nvml_mode(void);            /* "" , "absent" or "broken" */
+const char *fake_nvml_mode(void); /* "" , "absent" or "broken" */
 void fake_uuid(int physical, unsigned char uuid[UUID_BYTES]);
 void fake_pci_id(int physical, char *text, int bytes); /* 00000000:01:00.0 */
 
-int fake_context(int ordinal);               /* makes this process a user of the device; OK, NOT_INITIALIZED or OUT_OF_MEMORY */
+int fake_context(int ordinal); /* makes this process a user of the device; OK, NOT_INITIALIZED or OUT_OF_MEMORY */
 bool fake_has_context(int ordinal);
-int fake_charge(int ordinal, size_t bytes);  /* OK or OUT_OF_MEMORY */
+int fake_charge(int ordinal, size_t bytes); /* OK or OUT_OF_MEMORY */
 void fake_uncharge(int ordinal, size_t bytes);
-size_t fake_used_bytes(int physical);        /* of all living processes */
+size_t fake_used_bytes(int physical); /* of all living processes */
 
 struct fake_process {
     int pid;

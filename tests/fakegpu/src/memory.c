@@ -1,9 +1,9 @@
 /*
  * Memory: device memory is host address space, untouched until something is copied there, and charged to its device.
  *
- * Every allocation, pinned host range and mapped piece is in one sorted list, which answers whose an address is. Copies and fills
- * really happen, up to FAKE_GPU_COPY_MIB of each (default 256): past that the contents are left alone, so that a model larger than
- * the host's memory can be "on the GPU". Physical pieces (cuMemCreate) live in vmm.c.
+ * Every allocation, pinned host range and mapped piece is in one sorted list, which answers whose an address is. Copies
+ * and fills really happen, up to FAKE_GPU_COPY_MIB of each (default 256): past that the contents are left alone, so
+ * that a model larger than the host's memory can be "on the GPU". Physical pieces (cuMemCreate) live in vmm.c.
  */
 #define _GNU_SOURCE
 #include "memory.h"
@@ -143,7 +143,8 @@ void fake_fill(void *to, uint32_t pattern, size_t unit_bytes, size_t units) {
         memset((void *)end, 0, (uintptr_t)to + bytes - end);
         return;
     }
-    for (size_t at = 0; unit_bytes > 1 && at + unit_bytes <= bytes; at += unit_bytes) memcpy((char *)to + at, &pattern, unit_bytes);
+    for (size_t at = 0; unit_bytes > 1 && at + unit_bytes <= bytes; at += unit_bytes)
+        memcpy((char *)to + at, &pattern, unit_bytes);
     if (unit_bytes == 1) memset(to, (int)pattern, bytes);
 }
 

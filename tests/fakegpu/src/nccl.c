@@ -1,8 +1,10 @@
 /*
- * NCCL: collectives in which every other rank is taken to hold what this one holds, so that no rank ever waits for another.
+ * NCCL: collectives in which every other rank is taken to hold what this one holds, so that no rank ever waits for
+ * another.
  *
- * Enough for DistributedDataParallel and friends with backend "nccl": an all-gather repeats the own part, a reduction leaves it as
- * it is, a receive writes nothing. There is no synchronisation between ranks: use gloo where values or barriers matter.
+ * Enough for DistributedDataParallel and friends with backend "nccl": an all-gather repeats the own part, a reduction
+ * leaves it as it is. There is no synchronisation between ranks: use gloo where values or
+ * barriers matter.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -35,8 +37,11 @@ API int ncclGetUniqueId(struct unique_id *id) {
     return getrandom(id->bytes, sizeof id->bytes, 0) == (ssize_t)sizeof id->bytes ? SUCCESS : SYSTEM_ERROR;
 }
 API int ncclCommInitRank(comm *out, int ranks, UNUSED struct unique_id id, int rank) { return make(out, ranks, rank); }
-API int ncclCommInitRankConfig(comm *out, int ranks, UNUSED struct unique_id id, int rank, UNUSED void *config) { return make(out, ranks, rank); }
-API int ncclCommInitRankScalable(comm *out, int ranks, int rank, UNUSED int ids, UNUSED struct unique_id *id, UNUSED void *config) {
+API int ncclCommInitRankConfig(comm *out, int ranks, UNUSED struct unique_id id, int rank, UNUSED void *config) {
+    return make(out, ranks, rank);
+}
+API int ncclCommInitRankScalable(comm *out, int ranks, int rank, UNUSED int ids, UNUSED struct unique_id *id,
+                                 UNUSED void *config) {
     return make(out, ranks, rank);
 }
 /* How many ranks name the same colour is not known without them, so a gather there fills the first part alone. */
@@ -67,13 +72,69 @@ API int ncclGetVersion(int *version) {
     *version = 22800;
     return SUCCESS;
 }
-API int ncclGroupStart(void) { return SUCCESS; }
-API int ncclGroupEnd(void) { return SUCCESS; }
-API int ncclRedOpCreatePreMulSum(int *operation, UNUSED void *scalar, UNUSED int type, UNUSED int residence, UNUSED comm of) {
+API int ncclRedOpCreatePreMulSum(int *operation, UNUSED void *scalar, UNUSED int type, UNUSED int residence,
+                                 UNUSED comm of) {
     *operation = 0;
     return SUCCESS;
 }
 API int ncclRedOpDestroy(UNUSED int operation, UNUSED comm of) { return SUCCESS; }
+
+/* Memory registered with NCCL: torch 2.15 and later register the pools of their allocator. A handle is the memory
+ * itself. */
+API int ncclCommRegister(UNUSED comm of, void *base, UNUSED size_t bytes, void **handle) {
+    *handle = base;
+    return SUCCESS;
+}
+API int ncclCommDeregister(UNUSED comm of, UNUSED void *handle) { return SUCCESS; }
+API int ncclCommWindowRegister(comm of, void *base, size_t bytes, void **window, UNUSED int flags) {
+    return ncclCommRegister(of, base, bytes, window);
+}
+API int ncclCommWindowDeregister(UNUSED comm of, UNUSED void *window) { return SUCCESS; }
+API int ncclMemAlloc(void **out, size_t bytes) {
+    int ordinal, answer = fake_here(&ordinal);
+    return answer || fake_alloc(ordinal, bytes, DEVICE_MEMORY, out) ? SYSTEM_ERROR : SUCCESS;
+}
+API int ncclMemFree(void *base) { return fake_free(base) ? INVALID_ARGUMENT : SUCCESS; }
+
+/*
+ * A gather may also be a group of sends and receives, or of broadcasts from every rank in turn. What is received in a
+ * group is what was last sent in it, if that is as large; what is received outside a group is left as it is.
+ */
+enum { GROUP_RECEIVES = 1024 };
+static _Thread_local struct {
+    int depth;
+    const void *sent;
+    size_t sent_bytes, receives;
+    struct {
+        void *to;
+        size_t bytes;
+    } receive[GROUP_RECEIVES];
+} group;
+
+static void send(const void *from, size_t bytes) {
+    group.sent = group.depth ? from : NULL;
+    group.sent_bytes = bytes;
+}
+static int receive(void *to, size_t bytes) {
+    if (!group.depth) return SUCCESS;
+    if (group.receives == GROUP_RECEIVES) return SYSTEM_ERROR;
+    group.receive[group.receives].to = to;
+    group.receive[group.receives++].bytes = bytes;
+    return SUCCESS;
+}
+API int ncclGroupStart(void) {
+    group.depth++;
+    return SUCCESS;
+}
+API int ncclGroupEnd(void) {
+    if (!group.depth) return INVALID_ARGUMENT;
+    if (--group.depth) return SUCCESS;
+    for (size_t i = 0; group.sent && i < group.receives; i++)
+        if (group.receive[i].bytes == group.sent_bytes) fake_copy(group.receive[i].to, group.sent, group.sent_bytes);
+    group.sent = NULL;
+    group.receives = 0;
+    return SUCCESS;
+}
 
 /* One part from `from` to `to`, which may be the same. */
 static int part(void *to, const void *from, size_t count, int type, stream on) {
@@ -82,14 +143,19 @@ static int part(void *to, const void *from, size_t count, int type, stream on) {
     if (to != from) fake_copy(to, from, count * type_bytes[type]);
     return SUCCESS;
 }
-API int ncclAllReduce(const void *from, void *to, size_t count, int type, UNUSED int operation, UNUSED comm of, stream on) {
+API int ncclAllReduce(const void *from, void *to, size_t count, int type, UNUSED int operation, UNUSED comm of,
+                      stream on) {
     return part(to, from, count, type, on);
 }
-API int ncclReduce(const void *from, void *to, size_t count, int type, UNUSED int operation, int root, comm of, stream on) {
+API int ncclReduce(const void *from, void *to, size_t count, int type, UNUSED int operation, int root, comm of,
+                   stream on) {
     return root == of->rank ? part(to, from, count, type, on) : SUCCESS;
 }
 API int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, comm of, stream on) {
-    return root == of->rank ? part(to, from, count, type, on) : SUCCESS;
+    if (type < 0 || type >= DATA_TYPES) return INVALID_ARGUMENT;
+    if (root != of->rank) return receive(to, count * type_bytes[type]);
+    send(from, count * type_bytes[type]);
+    return part(to, from, count, type, on);
 }
 API int ncclBcast(UNUSED void *both, UNUSED size_t count, UNUSED int type, UNUSED int root, UNUSED comm of, stream on) {
     fake_work(on);
@@ -98,18 +164,30 @@ API int ncclBcast(UNUSED void *both, UNUSED size_t count, UNUSED int type, UNUSE
 API int ncclAllGather(const void *from, void *to, size_t count, int type, comm of, stream on) {
     int answer = SUCCESS;
     for (int rank = 0; rank < of->ranks && !answer; rank++)
-        answer = part((char *)to + (size_t)rank * count * type_bytes[type < 0 || type >= DATA_TYPES ? 0 : type], from, count, type, on);
+        answer = part((char *)to + (size_t)rank * count * type_bytes[type < 0 || type >= DATA_TYPES ? 0 : type], from,
+                      count, type, on);
     return answer;
 }
-API int ncclReduceScatter(const void *from, void *to, size_t count, int type, UNUSED int operation, comm of, stream on) {
+API int ncclGather(const void *from, void *to, size_t count, int type, int root, comm of, stream on) {
+    return root == of->rank ? ncclAllGather(from, to, count, type, of, on) : SUCCESS;
+}
+API int ncclAlltoAll(const void *from, void *to, size_t count, int type, comm of, stream on) {
+    if (type < 0 || type >= DATA_TYPES) return INVALID_ARGUMENT;
+    return ncclAllGather((const char *)from + (size_t)of->rank * count * type_bytes[type], to, count, type, of, on);
+}
+API int ncclReduceScatter(const void *from, void *to, size_t count, int type, UNUSED int operation, comm of,
+                          stream on) {
     if (type < 0 || type >= DATA_TYPES) return INVALID_ARGUMENT;
     return part(to, (const char *)from + (size_t)of->rank * count * type_bytes[type], count, type, on);
 }
-API int ncclSend(UNUSED const void *from, UNUSED size_t count, UNUSED int type, UNUSED int peer, UNUSED comm of, stream on) {
+API int ncclSend(const void *from, size_t count, int type, UNUSED int peer, UNUSED comm of, stream on) {
+    if (type < 0 || type >= DATA_TYPES) return INVALID_ARGUMENT;
     fake_work(on);
+    send(from, count * type_bytes[type]);
     return SUCCESS;
 }
-API int ncclRecv(UNUSED void *to, UNUSED size_t count, UNUSED int type, UNUSED int peer, UNUSED comm of, stream on) {
+API int ncclRecv(void *to, size_t count, int type, UNUSED int peer, UNUSED comm of, stream on) {
+    if (type < 0 || type >= DATA_TYPES) return INVALID_ARGUMENT;
     fake_work(on);
-    return SUCCESS;
+    return receive(to, count * type_bytes[type]);
 }

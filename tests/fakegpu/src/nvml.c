@@ -1,8 +1,9 @@
 /*
  * NVML: the same devices and bytes, as seen from outside any process that uses them.
  *
- * Needs no CUDA context and ignores CUDA_VISIBLE_DEVICES, like the real one. FAKE_GPU_NVML=broken fails every initialisation as a
- * driver update without a reboot does; absent (best said before `run`, which then hides the library) as a missing library does.
+ * Needs no CUDA context and ignores CUDA_VISIBLE_DEVICES, like the real one. FAKE_GPU_NVML=broken fails every
+ * initialisation as a driver update without a reboot does; absent (best said before `run`, which then hides the
+ * library) as a missing library does.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -13,7 +14,15 @@
 #include <string.h>
 #include <strings.h>
 
-enum { NO_INIT = 1, BAD_ARGUMENT = 2, UNSUPPORTED = 3, NO_SUCH = 6, TOO_SMALL = 7, NO_LIBRARY = 12, VERSION_MISMATCH = 18 };
+enum {
+    NO_INIT = 1,
+    BAD_ARGUMENT = 2,
+    UNSUPPORTED = 3,
+    NO_SUCH = 6,
+    TOO_SMALL = 7,
+    NO_LIBRARY = 12,
+    VERSION_MISMATCH = 18
+};
 enum { PROCESSES = 1024 };
 
 static int uses; /* initialisations less shutdowns */
@@ -87,7 +96,9 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = index < MAX_DEVICES ? handle_of((int)index) : NULL;
     return check(*device);
 }
-API int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+API int nvmlDeviceGetHandleByIndex(unsigned index, void **device) {
+    return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
 API int nvmlDeviceGetUUID(const void *device, char *text, unsigned bytes) {
     unsigned char uuid[UUID_BYTES];
     char buffer[64] = "GPU";
@@ -117,7 +128,9 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **device) {
     *device = handle_of((int)bus - 1);
     return OK;
 }
-API int nvmlDeviceGetHandleByPciBusId(const char *text, void **device) { return nvmlDeviceGetHandleByPciBusId_v2(text, device); }
+API int nvmlDeviceGetHandleByPciBusId(const char *text, void **device) {
+    return nvmlDeviceGetHandleByPciBusId_v2(text, device);
+}
 API int nvmlDeviceGetName(const void *device, char *text, unsigned bytes) {
     int answer = check(device);
     return answer ? answer : put(text, bytes, "Fake GPU");
@@ -227,9 +240,15 @@ static int no_processes(const void *device, unsigned *count) {
     *count = 0;
     return check(device);
 }
-API int nvmlDeviceGetGraphicsRunningProcesses(const void *device, unsigned *count, UNUSED void *out) { return no_processes(device, count); }
-API int nvmlDeviceGetGraphicsRunningProcesses_v2(const void *device, unsigned *count, UNUSED void *out) { return no_processes(device, count); }
-API int nvmlDeviceGetGraphicsRunningProcesses_v3(const void *device, unsigned *count, UNUSED void *out) { return no_processes(device, count); }
+API int nvmlDeviceGetGraphicsRunningProcesses(const void *device, unsigned *count, UNUSED void *out) {
+    return no_processes(device, count);
+}
+API int nvmlDeviceGetGraphicsRunningProcesses_v2(const void *device, unsigned *count, UNUSED void *out) {
+    return no_processes(device, count);
+}
+API int nvmlDeviceGetGraphicsRunningProcesses_v3(const void *device, unsigned *count, UNUSED void *out) {
+    return no_processes(device, count);
+}
 API int nvmlDeviceGetTemperature(const void *device, UNUSED int sensor, unsigned *celsius) {
     *celsius = 40;
     return check(device);

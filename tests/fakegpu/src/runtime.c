@@ -1,8 +1,8 @@
 /*
  * CUDA's runtime API: devices, memory, launches. Streams, events and graphs are in runtime_streams.c.
  *
- * Compiled against the headers of the CUDA version that torch was built for, so signatures are checked. Launches succeed and do
- * nothing. What is not written out here is generated and refuses with cudaErrorNotSupported.
+ * Compiled against the headers of the CUDA version that torch was built for, so signatures are checked. Launches
+ * succeed and do nothing. What is not written out here is generated and refuses with cudaErrorNotSupported.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -40,7 +40,8 @@ static const struct {
     {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
     {NOT_READY, "cudaErrorNotReady", "device not ready"},
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
-    {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
 };
 API const char *cudaGetErrorName(cudaError_t error) {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
@@ -93,7 +94,8 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *of, int device) {
     of->l2CacheSize = fake_attribute(38, device);
     of->totalConstMem = (size_t)fake_attribute(9, device);
     of->memoryBusWidth = fake_attribute(37, device);
-    of->unifiedAddressing = of->managedMemory = of->concurrentKernels = of->streamPrioritiesSupported = of->memoryPoolsSupported = 1;
+    of->unifiedAddressing = of->managedMemory = of->concurrentKernels = of->streamPrioritiesSupported =
+        of->memoryPoolsSupported = 1;
     for (int axis = 0; axis < 3; axis++) {
         of->maxThreadsDim[axis] = fake_attribute(2 + axis, device);
         of->maxGridSize[axis] = fake_attribute(5 + axis, device);
@@ -109,7 +111,9 @@ API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     *can = 0;
     return fake_result(fake_physical(device) < 0 || fake_physical(peer) < 0 ? INVALID_DEVICE : OK);
 }
-API cudaError_t cudaDeviceEnablePeerAccess(UNUSED int peer, UNUSED unsigned flags) { return fake_result(PEER_UNSUPPORTED); }
+API cudaError_t cudaDeviceEnablePeerAccess(UNUSED int peer, UNUSED unsigned flags) {
+    return fake_result(PEER_UNSUPPORTED);
+}
 API cudaError_t cudaDriverGetVersion(int *version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
@@ -134,8 +138,12 @@ static cudaError_t allocate(void **out, size_t bytes, enum fake_kind kind) {
     return fake_result(answer ? answer : fake_alloc(ordinal, bytes, kind, out));
 }
 API cudaError_t cudaMalloc(void **out, size_t bytes) { return allocate(out, bytes, DEVICE_MEMORY); }
-API cudaError_t cudaMallocManaged(void **out, size_t bytes, UNUSED unsigned flags) { return allocate(out, bytes, MANAGED_MEMORY); }
-API cudaError_t cudaHostAlloc(void **out, size_t bytes, UNUSED unsigned flags) { return allocate(out, bytes, HOST_PINNED); }
+API cudaError_t cudaMallocManaged(void **out, size_t bytes, UNUSED unsigned flags) {
+    return allocate(out, bytes, MANAGED_MEMORY);
+}
+API cudaError_t cudaHostAlloc(void **out, size_t bytes, UNUSED unsigned flags) {
+    return allocate(out, bytes, HOST_PINNED);
+}
 API cudaError_t cudaMallocHost(void **out, size_t bytes) { return allocate(out, bytes, HOST_PINNED); }
 API cudaError_t cudaFree(void *base) {
     int ordinal, answer = fake_here(&ordinal); /* cudaFree(0) is how programs make a context */
@@ -143,7 +151,9 @@ API cudaError_t cudaFree(void *base) {
     return fake_result(answer ? answer : fake_free(base));
 }
 API cudaError_t cudaFreeHost(void *base) { return fake_result(fake_free(base)); }
-API cudaError_t cudaHostRegister(void *base, size_t bytes, UNUSED unsigned flags) { return fake_result(fake_host_register(base, bytes)); }
+API cudaError_t cudaHostRegister(void *base, size_t bytes, UNUSED unsigned flags) {
+    return fake_result(fake_host_register(base, bytes));
+}
 API cudaError_t cudaHostUnregister(void *base) { return fake_result(fake_host_unregister(base)); }
 API cudaError_t cudaHostGetDevicePointer(void **device, void *host, UNUSED unsigned flags) {
     *device = host;
@@ -169,7 +179,9 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *of, const
     of->device = range.ordinal;
     of->devicePointer = (void *)address;
     of->hostPointer = range.kind == DEVICE_MEMORY ? NULL : (void *)address;
-    of->type = range.kind == DEVICE_MEMORY ? cudaMemoryTypeDevice : range.kind == HOST_PINNED ? cudaMemoryTypeHost : cudaMemoryTypeManaged;
+    of->type = range.kind == DEVICE_MEMORY ? cudaMemoryTypeDevice
+               : range.kind == HOST_PINNED ? cudaMemoryTypeHost
+                                           : cudaMemoryTypeManaged;
     return cudaSuccess;
 }
 
@@ -182,21 +194,24 @@ API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, UNUSED enum
     fake_synchronize();
     return copy(to, from, bytes, NULL);
 }
-API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, UNUSED enum cudaMemcpyKind kind, cudaStream_t stream) {
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, UNUSED enum cudaMemcpyKind kind,
+                                cudaStream_t stream) {
     return copy(to, from, bytes, stream);
 }
-API cudaError_t cudaMemcpyPeerAsync(void *to, UNUSED int to_device, const void *from, UNUSED int from_device, size_t bytes, cudaStream_t stream) {
+API cudaError_t cudaMemcpyPeerAsync(void *to, UNUSED int to_device, const void *from, UNUSED int from_device,
+                                    size_t bytes, cudaStream_t stream) {
     return copy(to, from, bytes, stream);
 }
-API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                                  UNUSED enum cudaMemcpyKind kind, cudaStream_t stream) {
+API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                                  size_t height, UNUSED enum cudaMemcpyKind kind, cudaStream_t stream) {
     fake_work((struct fake_stream *)stream);
-    for (size_t row = 0; row < height; row++) fake_copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
+    for (size_t row = 0; row < height; row++)
+        fake_copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
     return cudaSuccess;
 }
 /* the symbol's address is the host's shadow of a device variable: no kernel reads either */
-API cudaError_t cudaMemcpyToSymbol(UNUSED const void *symbol, UNUSED const void *from, UNUSED size_t bytes, UNUSED size_t offset,
-                                   UNUSED enum cudaMemcpyKind kind) {
+API cudaError_t cudaMemcpyToSymbol(UNUSED const void *symbol, UNUSED const void *from, UNUSED size_t bytes,
+                                   UNUSED size_t offset, UNUSED enum cudaMemcpyKind kind) {
     return cudaSuccess;
 }
 API cudaError_t cudaMemset(void *to, int value, size_t bytes) {
@@ -223,7 +238,9 @@ API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
     *pool = (cudaMemPool_t)fake_pool_of(device);
     return fake_result(fake_physical(device) < 0 ? INVALID_DEVICE : OK);
 }
-API cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+API cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) {
+    return cudaDeviceGetDefaultMemPool(pool, device);
+}
 API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, void *value) {
     const struct fake_pool *pool = (const struct fake_pool *)handle;
     bool high = attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
@@ -234,11 +251,13 @@ API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, enum cudaMemPoolAt
 }
 API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, enum cudaMemPoolAttr attribute, UNUSED void *value) {
     struct fake_pool *pool = (struct fake_pool *)handle;
-    if (attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh) pool->used_high_bytes = pool->used_bytes;
+    if (attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh)
+        pool->used_high_bytes = pool->used_bytes;
     return cudaSuccess;
 }
 API cudaError_t cudaMemPoolTrimTo(UNUSED cudaMemPool_t pool, UNUSED size_t bytes) { return cudaSuccess; }
-API cudaError_t cudaMemPoolSetAccess(UNUSED cudaMemPool_t pool, UNUSED const struct cudaMemAccessDesc *access, UNUSED size_t count) {
+API cudaError_t cudaMemPoolSetAccess(UNUSED cudaMemPool_t pool, UNUSED const struct cudaMemAccessDesc *access,
+                                     UNUSED size_t count) {
     return cudaSuccess;
 }
 
@@ -249,15 +268,16 @@ static cudaError_t launched(cudaStream_t stream) {
     fake_work((struct fake_stream *)stream);
     return fake_result(answer);
 }
-API cudaError_t cudaLaunchKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block, UNUSED void **arguments,
-                                 UNUSED size_t shared, cudaStream_t stream) {
+API cudaError_t cudaLaunchKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block,
+                                 UNUSED void **arguments, UNUSED size_t shared, cudaStream_t stream) {
     return launched(stream);
 }
-API cudaError_t cudaLaunchCooperativeKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block, UNUSED void **arguments,
-                                            UNUSED size_t shared, cudaStream_t stream) {
+API cudaError_t cudaLaunchCooperativeKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block,
+                                            UNUSED void **arguments, UNUSED size_t shared, cudaStream_t stream) {
     return launched(stream);
 }
-API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *with, UNUSED const void *kernel, UNUSED void **arguments) {
+API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *with, UNUSED const void *kernel,
+                                    UNUSED void **arguments) {
     return launched(with->stream);
 }
 API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
@@ -274,15 +294,17 @@ API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *of, UNUSED cons
     of->binaryVersion = of->ptxVersion = 90;
     return cudaSuccess;
 }
-API cudaError_t cudaFuncSetAttribute(UNUSED const void *kernel, UNUSED enum cudaFuncAttribute attribute, UNUSED int value) {
+API cudaError_t cudaFuncSetAttribute(UNUSED const void *kernel, UNUSED enum cudaFuncAttribute attribute,
+                                     UNUSED int value) {
     return cudaSuccess;
 }
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, UNUSED const void *kernel, UNUSED int threads, UNUSED size_t shared) {
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, UNUSED const void *kernel,
+                                                              UNUSED int threads, UNUSED size_t shared) {
     *blocks = 2; /* any small number: kernels' grids are sized by it */
     return cudaSuccess;
 }
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel, int threads, size_t shared,
-                                                                       UNUSED unsigned flags) {
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel, int threads,
+                                                                       size_t shared, UNUSED unsigned flags) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared);
 }
 API cudaError_t cudaGetSymbolAddress(void **address, UNUSED const void *symbol) {
@@ -319,9 +341,10 @@ API cudaError_t __cudaGetKernel(void **kernel, const void *entry) {
     *kernel = (void *)entry;
     return cudaSuccess;
 }
-API cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
-API cudaError_t __cudaLaunchKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block, UNUSED void **arguments,
-                                   UNUSED size_t shared, cudaStream_t stream) {
+API cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                   cudaStream_t stream);
+API cudaError_t __cudaLaunchKernel(UNUSED const void *kernel, UNUSED dim3 grid, UNUSED dim3 block,
+                                   UNUSED void **arguments, UNUSED size_t shared, cudaStream_t stream) {
     return launched(stream);
 }
 
@@ -345,7 +368,8 @@ API cudaError_t cudaGetDriverEntryPoint(const char *name, void **entry, UNUSED u
 }
 #endif
 #if CUDART_VERSION >= 12050
-API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **entry, UNUSED unsigned version, UNUSED unsigned long long flags,
+API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **entry, UNUSED unsigned version,
+                                                 UNUSED unsigned long long flags,
                                                  enum cudaDriverEntryPointQueryResult *result) {
     return entry_point(name, entry, result);
 }

@@ -1,5 +1,6 @@
 /*
- * CUDA's runtime API: streams, events, capture and graphs. See streams.c for what they do; a launched graph does nothing.
+ * CUDA's runtime API: streams, events, capture and graphs. See streams.c for what they do; a launched graph does
+ * nothing.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -13,7 +14,9 @@ static struct fake_event *its(cudaEvent_t event) { return (struct fake_event *)e
 API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
     return fake_result(fake_stream_create(flags, priority, (struct fake_stream **)stream));
 }
-API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
 API cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
 API cudaError_t cudaStreamDestroy(cudaStream_t stream) { return fake_result(fake_stream_destroy(own(stream))); }
 API cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
@@ -36,7 +39,8 @@ API cudaError_t cudaStreamSynchronize(UNUSED cudaStream_t stream) {
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, UNUSED unsigned flags) {
     return fake_result(fake_stream_wait(own(stream), its(event)));
 }
-API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, UNUSED unsigned flags) {
+API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data,
+                                      UNUSED unsigned flags) {
     callback(stream, cudaSuccess, data);
     return cudaSuccess;
 }
@@ -47,8 +51,12 @@ API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
 /* In C++ the header also declares a cudaEventCreate with flags; in C this is the only one. */
 API cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
 API cudaError_t cudaEventDestroy(cudaEvent_t event) { return fake_result(fake_event_destroy(its(event))); }
-API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return fake_result(fake_event_record(its(event), own(stream))); }
-API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, UNUSED unsigned flags) { return cudaEventRecord(event, stream); }
+API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    return fake_result(fake_event_record(its(event), own(stream)));
+}
+API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, UNUSED unsigned flags) {
+    return cudaEventRecord(event, stream);
+}
 API cudaError_t cudaEventQuery(cudaEvent_t event) { return fake_result(fake_event_query(its(event))); }
 API cudaError_t cudaEventSynchronize(cudaEvent_t event) { return fake_result(fake_event_synchronize(its(event))); }
 API cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
@@ -74,23 +82,27 @@ API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptur
     *status = fake_capturing(own(stream), &id, &graph) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
-static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                size_t *dependencies) {
+static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                cudaGraph_t *graph, size_t *dependencies) {
     uint64_t number = 0;
     struct fake_graph *found = NULL;
-    *status = fake_capturing(own(stream), &number, &found) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status =
+        fake_capturing(own(stream), &number, &found) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     if (id) *id = number;
     if (graph) *graph = (cudaGraph_t)found;
     if (dependencies) *dependencies = 0;
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 13000
-API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                         UNUSED const cudaGraphNode_t **nodes, UNUSED const cudaGraphEdgeData **edges, size_t *dependencies) {
+API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                         unsigned long long *id, cudaGraph_t *graph,
+                                         UNUSED const cudaGraphNode_t **nodes, UNUSED const cudaGraphEdgeData **edges,
+                                         size_t *dependencies) {
     return capture_info(stream, status, id, graph, dependencies);
 }
 #else
-API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
+API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                         unsigned long long *id, cudaGraph_t *graph,
                                          UNUSED const cudaGraphNode_t **nodes, size_t *dependencies) {
     return capture_info(stream, status, id, graph, dependencies);
 }
@@ -108,8 +120,11 @@ static cudaError_t instantiate(cudaGraphExec_t *out, cudaGraph_t graph) {
     *out = (cudaGraphExec_t)copy;
     return cudaSuccess;
 }
-API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, UNUSED unsigned long long flags) { return instantiate(out, graph); }
-API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, UNUSED unsigned long long flags) {
+API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, UNUSED unsigned long long flags) {
+    return instantiate(out, graph);
+}
+API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph,
+                                              UNUSED unsigned long long flags) {
     return instantiate(out, graph);
 }
 API cudaError_t cudaGraphLaunch(UNUSED cudaGraphExec_t graph, cudaStream_t stream) {
@@ -132,7 +147,8 @@ API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, siz
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 13000
-API cudaError_t cudaGraphNodeGetDependencies(UNUSED cudaGraphNode_t node, UNUSED cudaGraphNode_t *on, UNUSED cudaGraphEdgeData *edges, size_t *count) {
+API cudaError_t cudaGraphNodeGetDependencies(UNUSED cudaGraphNode_t node, UNUSED cudaGraphNode_t *on,
+                                             UNUSED cudaGraphEdgeData *edges, size_t *count) {
     *count = 0;
     return cudaSuccess;
 }

@@ -1,9 +1,9 @@
 /*
  * Streams, events and captured graphs: nothing runs, so all work is done when it is launched.
  *
- * With FAKE_GPU_EVENT_LAG=N an event answers its first N queries after each record with "not ready", until the stream or device is
- * synchronised. A capture spreads to streams that wait for its events, and a graph counts what was launched. Handles 0, 1 and 2 are
- * CUDA's default streams, which cannot be captured.
+ * With FAKE_GPU_EVENT_LAG=N an event answers its first N queries after each record with "not ready", until the stream
+ * or device is synchronised. A capture spreads to streams that wait for its events, and a graph counts what was
+ * launched. Handles 0, 1 and 2 are CUDA's default streams, which cannot be captured.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -22,8 +22,8 @@ struct fake_stream {
 struct fake_event {
     bool recorded;
     int lag;
-    uint64_t number;     /* of this record, among all */
-    uint64_t capture;    /* id of the graph being captured when it was recorded, 0 for none */
+    uint64_t number;  /* of this record, among all */
+    uint64_t capture; /* id of the graph being captured when it was recorded, 0 for none */
     struct timespec when;
 };
 
@@ -172,6 +172,7 @@ int fake_event_synchronize(struct fake_event *event) {
 
 int fake_event_elapsed(float *milliseconds, struct fake_event *from, struct fake_event *to) {
     if (!from || !to || !from->recorded || !to->recorded) return INVALID_HANDLE;
-    *milliseconds = (float)(to->when.tv_sec - from->when.tv_sec) * 1e3f + (float)(to->when.tv_nsec - from->when.tv_nsec) / 1e6f;
+    *milliseconds =
+        (float)(to->when.tv_sec - from->when.tv_sec) * 1e3f + (float)(to->when.tv_nsec - from->when.tv_nsec) / 1e6f;
     return OK;
 }

@@ -1,9 +1,10 @@
 /*
  * Configuration, devices, and who holds how many bytes of which device.
  *
- * The table is a mapped file (FAKE_GPU_STATE) shared by every process that names it, or this process's own when none is named.
- * A record lock, which the kernel drops with its holder, guards it, so a killed process leaves no lock behind; what it left in the
- * table is swept, by pid and start time, before any figure is read. Refuses (aborts) when the file cannot be used.
+ * The table is a mapped file (FAKE_GPU_STATE) shared by every process that names it, or this process's own when none is
+ * named. A record lock, which the kernel drops with its holder, guards it, so a killed process leaves no lock behind;
+ * what it left in the table is swept, by pid and start time, before any figure is read. Refuses (aborts) when the file
+ * cannot be used.
  */
 #define _GNU_SOURCE
 #include "fake.h"
@@ -64,7 +65,8 @@ static int named_device(const char *name) {
         int at = 0;
         fake_uuid(device, uuid);
         for (int i = 0; i < UUID_BYTES; i++)
-            at += snprintf(text + at, sizeof text - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+            at += snprintf(text + at, sizeof text - (size_t)at, "%s%02x",
+                           i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
         if (strncasecmp(name + 4, text, strlen(name + 4)) == 0) return device;
     }
     return -1;
@@ -91,7 +93,8 @@ static void open_table(void) {
     if (path && *path) {
         file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         struct stat about;
-        if (file < 0 || fstat(file, &about) || (about.st_size < (off_t)sizeof *table && ftruncate(file, sizeof *table))) {
+        if (file < 0 || fstat(file, &about) ||
+            (about.st_size < (off_t)sizeof *table && ftruncate(file, sizeof *table))) {
             fprintf(stderr, "fakegpu: FAKE_GPU_STATE=%s cannot be used: %m\n", path);
             abort();
         }
@@ -129,7 +132,8 @@ static void configure(void) {
 
 static void ready(void) { pthread_once(&once, configure); }
 
-/* Threads exclude each other with the mutex, processes with a record lock: that belongs to the process and dies with it. */
+/* Threads exclude each other with the mutex, processes with a record lock: that belongs to the process and dies with
+ * it. */
 static void lock(void) {
     ready();
     pthread_mutex_lock(&mutex);
@@ -143,7 +147,8 @@ static void unlock(void) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* When the process began, in clock ticks since boot; 0 when it is gone or a zombie (whose GPU memory a driver has freed). */
+/* When the process began, in clock ticks since boot; 0 when it is gone or a zombie (whose GPU memory a driver has
+ * freed). */
 static uint64_t started(int pid) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -156,7 +161,9 @@ static uint64_t started(int pid) {
     char *after = strrchr(text, ')'); /* the name before it may hold anything */
     char state;
     unsigned long long ticks;
-    if (!after || sscanf(after + 1, " %c%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s %llu", &state, &ticks) != 2) return 0;
+    if (!after ||
+        sscanf(after + 1, " %c%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s %llu", &state, &ticks) != 2)
+        return 0;
     return state == 'Z' || state == 'X' ? 0 : ticks;
 }
 
@@ -189,18 +196,23 @@ int fake_event_lag(void) { return ready(), event_lag; }
 const char *fake_nvml_mode(void) { return ready(), nvml_mode; }
 
 void fake_uuid(int physical, unsigned char uuid[UUID_BYTES]) {
-    /* any fixed bytes do; the first and the last tell the devices apart, also to someone who reads only the beginning */
-    static const unsigned char base[UUID_BYTES] = {0xfa, 0xce, 0x60, 0x00, 0x5e, 0xed, 0x4a, 0x11, 0x8b, 0x0c, 0x9d, 0x3f, 0x27, 0x71, 0xe4, 0x00};
+    /* any fixed bytes do; the first and the last tell the devices apart, also to someone who reads only the beginning
+     */
+    static const unsigned char base[UUID_BYTES] = {0xfa, 0xce, 0x60, 0x00, 0x5e, 0xed, 0x4a, 0x11,
+                                                   0x8b, 0x0c, 0x9d, 0x3f, 0x27, 0x71, 0xe4, 0x00};
     memcpy(uuid, base, UUID_BYTES);
     uuid[3] = uuid[UUID_BYTES - 1] = (unsigned char)physical;
 }
 
-void fake_pci_id(int physical, char *text, int bytes) { snprintf(text, (size_t)bytes, "00000000:%02X:00.0", physical + 1); }
+void fake_pci_id(int physical, char *text, int bytes) {
+    snprintf(text, (size_t)bytes, "00000000:%02X:00.0", physical + 1);
+}
 
 int fake_context(int ordinal) {
     int physical = fake_physical(ordinal), answer = OK;
     if (physical < 0) return INVALID_DEVICE;
-    if (__atomic_load_n(&mine[physical], __ATOMIC_ACQUIRE)) return OK; /* pairs with the release below: the entry is filled in */
+    if (__atomic_load_n(&mine[physical], __ATOMIC_ACQUIRE))
+        return OK; /* pairs with the release below: the entry is filled in */
     lock();
     if (forked) {
         answer = NOT_INITIALIZED;
@@ -211,7 +223,8 @@ int fake_context(int ordinal) {
         if (entry == table->entries + ENTRIES) answer = OUT_OF_MEMORY;
         if (answer == OK) {
             int self = getpid();
-            *entry = (struct entry){.pid = self, .physical = physical, .started = started(self), .bytes = context_bytes};
+            *entry =
+                (struct entry){.pid = self, .physical = physical, .started = started(self), .bytes = context_bytes};
             __atomic_store_n(&mine[physical], entry, __ATOMIC_RELEASE);
         }
     }

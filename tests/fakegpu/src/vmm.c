@@ -1,9 +1,9 @@
 /*
  * Virtual memory management (cuMem*): physical pieces that are charged to a device, and addresses they are mapped to.
  *
- * A piece is charged when it is created and freed when it was released and its last mapping is gone, as in CUDA. Contents belong to
- * the mapping, not to the piece: what is unmapped is lost, and a piece mapped twice shows two different memories. Pieces cannot be
- * shared with other processes: NOT_SUPPORTED.
+ * A piece is charged when it is created and freed when it was released and its last mapping is gone, as in CUDA.
+ * Contents belong to the mapping, not to the piece: what is unmapped is lost, and a piece mapped twice shows two
+ * different memories. Pieces cannot be shared with other processes: NOT_SUPPORTED.
  */
 #define _GNU_SOURCE
 #include "memory.h"
@@ -41,7 +41,8 @@ API int cuMemGetAllocationGranularity(size_t *bytes, const struct fake_propertie
     return OK;
 }
 
-API int cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, UNUSED uint64_t wish, UNUSED uint64_t flags) {
+API int cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, UNUSED uint64_t wish,
+                            UNUSED uint64_t flags) {
     if (!address || !bytes || bytes % GRANULARITY || (alignment & (alignment - 1))) return INVALID_VALUE;
     *address = (uintptr_t)fake_address_space(bytes, alignment > GRANULARITY ? alignment : GRANULARITY, PROT_NONE);
     return *address ? OK : OUT_OF_MEMORY;
@@ -49,7 +50,8 @@ API int cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, U
 
 API int cuMemAddressFree(uint64_t address, size_t bytes) { return munmap((void *)address, bytes) ? INVALID_VALUE : OK; }
 
-API int cuMemCreate(struct piece **handle, size_t bytes, const struct fake_properties *properties, UNUSED uint64_t flags) {
+API int cuMemCreate(struct piece **handle, size_t bytes, const struct fake_properties *properties,
+                    UNUSED uint64_t flags) {
     if (!handle || !properties || !bytes || bytes % GRANULARITY) return INVALID_VALUE;
     if (properties->location.type != LOCATION_DEVICE || properties->shareable & ~SHAREABLE_BY_FD) return NOT_SUPPORTED;
     struct piece *piece = malloc(sizeof *piece);
@@ -84,7 +86,8 @@ API int cuMemMap(uint64_t address, size_t bytes, size_t offset, struct piece *pi
         if (grown) mappings = grown, room = more;
         else answer = OUT_OF_MEMORY;
     }
-    if (!answer && !fake_range_add((struct fake_range){(char *)address, bytes, DEVICE_MEMORY, piece->properties.location.id}))
+    if (!answer &&
+        !fake_range_add((struct fake_range){(char *)address, bytes, DEVICE_MEMORY, piece->properties.location.id}))
         answer = OUT_OF_MEMORY;
     if (!answer) {
         mappings[count++] = (struct mapping){(char *)address, bytes, piece};

@@ -1,6 +1,7 @@
-"""Runs pieces of Python in processes of their own, since the fake GPU reads its configuration once, when a process first asks.
+"""Runs pieces of Python in processes of their own, since the fake GPU reads its settings once in each.
 
-These tests run inside the environment that they test: `$(tests/fakegpu/setup 2.11.0 --with pytest nvidia-ml-py) pytest ...`.
+These tests run inside the environment that they test:
+`$(tests/fakegpu/setup 2.11.0 --with pytest nvidia-ml-py) pytest tests/fakegpu/tests`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def environment(**settings: str) -> dict[str, str]:
 
 def execute(command: list[str], **settings: str) -> str:
     done = subprocess.run(command, env=environment(**settings), capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    said = f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{said}"
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""One rank of a small DistributedDataParallel training; prints its rank, device and bytes. The backend is the argument."""
+"""One rank of a small DistributedDataParallel training: the backend is the argument, rank and bytes the output."""
 
 import json
 import os
@@ -17,6 +17,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 used = torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
-line = {"rank": dist.get_rank(), "device": torch.cuda.current_device(), "used": used, "reserved": torch.cuda.memory_reserved()}
+reserved = torch.cuda.memory_reserved()
+line = {"rank": dist.get_rank(), "device": torch.cuda.current_device(), "used": used, "reserved": reserved}
 print(f"\nANSWER{json.dumps(line)}", flush=True)
 dist.destroy_process_group()

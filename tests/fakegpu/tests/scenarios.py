@@ -1,4 +1,4 @@
-"""Runs the training scenarios named in the arguments as they are, but without cuDNN, which the fake GPU does not have."""
+"""Runs the training scenarios named in the arguments as they are, but without cuDNN, which the fake GPU lacks."""
 
 import os
 import runpy

@@ -209,11 +209,12 @@ def test_driver_and_nvml_name_the_same_device(script: Script) -> None:
         """
         import ctypes
         driver, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
-        uuid, text, bus = ctypes.create_string_buffer(16), ctypes.create_string_buffer(96), ctypes.create_string_buffer(32)
+        uuid, text, bus = map(ctypes.create_string_buffer, (16, 96, 32))
         handle = ctypes.c_void_p()
         answer["errors"] = [
-            driver.cuInit(0), driver.cuDeviceGetUuid_v2(uuid, 0), driver.cuDeviceGetPCIBusId(bus, 32, 0), nvml.nvmlInit_v2(),
-            nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)), nvml.nvmlDeviceGetUUID(handle, text, 96),
+            driver.cuInit(0), driver.cuDeviceGetUuid_v2(uuid, 0), driver.cuDeviceGetPCIBusId(bus, 32, 0),
+            nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)),
+            nvml.nvmlDeviceGetUUID(handle, text, 96),
         ]
         answer["driver"] = uuid.raw.hex()
         answer["nvml"] = text.value.decode().removeprefix("GPU-").replace("-", "")

@@ -1,6 +1,6 @@
 """The training scenarios run on four ranks, and their counters tell the story that each was written to tell.
 
-Sizes, addresses and stacks are genuine; losses are garbage, and cuBLAS and cuDNN workspaces differ from a real GPU's by a constant.
+Sizes, addresses and stacks are genuine; losses are garbage, and the workspaces of cuBLAS are not a real GPU's.
 """
 
 from __future__ import annotations

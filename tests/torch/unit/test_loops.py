@@ -134,7 +134,8 @@ def test_another_optimizer_takes_over(watched: Watched) -> None:
     for _ in range(10):
         train_step(net, optimizer, torch.zeros(1, 4))
     # Eight steps of the second one are needed while the first one is alive.
-    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1", "/step 2", "/step 3"]
+    ends = [word for word in watched.only("step") if word.startswith("/")]
+    assert ends == ["/step 0", "/step 1", "/step 2", "/step 3"]
 
 
 def test_leader_that_is_gone_is_replaced_at_once(watched: Watched) -> None:
@@ -262,7 +263,8 @@ def test_endless_loader(watched: Watched) -> None:
         if number == 3:
             break
         train_step(net, optimizer, x)
-    assert watched.only("epoch", "step") == ["epoch 0", *[w for n in range(3) for w in (f"step {n}", f"/step {n}")], "step 3"]
+    steps = [word for n in range(3) for word in (f"step {n}", f"/step {n}")]
+    assert watched.only("epoch", "step") == ["epoch 0", *steps, "step 3"]
 
 
 def test_loader_read_one_batch_ahead(watched: Watched) -> None:
@@ -298,6 +300,37 @@ def test_optimizer_that_steps_in_gradient_hooks(watched: Watched) -> None:
         net(torch.zeros(1, 4)).sum().backward()
     assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0", "/step 1", "/step 2"]
     assert watched.only("phase").count("phase backward") == 3
+
+
+def test_closure_that_computes_gradients(watched: Watched) -> None:
+    """As Lightning steps: forward and backward happen within `optimizer.step(closure)`."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (x,) in loader(1):
+
+        def closure(x: torch.Tensor = x):
+            loss = net(x).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert watched.words == ["epoch 0", "phase train", "step 0", *STEP, "/step 0"]
+
+
+def test_train_is_called_behind_the_first_batch(watched: Watched) -> None:
+    """As the Hugging Face trainer does: after an evaluation the loader is asked before `train()` is called."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train, validation = loader(2), loader(1)
+    for _ in range(2):
+        for (x,) in train:
+            net.train()
+            train_step(net, optimizer, x)
+        net.eval()
+        for _ in validation:
+            pass
+    assert watched.only("epoch") == ["epoch 0", "/epoch 0", "epoch 1"]
+    assert watched.words[watched.words.index("step 2") :][:7] == ["step 2", *STEP]
 
 
 def test_lbfgs_closure(watched: Watched) -> None:

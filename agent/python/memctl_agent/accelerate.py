@@ -1,0 +1,66 @@
+"""For Accelerate: `Accelerator(log_with=[MemctlTracker(job="...")])`, then `accelerator.init_trackers(...)`.
+
+Attaches on every process when the trackers start, notes what the program logs, so that its numbers and
+memctl's share a time line, and ends the session with `accelerator.end_training()`. Epochs, steps and phases
+are the automatic marks, since Accelerate leaves the loop to the program.
+Guarantees: like the rest of this package it raises nothing into training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from accelerate.tracking import GeneralTracker  # pyright: ignore[reportMissingImports]
+
+import memctl_agent
+
+__all__ = ["MemctlTracker"]
+
+
+class MemctlTracker(GeneralTracker):
+    """Attaches memctl. Arguments are those of `memctl_agent.attach`."""
+
+    name = "memctl"
+    requires_logging_directory = False
+    # Memory is every rank's own.
+    main_process_only = False
+
+    def __init__(
+        self,
+        job: Optional[str] = None,
+        *,
+        daemon: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        stacks: bool = True,
+    ) -> None:
+        super().__init__()
+        self._job, self._daemon, self._labels, self._stacks = job, daemon, labels, stacks
+
+    @property
+    def tracker(self) -> dict[str, object]:
+        """memctl's status."""
+        return memctl_agent.status()
+
+    def start(self) -> None:
+        """Attaches; if something is attached already, that goes on."""
+        memctl_agent.attach(self._job, daemon=self._daemon, labels=self._labels, stacks=self._stacks)
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Notes the program's configuration. (Versions before `start` existed begin here.)"""
+        self.start()
+        memctl_agent.note("config " + _shown(values))
+
+    def log(self, values: dict[str, Any], step: Optional[int] = None, **kwargs: Any) -> None:
+        """Notes that something was logged, by the program's own step."""
+        memctl_agent.note(f"log {_shown(values)}" if step is None else f"log at step {step} {_shown(values)}")
+
+    def finish(self) -> None:
+        """Ends the session."""
+        memctl_agent.detach()
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    """Plain values only: a tensor's text would wait for the device."""
+    plain = (f"{name}={value}" for name, value in values.items() if isinstance(value, (bool, int, float, str)))
+    return " ".join(plain)

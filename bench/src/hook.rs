@@ -1,0 +1,196 @@
+//! The hook's own cost: the callback into the ring, alone and with a Python stack of 20 frames, while a reader empties the ring.
+//!
+//! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
+//! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
+//! as CPython 3.11 lays it out, frames next to each other as in its data stack, code objects spread over pages.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use memctl_agent::clock::ticks;
+use memctl_agent::hook::frames::Version;
+use memctl_agent::hook::{self, Hook, RawEvent, RawNode, Shim};
+use memctl_agent::region::Region;
+use memctl_agent::region::dictionary::Reader;
+
+/// Callbacks of one run.
+const EVENTS: u64 = 3_000_000;
+/// Frames of the stack that is walked.
+const FRAMES: usize = 20;
+/// Words between two code objects: more than any prefetcher guesses.
+const CODE_WORDS: usize = 640;
+
+/// Address of the thread state that the hook is given; 0: a thread without Python.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn thread_state() -> usize {
+    // Relaxed: set before the run begins.
+    THREAD.load(Ordering::Relaxed)
+}
+
+extern "C" fn sequence() -> u64 {
+    7
+}
+
+extern "C" fn node(_: *mut RawNode) -> i32 {
+    0
+}
+
+/// A thread of CPython 3.11 with frames and code objects.
+struct Thread {
+    memory: Vec<u64>,
+    expected: Vec<(usize, u32)>,
+}
+
+impl Thread {
+    fn new() -> Self {
+        // Word offsets of Include/internal/pycore_frame.h and cpython/{pystate,code}.h, 3.11.
+        let (state, cframe, frames, codes) = (0, 16, 32, 32 + FRAMES * 16);
+        let mut memory = vec![0_u64; codes + FRAMES * CODE_WORDS];
+        let base = memory.as_ptr() as usize;
+        let address = |word: usize| (base + word * 8) as u64;
+        memory[state + 7] = address(cframe);
+        memory[cframe + 1] = address(frames);
+        let mut expected = Vec::new();
+        for frame in 0..FRAMES {
+            let (at, code) = (frames + frame * 16, codes + frame * CODE_WORDS);
+            memory[at + 4] = address(code);
+            memory[at + 6] = if frame + 1 < FRAMES { address(at + 16) } else { 0 };
+            memory[at + 7] = address(code) + 184 + 2 * (frame as u64 + 3);
+            memory[code + 9] = frame as u64 + 1;
+            expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
+        }
+        Self { memory, expected }
+    }
+}
+
+/// One run: nanoseconds an event, and of single calls the median and the 99.9th percentile.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    mean_ns: f64,
+    p50_ns: f64,
+    p999_ns: f64,
+    dropped: u64,
+}
+
+/// Measures and gives a table.
+///
+/// # Errors
+/// When the region cannot be made or the synthetic frames are not walked as they were laid out.
+pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
+    let mut text = String::from("| callback | mean ns | p50 ns | p99.9 ns | dropped |\n|---|---|---|---|---|\n");
+    let thread = Thread::new();
+    for (what, with_stacks, every) in [
+        ("an event without a stack", false, 1),
+        ("an allocation with a known stack of 20 frames", true, 1),
+        ("allocation (20 frames), free requested, free completed: an event", true, 3),
+    ] {
+        let mut runs = (0..rounds).map(|_| one(&thread, with_stacks, every)).collect::<Result<Vec<_>, _>>()?;
+        runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
+        let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
+        text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
+    }
+    Ok(text)
+}
+
+fn one(thread: &Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Error>> {
+    let region = Region::create(1, 1 << 16)?;
+    region.populate(0);
+    let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node });
+    if with_stacks {
+        // Relaxed: nothing runs yet.
+        THREAD.store(thread.memory.as_ptr() as usize, Ordering::Relaxed);
+        if !hook.check_stacks(Version::V311, &thread.expected) {
+            return Err("the synthetic frames were not walked as they were laid out".into());
+        }
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let draining = drain(&region, stop.clone());
+    // SAFETY: taken down below, before the hook goes; this thread alone makes events.
+    unsafe { hook::install(Some(&hook)) };
+    let mean_ns = mean(every);
+    let (p50_ns, p999_ns) = singles(every);
+    // SAFETY: nothing is installed.
+    unsafe { hook::install(None) };
+    // Relaxed: only ends a loop.
+    stop.store(true, Ordering::Relaxed);
+    draining.join().map_err(|_| "the reader panicked")?;
+    let learnt = std::iter::from_fn({
+        let mut reader = Reader::new(region.clone());
+        move || reader.pop()
+    });
+    if with_stacks && learnt.count() != FRAMES + 1 {
+        return Err("the stack did not reach the dictionary once".into());
+    }
+    let dropped = hook.positions().iter().map(|position| position.dropped).sum();
+    Ok(Run { mean_ns, p50_ns, p999_ns, dropped })
+}
+
+/// Empties the ring as the worker does.
+fn drain(region: &Arc<Region>, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+    // SAFETY: one consumer of this region.
+    let mut consumer = unsafe { region.consumer(0) };
+    std::thread::spawn(move || {
+        let mut sum = 0_u64;
+        // Relaxed: only ends the loop.
+        while !stop.load(Ordering::Relaxed) {
+            if consumer.read(16_384, |record| sum = sum.wrapping_add(record.event().addr)) == 0 {
+                std::thread::park_timeout(std::time::Duration::from_millis(2));
+            }
+        }
+        sum
+    })
+}
+
+/// As training calls it: a burst, then a pause in which the reader catches up.
+const BURST: u64 = 4_096;
+
+fn event(number: u64, every: u64) -> RawEvent {
+    // 0 alloc, 1 free requested, 2 free completed; without stacks the action does not matter.
+    RawEvent { addr: number << 9, size: 512, ticks: number, action: (number % every) as i32, ..RawEvent::default() }
+}
+
+fn mean(every: u64) -> f64 {
+    let (mut spent, mut number) = (0_u128, 0);
+    while number < EVENTS {
+        let begun = Instant::now();
+        for _ in 0..BURST {
+            number += 1;
+            hook::on_event(&raw const *std::hint::black_box(&event(number, every)));
+        }
+        spent += begun.elapsed().as_nanos();
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    spent as f64 / number as f64
+}
+
+/// Single calls between two readings of the counter, less what an empty pair costs.
+fn singles(every: u64) -> (f64, f64) {
+    let rate = rate();
+    let mut calls = Vec::new();
+    let mut empty = Vec::new();
+    for number in 0..200_000 {
+        let raw = event(number, every);
+        let begun = ticks();
+        hook::on_event(&raw const *std::hint::black_box(&raw));
+        calls.push(ticks().wrapping_sub(begun));
+        let begun = ticks();
+        empty.push(ticks().wrapping_sub(begun));
+        if number % BURST == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+    }
+    calls.sort_unstable();
+    empty.sort_unstable();
+    let at = |share: f64| calls[(calls.len() as f64 * share) as usize].saturating_sub(empty[empty.len() / 2]) as f64;
+    (at(0.5) * rate, at(0.999) * rate)
+}
+
+/// Nanoseconds a tick.
+fn rate() -> f64 {
+    let (begun, first) = (Instant::now(), ticks());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    begun.elapsed().as_nanos() as f64 / ticks().wrapping_sub(first) as f64
+}
