@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any, Optional
 
 from memctl_agent import _session, _shim, _torch
@@ -94,17 +95,17 @@ def _doctor_shim(report: Report, torch: Any, source: str) -> None:
 
 
 def build(output: Optional[str]) -> int:
-    """Makes the hook for this torch, in the cache or as a file."""
+    """Makes the hook for this torch, in the cache or in a folder."""
     torch, native = _import_torch(), _session.load_native()
     if isinstance(torch, ImportError) or native is None or not _torch.has_cuda(torch):
         return doctor()
     began = time.monotonic()
     try:
         if output is not None:
-            from pathlib import Path
-
-            _shim.compile_shim(torch, native.shim_source(), Path(output).resolve())
-            print(output)
+            target = Path(output).resolve() / _shim.prebuilt_name(torch)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _shim.compile_shim(torch, native.shim_source(), target)
+            print(target)
             return 0
         shim = _shim.ensure(torch, native.shim_source())
     except (_shim.ShimError, OSError) as error:
@@ -121,7 +122,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say what would work with this Python and its torch")
     builder = commands.add_parser("build", help="make the hook for this torch ahead of the first run")
-    builder.add_argument("--output", metavar="FILE", help="write it to FILE instead of the cache")
+    builder.add_argument("--output", metavar="FOLDER", help="write it to FOLDER, named as in the package")
     parsed = parser.parse_args(arguments)
     return doctor() if parsed.command == "doctor" else build(parsed.output)
 

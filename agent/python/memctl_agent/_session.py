@@ -87,7 +87,7 @@ class Session:
         if is_disabled():
             return False
         if self.state != OFF:
-            return True
+            return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
         native = load_native()
         if native is None:
             return self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
@@ -95,6 +95,9 @@ class Session:
             import torch  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             return self._refuse(f"torch cannot be imported ({error}); memctl records PyTorch jobs")
+        if self.state != OFF:
+            # Under `memctl run` the import has just armed it.
+            return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
         if not _torch.has_cuda(torch):
             # A program that never touches a GPU has nothing to record; one that asked by hand is told.
             text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
@@ -110,6 +113,19 @@ class Session:
         # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
         return self.state != OFF
+
+    def _join(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
+        """A second attach: what it names counts, as long as nothing has begun.
+
+        Under the launcher the job and where it goes are the launcher's, or ranks would end up in two jobs.
+        """
+        if self.state == ARMED and not quiet:
+            fixed = {"job", "daemon"} if "MEMCTL_RUN_SOCKET" in os.environ else set()
+            self._wanted = self._wanted | {
+                name: value for name, value in wanted.items() if value is not None and name not in fixed
+            }
+            self._stacks, self._auto = stacks, auto
+        return True
 
     def _refuse(self, text: str) -> bool:
         self.trouble = text

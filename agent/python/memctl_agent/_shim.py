@@ -95,10 +95,14 @@ def key(torch: Any, source: str) -> str:
     return f"torch-{_torch.release(torch)}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
 
 
+def prebuilt_name(torch: Any) -> str:
+    """What the hook for this version is called in the package."""
+    return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so"
+
+
 def prebuilt(torch: Any) -> Optional[Path]:
     """The hook that the package brings for this version of torch, if it brings one."""
-    name = f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so"
-    path = Path(__file__).parent / "prebuilt" / name
+    path = Path(__file__).parent / "prebuilt" / prebuilt_name(torch)
     return path if path.is_file() else None
 
 

@@ -9,7 +9,12 @@ mod session;
 
 use pyo3::prelude::*;
 
-pyo3::create_exception!(_native, NativeError, pyo3::exceptions::PyRuntimeError, "Nothing is recorded; the sentence says why.");
+pyo3::create_exception!(
+    _native,
+    NativeError,
+    pyo3::exceptions::PyRuntimeError,
+    "Nothing is recorded; the sentence says why."
+);
 
 /// The text of the C++ hook.
 #[pyfunction]

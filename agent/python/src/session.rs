@@ -99,9 +99,8 @@ fn session_info(
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(refuse)?;
     let count = devices.iter().map(|device| device.0 as usize + 1).max().unwrap_or(1).min(DEVICES_MAX);
-    let mut infos: Vec<DeviceInfo> = (0..count)
-        .map(|index| DeviceInfo { index: DeviceIndex(index as u8), ..DeviceInfo::default() })
-        .collect();
+    let mut infos: Vec<DeviceInfo> =
+        (0..count).map(|index| DeviceInfo { index: DeviceIndex(index as u8), ..DeviceInfo::default() }).collect();
     for (ordinal, uuid, name, total_bytes) in devices {
         if let Some(info) = infos.get_mut(ordinal as usize) {
             *info = DeviceInfo { index: info.index, uuid, name, total_bytes };

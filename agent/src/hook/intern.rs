@@ -78,7 +78,7 @@ impl Stacks {
     }
 
     /// Stacks known.
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         // Relaxed: a figure.
         self.count.load(Ordering::Relaxed)
     }

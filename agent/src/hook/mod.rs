@@ -126,15 +126,17 @@ pub unsafe fn install(hook: Option<&Hook>) {
 }
 
 /// The callback that the shim calls for every event.
-pub extern "C" fn on_event(raw: *const RawEvent) {
+///
+/// # Safety
+/// `raw` is valid for the call, which happens under the lock of the event's device.
+pub unsafe extern "C" fn on_event(raw: *const RawEvent) {
     // Acquire: see `install`.
     let hook = HOOK.load(Ordering::Acquire);
     if hook.is_null() {
         return;
     }
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: installed hooks stay for as long as callbacks can be inside; the shim passes a valid event and
-        // holds the device's lock.
+        // SAFETY: installed hooks stay for as long as callbacks can be inside; the rest is the caller's promise.
         unsafe { (*hook).event(&*raw) }
     }));
     if outcome.is_err() {
@@ -160,11 +162,8 @@ impl Hook {
                 }
             })
             .collect();
-        let unknown = Unknown {
-            dictionary: dictionary::Writer::new(region.clone()),
-            codes: Codes::default(),
-            next_stack: 1,
-        };
+        let unknown =
+            Unknown { dictionary: dictionary::Writer::new(region.clone()), codes: Codes::default(), next_stack: 1 };
         Self {
             region,
             lanes,
@@ -401,7 +400,7 @@ impl Hook {
     /// Stacks seen so far.
     #[must_use]
     pub fn stacks(&self) -> u32 {
-        self.known.len()
+        self.known.count()
     }
 }
 

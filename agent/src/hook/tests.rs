@@ -1,0 +1,274 @@
+//! The hook on threads laid out by hand, version by version, and its tables.
+//!
+//! That the layouts are those of the genuine interpreters is tested with them, in `tests/torch`.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::region::dictionary::{Entry, Reader};
+
+thread_local! {
+    static STATE: Cell<usize> = const { Cell::new(0) };
+    static SEQUENCE: Cell<u64> = const { Cell::new(0) };
+    static NODE: Cell<Option<RawNode>> = const { Cell::new(None) };
+}
+
+extern "C" fn thread_state() -> usize {
+    STATE.get()
+}
+
+extern "C" fn sequence() -> u64 {
+    SEQUENCE.get()
+}
+
+extern "C" fn node(to: *mut RawNode) -> i32 {
+    let Some(node) = NODE.get() else { return 0 };
+    // SAFETY: the hook passes a place of its own.
+    unsafe { *to = node };
+    1
+}
+
+const SHIM: Shim = Shim { sequence, node };
+
+/// Word offsets of one version: state→, frame: code, previous, instruction; code: start of the instructions.
+struct Words {
+    version: Version,
+    code: usize,
+    previous: usize,
+    instruction: usize,
+    start: u64,
+    first_line: usize,
+}
+
+const VERSIONS: [Words; 4] = [
+    Words { version: Version::V310, code: 4, previous: 3, instruction: 12, start: 0, first_line: 5 },
+    Words { version: Version::V311, code: 4, previous: 6, instruction: 7, start: 184, first_line: 9 },
+    Words { version: Version::V312, code: 0, previous: 1, instruction: 7, start: 192, first_line: 8 },
+    Words { version: Version::V313, code: 0, previous: 1, instruction: 7, start: 200, first_line: 8 },
+];
+
+/// A thread whose frames, innermost first, are at instruction `lasti / 2` of code object number `code`.
+struct Thread {
+    memory: Vec<u64>,
+    expected: Vec<(usize, u32)>,
+}
+
+/// Words of a frame, and of a code object.
+const FRAME: usize = 16;
+const CODE: usize = 32;
+
+impl Thread {
+    fn new(words: &Words, frames: &[(usize, u32)]) -> Self {
+        let codes = 1 + frames.iter().map(|frame| frame.0).max().unwrap_or(0);
+        let (cframe, first_frame) = (16, 32);
+        let first_code = first_frame + frames.len() * FRAME;
+        let mut memory = vec![0_u64; first_code + codes * CODE];
+        let base = memory.as_ptr() as usize;
+        let address = |word: usize| (base + word * 8) as u64;
+        let innermost = if frames.is_empty() { 0 } else { address(first_frame) };
+        match words.version {
+            Version::V310 => memory[3] = innermost,
+            Version::V311 => (memory[7], memory[cframe + 1]) = (address(cframe), innermost),
+            Version::V312 => (memory[7], memory[cframe]) = (address(cframe), innermost),
+            Version::V313 => memory[9] = innermost,
+        }
+        let mut expected = Vec::new();
+        for (number, &(code, lasti)) in frames.iter().enumerate() {
+            let (at, code) = (first_frame + number * FRAME, first_code + code * CODE);
+            memory[at + words.code] = address(code);
+            memory[at + words.previous] = if number + 1 < frames.len() { address(at + FRAME) } else { 0 };
+            memory[at + words.instruction] = match words.version {
+                Version::V310 => u64::from(lasti / 2),
+                _ => address(code) + words.start + u64::from(lasti),
+            };
+            memory[code + words.first_line] |= (code as u64 + 1) << if words.version == Version::V311 { 0 } else { 32 };
+            expected.push((address(code) as usize, lasti));
+        }
+        if words.version == Version::V310 {
+            // co_firstlineno is the lower half of word 5 there.
+            memory[first_code + 5] >>= 32;
+        }
+        Self { memory, expected }
+    }
+
+    fn enter(&self) {
+        STATE.set(self.memory.as_ptr() as usize);
+    }
+}
+
+fn hook() -> (Arc<Region>, Hook) {
+    let region = Region::create(2, 64).unwrap();
+    let hook = Hook::new(region.clone(), thread_state, SHIM);
+    (region, hook)
+}
+
+fn alloc(hook: &Hook, addr: u64) {
+    let raw = RawEvent { addr, size: 512, device: 1, ..RawEvent::default() };
+    // SAFETY: this thread is alone.
+    unsafe { hook.event(&raw) };
+}
+
+fn stacks(region: &Arc<Region>) -> Vec<u32> {
+    // SAFETY: the only consumer; called once a test.
+    let mut consumer = unsafe { region.consumer(1) };
+    let mut stacks = Vec::new();
+    consumer.read(u64::MAX, |record| stacks.push(record.event().stack.0));
+    stacks
+}
+
+#[test]
+fn a_stack_is_learnt_once_and_known_after() {
+    for words in &VERSIONS {
+        let (region, hook) = hook();
+        let thread = Thread::new(words, &[(0, 8), (1, 20), (0, 30)]);
+        thread.enter();
+        assert!(hook.check_stacks(words.version, &thread.expected), "{:?}", words.version);
+        for addr in 1..=3 {
+            alloc(&hook, addr);
+        }
+        let other = Thread::new(words, &[(0, 8), (1, 22), (0, 30)]);
+        other.enter();
+        alloc(&hook, 4);
+        assert_eq!(stacks(&region), [1, 1, 1, 2]);
+        let mut reader = Reader::new(region.clone());
+        let entries: Vec<Entry> = std::iter::from_fn(|| reader.pop()).collect();
+        let stacks: Vec<_> = entries.iter().filter(|entry| matches!(entry, Entry::Stack(_))).collect();
+        assert_eq!(stacks[0], &Entry::Stack(vec![(0, 8), (1, 20), (0, 30)]), "{:?}", words.version);
+        assert_eq!(entries.iter().filter(|entry| matches!(entry, Entry::Code { .. })).count(), 4);
+        STATE.set(0);
+    }
+}
+
+#[test]
+fn a_layout_that_does_not_agree_leaves_stacks_off() {
+    let (region, hook) = hook();
+    let words = &VERSIONS[1];
+    let thread = Thread::new(words, &[(0, 8), (1, 20)]);
+    thread.enter();
+    let mut wrong = thread.expected.clone();
+    wrong[1].1 += 2;
+    assert!(!hook.check_stacks(words.version, &wrong));
+    assert!(!hook.check_stacks(words.version, &thread.expected[..1]));
+    assert!(!hook.check_stacks(words.version, &[]));
+    alloc(&hook, 1);
+    STATE.set(0);
+    assert!(!hook.check_stacks(words.version, &thread.expected), "a thread without Python");
+    assert_eq!(stacks(&region), [0]);
+}
+
+#[test]
+fn backward_allocations_name_the_node_and_the_forward_call() {
+    let (region, hook) = hook();
+    let words = &VERSIONS[2];
+    let thread = Thread::new(words, &[(0, 8)]);
+    thread.enter();
+    assert!(hook.check_stacks(words.version, &thread.expected));
+    // Forward: the node took number 41 of thread 3, then its output was allocated.
+    let call = 41 | 3 << 40;
+    SEQUENCE.set(call + 1);
+    alloc(&hook, 1);
+    // Backward, on a thread without Python.
+    STATE.set(0);
+    NODE.set(Some(RawNode { type_name: c"N5torch8autograd9generated12MulBackward0E".as_ptr(), made_by: call }));
+    alloc(&hook, 2);
+    alloc(&hook, 3);
+    NODE.set(Some(RawNode { type_name: c"N5torch8autograd14AccumulateGradE".as_ptr(), made_by: u64::MAX }));
+    alloc(&hook, 4);
+    NODE.set(None);
+    alloc(&hook, 5);
+    assert_eq!(stacks(&region), [1, 2, 2, 3, 0]);
+    let mut reader = Reader::new(region.clone());
+    let nodes: Vec<Entry> = std::iter::from_fn(|| reader.pop()).filter(|it| matches!(it, Entry::Node { .. })).collect();
+    let named = |forward, name: &str| Entry::Node { forward, type_name: name.into() };
+    assert_eq!(nodes[0], named(1, "N5torch8autograd9generated12MulBackward0E"));
+    assert_eq!(nodes[1], named(0, "N5torch8autograd14AccumulateGradE"));
+}
+
+#[test]
+fn events_of_no_device_or_action_are_left_out() {
+    let (region, hook) = hook();
+    for (device, action) in [(-1, 0), (2, 0), (0, -1), (0, 10), (0, 1 << 20)] {
+        let raw = RawEvent { device, action, ..RawEvent::default() };
+        // SAFETY: this thread is alone.
+        unsafe { hook.event(&raw) };
+    }
+    assert!(hook.positions().iter().all(|position| *position == Position::default()));
+    assert_eq!(region.stacks_lost(), 0);
+}
+
+#[test]
+fn a_snapshot_event_says_where_the_ring_stood() {
+    let (_region, hook) = hook();
+    assert_eq!(hook.snapshot_position(1), None);
+    alloc(&hook, 1);
+    let raw = RawEvent { device: 1, action: Action::Snapshot as i32, ..RawEvent::default() };
+    // SAFETY: this thread is alone.
+    unsafe { hook.event(&raw) };
+    alloc(&hook, 2);
+    assert_eq!(hook.snapshot_position(1), Some(Position { pushed: 2, dropped: 0 }));
+    assert_eq!(hook.snapshot_position(7), None);
+}
+
+#[test]
+fn deep_recursion_is_cut_at_the_outer_end() {
+    let (region, hook) = hook();
+    let words = &VERSIONS[3];
+    let frames: Vec<_> = (0..DEPTH_MAX + 50).map(|depth| (depth % 3, 2 * (depth as u32 % 7))).collect();
+    let thread = Thread::new(words, &frames);
+    thread.enter();
+    assert!(hook.check_stacks(words.version, &thread.expected));
+    alloc(&hook, 1);
+    STATE.set(0);
+    let mut reader = Reader::new(region);
+    let longest = std::iter::from_fn(|| reader.pop()).find_map(|entry| match entry {
+        Entry::Stack(frames) => Some(frames.len()),
+        _ => None,
+    });
+    assert_eq!(longest, Some(DEPTH_MAX));
+}
+
+proptest! {
+    #[test]
+    fn known_stacks_are_a_map(keys in proptest::collection::vec(any::<u64>(), 1..300)) {
+        let (stacks, mut model) = (intern::Stacks::default(), HashMap::new());
+        for (number, key) in keys.into_iter().enumerate() {
+            // Some keys collide in their upper half, where the search begins.
+            let key = if number % 3 == 0 { key | 0xffff_0000_0000_0000 } else { key };
+            prop_assert_eq!(stacks.get(key), model.get(&key.max(1)).copied());
+            if stacks.get(key).is_none() {
+                stacks.insert(key, number as u32);
+                model.insert(key.max(1), number as u32);
+            }
+            prop_assert_eq!(stacks.get(key), model.get(&key.max(1)).copied());
+        }
+        prop_assert_eq!(stacks.count() as usize, model.len());
+    }
+}
+
+#[test]
+fn full_tables_refuse_and_keep_what_they_know() {
+    let mut codes = Codes::default();
+    let mut known = 0;
+    for code in 1..=20_000_usize {
+        match codes.id(code * 16, 7, || true) {
+            Some(id) => {
+                assert_eq!(id as usize, known);
+                known += 1;
+            }
+            None => break,
+        }
+    }
+    assert_eq!(known, 12_288, "three quarters");
+    assert_eq!(codes.id(16, 7, || panic!("it is known")), Some(0));
+    assert_eq!(codes.id(16, 8, || true), None, "another object at the same address");
+    let stacks = Stacks::default();
+    for key in 1..=49_152_u64 {
+        assert!(stacks.has_room());
+        stacks.insert(key << 33, key as u32);
+    }
+    assert!(!stacks.has_room());
+    assert_eq!(stacks.get(5 << 33), Some(5));
+}

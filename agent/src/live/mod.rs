@@ -73,7 +73,7 @@ enum Host {
     /// The launcher; the connection's end is the session's.
     Launcher(#[expect(dead_code, reason = "held for its Drop")] UnixStream),
     /// Threads of this process.
-    Threads(Option<Agent>),
+    Threads(Option<Box<Agent>>),
 }
 
 /// A session of this process.
@@ -143,7 +143,8 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         Some(socket) => Host::Launcher(link::greet(socket, &config.session, region.fd())?),
         None => {
             let daemon = Daemon::Address(config.daemon.clone());
-            Host::Threads(Some(Agent::host(AgentConfig::new(config.session.clone(), daemon), &region)?))
+            let agent = Agent::host(AgentConfig::new(config.session.clone(), daemon), &region)?;
+            Host::Threads(Some(Box::new(agent)))
         }
     };
     let session = Arc::new(Live {

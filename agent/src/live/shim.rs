@@ -97,7 +97,7 @@ struct RawBlock {
     _pad: [u8; 6],
 }
 
-type OnEvent = extern "C" fn(*const RawEvent);
+type OnEvent = unsafe extern "C" fn(*const RawEvent);
 type OnOutOfMemory = extern "C" fn(*const RawOutOfMemory);
 type OnSegment = extern "C" fn(*mut c_void, *const RawSegment, *const RawBlock, u64);
 
@@ -140,13 +140,24 @@ impl Shim {
         // SAFETY: the version says that these are the types of `shim.cpp`.
         unsafe {
             Ok(Self {
-                attach: std::mem::transmute::<*mut c_void, extern "C" fn(OnEvent, OnOutOfMemory, *mut c_char, usize) -> c_int>(symbol(c"memctl_shim_attach")?),
-                counters: std::mem::transmute::<*mut c_void, extern "C" fn(c_int, *mut RawCounters) -> c_int>(symbol(c"memctl_shim_counters")?),
-                segments: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, OnSegment) -> c_int>(symbol(c"memctl_shim_segments")?),
+                attach: std::mem::transmute::<
+                    *mut c_void,
+                    extern "C" fn(OnEvent, OnOutOfMemory, *mut c_char, usize) -> c_int,
+                >(symbol(c"memctl_shim_attach")?),
+                counters: std::mem::transmute::<*mut c_void, extern "C" fn(c_int, *mut RawCounters) -> c_int>(symbol(
+                    c"memctl_shim_counters",
+                )?),
+                segments: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, OnSegment) -> c_int>(symbol(
+                    c"memctl_shim_segments",
+                )?),
                 sequence: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(symbol(c"memctl_shim_sequence")?),
-                node: std::mem::transmute::<*mut c_void, extern "C" fn(*mut RawNode) -> i32>(symbol(c"memctl_shim_node")?),
+                node: std::mem::transmute::<*mut c_void, extern "C" fn(*mut RawNode) -> i32>(symbol(
+                    c"memctl_shim_node",
+                )?),
                 device: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_device")?),
-                capturing: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_capturing")?),
+                capturing: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(
+                    c"memctl_shim_capturing",
+                )?),
             })
         }
     }
@@ -260,15 +271,7 @@ fn block(raw: &RawBlock) -> BlockState {
         (false, false) => BlockUse::Inactive,
     };
     let requested = if usage == BlockUse::Inactive { 0 } else { raw.requested };
-    BlockState {
-        addr: raw.addr,
-        size: raw.size,
-        requested,
-        usage,
-        stack: StackId::NONE,
-        birth_epoch: 0,
-        birth_step: 0,
-    }
+    BlockState { addr: raw.addr, size: raw.size, requested, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0 }
 }
 
 fn last_words() -> String {

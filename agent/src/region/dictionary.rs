@@ -14,6 +14,14 @@ pub struct Control {
     length: AtomicU64,
 }
 
+#[cfg(test)]
+impl Control {
+    /// As a broken trainer would.
+    pub(super) fn set_length_for_test(&self, length: u64) {
+        self.length.store(length, Ordering::Release);
+    }
+}
+
 /// What an entry is, in its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -82,9 +90,8 @@ impl Writer {
             return false;
         }
         // SAFETY: inside the dictionary and behind everything that is published; one writer.
-        let (head, body) = unsafe {
-            (base.add(at).cast::<u32>(), std::slice::from_raw_parts_mut(base.add(at + HEAD), room))
-        };
+        let (head, body) =
+            unsafe { (base.add(at).cast::<u32>(), std::slice::from_raw_parts_mut(base.add(at + HEAD), room)) };
         let written = fill(body).min(room);
         // SAFETY: as above; `at` is a multiple of four.
         unsafe {
@@ -151,12 +158,10 @@ fn read(bytes: &[u8]) -> Option<(Entry, usize)> {
                 table: body.get(name_end..name_end.checked_add(table)?)?.to_vec(),
             }
         }
-        kind if kind == Kind::Stack as u32 => Entry::Stack(
-            body.chunks_exact(8).filter_map(|pair| Some((word(pair, 0)?, word(pair, 4)?))).collect(),
-        ),
-        kind if kind == Kind::Node as u32 => {
-            Entry::Node { forward: word(body, 0)?, type_name: text(body.get(4..)?) }
+        kind if kind == Kind::Stack as u32 => {
+            Entry::Stack(body.chunks_exact(8).filter_map(|pair| Some((word(pair, 0)?, word(pair, 4)?))).collect())
         }
+        kind if kind == Kind::Node as u32 => Entry::Node { forward: word(body, 0)?, type_name: text(body.get(4..)?) },
         _ => return None,
     };
     Some((entry, HEAD + length.next_multiple_of(ALIGN)))

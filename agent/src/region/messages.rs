@@ -156,7 +156,6 @@ fn read_mark(bytes: &[u8]) -> Option<Said> {
 
 fn open(kind: ItemKind, bytes: &[u8]) -> Option<Content> {
     let (size, payload) = bytes.split_first_chunk::<4>()?;
-    let packed =
-        Packed { kind, payload: payload.to_vec().into(), unpacked_bytes: u32::from_le_bytes(*size) };
+    let packed = Packed { kind, payload: payload.to_vec().into(), unpacked_bytes: u32::from_le_bytes(*size) };
     packed.open().ok()
 }

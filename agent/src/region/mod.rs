@@ -306,11 +306,8 @@ impl Region {
         let (control, ..) = self.ring_parts(device);
         // SAFETY: a range of our mapping; where the kernel does not know the advice (before 5.14) the pages come when they are used.
         unsafe {
-            let _ = libc::madvise(
-                control.cast_mut().cast(),
-                self.places.ring_bytes as usize,
-                libc::MADV_POPULATE_WRITE,
-            );
+            let _ =
+                libc::madvise(control.cast_mut().cast(), self.places.ring_bytes as usize, libc::MADV_POPULATE_WRITE);
         }
     }
 

@@ -18,6 +18,14 @@ pub struct Control {
     dropped: AtomicU64,
 }
 
+#[cfg(test)]
+impl Control {
+    /// As a broken trainer would.
+    pub(super) fn set_head_for_test(&self, head: u64) {
+        self.head.store(head, Ordering::Release);
+    }
+}
+
 /// Notes begin at multiples of this, so that a length never wraps.
 const ALIGN: u64 = 8;
 /// In place of a length: the rest up to the end is not used.
@@ -108,7 +116,7 @@ impl Reader {
             }
             let at = tail % capacity as u64;
             let to_end = capacity as u64 - at;
-            if used > capacity as u64 || at % ALIGN != 0 {
+            if used > capacity as u64 || !at.is_multiple_of(ALIGN) {
                 return self.give_up();
             }
             // SAFETY: aligned and inside the log.

@@ -81,7 +81,6 @@ impl Control {
 #[expect(dead_code, reason = "held for its Drop")]
 enum Memory {
     Own(Box<Control>, Box<[UnsafeCell<Record>]>),
-    #[cfg(not(feature = "loom"))]
     Region(Arc<dyn Send + Sync>),
 }
 
@@ -103,8 +102,7 @@ unsafe impl Send for Shared {}
 impl Shared {
     fn own(capacity: u64) -> Self {
         let control = Box::new(Control::new());
-        let slots: Box<[UnsafeCell<Record>]> =
-            (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect();
+        let slots: Box<[UnsafeCell<Record>]> = (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect();
         Self { control: &raw const *control, slots: slots.as_ptr(), capacity, _memory: Memory::Own(control, slots) }
     }
 
@@ -159,7 +157,6 @@ pub fn ring(capacity: usize) -> (Producer, Consumer) {
 /// # Safety
 /// `control` and `slots` (`capacity` records, a power of two) are aligned, began as zeros, stay mapped as long as
 /// `memory` lives, and no other producer of this ring exists, here or in another process.
-#[cfg(not(feature = "loom"))]
 pub unsafe fn producer_in(
     memory: Arc<dyn Send + Sync>,
     control: *const Control,
@@ -175,7 +172,6 @@ pub unsafe fn producer_in(
 ///
 /// # Safety
 /// As for [`producer_in`], for the consumer.
-#[cfg(not(feature = "loom"))]
 pub unsafe fn consumer_in(
     memory: Arc<dyn Send + Sync>,
     control: *const Control,

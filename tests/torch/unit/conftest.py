@@ -15,11 +15,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
 
-from memctl_agent import _session  # noqa: E402
-from memctl_agent._annotations import Annotations  # noqa: E402
-from memctl_agent._book import Book  # noqa: E402
-from memctl_agent._hooks import Hooks, Hub  # noqa: E402
-from memctl_agent._loop import Loop  # noqa: E402
+from memctl_agent import _session
+from memctl_agent._annotations import Annotations
+from memctl_agent._book import Book
+from memctl_agent._hooks import Hooks, Hub
+from memctl_agent._loop import Loop
 
 KINDS = {1: "epoch", 2: "/epoch", 3: "step", 4: "/step", 5: "phase", 6: "/phase", 7: "region", 8: "/region", 9: "note"}
 PHASES = {1: "train", 2: "eval", 3: "forward", 4: "backward", 5: "optimizer"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import memctl_agent
 import pytest
 import torch
-from conftest import Watched
-from memctl_agent._annotations import MODE, REGION, STEP, meaning_of
-from test_loops import loader, model, train_step
 from torch.autograd.profiler import record_function
+
+import memctl_agent
+from memctl_agent._annotations import MODE, REGION, STEP, meaning_of
+
+from conftest import Watched
+from test_loops import loader, model, train_step
 
 
 def test_named_epochs_and_steps_silence_the_automatic_ones(watched: Watched) -> None:
@@ -89,7 +91,9 @@ def test_ranges_left_open_are_bounded(watched: Watched) -> None:
     assert len(watched.only("region")) == 512
 
 
-@pytest.mark.parametrize("name", ["Optimizer.zero_grad#SGD.zero_grad", "enumerate(DataLoader)#X.__next__", "nccl:all_reduce"])
+@pytest.mark.parametrize(
+    "name", ["Optimizer.zero_grad#SGD.zero_grad", "enumerate(DataLoader)#X.__next__", "nccl:all_reduce"]
+)
 def test_ranges_of_libraries_say_nothing(name: str) -> None:
     assert meaning_of(name) is None
 
@@ -160,8 +164,9 @@ def test_failure_leaves_epoch_and_step_open(watched: Watched) -> None:
 
 
 def test_what_was_open_before_the_session_is_written_when_it_begins(watched: Watched) -> None:
-    from conftest import Recorder
     from memctl_agent._book import EVAL, HAND, Book
+
+    from conftest import Recorder
 
     book, recorder = Book(), Recorder()
     book.epoch_begin(7, HAND)

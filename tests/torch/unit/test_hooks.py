@@ -8,10 +8,12 @@ import pickle
 
 import pytest
 import torch
-from conftest import Watched
-from memctl_agent._hooks import FAULTS_MAX
-from test_loops import loader, model, train_step
 from torch.utils.data import DataLoader, dataloader
+
+from memctl_agent._hooks import FAULTS_MAX
+
+from conftest import Watched
+from test_loops import loader, model, train_step
 
 PLACES = [
     (torch.autograd, "backward"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from conftest import Watched
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from conftest import Watched
 
 
 def model() -> nn.Module:

@@ -5,6 +5,8 @@ this one hides runs as if this one were not there; PYTHONPATH stays as it is, fo
 Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and on 2.7 does no harm.
 """
 
+# Written for old interpreters too:
+# ruff: noqa: UP004, UP031, SIM105
 import os
 import sys
 
