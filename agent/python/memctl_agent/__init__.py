@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Callable, Optional
 
-from memctl_agent._book import EPOCH_MAX, HAND, OPTIMIZER, PHASES, STEP_MAX
+from memctl_agent._book import EPOCH_MAX, HAND, PHASES, STEP_MAX
 from memctl_agent._book import EVAL as _EVAL
 from memctl_agent._session import SESSION as _the_session
 from memctl_agent._session import say as _say
@@ -33,7 +33,7 @@ def attach(
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
     What is not given comes from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such
-    as `http://127.0.0.1:7117`; under `memctl run` the launcher takes everything and no address is needed.
+    as `http://127.0.0.1:7717`; under `memctl run` the launcher takes everything and no address is needed.
     `stacks=False` leaves Python stacks out, `auto=False` the automatic marks.
     Returns whether it attached or will; if not, one line on stderr says why.
     """
@@ -132,7 +132,6 @@ def phase(name: str) -> Range:
         if number is None:
             raise ValueError(f"phase {name!r} is none of {', '.join(PHASES)}")
         if number > _EVAL:
-            assert number <= OPTIMIZER
             return Range(lambda: book.part_end(number, HAND)) if book.part_begin(number, HAND) else Range()
         former = None if book.mode is None or book.mode[0] == number else book.mode[0]
         book.mode_begin(number, HAND)

@@ -6,14 +6,17 @@ program that never does is left alone without a word.
 
 from __future__ import annotations
 
+import os
+
 from memctl_agent import _session
 
 
 def arm() -> bool:
     """Attaches as soon as CUDA is initialised; whether that was arranged."""
     wanted = {"job": None, "daemon": None, "rank": None, "world_size": None, "attempt": None, "labels": {}}
+    stacks = os.environ.get("MEMCTL_STACKS", "1") != "0"
     try:
-        return _session.SESSION.attach(wanted, stacks=True, auto=True, quiet=True)
+        return _session.SESSION.attach(wanted, stacks=stacks, auto=True, quiet=True)
     except Exception as error:
         _session.say(f"could not attach: {type(error).__name__}: {error}")
         return False

@@ -70,7 +70,6 @@ class Session:
         self.trouble: Optional[str] = None
         self.level = "off"
         self.shim_origin: Optional[str] = None
-        self._pid = os.getpid()
         self._native: Any = None
         self._torch: Any = None
         self._hooks: Optional[Hooks] = None
@@ -104,7 +103,7 @@ class Session:
             self.trouble = text
             return False if quiet else self._refuse(text)
         self._native, self._torch, self._wanted = native, torch, wanted
-        self._stacks, self._auto, self._pid = stacks, auto, os.getpid()
+        self._stacks, self._auto = stacks, auto
         self.book, self.trouble, self.level = Book(), None, "off"
         self.state = ARMED
         self._watch_forks()
@@ -158,7 +157,7 @@ class Session:
         except native.NativeError as error:
             self._give_up(str(error))
             return
-        self.state, self._pid = ATTACHED, os.getpid()
+        self.state = ATTACHED
         self.level, why = hookable.level, hookable.why
         if self.level == "full":
             self.level, why = self._hook()

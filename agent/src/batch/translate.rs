@@ -91,7 +91,11 @@ impl Translator {
                     self.codes.push(Code { file: file.into(), name: name.into(), first_line, table });
                     continue;
                 }
-                Entry::Stack(frames) => frames.into_iter().map(|(code, lasti)| self.frame(code, lasti)).collect(),
+                Entry::Stack(frames) => frames
+                    .into_iter()
+                    .filter(|&(code, _)| !self.is_ours(code))
+                    .map(|(code, lasti)| self.frame(code, lasti))
+                    .collect(),
                 Entry::Node { forward, type_name } => self.node(forward, &type_name),
             };
             self.add(frames, batcher);
@@ -104,6 +108,11 @@ impl Translator {
             false => StackId::NONE,
         };
         self.stacks.push(Stack { id, frames });
+    }
+
+    /// Frames of memctl's own wrappers (of `backward`, `DataLoader.__iter__`, …) stand between the user's and torch's: nobody asked for them.
+    fn is_ours(&self, code: u32) -> bool {
+        self.codes.get(code as usize).is_some_and(|code| code.file.contains("/memctl_agent/"))
     }
 
     fn frame(&self, code: u32, lasti: u32) -> Frame {
