@@ -13,6 +13,7 @@ pub mod agent;
 pub mod batch;
 pub mod clock;
 pub mod hook;
+pub mod host;
 pub mod identity;
 pub mod ledger;
 pub mod link;

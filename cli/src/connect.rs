@@ -154,6 +154,14 @@ async fn open_daemon(url: &str, flags: String) -> Result<Connection, Failure> {
     Ok(connection(channel, Place::Daemon(url.to_owned()), flags, None))
 }
 
+/// Whether this can be a daemon's address; nobody is asked.
+///
+/// # Errors
+/// Wrong usage.
+pub fn check_address(url: &str) -> Result<(), Failure> {
+    endpoint(url).map(drop)
+}
+
 fn endpoint(url: &str) -> Result<Endpoint, Failure> {
     let wrong = || Failure::usage(format!("`{url}` is not a daemon's address; write it like {}", default_url()));
     if url.starts_with("https://") {

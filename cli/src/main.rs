@@ -14,6 +14,7 @@ mod export;
 mod fixture;
 mod page;
 mod render;
+mod run;
 mod seams;
 
 use std::io::{IsTerminal, Write};
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.
         Err(error) => error.exit(),
     };
-    init_logs(matches!(cli.command, args::Command::Daemon(_)));
+    init_logs(&cli.command);
     let mut screen = Screen::detect(cli.global.no_color);
     if cli.global.output != args::Format::Table {
         screen.colour = false;
@@ -46,11 +47,11 @@ fn main() -> ExitCode {
             survive_file_limits();
             commands::run(&cli, &screen, &mut out).await
         })
-        .and_then(|()| out.flush().map_err(|error| exit::Failure::output("standard output", &error)));
+        .and_then(|code| out.flush().map(|()| code).map_err(|error| exit::Failure::output("standard output", &error)));
     // What still runs belongs to nobody: after Ctrl-C a thread may read a pipe or a dead network drive, for ever.
     runtime.shutdown_background();
     match result {
-        Ok(()) => Outcome::Done.into(),
+        Ok(code) => code,
         Err(failure) => {
             // What was written before the failure belongs to the reader; that it cannot be written is the smaller news.
             let _ = out.flush();
@@ -73,9 +74,14 @@ fn report(failure: &exit::Failure) -> ExitCode {
     failure.outcome.into()
 }
 
-/// Logs go to standard error: those of a daemon from `info` on, those of a command from `warn` on, or as `MEMCTL_LOG` says.
-fn init_logs(daemon: bool) {
-    let default = if daemon { "info" } else { "error" };
+/// Logs go to standard error: those of a daemon from `info` on, those of a run from `warn` on (a daemon that is away is
+/// said once, at its end), those of other commands from `error` on, or as `MEMCTL_LOG` says.
+fn init_logs(command: &args::Command) {
+    let default = match command {
+        args::Command::Daemon(_) => "info",
+        args::Command::Run(_) => "warn,memctl_agent::uplink=error",
+        _ => "error",
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("MEMCTL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt()

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use memctl_agent::source::recording::{self, Identity};
 use memctl_agent::source::snapshot::{self, Recording};
-use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
+use memctl_agent::uplink::backoff::Backoff;
+use memctl_agent::{Agent, AgentConfig, Breaker, Outcome};
+pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity};
 use memctl_daemon::config::{self, Config, Layer};
 use memctl_daemon::server::{self, ServeError};
 use memctl_daemon::store::{self, StoreError};
@@ -28,6 +30,11 @@ pub const EMBEDDED_SILENCE_MAX: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes of an import in memory.
 const OUTBOX_BYTES: u64 = 16 << 20;
+
+/// Waits between attempts to deliver what lies in a spool: somebody waits for it.
+pub fn backoff() -> Backoff {
+    Backoff { most: Duration::from_secs(1), ..Backoff::default() }
+}
 
 /// A daemon in this process. It ends when [`Embedded::close`] is called, with everything durable.
 pub struct Embedded {

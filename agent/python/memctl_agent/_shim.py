@@ -35,6 +35,11 @@ COMPILERS = ("g++", "c++", "clang++")
 CXX20_SINCE = (2, 12)
 # The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers
 # include. On the host its words mean nothing or an alignment; used only where the genuine one is not found.
+# The whole of the runtime's C++ header needs more of that package; what torch's headers use is its C part.
+CUDA_RUNTIME = """\
+#pragma once
+#include <cuda_runtime_api.h>
+"""
 HOST_DEFINES = """\
 #pragma once
 #define __host__
@@ -237,9 +242,9 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         )
     version = tuple(int(part) for part in _torch.release(torch).split(".") if part.isdigit())
     system = [root / "include", root / "include/torch/csrc/api/include", cuda]
-    # CUDA 13 wheels keep crt/ in a folder of their own.
-    crt = cuda.parent.parent / "cuda_crt" / "include"
-    system += [crt] if crt.is_dir() else []
+    if not (cuda / "crt" / "host_config.h").is_file():
+        # What pip brings with torch: the runtime's headers without the compiler's.
+        system.insert(0, source.parent / "instead")
     return [
         cxx,
         "-std=c++20" if version >= CXX20_SINCE else "-std=c++17",
@@ -277,6 +282,8 @@ def compile_shim(torch: Any, source: str, target: Path) -> None:
         text.write_text(source, encoding="utf-8")
         (text.parent / "crt").mkdir()
         (text.parent / "crt" / "host_defines.h").write_text(HOST_DEFINES, encoding="utf-8")
+        (text.parent / "instead").mkdir()
+        (text.parent / "instead" / "cuda_runtime.h").write_text(CUDA_RUNTIME, encoding="utf-8")
         arguments = command(torch, cxx, text, made)
         try:
             done = subprocess.run(

@@ -4,11 +4,13 @@
 //! always lies at a chunk's boundary and is announced by the chunk behind it; from a hole to the next
 //! keyframe every figure says that it is not exact.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
-    AllocatorSettings, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind, Peaks, Rollup,
+    AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind, Peaks, Rollup,
     SiteTable,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
@@ -161,6 +163,7 @@ impl Device {
     /// Starts over from a state that was read; everything from here on is exact again.
     pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
         self.flush(out);
+        self.carry_origins(&mut keyframe);
         keyframe.device = self.device;
         keyframe.at_event = self.next_event;
         self.map.restore(&keyframe);
@@ -168,6 +171,20 @@ impl Device {
         self.chunks_since_keyframe = 0;
         self.last_ns = self.last_ns.max(keyframe.time_ns);
         out.push(Output::Keyframe(keyframe));
+    }
+
+    /// A state that was read from an allocator names no stacks. A block that was known at the same address with the same
+    /// request keeps its origin: nearly always it is the same block, and the bytes are exact in any case.
+    fn carry_origins(&self, keyframe: &mut Keyframe) {
+        let known = self.keyframe(KeyframeReason::Periodic);
+        let origins: HashMap<u64, BlockState> = blocks(&known).map(|block| (block.addr, *block)).collect();
+        for block in keyframe.segments.iter_mut().flat_map(|segment| &mut segment.blocks).chain(&mut keyframe.loose) {
+            let origin = origins.get(&block.addr).filter(|origin| origin.requested == block.requested);
+            if let Some(origin) = origin.filter(|_| block.usage != BlockUse::Inactive && !block.stack.is_some()) {
+                (block.stack, block.birth_epoch, block.birth_step) =
+                    (origin.stack, origin.birth_epoch, origin.birth_step);
+            }
+        }
     }
 
     /// Passes a mark; a boundary gives a site table.
@@ -230,6 +247,12 @@ impl Device {
     pub(super) fn anomalies(&self) -> memctl_analysis::Anomalies {
         self.map.anomalies()
     }
+}
+
+/// The blocks of a state that are in use.
+fn blocks(keyframe: &Keyframe) -> impl Iterator<Item = &BlockState> {
+    let all = keyframe.segments.iter().flat_map(|segment| &segment.blocks).chain(&keyframe.loose);
+    all.filter(|block| block.usage != BlockUse::Inactive)
 }
 
 #[inline]

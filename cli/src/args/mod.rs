@@ -5,8 +5,10 @@
 
 pub mod values;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -80,6 +82,8 @@ pub enum Format {
 pub enum Command {
     /// A recorded 4-GPU job through everything memctl has: import, store, questions. Leaves nothing behind.
     Demo,
+    /// Run a command and record every PyTorch process in it; ends with the command's exit code.
+    Run(Run),
     /// Receive jobs from agents, store them and answer questions.
     Daemon(Daemon),
     /// Read PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
@@ -104,6 +108,31 @@ pub enum Command {
         shell: Shell,
     },
 }
+
+/// `memctl run`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(after_help = RUN_HELP)]
+pub struct Run {
+    /// Name of the job [default: MEMCTL_JOB, what torchrun, SLURM, MPI or Kubernetes call it, or one made from the script's name].
+    #[arg(long, value_name = "JOB", value_parser = values::new_job)]
+    pub job: Option<String>,
+    /// Restart count of the job [default: MEMCTL_ATTEMPT, or as torchrun and SLURM count].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// A label of the job; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = values::run_label)]
+    pub labels: Vec<LabelArg>,
+    /// After the command: wait so long at most until everything is stored. What is not stays on disk for the next run.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
+    pub patience: Duration,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = "Examples:\n  memctl run -- python train.py\n  memctl run --job vit-17 -- torchrun --nproc-per-node 4 train.py\n\
+Standard output is the command's. MEMCTL_DISABLED=1 runs it as if memctl were not there. Exit codes: the command's, \
+128 + n when signal n ended it, 126 and 127 when it cannot be started, 2 for wrong usage of memctl itself.";
 
 /// `memctl daemon`.
 #[derive(Clone, Debug, Args)]

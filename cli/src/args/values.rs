@@ -140,6 +140,37 @@ pub fn new_job(text: &str) -> Result<String, String> {
     ))
 }
 
+/// A label that travels in an environment variable, where commas stand between labels.
+///
+/// # Errors
+/// Why it is none.
+pub fn run_label(text: &str) -> Result<LabelArg, String> {
+    if text.contains(',') {
+        return Err("a label has no comma here; repeat --label for several".to_owned());
+    }
+    text.parse()
+}
+
+/// A length of time: 30s, 2m, 1h, or seconds.
+///
+/// # Errors
+/// Why it is none.
+pub fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3_600),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok().zip(seconds).and_then(|(number, seconds)| number.checked_mul(seconds));
+    // A day: nobody waits longer, and sums of times stay what a clock can hold.
+    number
+        .filter(|&seconds| seconds <= 86_400)
+        .map(std::time::Duration::from_secs)
+        .ok_or_else(|| format!("`{text}` is not a length of time up to a day; write it like 30s, 2m or 1h"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,8 +222,19 @@ mod tests {
         assert!("=b".parse::<LabelArg>().is_err());
         assert!("a".parse::<LabelArg>().is_err());
         assert!(format!("a={}", "x".repeat(257)).parse::<LabelArg>().unwrap_err().contains("256 bytes"));
+        assert!(run_label("a=b,c=d").unwrap_err().contains("comma"));
+        assert!(run_label("a=b").is_ok());
         assert!(new_job("run/1").is_ok());
         assert!(new_job("latest").unwrap_err().contains("newest"));
         assert!(new_job("a b").is_err());
+    }
+
+    #[test]
+    fn lengths_of_time() {
+        let seconds = |text: &str| duration(text).map(|time| time.as_secs());
+        assert_eq!(["0", "30s", "2m", "1h"].map(|text| seconds(text).unwrap()), [0, 30, 120, 3_600]);
+        for wrong in ["", "s", "-1s", "1.5h", "25h", "99999999999999999999", "1d", "3 s", "5é"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -6,9 +6,11 @@ mod demo;
 mod doctor;
 mod export;
 mod import;
-mod questions;
+pub mod questions;
+mod run;
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use clap::CommandFactory;
 use jiff::Timestamp;
@@ -17,14 +19,15 @@ use crate::args::{Cli, Command};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 
-/// Runs a command; its answer goes to `out`.
+/// Runs a command; its answer goes to `out`. The exit code is 0, or that of the command that was run.
 ///
 /// # Errors
 /// Why it did not do what it was asked, with the exit code.
-pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<ExitCode, Failure> {
     let global = &cli.global;
     let now = Timestamp::now();
-    match &cli.command {
+    let done = match &cli.command {
+        Command::Run(args) => return run::run(args, global).await,
         Command::Demo => demo::run(global, screen, out).await,
         Command::Daemon(flags) => daemon::run(flags, global).await,
         Command::Import(args) => import::run(args, global, screen, out).await,
@@ -41,7 +44,8 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
             clap_complete::generate(*shell, &mut Cli::command(), "memctl", &mut script);
             out.write_all(&script).map_err(|error| Failure::output("standard output", &error))
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -1,0 +1,96 @@
+//! Delivers what earlier runs, and sessions of this one that ended while the daemon was away, left in the spool.
+//!
+//! Guarantees: one session after the other, each from where the daemon stands; ends at once when the host closes, and
+//! what is not delivered then stays. Refuses: spools that a living process owns.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::{Shared, wait};
+use crate::agent::SpoolConfig;
+use crate::uplink::backoff::Backoff;
+use crate::uplink::spool::Spool;
+use crate::uplink::window::Window;
+use crate::uplink::{self, Daemon};
+
+/// How often the folder is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How often a delivery is looked at.
+const PROGRESS_EVERY: Duration = Duration::from_millis(50);
+/// A session without an acknowledgement for this long does not keep the next one waiting.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Delivers until the host closes.
+pub(super) fn run(shared: &Shared) {
+    let Some(SpoolConfig { folder, .. }) = &shared.config.spool else { return };
+    let closing = || wait::ready([shared.closing.fd()], Some(Duration::ZERO)) == [true];
+    loop {
+        deliver_spool(folder, &shared.config.daemon, shared.config.backoff, &closing);
+        if let [true] = wait::ready([shared.closing.fd()], Some(LOOK_EVERY)) {
+            return;
+        }
+    }
+}
+
+/// Delivers what lies in a spool folder and belongs to no living process, until it is out, nothing moves any more, or
+/// `enough` says so (asked 20 times a second). Blocks.
+pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
+    let spools = Spool::orphans(folder);
+    if spools.is_empty() {
+        return;
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::warn!(%error, "what earlier runs left in the spool stays there"),
+    };
+    for spool in spools {
+        runtime.block_on(deliver(spool, daemon, backoff, enough));
+        if enough() {
+            break;
+        }
+    }
+    // A name that is being resolved must not hold the end up.
+    runtime.shutdown_background();
+}
+
+async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
+    let session = spool.session().clone();
+    let window = Arc::new(Window::recovered(spool));
+    tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what an earlier run left in the spool");
+    let (_stop, stopped) = mpsc::channel(1);
+    tokio::select! {
+        ended = uplink::run(daemon.clone(), session.clone(), window.clone(), stopped, backoff) => {
+            tracing::warn!(session = %session.id, ?ended, "a session in the spool cannot be delivered and stays there");
+        }
+        () = over(&window, enough) => {}
+    }
+}
+
+/// Ends with the last acknowledgement, when none comes, or when it is enough.
+async fn over(window: &Window, enough: &dyn Fn() -> bool) {
+    let (mut last, mut since) = (0, tokio::time::Instant::now());
+    while !window.is_drained() && !enough() && since.elapsed() < SILENCE_MAX {
+        let now = window.counts().acked_seq;
+        if now != last {
+            (last, since) = (now, tokio::time::Instant::now());
+        }
+        tokio::time::sleep(PROGRESS_EVERY).await;
+    }
+}
+
+/// Bytes that wait in a spool folder, those of living processes included.
+#[must_use]
+pub fn spooled_bytes(folder: &Path) -> u64 {
+    let Ok(sessions) = std::fs::read_dir(folder) else { return 0 };
+    sessions
+        .flatten()
+        .filter_map(|session| std::fs::read_dir(session.path()).ok())
+        .flat_map(Iterator::flatten)
+        .filter(|file| file.path().extension().is_some_and(|extension| extension == "spool"))
+        .filter_map(|file| file.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum()
+}

@@ -1,0 +1,331 @@
+//! Hosts trainers of other processes: takes their regions over a socket, empties them, measures them, and says how they died.
+//!
+//! One thread a trainer (beside its agent's two), one that accepts, one that measures, one for what earlier runs left
+//! in the spool. A trainer is never waited for and never waits: it writes into its region whether somebody reads or not.
+//! Guarantees: everything that was pushed before a trainer's death is taken; one trainer's end or delivery holds no other
+//! up; threads and memory are bounded, whoever connects; the end of [`Host::finish`] has a limit.
+//! Refuses: users other than its own, more trainers than [`HostConfig::trainers_max`], and to signal any process.
+
+mod death;
+mod leftover;
+mod measure;
+mod trainer;
+mod wait;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use memctl_model::{SessionId, SessionInfo};
+
+use crate::agent::{Breaker, SpoolConfig};
+use crate::ledger::Counts;
+use crate::link;
+use crate::uplink::Daemon;
+use crate::uplink::backoff::Backoff;
+
+pub use crate::sample::host::Exit;
+pub use leftover::{deliver_spool, spooled_bytes};
+pub use wait::can_watch_processes;
+
+/// How often a wait looks whether it was cut short.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After giving up: time for the workers to put what they hold into the spool. They need milliseconds.
+const SPILL_MAX: Duration = Duration::from_secs(2);
+/// Sessions whose end is kept for the summary; more are counted.
+const ENDED_MAX: usize = 4_096;
+/// Accepting fails when descriptors run out; trying again at once would not help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a host needs to know.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Where sessions go.
+    pub daemon: Daemon,
+    /// Disk for what the daemon has not taken yet.
+    pub spool: Option<SpoolConfig>,
+    /// Trainers at the same time.
+    pub trainers_max: usize,
+    /// Waits between attempts to reach the daemon.
+    pub backoff: Backoff,
+    /// How often trainers are measured.
+    pub measure_every: Duration,
+}
+
+impl HostConfig {
+    /// The usual configuration.
+    #[must_use]
+    pub fn new(daemon: Daemon, spool: Option<SpoolConfig>) -> Self {
+        Self {
+            daemon,
+            spool,
+            trainers_max: 256,
+            // Trainers wait for their delivery at the end of a run: a daemon that came back is to be noticed by then.
+            backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
+            measure_every: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How long the end may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For trainers that are still connected.
+    pub grace: Duration,
+    /// For delivery, in all.
+    pub patience: Duration,
+    /// For delivery when the daemon acknowledges nothing any more.
+    pub silence: Duration,
+}
+
+/// A session that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Who it was.
+    pub session: SessionInfo,
+    /// How it failed, as the host saw it; the trainer's own words for it go before.
+    pub failure: Option<String>,
+    /// Everything is stored.
+    pub delivered: bool,
+    /// The daemon's words, when it refused the session for good.
+    pub refused: Option<String>,
+    /// Its events. Of a session that was given up only what is known: stored ones.
+    pub counts: Counts,
+}
+
+/// What a host has seen.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Sessions that have ended, the first 4,096 of them.
+    pub ended: Vec<Ended>,
+    /// Sessions beyond.
+    pub more: u64,
+    /// Connections that were refused, and the last reason.
+    pub refused: u64,
+    /// See [`Self::refused`].
+    pub refused_because: Option<String>,
+}
+
+/// A host at work.
+pub struct Host {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What all threads of a host share.
+struct Shared {
+    config: HostConfig,
+    /// Given when nobody is to be recorded any more.
+    closing: wait::Order,
+    exits: death::Exits,
+    registry: Mutex<Registry>,
+    changed: Condvar,
+}
+
+/// Who is here.
+#[derive(Default)]
+struct Registry {
+    /// Threads that serve a connection, in whatever state.
+    guests: usize,
+    /// Sessions and regions (device and inode) that have a thread: each has one.
+    claimed: Vec<(SessionId, (u64, u64))>,
+    /// Trainers being recorded, by number.
+    recording: BTreeMap<u64, Arc<trainer::Trainer>>,
+    /// Trainers that have ended and are being delivered.
+    delivering: BTreeMap<u64, (SessionInfo, Option<String>, Breaker)>,
+    next: u64,
+    summary: Summary,
+}
+
+impl Registry {
+    fn end(&mut self, ended: Ended) {
+        if self.summary.ended.len() < ENDED_MAX {
+            self.summary.ended.push(ended);
+        } else {
+            self.summary.more += 1;
+        }
+    }
+
+    /// Acknowledgements so far of those being delivered; grows while the daemon takes something.
+    fn progress(&self) -> (usize, u64) {
+        (self.delivering.len(), self.delivering.values().map(|(.., breaker)| breaker.acknowledged()).sum())
+    }
+}
+
+impl Shared {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `done`, at most until `end`, and not when `hurry` is set. Says whether it is done.
+    fn wait(&self, end: Instant, hurry: &AtomicBool, mut done: impl FnMut(&Registry) -> bool) -> bool {
+        let mut registry = self.registry();
+        loop {
+            if done(&registry) {
+                return true;
+            }
+            // Relaxed: a wish; nothing else is seen with it.
+            if Instant::now() >= end || hurry.load(Ordering::Relaxed) {
+                return false;
+            }
+            registry = self.changed.wait_timeout(registry, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Host {
+    /// Begins to host trainers that connect to `listener`.
+    ///
+    /// # Errors
+    /// The system gives no thread or no descriptor.
+    pub fn start(listener: UnixListener, config: HostConfig) -> io::Result<Self> {
+        // `accept` follows a look: a connection that vanished in between must not hold it.
+        listener.set_nonblocking(true)?;
+        let shared = Arc::new(Shared {
+            config,
+            closing: wait::Order::new()?,
+            exits: death::Exits::default(),
+            registry: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(work)
+        };
+        let (accepting, measuring, leftover) = (shared.clone(), shared.clone(), shared.clone());
+        let mut host = Self { shared, threads: Vec::new() };
+        // Dropping the host ends what has started when a later thread does not.
+        host.threads.push(spawn("memctl-accept", Box::new(move || accept(&accepting, &listener)))?);
+        host.threads.push(spawn("memctl-measure", Box::new(move || measure::run(&measuring)))?);
+        if host.shared.config.spool.is_some() {
+            host.threads.push(spawn("memctl-leftover", Box::new(move || leftover::run(&leftover)))?);
+        }
+        Ok(host)
+    }
+
+    /// A child of this process has ended and is about to be reaped: after that only this process knows how.
+    pub fn child_ended(&self, pid: u32, exit: Exit) {
+        self.shared.exits.add(pid, exit);
+    }
+
+    /// Trainers being recorded.
+    #[must_use]
+    pub fn recording(&self) -> usize {
+        self.shared.registry().recording.len()
+    }
+
+    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery. `hurry` cuts every
+    /// wait short. What is not delivered then lies in the spool, if there is one, and is counted as dropped otherwise.
+    #[must_use]
+    pub fn finish(mut self, limits: Limits, hurry: &AtomicBool) -> Summary {
+        let grace = Instant::now() + limits.grace;
+        self.shared.wait(grace, hurry, |registry| registry.recording.is_empty());
+        self.shared.closing.give();
+        for thread in self.threads.drain(..) {
+            // A panic in it was logged there.
+            let _ = thread.join();
+        }
+        let end = Instant::now() + limits.patience;
+        let mut last = (Instant::now(), (usize::MAX, 0));
+        let delivered = self.shared.wait(end, hurry, |registry| {
+            let progress = registry.progress();
+            if progress != last.1 {
+                last = (Instant::now(), progress);
+            }
+            registry.guests == 0 || last.0.elapsed() >= limits.silence
+        });
+        if !delivered || self.shared.registry().guests > 0 {
+            self.give_up();
+        }
+        std::mem::take(&mut self.shared.registry().summary)
+    }
+
+    /// Gives up what is not delivered: into the spool with it.
+    fn give_up(&self) {
+        // A breaker's lock is held while its spool is written: not under ours.
+        let breakers: Vec<Breaker> =
+            self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect();
+        breakers.iter().for_each(Breaker::give_up);
+        // Workers that were still emptying a ring now find the way into the spool.
+        let end = Instant::now() + SPILL_MAX;
+        let settled = |registry: &Registry| registry.recording.is_empty() && trainer::have_settled(registry);
+        self.shared.wait(end, &AtomicBool::new(false), settled);
+        let mut registry = self.shared.registry();
+        for (session, failure, breaker) in std::mem::take(&mut registry.delivering).into_values() {
+            let counts = Counts { stored: breaker.stored_events(), ..Counts::default() };
+            registry.end(Ended { session, failure, delivered: false, refused: None, counts });
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.shared.closing.give();
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+    loop {
+        if let [_, true] = wait::ready([listener.as_raw_fd(), shared.closing.fd()], None) {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => welcome(shared, stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::warn!(%error, "a trainer could not be accepted; it runs unrecorded");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+/// Gives a connection its thread.
+fn welcome(shared: &Arc<Shared>, mut stream: UnixStream) {
+    let full = {
+        let mut registry = shared.registry();
+        let full = registry.guests >= shared.config.trainers_max;
+        registry.guests += usize::from(!full);
+        full
+    };
+    if full {
+        let most = shared.config.trainers_max;
+        turn_away(shared, &mut stream, &format!("{most} trainers are recorded here already, which is the most"));
+        return;
+    }
+    let guest = Guest(shared.clone());
+    let started = std::thread::Builder::new()
+        .name("memctl-trainer".into())
+        .spawn(move || trainer::serve(&guest.0, stream));
+    if let Err(error) = started {
+        // The connection went with the closure: the trainer sees its end and runs unrecorded.
+        tracing::warn!(%error, "no thread for a trainer; it runs unrecorded");
+    }
+}
+
+/// A thread that serves a connection, for as long as it does.
+struct Guest(Arc<Shared>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.registry().guests -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Says no. A peer that never listens does not matter: the words fit the socket's buffer.
+fn turn_away(shared: &Shared, stream: &mut UnixStream, reason: &str) {
+    tracing::debug!(reason, "a connection was refused");
+    let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+    let _ = link::answer(stream, Some(reason));
+    let mut registry = shared.registry();
+    registry.summary.refused += 1;
+    registry.summary.refused_because = Some(reason.to_owned());
+}

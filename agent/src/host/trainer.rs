@@ -1,0 +1,254 @@
+//! One trainer: from its hello to the last acknowledgement, in a thread of its own.
+//!
+//! A session ends with the first of: the process is dead (seen on its pidfd, so a forked child that inherited the
+//! connection keeps nothing alive), the connection has ended, the host closes.
+//! Guarantees: the region is emptied after that moment, so what was pushed before it is stored; a greeting that is none
+//! gets a refusal. Refuses: a region or a session that is being recorded already, and processes of other users.
+
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use memctl_model::{DeviceIndex, Sample, SessionId, SessionInfo};
+
+use super::death::Watched;
+use super::{Ended, Registry, Shared, turn_away, wait};
+use crate::agent::{Agent, AgentConfig, Breaker, StartError};
+use crate::clock::now_ns;
+use crate::link;
+use crate::region::{Region, State};
+use crate::sample::host::{Proc, ProcessKey};
+
+/// How long a process may take to be dead after its connection has ended: closing device files takes seconds.
+const DYING_MAX: Duration = Duration::from_secs(5);
+/// Delivery of a session whose end lies before that of the run. Then it stays in the spool and is tried again from there.
+const DELIVERY_MAX: Duration = Duration::from_secs(60);
+/// Without a spool there is nowhere else to stay: as long as a daemon may be away.
+const DELIVERY_WITHOUT_SPOOL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A session's spool can be locked for an instant by whoever looks for left spools.
+const SPOOL_TRIES: u32 = 20;
+/// Between two tries.
+const SPOOL_PAUSE: Duration = Duration::from_millis(5);
+
+/// A trainer being recorded.
+pub(super) struct Trainer {
+    session: SessionInfo,
+    watched: Watched,
+    breaker: Breaker,
+    /// Taken when it ends.
+    agent: Mutex<Option<Agent>>,
+}
+
+impl Trainer {
+    /// The process, when it can be seen.
+    pub(super) fn key(&self) -> Option<ProcessKey> {
+        self.watched.key()
+    }
+
+    /// Its devices and their UUIDs.
+    pub(super) fn devices(&self) -> Vec<(DeviceIndex, Option<String>)> {
+        self.session.devices.iter().map(|device| (device.index, device.uuid.clone())).collect()
+    }
+
+    /// Adds measurements, if it is still recorded.
+    pub(super) fn add(&self, samples: Vec<Sample>) {
+        if let Some(agent) = &*self.agent.lock().unwrap_or_else(PoisonError::into_inner) {
+            for sample in samples {
+                agent.sample(sample);
+            }
+        }
+    }
+}
+
+/// Whether all that is left to do is to wait for the daemon.
+pub(super) fn have_settled(registry: &Registry) -> bool {
+    // A thread that has no session yet, or has just lost it, is neither.
+    registry.guests <= registry.delivering.len()
+}
+
+/// Serves a connection until its session is delivered.
+pub(super) fn serve(shared: &Arc<Shared>, mut stream: UnixStream) {
+    let mut claim = None;
+    let (number, trainer, region, process) = match meet(shared, &mut stream, &mut claim) {
+        Ok(met) => met,
+        Err(reason) => return turn_away(shared, &mut stream, &reason),
+    };
+    tracing::info!(session = %trainer.session.id, job = trainer.session.job, rank = trainer.session.rank, "recording");
+    let failure = recorded(shared, &trainer, &region, &mut stream, process.as_ref());
+    deliver(shared, number, &trainer, failure);
+    // Held until here: its end would tell the trainer nothing new, and a goodbye needs no answer.
+    drop(stream);
+}
+
+type Met = (u64, Arc<Trainer>, Arc<Region>, Option<OwnedFd>);
+
+/// Hears the hello and begins to record; the error is what the trainer is told.
+fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>) -> Result<Met, String> {
+    let (pid, user) = wait::peer(stream.as_fd()).map_err(|error| error.to_string())?;
+    // SAFETY: no arguments, cannot fail.
+    if user != unsafe { libc::geteuid() } {
+        return Err("it is another user's".to_owned());
+    }
+    // Opened before anything is heard: a pid that is reused later is not taken for the trainer.
+    let process = wait::process(pid);
+    stream.set_nonblocking(false).map_err(|error| error.to_string())?;
+    let (session, fd) = link::hear(stream).map_err(|error| error.to_string())?;
+    let region = Region::open(fd).map_err(|error| error.to_string())?;
+    let place = identity(region.fd()).map_err(|error| error.to_string())?;
+    *claim = Some(Claim::new(shared, session.id, place)?);
+    let watched = Watched::new(Proc::default(), pid);
+    let agent = host(shared, &session, &region)?;
+    let trainer = Arc::new(Trainer { breaker: agent.breaker(), session, watched, agent: Mutex::new(Some(agent)) });
+    let number = {
+        let mut registry = shared.registry();
+        let number = registry.next;
+        registry.next += 1;
+        registry.recording.insert(number, trainer.clone());
+        number
+    };
+    // A trainer that left meanwhile is noticed as every other end.
+    let _ = link::answer(stream, None);
+    Ok((number, trainer, region, process))
+}
+
+/// The right to record a session and to read a region: a region has one reader, a session one writer.
+struct Claim(Arc<Shared>, SessionId);
+
+impl Claim {
+    fn new(shared: &Arc<Shared>, session: SessionId, region: (u64, u64)) -> Result<Self, String> {
+        let mut registry = shared.registry();
+        if registry.claimed.iter().any(|(_, claimed)| *claimed == region) {
+            return Err("this memory region is being recorded already".to_owned());
+        }
+        if registry.claimed.iter().any(|(claimed, _)| *claimed == session) {
+            return Err(format!("session {session} is being recorded already"));
+        }
+        registry.claimed.push((session, region));
+        Ok(Self(shared.clone(), session))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.registry().claimed.retain(|(session, _)| *session != self.1);
+    }
+}
+
+/// Device and inode of a file.
+fn identity(file: BorrowedFd<'_>) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = std::fs::File::from(file.try_clone_to_owned()?).metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Starts the agent: with the spool, where it can be had.
+fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<Agent, String> {
+    let mut config = AgentConfig::new(session.clone(), shared.config.daemon.clone());
+    config.backoff = shared.config.backoff;
+    config.spool.clone_from(&shared.config.spool);
+    for _ in 0..SPOOL_TRIES {
+        match Agent::host(config.clone(), region) {
+            Ok(agent) => return Ok(agent),
+            Err(StartError::Spool { .. }) => std::thread::sleep(SPOOL_PAUSE),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    match Agent::host(config.clone(), region) {
+        Err(error @ StartError::Spool { .. }) => {
+            tracing::warn!(%error, "recording goes on without a spool: what the daemon does not take in time is lost");
+            config.spool = None;
+            Agent::host(config, region).map_err(|error| error.to_string())
+        }
+        other => other.map_err(|error| error.to_string()),
+    }
+}
+
+/// Waits for the end of a session and gives its failure, as far as it can be seen from here.
+fn recorded(
+    shared: &Shared,
+    trainer: &Trainer,
+    region: &Region,
+    stream: &mut UnixStream,
+    process: Option<&OwnedFd>,
+) -> Option<String> {
+    let process = process.map_or(-1, |process| process.as_raw_fd());
+    let mut connection = stream.as_raw_fd();
+    loop {
+        let [said, dead, closing] = wait::ready([connection, process, shared.closing.fd()], None);
+        if dead {
+            break;
+        }
+        if said {
+            match heard(stream) {
+                Heard::End => {
+                    if region.state() == State::Running && process >= 0 {
+                        let [gone] = wait::ready([process], Some(DYING_MAX));
+                        if !gone {
+                            return Some("its recording ended without a goodbye; the process ran on".to_owned());
+                        }
+                    }
+                    break;
+                }
+                // Nothing is ever said: whoever talks is not listened to any more, its death will be seen.
+                Heard::Noise if process >= 0 => connection = -1,
+                Heard::Noise => break,
+                Heard::Nothing => {}
+            }
+        } else if closing {
+            return match region.state() {
+                State::Ended => None,
+                State::Running => Some("it was still running when its launcher ended".to_owned()),
+            };
+        }
+    }
+    match region.state() {
+        State::Ended => None,
+        State::Running => trainer.watched.failure(&shared.exits),
+    }
+}
+
+enum Heard {
+    End,
+    Noise,
+    Nothing,
+}
+
+fn heard(stream: &mut UnixStream) -> Heard {
+    match stream.read(&mut [0; 64]) {
+        Ok(0) => Heard::End,
+        Ok(_) => Heard::Noise,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) => {
+            Heard::Nothing
+        }
+        Err(_) => Heard::End,
+    }
+}
+
+/// Ends the session and waits for its delivery.
+fn deliver(shared: &Shared, number: u64, trainer: &Trainer, failure: Option<String>) {
+    let time_ns = now_ns();
+    let agent = trainer.agent.lock().unwrap_or_else(PoisonError::into_inner).take();
+    {
+        let mut registry = shared.registry();
+        registry.recording.remove(&number);
+        let entry = (trainer.session.clone(), failure.clone(), trainer.breaker.clone());
+        registry.delivering.insert(number, entry);
+        shared.changed.notify_all();
+    }
+    let Some(agent) = agent else { return };
+    let patience = match shared.config.spool {
+        Some(_) => DELIVERY_MAX,
+        None => DELIVERY_WITHOUT_SPOOL_MAX,
+    };
+    let outcome = agent.stop_at(time_ns, failure.clone(), patience);
+    let mut registry = shared.registry();
+    // Not there any more: the host has given it up and counted it.
+    if let Some((session, ..)) = registry.delivering.remove(&number) {
+        let failure = outcome.end.failure.or(failure);
+        let ended =
+            Ended { session, failure, delivered: outcome.delivered, refused: outcome.refused, counts: outcome.counts };
+        registry.end(ended);
+    }
+}

@@ -1,0 +1,96 @@
+"""What one allocation and its free cost, plain and recorded, beside PyTorch's own recorder: in one process.
+
+    python micro.py [--depth 1 20] [--rounds 15] [-o result.json]
+
+A pair is `torch.empty(1024, device="cuda")` and the drop of the tensor: three allocator events (allocation, free
+requested, free completed), one of which carries a stack. The loop runs under `depth` Python frames. Ways, in this order,
+each the median of `rounds` blocks of 10,000 pairs:
+
+    plain      nothing attached
+    history    torch.cuda.memory._record_memory_history(context="all", stacks="python"), switched off again
+    tracker    PyTorch's part of a trace tracker: memctl's gate closed, PyTorch still builds its TraceEntry for every event
+    events     memctl without stacks
+    stacks     memctl with the stack of every allocation
+
+Needs an attached daemon nowhere: events that cannot be sent wait in memory and are dropped, which costs the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PAIRS = 10_000
+
+
+def block() -> float:
+    """Nanoseconds a pair."""
+    import torch
+
+    empty = torch.empty
+    begun = time.perf_counter_ns()
+    for _ in range(PAIRS):
+        tensor = empty(1024, device="cuda")
+        del tensor
+    return (time.perf_counter_ns() - begun) / PAIRS
+
+
+def under(depth: int, body: Callable[[], float]) -> float:
+    """Runs the body under so many frames."""
+    return under(depth - 1, body) if depth > 1 else body()
+
+
+def measure(depths: list[int], rounds: int) -> dict[int, float]:
+    block()
+    return {depth: statistics.median(under(depth, block) for _ in range(rounds)) for depth in depths}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depth", type=int, nargs="+", default=[1, 20])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+
+    import torch
+    from memctl_agent import _native, _shim
+
+    torch.cuda.init()
+    ways: dict[str, dict[int, float]] = {"plain": measure(asked.depth, asked.rounds)}
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=100_000)
+    ways["history"] = measure(asked.depth, asked.rounds)
+    torch.cuda.memory._record_memory_history(enabled=None)
+    shim = str(_shim.ensure(torch, _native.shim_source()).path)
+    devices = [(0, None, "GPU", None)]
+
+    def start() -> None:
+        _native.start(job="micro", framework="torch", conf="", devices=devices, daemon="http://127.0.0.1:9")
+        _native.attach_hook(shim, 0)
+
+    start()
+    _native.stop("", 0.0)
+    ways["tracker"] = measure(asked.depth, asked.rounds)
+    start()
+    ways["events"] = measure(asked.depth, asked.rounds)
+    if not _native.check_stacks():
+        sys.exit("stacks are not recorded here: this Python's frames are laid out otherwise")
+    ways["stacks"] = measure(asked.depth, asked.rounds)
+    status = _native.status()
+
+    print("| way | " + " | ".join(f"ns a pair, {depth} frames | over plain" for depth in asked.depth) + " |")
+    print("|---|" + "---|---|" * len(asked.depth))
+    for way, took in ways.items():
+        cells = " | ".join(f"{took[depth]:.0f} | {took[depth] - ways['plain'][depth]:+.0f}" for depth in asked.depth)
+        print(f"| {way} | {cells} |")
+    print(f"events seen by memctl: {status['produced']}, stacks: {status['stacks']}")
+    if asked.output:
+        asked.output.write_text(json.dumps({"ns_a_pair": ways, "status": status}, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    main()

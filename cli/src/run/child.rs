@@ -1,0 +1,137 @@
+//! The command as a child process: start, end, exit code.
+//!
+//! Guarantees: the child has our input, output, folder, process group and limits; its end is seen before it is reaped, so
+//! that others can still look at it; exit codes are a shell's (126 cannot be executed, 127 not found, 128 + signal).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
+
+use crate::render::text::safe;
+use crate::seams::host::Exit;
+
+/// A shell's code for a command that is not there.
+const NOT_FOUND: u8 = 127;
+/// A shell's code for a command that cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// A shell's codes for death by a signal begin behind this.
+const SIGNALLED: u8 = 128;
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The exit code for us.
+    pub code: u8,
+    /// Whether it ran at all.
+    pub ran: bool,
+}
+
+impl Ended {
+    /// From what was seen before the reaping, else from the reaping.
+    pub fn of(seen: Option<Exit>, status: io::Result<ExitStatus>) -> Self {
+        let exit = seen.or_else(|| {
+            let status = status.ok()?;
+            let signal = || Some(Exit::Signal { number: u8::try_from(status.signal()?).ok()?, core: false });
+            status.code().map(|code| Exit::Code(code as u8)).or_else(signal)
+        });
+        let code = match exit {
+            Some(Exit::Code(code)) => code,
+            Some(Exit::Signal { number, .. }) => SIGNALLED.saturating_add(number),
+            None => 1,
+        };
+        Self { code, ran: true }
+    }
+}
+
+fn command(words: &[OsString]) -> Command {
+    // The arguments have at least one word; an empty one is a command that is not found.
+    let mut command = Command::new(words.first().map(OsString::as_os_str).unwrap_or_default());
+    command.args(words.get(1..).unwrap_or_default());
+    command
+}
+
+/// Starts the command with these variables added to our own.
+///
+/// # Errors
+/// It does not start; that has been said.
+pub fn start(words: &[OsString], environment: &[(&'static str, OsString)]) -> Result<Child, Ended> {
+    let mut command = command(words);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.spawn().map_err(|error| Ended { code: complain(words, &error), ran: false })
+}
+
+/// Becomes the command. Comes back only when that fails.
+pub fn replace(words: &[OsString]) -> u8 {
+    complain(words, &command(words).exec())
+}
+
+fn complain(words: &[OsString], error: &io::Error) -> u8 {
+    let shown = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let shown = safe(&shown);
+    if error.kind() == io::ErrorKind::NotFound {
+        eprintln!("memctl: {shown}: command not found; give its path, or look at PATH");
+        return NOT_FOUND;
+    }
+    eprintln!("memctl: {shown} cannot be executed: {error}");
+    NOT_EXECUTABLE
+}
+
+/// Waits for the end of a child and leaves it to be reaped. `None`: the system does not tell.
+pub async fn ended(pid: u32) -> Option<Exit> {
+    tokio::task::spawn_blocking(move || wait(pid)).await.ok().flatten()
+}
+
+fn wait(pid: u32) -> Option<Exit> {
+    loop {
+        // SAFETY: all bits zero is a valid `siginfo_t`.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a structure of ours that lives until the call returns; the child stays a zombie (WNOWAIT).
+        let result = unsafe { libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        if result != 0 {
+            if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return None;
+        }
+        // SAFETY: filled by waitid for a child that ended.
+        let status = unsafe { info.si_status() };
+        return Some(match info.si_code {
+            libc::CLD_EXITED => Exit::Code(status as u8),
+            code => Exit::Signal { number: u8::try_from(status).ok()?, core: code == libc::CLD_DUMPED },
+        });
+    }
+}
+
+/// As many descriptors as the system lets us have: each trainer needs about a dozen.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure of ours. When it fails everything works with fewer trainers.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        let code = |script: &str| {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let exit = wait(child.id());
+            let ended = Ended::of(exit, child.wait());
+            assert_eq!(ended, Ended::of(None, child.wait()), "both ways agree");
+            ended.code
+        };
+        assert_eq!(code("exit 0"), 0);
+        assert_eq!(code("exit 255"), 255);
+        assert_eq!(code("kill -9 $$"), 137);
+        assert_eq!(code("kill -TERM $$"), 143);
+        assert_eq!(Ended::of(None, Err(io::Error::other("gone"))).code, 1);
+    }
+}

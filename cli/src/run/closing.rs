@@ -1,0 +1,187 @@
+//! What a run says when the command has ended: the job's page, or where to ask for it, and what is not out yet.
+//!
+//! Guarantees: everything goes to standard error, nothing with `--quiet`; where several launchers were started for one
+//! job only the first prints the page; a store is closed with everything durable. Refuses: to change the exit code.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memctl_model::HumanBytes;
+use memctl_proto::v1;
+
+use super::child;
+use super::destination::Destination;
+use super::say;
+use crate::answer::print;
+use crate::args::{Format, Global};
+use crate::commands::questions;
+use crate::connect::{self, Connection, Place, WhenMissing};
+use crate::page::shell_word;
+use crate::render::screen::Screen;
+use crate::render::text::plural;
+use crate::seams::host::{self, Summary};
+use crate::seams::{self, Daemon};
+
+/// A store that another program has open is waited for so long at the end.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Between two tries.
+const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
+/// Jobs that get a line of their own.
+const JOBS_MAX: usize = 8;
+
+/// What is known at the end.
+pub struct Closing<'a> {
+    /// Flags.
+    pub global: &'a Global,
+    /// The run's job.
+    pub job: &'a str,
+    /// This launcher's rank.
+    pub rank: u32,
+    /// How the command ended.
+    pub ended: &'a child::Ended,
+    /// What was recorded.
+    pub summary: &'a Summary,
+}
+
+impl Closing<'_> {
+    /// Says it, delivers what waits in the spool for at most `patience`, and closes.
+    pub async fn tell(&self, mut destination: Destination, patience: Duration, hurry: &Arc<AtomicBool>) {
+        if destination.is_deferred && !self.summary.ended.is_empty() {
+            self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
+        }
+        let is_away = self.summary.ended.iter().any(|ended| !ended.delivered && ended.refused.is_none());
+        if let (Some(folder), false) = (destination.folder(), destination.is_deferred || is_away && !destination.is_embedded)
+        {
+            deliver(folder, destination.daemon.clone(), patience, hurry.clone()).await;
+        }
+        self.say_what_is_wrong(&destination);
+        let jobs = self.jobs();
+        if jobs.is_empty() {
+            if self.ended.ran && self.summary.refused == 0 {
+                say(self.global, "nothing was recorded: no process of this command used torch with memctl_agent");
+            }
+        } else if self.rank == 0 {
+            self.answer(&mut destination, &jobs).await;
+        }
+        destination.close().await;
+    }
+
+    /// Sessions and events by job.
+    fn jobs(&self) -> BTreeMap<&str, (u64, u64)> {
+        let mut jobs: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for ended in &self.summary.ended {
+            let (sessions, events) = jobs.entry(&ended.session.job).or_default();
+            *sessions += 1;
+            *events += ended.counts.stored;
+        }
+        jobs
+    }
+
+    /// The store was in use when the run began.
+    async fn open_again(&self, destination: &mut Destination, wait: Duration, hurry: &AtomicBool) {
+        let end = Instant::now() + wait;
+        // Relaxed: a wish; nothing else is seen with it.
+        while !hurry.load(Ordering::Relaxed) {
+            if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
+                destination.daemon = match &connection.place {
+                    Place::Daemon(url) => Daemon::Address(url.clone()),
+                    Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+                };
+                destination.is_embedded = matches!(connection.place, Place::DataDir(_));
+                destination.is_deferred = false;
+                destination.connection = Some(connection);
+                return;
+            }
+            if Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep(STORE_WAIT_STEP).await;
+        }
+    }
+
+    fn say_what_is_wrong(&self, destination: &Destination) {
+        let Summary { ended, refused, refused_because, more: _ } = self.summary;
+        if let (1.., Some(reason)) = (*refused, refused_because) {
+            say(self.global, &format!("{} refused: {reason}", plural(*refused, "connection")));
+        }
+        if let Some(reason) = ended.iter().find_map(|ended| ended.refused.as_deref()) {
+            say(self.global, &format!("the daemon refused a session: {reason}"));
+        }
+        let waiting = destination.folder().map_or(0, |folder| host::spooled_bytes(&folder));
+        let undelivered = ended.iter().filter(|ended| !ended.delivered && ended.refused.is_none()).count() as u64;
+        if waiting > 0
+            && let Some(folder) = destination.folder()
+        {
+            let (size, folder) = (HumanBytes::of(waiting), folder.display());
+            say(
+                self.global,
+                &format!("{size} could not be delivered and wait in {folder}; the next `memctl run` with this destination delivers them"),
+            );
+        } else if undelivered > 0 && destination.spool.is_none() {
+            say(self.global, &format!("{} could not be delivered in full and there was no spool", plural(undelivered, "session")));
+        }
+    }
+
+    /// The page, or the way to it.
+    async fn answer(&self, destination: &mut Destination, jobs: &BTreeMap<&str, (u64, u64)>) {
+        if self.global.quiet {
+            return;
+        }
+        let shown = jobs.get_key_value(self.job).or_else(|| jobs.first_key_value()).map(|(job, _)| *job);
+        let page = match (&mut destination.connection, shown) {
+            (Some(connection), Some(job)) if destination.is_embedded => self.page(connection, job).await,
+            _ => false,
+        };
+        let flags = match (self.global.daemon(), &destination.connection) {
+            (Some(url), _) => format!(" --daemon {}", shell_word(url)),
+            (None, Some(connection)) if !connection.flags.is_empty() => format!(" {}", connection.flags),
+            _ => String::new(),
+        };
+        let rest = jobs.iter().filter(|(job, _)| !page || Some(**job) != shown);
+        for (job, (sessions, events)) in rest.take(JOBS_MAX) {
+            let (sessions, events) = (plural(*sessions, "process"), plural(*events, "event"));
+            say(self.global, &format!("job {job}: {events} of {sessions} stored; `memctl query --job {}{flags}` shows it", shell_word(job)));
+        }
+    }
+
+    /// Prints the job's page; `false` when there is none.
+    async fn page(&self, connection: &mut Connection, job: &str) -> bool {
+        let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
+        let report = match questions::report(connection, selection, self.global).await {
+            Ok(report) => report,
+            Err(failure) => {
+                say(self.global, &failure.to_string());
+                return false;
+            }
+        };
+        let mut page = b"\n".to_vec();
+        print(&report, Format::Table, &screen(self.global), &mut page).is_ok()
+            // Whether somebody reads it is not for us to mind.
+            && std::io::stderr().write_all(&page).is_ok()
+    }
+}
+
+/// The screen behind standard error.
+fn screen(global: &Global) -> Screen {
+    let terminal = std::io::stderr().is_terminal();
+    let screen = Screen::detect(global.no_color);
+    let plain = global.no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    Screen { colour: terminal && !plain && !dumb, ..screen }
+}
+
+/// Delivers what lies in the spool and belongs to nobody.
+async fn deliver(folder: PathBuf, daemon: Daemon, patience: Duration, hurry: Arc<AtomicBool>) {
+    let end = Instant::now() + patience;
+    let work = move || {
+        // Relaxed: a wish; nothing else is seen with it.
+        let enough = || hurry.load(Ordering::Relaxed) || Instant::now() >= end;
+        host::deliver_spool(Path::new(&folder), &daemon, seams::backoff(), &enough);
+    };
+    // A panic in it was logged there; what is in the spool stays.
+    let _ = tokio::task::spawn_blocking(work).await;
+}

@@ -1,0 +1,148 @@
+//! Where a run is recorded: a daemon that was named, the one at the default address, or a store in this process.
+//!
+//! Guarantees: a daemon that is away costs nothing but disk: what it has not taken waits in a spool in the data folder,
+//! one for each destination, and goes there with the next run that has the same one. A store that another program has
+//! open is waited for at the end, not at the beginning.
+//! Refuses: to send what was meant for one daemon to another.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::args::Global;
+use crate::connect::{self, Connection, Place, WhenMissing};
+use crate::exit::Failure;
+use crate::seams::host::Limits;
+use crate::seams::{Daemon, SpoolConfig};
+
+/// Disk that a session may use while the daemon is away: hundreds of millions of events.
+const SPOOL_BYTES_MAX: u64 = 1 << 30;
+/// The spool of the default address and of stores in the data folder: they are one place for whoever names none.
+const LOCAL: &str = "local";
+/// Nobody can listen on port 0: what goes there goes to the spool.
+const NOWHERE: &str = "http://127.0.0.1:0";
+
+/// Where a run is recorded.
+pub struct Destination {
+    /// For the sessions.
+    pub daemon: Daemon,
+    /// Disk for what it does not take.
+    pub spool: Option<SpoolConfig>,
+    /// The store in this process, or the daemon's at the default address.
+    pub connection: Option<Connection>,
+    /// A line for the user at the beginning.
+    pub notice: Option<String>,
+    /// It is the store in this process.
+    pub is_embedded: bool,
+    /// A store that another program has open: to be tried again at the end.
+    pub is_deferred: bool,
+}
+
+/// Whether the address that was named is one.
+///
+/// # Errors
+/// Wrong usage.
+pub fn check(global: &Global) -> Result<(), Failure> {
+    global.daemon().map_or(Ok(()), connect::check_address)
+}
+
+/// Finds the destination.
+///
+/// # Errors
+/// There is no folder for anything.
+pub async fn open(global: &Global) -> Result<Destination, Failure> {
+    let data_dir = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok);
+    if let Some(url) = global.daemon() {
+        let (spool, notice) = spool(data_dir.as_deref(), &folder_name(url));
+        let daemon = Daemon::Address(url.to_owned());
+        return Ok(Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: false });
+    }
+    let (spool, mut notice) = spool(data_dir.as_deref(), LOCAL);
+    let destination = match connect::connect(global, WhenMissing::Make).await {
+        Ok(connection) => {
+            let is_embedded = matches!(connection.place, Place::DataDir(_));
+            let daemon = match &connection.place {
+                Place::Daemon(url) => Daemon::Address(url.clone()),
+                Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+            };
+            let connection = Some(connection);
+            Destination { daemon, spool, connection, notice, is_embedded, is_deferred: false }
+        }
+        Err(failure) if spool.is_some() => {
+            notice = Some(format!("{failure}; what is recorded waits in the spool until that store can be opened"));
+            let daemon = Daemon::Address(NOWHERE.to_owned());
+            Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: true }
+        }
+        Err(failure) => return Err(failure),
+    };
+    Ok(destination)
+}
+
+/// The spool below the data folder; without one, why.
+fn spool(data_dir: Result<&Path, &Failure>, name: &str) -> (Option<SpoolConfig>, Option<String>) {
+    let without = |reason: String| Some(format!("no spool ({reason}): what a daemon does not take in time is lost"));
+    let folder = match data_dir {
+        Ok(data_dir) => data_dir.join("spool").join(name),
+        Err(failure) => return (None, without(failure.to_string())),
+    };
+    match std::fs::create_dir_all(&folder) {
+        Ok(()) => (Some(SpoolConfig { folder, bytes_max: SPOOL_BYTES_MAX }), None),
+        Err(error) => (None, without(format!("{}: {error}", folder.display()))),
+    }
+}
+
+/// A daemon's address as a folder's name.
+fn folder_name(url: &str) -> String {
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let plain = |character: char| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' => character,
+        _ => '_',
+    };
+    // Never `.` or `..`, and never longer than a folder's name may be.
+    format!("daemon-{}", address.chars().map(plain).take(200).collect::<String>())
+}
+
+impl Destination {
+    /// How long the end may take: nothing is waited for where nobody takes anything.
+    pub fn limits(&self, limits: Limits) -> Limits {
+        if self.is_deferred { Limits { patience: Duration::ZERO, ..limits } } else { limits }
+    }
+
+    /// The spool's folder.
+    pub fn folder(&self) -> Option<PathBuf> {
+        self.spool.as_ref().map(|spool| spool.folder.clone())
+    }
+
+    /// Closes what was opened; a store drains.
+    pub async fn close(self) {
+        let Self { daemon, connection, .. } = self;
+        // Open connections would make a store wait for them.
+        drop(daemon);
+        if let Some(connection) = connection {
+            connection.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_daemon_has_a_spool_of_its_own() {
+        assert_eq!(folder_name("http://host:7717/"), "daemon-host_7717");
+        assert_eq!(folder_name("http://[::1]:1"), "daemon-___1__1");
+        assert_eq!(folder_name("http://../x"), "daemon-.._x");
+        assert_ne!(folder_name("http://local"), LOCAL);
+        assert!(folder_name(&"x".repeat(9_999)).len() < 255);
+    }
+
+    #[test]
+    fn without_a_folder_there_is_no_spool_and_a_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, notice) = spool(Ok(folder.path()), LOCAL);
+        assert_eq!((there.unwrap().folder, notice), (folder.path().join("spool/local"), None));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        let (there, notice) = spool(Ok(&folder.path().join("file")), LOCAL);
+        assert!(there.is_none() && notice.unwrap().contains("no spool"));
+    }
+}

@@ -1,0 +1,176 @@
+//! The private folder of a run: the socket that trainers find, and the file that Python programs start with.
+//!
+//! Guarantees: nobody but this user can enter it; it is gone when the run is over; the socket's path fits into a Unix
+//! address. Refuses: `$XDG_RUNTIME_DIR` unless nothing else is left, because it disappears when the user logs out
+//! while a training goes on.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::exit::Failure;
+
+/// What Python runs at its start, because its folder comes first in PYTHONPATH.
+const SITE_CUSTOMIZE: &str = include_str!("../../../agent/python/memctl_agent/inject/sitecustomize.py");
+/// Bytes of a Unix address less the NUL.
+const ADDRESS_BYTES_MAX: usize = 107;
+const PREFIX: &str = "memctl-run-";
+const SOCKET: &str = "socket";
+const INJECT: &str = "inject";
+
+/// See the module.
+pub struct Folder {
+    folder: TempDir,
+    listener: Option<UnixListener>,
+}
+
+impl Folder {
+    /// Makes it where it can be made.
+    ///
+    /// # Errors
+    /// Nowhere.
+    pub fn make() -> Result<Self, Failure> {
+        let mut last = None;
+        for place in places() {
+            match Self::make_in(&place) {
+                Ok(folder) => return Ok(folder),
+                Err(error) => last = Some(format!("{}: {error}", place.display())),
+            }
+        }
+        let last = last.unwrap_or_default();
+        Err(Failure::unreachable(format!("no folder for this run can be made ({last}); set TMPDIR to one that is local")))
+    }
+
+    fn make_in(place: &Path) -> std::io::Result<Self> {
+        remove_abandoned(place);
+        let folder =
+            tempfile::Builder::new().prefix(PREFIX).permissions(Permissions::from_mode(0o700)).tempdir_in(place)?;
+        let socket = folder.path().join(SOCKET);
+        if socket.as_os_str().len() > ADDRESS_BYTES_MAX {
+            return Err(std::io::Error::other("its path is too long for a socket"));
+        }
+        let inject = folder.path().join(INJECT);
+        std::fs::create_dir(&inject)?;
+        std::fs::write(inject.join("sitecustomize.py"), SITE_CUSTOMIZE)?;
+        let listener = UnixListener::bind(&socket)?;
+        Ok(Self { folder, listener: Some(listener) })
+    }
+
+    /// The listener, once.
+    ///
+    /// # Errors
+    /// It was taken.
+    pub fn listener(&mut self) -> std::io::Result<UnixListener> {
+        self.listener.take().ok_or_else(|| std::io::Error::other("the socket is in use"))
+    }
+
+    /// The socket's path.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join(SOCKET)
+    }
+
+    /// PYTHONPATH with our folder in front; that of a run around this one is left out.
+    pub fn python_path(&self, before: Option<OsString>) -> OsString {
+        let mut path = self.folder.path().join(INJECT).into_os_string();
+        let before = before.unwrap_or_default();
+        let outer = |folder: &&OsStr| is_injected(Path::new(folder));
+        // An empty entry means the current folder: those of the user stay, an empty variable makes none.
+        if !before.is_empty() {
+            for folder in before.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes).filter(|it| !outer(it)) {
+                path.push(":");
+                path.push(folder);
+            }
+        }
+        path
+    }
+}
+
+/// Whether this is the folder that some run puts in front.
+fn is_injected(folder: &Path) -> bool {
+    folder.file_name() == Some(OsStr::new(INJECT))
+        && folder
+            .parent()
+            .and_then(Path::file_name)
+            .is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+fn places() -> Vec<PathBuf> {
+    let mut places = vec![std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
+    places.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute()));
+    places.retain(|place| place.is_absolute());
+    places.dedup();
+    places
+}
+
+/// Removes folders of runs that were killed: nobody listens on their sockets.
+fn remove_abandoned(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes())) {
+        use std::os::unix::fs::MetadataExt as _;
+        // SAFETY: no arguments, cannot fail.
+        let ours = |metadata: &std::fs::Metadata| metadata.is_dir() && metadata.uid() == unsafe { libc::geteuid() };
+        // (Of the entry itself: a link is not followed.)
+        if !entry.metadata().is_ok_and(|metadata| ours(&metadata)) {
+            continue;
+        }
+        let refused = std::os::unix::net::UnixStream::connect(entry.path().join(SOCKET))
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+        if refused {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_private_and_goes() {
+        let place = tempfile::tempdir().unwrap();
+        let mut folder = Folder::make_in(place.path()).unwrap();
+        let path = folder.folder.path().to_owned();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(path.join("inject/sitecustomize.py").exists());
+        assert!(folder.listener().is_ok());
+        assert!(folder.listener().is_err());
+        drop(folder);
+        assert!(!path.exists());
+        assert!(Folder::make_in(Path::new("/nowhere")).is_err());
+        let long = place.path().join("x".repeat(100));
+        std::fs::create_dir(&long).unwrap();
+        assert!(Folder::make_in(&long).is_err());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let dead = place.path().join("memctl-run-dead");
+        let other = place.path().join("memctl-run-young");
+        std::fs::create_dir(&dead).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        drop(UnixListener::bind(dead.join(SOCKET)).unwrap());
+        let living = Folder::make_in(place.path()).unwrap();
+        assert!(!dead.exists());
+        assert!(other.exists(), "its socket is yet to come");
+        let _second = Folder::make_in(place.path()).unwrap();
+        assert!(living.socket().exists());
+    }
+
+    #[test]
+    fn the_path_of_python() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::make_in(place.path()).unwrap();
+        let ours = folder.folder.path().join("inject").into_os_string().into_string().unwrap();
+        let path = |before: Option<&str>| folder.python_path(before.map(OsString::from)).into_string().unwrap();
+        assert_eq!(path(None), ours);
+        assert_eq!(path(Some("")), ours);
+        assert_eq!(path(Some("/a::b")), format!("{ours}:/a::b"));
+        assert_eq!(path(Some("/tmp/memctl-run-x/inject:/a/inject")), format!("{ours}:/a/inject"));
+    }
+}

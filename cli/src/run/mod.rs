@@ -1,0 +1,159 @@
+//! `memctl run -- CMD`: runs a command, records every training process in it, and ends as the command ended.
+//!
+//! Guarantees: the command gets this program's input, output, process group and signals, and its exit code becomes
+//! ours; nothing of memctl makes it fail or wait: where nothing can be recorded a line says so and it runs all the same.
+//! Refuses: to write to standard output, which is the command's, and to leave its folder behind.
+
+mod child;
+mod closing;
+mod destination;
+mod folder;
+mod name;
+mod signals;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use crate::args::{Global, Run};
+use crate::exit::Failure;
+use crate::seams::host::{Host, HostConfig, Limits, Summary};
+use child::Ended;
+use destination::Destination;
+use folder::Folder;
+use signals::Relay;
+
+/// Trainers that outlive the command: a background process that is about to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// A daemon that acknowledges nothing for this long, at the end of a run, is away.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Runs the command and gives the exit code.
+///
+/// # Errors
+/// Wrong usage only: what else goes wrong is said and does not keep the command from running.
+pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
+    if is_disabled() {
+        return Ok(child::replace(&args.command));
+    }
+    destination::check(global)?;
+    let name = name::of(args);
+    for complaint in &name.complaints {
+        say(global, complaint);
+    }
+    // From here on a signal is the command's, not the end of us.
+    let relay = Arc::new(Relay::install());
+    let opened = destination::open(global).await;
+    let (destination, folder) = match opened.and_then(|destination| Ok((destination, Folder::make()?))) {
+        Ok(made) => made,
+        Err(failure) => {
+            say(global, &format!("{failure}; the command runs unrecorded"));
+            return Ok(unrecorded(args, &relay).await);
+        }
+    };
+    if let Some(line) = &destination.notice {
+        say(global, line);
+    }
+    let hosted = Hosted { args, global, name, relay, destination, folder };
+    Ok(hosted.run().await)
+}
+
+/// Everything of a recorded run.
+struct Hosted<'a> {
+    args: &'a Run,
+    global: &'a Global,
+    name: name::Name,
+    relay: Arc<Relay>,
+    destination: Destination,
+    folder: Folder,
+}
+
+impl Hosted<'_> {
+    async fn run(self) -> u8 {
+        let Self { args, global, name, relay, destination, mut folder } = self;
+        let config = HostConfig::new(destination.daemon.clone(), destination.spool.clone());
+        let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
+            Ok(host) => host,
+            Err(error) => {
+                say(global, &format!("nothing can be recorded: {error}; the command runs unrecorded"));
+                destination.close().await;
+                return unrecorded(args, &relay).await;
+            }
+        };
+        let environment = environment(args, &name, &folder);
+        let ended = follow(&args.command, &environment, &relay, Some(&host)).await;
+        let started = Instant::now();
+        let limits = destination.limits(Limits { grace: GRACE, patience: args.patience, silence: SILENCE });
+        let hurry = relay.hurry();
+        let summary = finish(host, limits, hurry.clone()).await;
+        // Nobody connects any more.
+        drop(folder);
+        let left = limits.patience.max(args.patience).saturating_sub(started.elapsed());
+        let page = closing::Closing { global, job: &name.job, rank: name.rank, ended: &ended, summary: &summary };
+        page.tell(destination, left, &hurry).await;
+        ended.code
+    }
+}
+
+async fn finish(host: Host, limits: Limits, hurry: Arc<AtomicBool>) -> Summary {
+    tokio::task::spawn_blocking(move || host.finish(limits, &hurry)).await.unwrap_or_default()
+}
+
+async fn unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
+    follow(&args.command, &[], relay, None).await.code
+}
+
+/// Starts the command, relays signals to it, and waits for its end.
+async fn follow(
+    command: &[OsString],
+    environment: &[(&'static str, OsString)],
+    relay: &Arc<Relay>,
+    host: Option<&Host>,
+) -> Ended {
+    let mut child = match child::start(command, environment) {
+        Ok(child) => child,
+        Err(ended) => return ended,
+    };
+    // Behind the start: the command keeps the limit it was given.
+    child::raise_descriptor_limit();
+    let pid = child.id();
+    relay.begin(pid);
+    let exit = child::ended(pid).await;
+    // The host asks the kernel about the dead, and after the reaping us.
+    if let (Some(host), Some(exit)) = (host, exit) {
+        host.child_ended(pid, exit);
+    }
+    relay.end();
+    let status = child.wait();
+    Ended::of(exit, status)
+}
+
+/// What the command finds in its environment beside its own.
+fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static str, OsString)> {
+    let mut environment = vec![
+        ("MEMCTL_RUN_SOCKET", folder.socket().into_os_string()),
+        ("MEMCTL_JOB", OsString::from(&name.job)),
+        ("PYTHONPATH", folder.python_path(std::env::var_os("PYTHONPATH"))),
+    ];
+    if let Some(attempt) = args.attempt {
+        environment.push(("MEMCTL_ATTEMPT", attempt.to_string().into()));
+    }
+    if !name.labels.is_empty() {
+        let pairs: Vec<String> = name.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        environment.push(("MEMCTL_LABELS", pairs.join(",").into()));
+    }
+    environment
+}
+
+/// `MEMCTL_DISABLED` in the environment, as the agent in Python reads it: not empty and not 0.
+fn is_disabled() -> bool {
+    std::env::var_os("MEMCTL_DISABLED").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// One line beside the command's own output.
+fn say(global: &Global, line: &str) {
+    if !global.quiet {
+        eprintln!("memctl: {}", crate::render::text::safe(line));
+    }
+}

@@ -1,0 +1,139 @@
+//! Signals: what is sent to us is the command's.
+//!
+//! A signal that the terminal sends reaches the whole process group, the command included, so it is not passed on;
+//! one that somebody sends to this process alone is. When the command has ended, a signal cuts the waiting short.
+//! Guarantees: a signal that was ignored when we started (`nohup`) stays ignored, for the command too; nothing but
+//! writing to a pipe happens in a handler. Refuses: to pass on a signal to a pid that may be another process's by now.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What is passed on.
+const PASSED_ON: [libc::c_int; 6] =
+    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+/// `si_code` of a signal that the kernel sends: for these signals that is the terminal.
+const SI_KERNEL: libc::c_int = 0x80;
+
+/// Where the handlers write; -1 before there is a pipe. It is never closed: a handler may run at any time.
+static PIPE: AtomicI32 = AtomicI32::new(-1);
+
+enum Command {
+    /// Signals wait in the pipe.
+    NotStarted,
+    Running(libc::pid_t),
+    Ended,
+}
+
+/// Passes signals on.
+pub struct Relay {
+    command: Mutex<Command>,
+    /// The pipe's other end, until somebody reads it.
+    signals: Mutex<Option<File>>,
+    hurry: Arc<AtomicBool>,
+}
+
+extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid structure (SA_SIGINFO), or none.
+    let code = unsafe { info.as_ref() }.map_or(0, |info| info.si_code);
+    let word = [number as u8, u8::from(code == SI_KERNEL)];
+    // SAFETY: errno is this thread's, and what interrupted code finds there must be its own; write is async-signal-safe,
+    // the descriptor is never closed, and it does not block.
+    unsafe {
+        let errno = *libc::__errno_location();
+        // Relaxed: set once, before the handlers are.
+        libc::write(PIPE.load(Ordering::Relaxed), word.as_ptr().cast(), word.len());
+        *libc::__errno_location() = errno;
+    }
+}
+
+impl Relay {
+    /// Takes the signals over. Where that fails they do what they do without us, which is no reason not to run.
+    pub fn install() -> Self {
+        let signals = pipe().map_err(|error| tracing::warn!(%error, "signals are not passed on")).ok();
+        if signals.is_some() {
+            PASSED_ON.into_iter().for_each(take_over);
+        }
+        Self { command: Mutex::new(Command::NotStarted), signals: Mutex::new(signals), hurry: Arc::default() }
+    }
+
+    /// Set when a signal came after the command's end: nothing is waited for any more.
+    pub fn hurry(&self) -> Arc<AtomicBool> {
+        self.hurry.clone()
+    }
+
+    fn command(&self) -> MutexGuard<'_, Command> {
+        self.command.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The command runs: what came before is passed on now.
+    pub fn begin(self: &Arc<Self>, pid: u32) {
+        *self.command() = libc::pid_t::try_from(pid).map_or(Command::Ended, Command::Running);
+        let signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(signals) = signals else { return };
+        let relay = self.clone();
+        let started = std::thread::Builder::new().name("memctl-signals".into()).spawn(move || relay.pass_on(signals));
+        if let Err(error) = started {
+            tracing::warn!(%error, "signals are not passed on");
+        }
+    }
+
+    /// The command has ended and is about to be reaped: from then on its pid may be another process's.
+    pub fn end(&self) {
+        *self.command() = Command::Ended;
+    }
+
+    fn pass_on(&self, mut signals: File) {
+        let mut word = [0; 2];
+        while signals.read_exact(&mut word).is_ok() {
+            let [number, from_terminal] = word;
+            let number = libc::c_int::from(number);
+            // Held while the signal is sent, see `end`.
+            match *self.command() {
+                Command::Running(pid) if from_terminal == 0 => {
+                    // SAFETY: no pointers; the pid is that of our child, which is not reaped yet.
+                    unsafe { libc::kill(pid, number) };
+                }
+                Command::Ended if !matches!(number, libc::SIGUSR1 | libc::SIGUSR2) => {
+                    // Relaxed: a wish; nothing else is seen with it.
+                    self.hurry.store(true, Ordering::Relaxed);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Makes the pipe and gives the end to read from.
+fn pipe() -> io::Result<File> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors. Not inherited by the command.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A full pipe (32,768 signals that nobody read) loses signals rather than stopping what was interrupted.
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::fcntl(ends[1], libc::F_SETFL, libc::O_NONBLOCK) };
+    // Relaxed: read by handlers that are set after this, on this thread.
+    PIPE.store(ends[1], Ordering::Relaxed);
+    // SAFETY: new, and nobody else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(ends[0]) }))
+}
+
+fn take_over(number: libc::c_int) {
+    // SAFETY: all bits zero is a valid `sigaction`; the calls read and write structures of ours; the handler does only
+    // what a handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(number, std::ptr::null(), &raw mut action) != 0 || action.sa_sigaction == libc::SIG_IGN {
+            return;
+        }
+        action = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(number, &raw const action, std::ptr::null_mut());
+    }
+}
