@@ -407,7 +407,9 @@ impl Agent {
             worker.thread().unpark();
             worker.join().unwrap_or_default()
         });
-        while !self.window.is_drained() && self.refused().is_none() && Instant::now() < deadline {
+        // Given up: nothing is waited for, see `Breaker`.
+        let given_up = || self.window.is_closed();
+        while !self.window.is_drained() && self.refused().is_none() && !given_up() && Instant::now() < deadline {
             std::thread::sleep(STOP_LOOKS);
         }
         let given_up = self.window.counts().abandoned_items > 0 || self.window.is_closed();

@@ -3,8 +3,8 @@
     python micro.py [--depth 1 20] [--rounds 15] [-o result.json]
 
 A pair is `torch.empty(1024, device="cuda")` and the drop of the tensor: three allocator events (allocation, free
-requested, free completed), one of which carries a stack. The loop runs under `depth` Python frames. Ways, in this order,
-each the median of `rounds` blocks of 10,000 pairs:
+requested, free completed), one of which carries a stack. The loop runs under `depth` Python frames. Ways, each
+the median of `rounds` blocks of 10,000 pairs:
 
     plain      nothing attached
     history    torch.cuda.memory._record_memory_history(context="all", stacks="python"), switched off again
@@ -26,6 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 PAIRS = 10_000
+# What is measured with the tracker attached.
+WAYS = ["tracker", "events", "stacks"]
 
 
 def block() -> float:
@@ -72,22 +74,36 @@ def main() -> None:
         _native.start(job="micro", framework="torch", conf="", devices=devices, daemon="http://127.0.0.1:9")
         _native.attach_hook(shim, 0)
 
-    start()
-    _native.stop("", 0.0)
-    ways["tracker"] = measure(asked.depth, asked.rounds)
-    start()
-    ways["events"] = measure(asked.depth, asked.rounds)
-    if not _native.check_stacks():
-        sys.exit("stacks are not recorded here: this Python's frames are laid out otherwise")
-    ways["stacks"] = measure(asked.depth, asked.rounds)
-    status = _native.status()
+    # The tracker cannot be taken off again, so plain came first. The others take turns, so that a drift of the clock
+    # hits all alike; a new session every time, because the known stacks belong to it.
+    status: dict[str, object] = {}
+    took: dict[str, dict[int, list[float]]] = {way: {depth: [] for depth in asked.depth} for way in WAYS}
+    for _ in range(asked.rounds):
+        for way in WAYS:
+            if way != "tracker":
+                start()
+            if way == "stacks" and not _native.check_stacks():
+                sys.exit("stacks are not recorded here: this Python's frames are laid out otherwise")
+            for depth in asked.depth:
+                took[way][depth].append(under(depth, block))
+            if way != "tracker":
+                status = _native.status()
+                _native.stop("", 0.0)
+    for way in WAYS:
+        ways[way] = {depth: statistics.median(took[way][depth]) for depth in asked.depth}
 
     print("| way | " + " | ".join(f"ns a pair, {depth} frames | over plain" for depth in asked.depth) + " |")
     print("|---|" + "---|---|" * len(asked.depth))
-    for way, took in ways.items():
-        cells = " | ".join(f"{took[depth]:.0f} | {took[depth] - ways['plain'][depth]:+.0f}" for depth in asked.depth)
+    for way, row in ways.items():
+        cells = " | ".join(f"{row[depth]:.0f} | {row[depth] - ways['plain'][depth]:+.0f}" for depth in asked.depth)
         print(f"| {way} | {cells} |")
-    print(f"events seen by memctl: {status['produced']}, stacks: {status['stacks']}")
+    first, last = asked.depth[0], asked.depth[-1]
+    hook = [(ways["events"][depth] - ways["tracker"][depth]) / 3 for depth in (first, last)]
+    stack = [ways["stacks"][depth] - ways["events"][depth] for depth in (first, last)]
+    own = [ways["history"][depth] - ways["plain"][depth] for depth in (first, last)]
+    print(f"memctl: {hook[0]:.0f} and {hook[1]:.0f} ns an event; a stack of {first} and {last} frames "
+          f"{stack[0]:.0f} and {stack[1]:.0f} ns; PyTorch's recorder {own[0]:.0f} and {own[1]:.0f} ns a pair")
+    print(f"the last session: {status['produced']} events, {status['stacks']} stacks, {status['dropped']} dropped")
     if asked.output:
         asked.output.write_text(json.dumps({"ns_a_pair": ways, "status": status}, indent=1, default=str))
 

@@ -1,12 +1,15 @@
 //! How a trainer that said no goodbye ended, in words: asked of the kernel while the process is still to be seen.
 //!
-//! Sources, in their order: the zombie in `/proc`, the launcher that reaped it as its own child, nothing.
+//! Sources: the zombie in `/proc`, which its parent may reap within microseconds; what `/proc` said while it was dying
+//! (its connection ends before it is a zombie); its pidfd, which from Linux 6.15 on also tells after the reaping; the
+//! launcher that reaped it as its own child.
 //! Guarantees: exit code 0 is no failure; the out-of-memory killer is named only where the kernel counted a kill.
 //! Refuses: to wait longer than its limits; what is not known is called so.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::sample::host::{Exit, Fate, Proc, ProcessKey};
@@ -43,18 +46,33 @@ impl Exits {
 pub(super) struct Watched {
     proc: Proc,
     key: Option<ProcessKey>,
+    process: Option<OwnedFd>,
+    /// How it was dying when it was looked at.
+    dying: OnceLock<Exit>,
     kills: Option<Kills>,
 }
 
 impl Watched {
-    /// `pid` 0: a process that is not to be seen from here.
-    pub(super) fn new(proc: Proc, pid: u32) -> Self {
+    /// `pid` 0: a process that is not to be seen from here. `process` is its pidfd, where there is one.
+    pub(super) fn new(proc: Proc, pid: u32, process: Option<OwnedFd>) -> Self {
         let key = if pid == 0 { None } else { proc.key(pid) };
-        Self { kills: Kills::of(pid), proc, key }
+        Self { kills: Kills::of(pid), proc, key, process, dying: OnceLock::new() }
     }
 
     pub(super) fn key(&self) -> Option<ProcessKey> {
         self.key
+    }
+
+    /// Readable when the process is dead; negative when it cannot be told.
+    pub(super) fn fd(&self) -> RawFd {
+        self.process.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Looks at a process that is about to die, or has just died: the next moment it may be gone.
+    pub(super) fn look(&self) {
+        if let Some(exit) = self.key.and_then(dying) {
+            let _ = self.dying.set(exit);
+        }
     }
 
     /// Why it failed; `None` when it ended with exit code 0. For a process that is dead or about to be.
@@ -73,11 +91,9 @@ impl Watched {
             if let Fate::Zombie(Some(exit)) = self.proc.fate(key) {
                 return Some(exit);
             }
-            if let Some(exit) = exits.get(key.pid) {
-                return Some(exit);
-            }
-            if Instant::now() >= end {
-                return None;
+            let known = exits.get(key.pid).or_else(|| reaped(self.process.as_ref()?)).or(self.dying.get().copied());
+            if known.is_some() || Instant::now() >= end {
+                return known;
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -94,6 +110,38 @@ impl Watched {
         }
         text
     }
+}
+
+/// A status in the form of `wait`.
+fn exit(status: i32) -> Option<Exit> {
+    let status = u32::try_from(status).ok().filter(|&status| status <= 0xffff)?;
+    match (status & 0x7f) as u8 {
+        0 => Some(Exit::Code((status >> 8) as u8)),
+        0x7f => None,
+        number => Some(Exit::Signal { number, core: status & 0x80 != 0 }),
+    }
+}
+
+/// How a process is dying, or died and is not reaped yet. 0 is also what a living process has, so it tells nothing.
+fn dying(key: ProcessKey) -> Option<Exit> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", key.pid)).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    // proc(5): the state is field 3, the start 22, the exit code 52.
+    let start_ticks: u64 = fields.nth(22 - 3)?.parse().ok()?;
+    let status: i32 = fields.nth(52 - 23)?.parse().ok()?;
+    (start_ticks == key.start_ticks && status != 0).then(|| exit(status)).flatten()
+}
+
+/// How a process died that its parent has reaped.
+fn reaped(process: &OwnedFd) -> Option<Exit> {
+    const EXIT: u64 = libc::PIDFD_INFO_EXIT as u64;
+    // SAFETY: all bits zero is a valid `pidfd_info`: it holds integers only.
+    let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
+    info.mask = EXIT;
+    // SAFETY: a pidfd and a structure of ours of the size that is part of the request's number. Kernels before 6.13
+    // refuse the request, those before 6.15 leave the bit out.
+    let result = unsafe { libc::ioctl(process.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
+    (result == 0 && info.mask & EXIT != 0).then(|| exit(info.exit_code)).flatten()
 }
 
 /// The name of a signal that ends processes.
@@ -176,7 +224,7 @@ mod tests {
 
     fn dead(script: &str) -> (Child, Watched) {
         let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
-        let watched = Watched::new(Proc::default(), child.id());
+        let watched = Watched::new(Proc::default(), child.id(), super::super::wait::process(child.id()));
         assert!(watched.key().is_some());
         (child, watched)
     }
@@ -196,15 +244,42 @@ mod tests {
         }
     }
 
+    /// Whether this kernel tells of the dead after they were reaped.
+    fn kernel_remembers() -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 15)
+    }
+
     #[test]
     fn who_reaped_it_knows() {
-        let (mut child, watched) = dead("exit 7");
+        let (mut child, mut watched) = dead("exit 7");
         child.wait().unwrap();
         let exits = Exits::default();
+        let words = if kernel_remembers() { "exit code 7" } else { UNKNOWN };
+        assert_eq!(watched.failure(&exits).as_deref(), Some(words));
+        watched.process = None;
         assert_eq!(watched.failure(&exits).as_deref(), Some(UNKNOWN));
         exits.add(child.id(), Exit::Code(7));
         assert_eq!(watched.failure(&exits).as_deref(), Some("exit code 7"));
-        assert_eq!(Watched::new(Proc::default(), 0).failure(&exits).as_deref(), Some(UNKNOWN));
+        assert_eq!(Watched::new(Proc::default(), 0, None).failure(&exits).as_deref(), Some(UNKNOWN));
+    }
+
+    #[test]
+    fn what_was_seen_of_a_dying_process_is_kept() {
+        let me = Proc::default().key(std::process::id()).unwrap();
+        assert_eq!(dying(me), None, "it lives");
+        let (mut child, mut watched) = dead("exit 4");
+        // Not reaped: the zombie stands for the last moments.
+        while dying(watched.key().unwrap()).is_none() {
+            std::thread::yield_now();
+        }
+        watched.look();
+        watched.process = None;
+        child.wait().unwrap();
+        assert_eq!(watched.failure(&Exits::default()).as_deref(), Some("exit code 4"));
+        assert_eq!([0x7f, 0x1_0000, -1].map(exit), [None; 3]);
+        assert_eq!(exit(0x8b), Some(Exit::Signal { number: 11, core: true }));
     }
 
     #[test]
@@ -220,7 +295,7 @@ mod tests {
             ["memory/old/memory.oom_control", "job/memory.events", "unified/job/memory.events"].map(Path::new)
         );
         let kills = Kills { before: count(&events).unwrap(), file: events.clone() };
-        let watched = Watched { proc: Proc::default(), key: None, kills: Some(kills) };
+        let watched = Watched { kills: Some(kills), ..Watched::new(Proc::default(), 0, None) };
         let killed = Exit::Signal { number: 9, core: false };
         assert_eq!(watched.in_words(killed), "killed by signal 9 (SIGKILL)");
         std::fs::write(&events, "oom_kill 4\n").unwrap();

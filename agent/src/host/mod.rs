@@ -38,8 +38,8 @@ pub use wait::can_watch_processes;
 
 /// How often a wait looks whether it was cut short.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After giving up: time for the workers to put what they hold into the spool. They need milliseconds.
-const SPILL_MAX: Duration = Duration::from_secs(2);
+/// After giving up: time for the workers to put what they hold into the spool. They need milliseconds, a slow disk more.
+const SPILL_MAX: Duration = Duration::from_secs(5);
 /// Sessions whose end is kept for the summary; more are counted.
 const ENDED_MAX: usize = 4_096;
 /// Accepting fails when descriptors run out; trying again at once would not help.
@@ -196,9 +196,8 @@ impl Host {
             registry: Mutex::default(),
             changed: Condvar::new(),
         });
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(work)
-        };
+        let spawn =
+            |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
         let (accepting, measuring, leftover) = (shared.clone(), shared.clone(), shared.clone());
         let mut host = Self { shared, threads: Vec::new() };
         // Dropping the host ends what has started when a later thread does not.
@@ -249,14 +248,15 @@ impl Host {
 
     /// Gives up what is not delivered: into the spool with it.
     fn give_up(&self) {
+        let end = Instant::now() + SPILL_MAX;
+        let never = AtomicBool::new(false);
+        self.shared.wait(end, &never, |registry| registry.recording.is_empty());
         // A breaker's lock is held while its spool is written: not under ours.
         let breakers: Vec<Breaker> =
             self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect();
         breakers.iter().for_each(Breaker::give_up);
-        // Workers that were still emptying a ring now find the way into the spool.
-        let end = Instant::now() + SPILL_MAX;
-        let settled = |registry: &Registry| registry.recording.is_empty() && trainer::have_settled(registry);
-        self.shared.wait(end, &AtomicBool::new(false), settled);
+        // Workers that were still emptying a ring find the way into the spool.
+        self.shared.wait(end, &never, |registry| registry.delivering.is_empty());
         let mut registry = self.shared.registry();
         for (session, failure, breaker) in std::mem::take(&mut registry.delivering).into_values() {
             let counts = Counts { stored: breaker.stored_events(), ..Counts::default() };
@@ -301,9 +301,8 @@ fn welcome(shared: &Arc<Shared>, mut stream: UnixStream) {
         return;
     }
     let guest = Guest(shared.clone());
-    let started = std::thread::Builder::new()
-        .name("memctl-trainer".into())
-        .spawn(move || trainer::serve(&guest.0, stream));
+    let started =
+        std::thread::Builder::new().name("memctl-trainer".into()).spawn(move || trainer::serve(&guest.0, stream));
     if let Err(error) = started {
         // The connection went with the closure: the trainer sees its end and runs unrecorded.
         tracing::warn!(%error, "no thread for a trainer; it runs unrecorded");

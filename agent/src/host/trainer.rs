@@ -6,23 +6,28 @@
 //! gets a refusal. Refuses: a region or a session that is being recorded already, and processes of other users.
 
 use std::io::Read as _;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memctl_model::{DeviceIndex, Sample, SessionId, SessionInfo};
+use rustix::net::RecvFlags;
 
 use super::death::Watched;
-use super::{Ended, Registry, Shared, turn_away, wait};
+use super::{Ended, Shared, turn_away, wait};
 use crate::agent::{Agent, AgentConfig, Breaker, StartError};
 use crate::clock::now_ns;
 use crate::link;
 use crate::region::{Region, State};
 use crate::sample::host::{Proc, ProcessKey};
 
+/// A trainer says hello at once.
+pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
 /// How long a process may take to be dead after its connection has ended: closing device files takes seconds.
 const DYING_MAX: Duration = Duration::from_secs(5);
+/// Likewise when the host closes.
+const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
 /// Delivery of a session whose end lies before that of the run. Then it stays in the spool and is tried again from there.
 const DELIVERY_MAX: Duration = Duration::from_secs(60);
 /// Without a spool there is nowhere else to stay: as long as a daemon may be away.
@@ -52,6 +57,12 @@ impl Trainer {
         self.session.devices.iter().map(|device| (device.index, device.uuid.clone())).collect()
     }
 
+    /// Bytes that wait for an acknowledgement.
+    #[cfg(test)]
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.breaker.waiting_bytes()
+    }
+
     /// Adds measurements, if it is still recorded.
     pub(super) fn add(&self, samples: Vec<Sample>) {
         if let Some(agent) = &*self.agent.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -62,27 +73,30 @@ impl Trainer {
     }
 }
 
-/// Whether all that is left to do is to wait for the daemon.
-pub(super) fn have_settled(registry: &Registry) -> bool {
-    // A thread that has no session yet, or has just lost it, is neither.
-    registry.guests <= registry.delivering.len()
-}
-
 /// Serves a connection until its session is delivered.
 pub(super) fn serve(shared: &Arc<Shared>, mut stream: UnixStream) {
+    if !speaks(shared, &stream) {
+        return;
+    }
     let mut claim = None;
-    let (number, trainer, region, process) = match meet(shared, &mut stream, &mut claim) {
+    let (number, trainer, region) = match meet(shared, &mut stream, &mut claim) {
         Ok(met) => met,
         Err(reason) => return turn_away(shared, &mut stream, &reason),
     };
     tracing::info!(session = %trainer.session.id, job = trainer.session.job, rank = trainer.session.rank, "recording");
-    let failure = recorded(shared, &trainer, &region, &mut stream, process.as_ref());
+    let failure = recorded(shared, &trainer, &region, &mut stream);
     deliver(shared, number, &trainer, failure);
     // Held until here: its end would tell the trainer nothing new, and a goodbye needs no answer.
     drop(stream);
 }
 
-type Met = (u64, Arc<Trainer>, Arc<Region>, Option<OwnedFd>);
+/// Waits for the first word. A peer that leaves without one wanted to know whether somebody is here, nothing else.
+fn speaks(shared: &Shared, stream: &UnixStream) -> bool {
+    let [said, _] = wait::ready([stream.as_raw_fd(), shared.closing.fd()], Some(FIRST_WORD_MAX));
+    said && rustix::net::recv(stream, &mut [0_u8; 1], RecvFlags::PEEK).is_ok_and(|(_, bytes)| bytes > 0)
+}
+
+type Met = (u64, Arc<Trainer>, Arc<Region>);
 
 /// Hears the hello and begins to record; the error is what the trainer is told.
 fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>) -> Result<Met, String> {
@@ -93,12 +107,11 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
     }
     // Opened before anything is heard: a pid that is reused later is not taken for the trainer.
     let process = wait::process(pid);
-    stream.set_nonblocking(false).map_err(|error| error.to_string())?;
     let (session, fd) = link::hear(stream).map_err(|error| error.to_string())?;
     let region = Region::open(fd).map_err(|error| error.to_string())?;
     let place = identity(region.fd()).map_err(|error| error.to_string())?;
     *claim = Some(Claim::new(shared, session.id, place)?);
-    let watched = Watched::new(Proc::default(), pid);
+    let watched = Watched::new(Proc::default(), pid, process);
     let agent = host(shared, &session, &region)?;
     let trainer = Arc::new(Trainer { breaker: agent.breaker(), session, watched, agent: Mutex::new(Some(agent)) });
     let number = {
@@ -110,7 +123,7 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
     };
     // A trainer that left meanwhile is noticed as every other end.
     let _ = link::answer(stream, None);
-    Ok((number, trainer, region, process))
+    Ok((number, trainer, region))
 }
 
 /// The right to record a session and to read a region: a region has one reader, a session one writer.
@@ -166,28 +179,21 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
 }
 
 /// Waits for the end of a session and gives its failure, as far as it can be seen from here.
-fn recorded(
-    shared: &Shared,
-    trainer: &Trainer,
-    region: &Region,
-    stream: &mut UnixStream,
-    process: Option<&OwnedFd>,
-) -> Option<String> {
-    let process = process.map_or(-1, |process| process.as_raw_fd());
+fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut UnixStream) -> Option<String> {
+    let process = trainer.watched.fd();
     let mut connection = stream.as_raw_fd();
     loop {
         let [said, dead, closing] = wait::ready([connection, process, shared.closing.fd()], None);
         if dead {
+            trainer.watched.look();
             break;
         }
         if said {
             match heard(stream) {
                 Heard::End => {
-                    if region.state() == State::Running && process >= 0 {
-                        let [gone] = wait::ready([process], Some(DYING_MAX));
-                        if !gone {
-                            return Some("its recording ended without a goodbye; the process ran on".to_owned());
-                        }
+                    trainer.watched.look();
+                    if region.state() == State::Running && process >= 0 && !dies(shared, process) {
+                        return Some("its recording ended without a goodbye; the process ran on".to_owned());
                     }
                     break;
                 }
@@ -207,6 +213,12 @@ fn recorded(
         State::Ended => None,
         State::Running => trainer.watched.failure(&shared.exits),
     }
+}
+
+/// Whether a process whose connection has ended dies; the end of the run is not held up for it.
+fn dies(shared: &Shared, process: RawFd) -> bool {
+    let [gone, _] = wait::ready([process, shared.closing.fd()], Some(DYING_MAX));
+    gone || wait::ready([process], Some(DYING_AT_THE_END_MAX)) == [true]
 }
 
 enum Heard {

@@ -3,6 +3,8 @@
 //! Guarantees: changes nothing (it opens a store only where there is one); ends with exit code 0
 //! when questions can be answered, else 3.
 
+mod recording;
+
 use std::io::Write;
 use std::path::Path;
 
@@ -70,6 +72,7 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
     {
         folder(&dir, &mut checks);
     }
+    checks.extend(tokio::task::spawn_blocking(recording::checks).await.unwrap_or_default());
     print(&checks, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
     match unusable {
         // The page has said what it is.

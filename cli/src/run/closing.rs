@@ -54,7 +54,8 @@ impl Closing<'_> {
             self.open_again(&mut destination, patience.min(STORE_WAIT_MAX), hurry).await;
         }
         let is_away = self.summary.ended.iter().any(|ended| !ended.delivered && ended.refused.is_none());
-        if let (Some(folder), false) = (destination.folder(), destination.is_deferred || is_away && !destination.is_embedded)
+        if let (Some(folder), false) =
+            (destination.folder(), destination.is_deferred || is_away && !destination.is_embedded)
         {
             deliver(folder, destination.daemon.clone(), patience, hurry.clone()).await;
         }
@@ -119,10 +120,15 @@ impl Closing<'_> {
             let (size, folder) = (HumanBytes::of(waiting), folder.display());
             say(
                 self.global,
-                &format!("{size} could not be delivered and wait in {folder}; the next `memctl run` with this destination delivers them"),
+                &format!(
+                    "{size} could not be delivered and wait in {folder}; the next `memctl run` with this destination delivers them"
+                ),
             );
         } else if undelivered > 0 && destination.spool.is_none() {
-            say(self.global, &format!("{} could not be delivered in full and there was no spool", plural(undelivered, "session")));
+            say(
+                self.global,
+                &format!("{} could not be delivered in full and there was no spool", plural(undelivered, "session")),
+            );
         }
     }
 
@@ -143,8 +149,14 @@ impl Closing<'_> {
         };
         let rest = jobs.iter().filter(|(job, _)| !page || Some(**job) != shown);
         for (job, (sessions, events)) in rest.take(JOBS_MAX) {
-            let (sessions, events) = (plural(*sessions, "process"), plural(*events, "event"));
-            say(self.global, &format!("job {job}: {events} of {sessions} stored; `memctl query --job {}{flags}` shows it", shell_word(job)));
+            let (sessions, events) = (plural(*sessions, "session"), plural(*events, "event"));
+            say(
+                self.global,
+                &format!(
+                    "job {job}: {events} of {sessions} stored; `memctl query --job {}{flags}` shows it",
+                    shell_word(job)
+                ),
+            );
         }
     }
 

@@ -43,7 +43,9 @@ impl Folder {
             }
         }
         let last = last.unwrap_or_default();
-        Err(Failure::unreachable(format!("no folder for this run can be made ({last}); set TMPDIR to one that is local")))
+        Err(Failure::unreachable(format!(
+            "no folder for this run can be made ({last}); set TMPDIR to one that is local"
+        )))
     }
 
     fn make_in(place: &Path) -> std::io::Result<Self> {
@@ -93,10 +95,7 @@ impl Folder {
 /// Whether this is the folder that some run puts in front.
 fn is_injected(folder: &Path) -> bool {
     folder.file_name() == Some(OsStr::new(INJECT))
-        && folder
-            .parent()
-            .and_then(Path::file_name)
-            .is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+        && folder.parent().and_then(Path::file_name).is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
 fn places() -> Vec<PathBuf> {

@@ -24,12 +24,8 @@ pub struct Name {
 /// Names a run.
 pub fn of(args: &Run) -> Name {
     let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let process = Process {
-        script: script(&words),
-        host: host(),
-        pid: std::process::id(),
-        started_ns: crate::seams::now_ns(),
-    };
+    let process =
+        Process { script: script(&words), host: host(), pid: std::process::id(), started_ns: crate::seams::now_ns() };
     name(args, &words, &process, &|name| std::env::var(name).ok())
 }
 

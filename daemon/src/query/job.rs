@@ -1,6 +1,6 @@
 //! A job as a question means it: its sessions, how it is doing, how complete it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use memctl_model::{Completeness, SourceKind};
 use memctl_proto::v1;
@@ -8,7 +8,7 @@ use memctl_proto::v1;
 use super::error::QueryError;
 use crate::clock::now_ns;
 use crate::ingest::streams::Streams;
-use crate::store::{DeviceRow, JobRow, SessionRow, Store};
+use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
 
 /// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
 const LOST_AFTER_NS: u64 = 30_000_000_000;
@@ -50,7 +50,26 @@ pub(super) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
     }
     let mut devices = store.devices(job.key).await?;
     devices.retain(|device| sessions.iter().any(|session| session.key == device.session));
+    drop_unused(&mut devices);
     Ok(Found { job, sessions, devices, others })
+}
+
+/// A process sees every device of its machine and mostly uses one: the others are no part of the answer. Of a session that
+/// used none (yet) its first stands for it.
+fn drop_unused(devices: &mut Vec<DeviceRow>) {
+    let is_used = |device: &DeviceRow| {
+        // Reading the allocator's state leaves an event on every device, whether it was used or not.
+        device
+            .latest
+            .map_or(device.events > 0, |latest| latest.peaks.reserved_bytes > 0 || latest.counters.reserved_bytes > 0)
+    };
+    let used: HashSet<SessionKey> =
+        devices.iter().filter(|device| is_used(device)).map(|device| device.session).collect();
+    let mut first = HashSet::new();
+    devices.retain(|device| match used.contains(&device.session) {
+        true => is_used(device),
+        false => first.insert(device.session),
+    });
 }
 
 fn ranks(known: &[u32]) -> String {

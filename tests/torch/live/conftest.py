@@ -77,7 +77,7 @@ class Memctl:
     def events(self, job: str, rank: int = 0, device: Optional[int] = None) -> list[tuple[str, int, int, int]]:
         """A rank's stored events but snapshots: action, size, address (free bytes for an OOM), stream."""
         path = self.folder / f"{job}-{rank}.csv"
-        run = self("export", "--job", job, "--rank", str(rank), "--format", "csv", "-f", str(path), "--force")
+        run = self("export", "--job", job, "--rank", str(rank), "--format", "csv", "-f", str(path))
         assert run.code == 0, run
         with path.open() as lines:
             return [event_of(row) for row in csv.DictReader(lines) if is_asked(row, device)]
