@@ -12,6 +12,8 @@
 pub mod agent;
 pub mod batch;
 pub mod clock;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod hook;
 pub mod host;
 pub mod identity;

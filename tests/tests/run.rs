@@ -157,8 +157,10 @@ fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
             std::fs::write(folder.join(format!("half{rank}")), std::process::id().to_string()).unwrap();
             wait_for("the order to go on", || folder.join(&file).exists());
         }
-        // An exact count needs room; a trainer of flesh never waits, and one whose launcher is gone must not.
-        while order("DROP").is_none() && !producer.has_room() {
+        // An exact count needs room; a real trainer never waits, and one whose launcher is gone must not.
+        let is_late = done as u64 >= count / 2;
+        let may_drop = order("DROP").is_some_and(|when| when != "late" || is_late);
+        while !may_drop && !producer.has_room() {
             std::thread::sleep(Duration::from_micros(200));
         }
         producer.push(Record::new(&Event { time_ns: ticks(), ..event }));
@@ -441,6 +443,47 @@ async fn what_a_daemon_misses_waits_for_the_next_run() {
     assert_all_stored(&stored::events(channel(&daemon).await, "late").await, 0, 20_000);
     let report = run_json(memctl().args(["query", "--job", "late", "-o", "json", "--daemon", &url]));
     assert_eq!(ending(&report), ("failed".to_owned(), Some("exit code 3".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_launcher_had_spooled_is_delivered_by_the_next() {
+    let place = Place::new();
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    // Up to the half it waits for room, so that nothing is dropped; behind it nobody empties the ring any more.
+    let orders = [("FAKE_WAIT_FOR", "go"), ("FAKE_DROP", "late")];
+    let mut run = place.train(&["--job", "cut", "--daemon", &url], &orders);
+    let mut launcher = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("half of the events", || place.path("half0").exists());
+    let spool = place.path("data/spool").join(format!("daemon-127.0.0.1_{port}"));
+    // More than a header: at least a chunk of events.
+    wait_for("a chunk in the spool", || bytes_below(&spool) > 2_048);
+    kill("KILL", launcher.id());
+    assert_eq!(launcher.wait().unwrap().signal(), Some(9), "the launcher was killed");
+    std::fs::write(place.path("go"), "").unwrap();
+    wait_for("the trainer's own end", || place.path("survived").exists());
+    let daemon = DaemonProcess::sqlite(&place.path("store"), port);
+    let next = output(&mut place.run(&["--daemon", &url], &["true"]));
+    assert!(next.status.success() && !stderr(&next).contains("wait in"), "{}", stderr(&next));
+    let all = stored::events(channel(&daemon).await, "cut").await;
+    assert_eq!(all.len(), 1);
+    let plain = |event: &Event| Event { time_ns: 0, ..*event };
+    let got: Vec<Event> = all[0].events.iter().map(plain).collect();
+    assert!(!got.is_empty() && got.len() <= 10_000, "{}", got.len());
+    stored::assert_same(&got, &events(1).take(got.len()).map(|event| plain(&event)).collect::<Vec<_>>());
+    assert_eq!(bytes_below(&spool), 0);
+}
+
+/// Bytes of all files below a folder.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        })
+        .sum()
 }
 
 #[test]

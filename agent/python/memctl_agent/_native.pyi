@@ -50,18 +50,31 @@ def mark(kind: int, number: int = 0, name: str = "") -> bool:
 
 def counters(
     device: int,
-    allocated: int,
-    active: int,
-    reserved: int,
-    peak_allocated: int,
-    peak_reserved: int,
-    retries: int,
-    ooms: int,
+    allocated: int | None = None,
+    active: int | None = None,
+    reserved: int | None = None,
+    peak_allocated: int | None = None,
+    peak_reserved: int | None = None,
+    retries: int | None = None,
+    ooms: int | None = None,
+    device_used: int | None = None,
+    device_total: int | None = None,
 ) -> bool:
-    """Counters in bytes that Python read, where the allocator cannot be hooked."""
+    """Counters in bytes that Python read, where the allocator cannot be hooked; what it does not count is None."""
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
     """Segments as `torch.cuda.memory_snapshot()` gives them, where the allocator cannot be hooked."""
+
+def attach_foreign() -> None:
+    """Makes the session one whose events come from `record`. Raises `NativeError` where PyTorch's hook feeds it."""
+
+def record(device: int, action: int, addr: int, size: int, stream: int = 0) -> bool:
+    """An event of another allocator: 1 allocation, 2 free, 3 segment, 4 out of memory (`addr`: the device's free
+    bytes), 5 bytes that the pool holds now (`size`). From any thread that holds the interpreter's lock.
+    """
+
+def device_uuid(ordinal: int) -> str | None:
+    """UUID of a CUDA ordinal as nvidia-smi writes it; None where CUDA is not in use. Makes no context."""
 
 def status() -> dict[str, object]:
     """`attached`, `mode`, `job`, `rank`, `level`, `produced`, `stored`, `dropped`, `in_flight`, `stacks`, `daemon`,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from memctl_agent import _lifecycle, _shim, _torch
 from memctl_agent._annotations import Annotations
@@ -78,6 +78,7 @@ class Session:
         self._stacks = self._auto = True
         self._started: dict[str, object] = {}
         self._watches_forks = False
+        self._at_end: Optional[Callable[[], None]] = None
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -198,16 +199,58 @@ class Session:
             return int(local)
         return int(self._torch.cuda.current_device())
 
-    def _begin_fallback(self, ordinals: list[int]) -> Any:
-        fallback = Fallback(self._torch, self._native, ordinals)
+    def attach_other(
+        self,
+        start: dict[str, Any],
+        *,
+        begin: Callable[[], str],
+        boundary: Callable[[bool], None],
+        end: Callable[[], None],
+    ) -> bool:
+        """Attaches for a framework other than PyTorch, at once.
+
+        `start` is what the native module's `start` takes. `begin` runs then and gives the level; `boundary` runs
+        before the ends of steps (False) and epochs (True), `end` when the session is over.
+        """
+        native = load_native()
+        if native is None:
+            return self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
+        if self.state != OFF:
+            return self._refuse(
+                "this process is recorded already, and a process has one source of events; call memctl_agent.detach() "
+                "first to record another"
+            )
+        if "MEMCTL_RUN_SOCKET" in os.environ:
+            # The job and where it goes are the launcher's.
+            start = start | {"job": None, "daemon": None}
+        self._native, self._torch = native, None
+        self.book, self.trouble, self.level = Book(), None, "off"
+        self._watch_forks()
+        self._lifecycle, self._at_end = Lifecycle(self.detach), end
+        self._lifecycle.install()
+        try:
+            self._started = native.start(**start)
+            self.state = ATTACHED
+            self.level = begin()
+        except Exception as error:
+            self._give_up(str(error))
+            return False
+        self.book.open(self._mark, self._guarded(boundary))
+        return True
+
+    def _guarded(self, boundary: Callable[[bool], None]) -> Callable[[bool], None]:
+        """Trouble with counters is told by `status()`, not raised into a training loop."""
 
         def before_end(is_epoch: bool) -> None:
             try:
-                fallback.boundary(is_epoch)
+                boundary(is_epoch)
             except Exception as error:
                 self.trouble = f"counters cannot be read: {type(error).__name__}: {error}"
 
         return before_end
+
+    def _begin_fallback(self, ordinals: list[int]) -> Any:
+        return self._guarded(Fallback(self._torch, self._native, ordinals).boundary)
 
     def _mark(self, kind: int, number: int, name: str) -> None:
         if self._lifecycle is not None:
@@ -256,6 +299,9 @@ class Session:
             self._lifecycle.remove()
             self._lifecycle = None
         self.state, self.level, self._started, self.shim_origin = OFF, "off", {}, None
+        at_end, self._at_end = self._at_end, None
+        if at_end is not None:
+            at_end()
         # The public calls write into the void, and what was open belongs to the former session.
         self.book = Book()
 

@@ -11,29 +11,37 @@ use memctl_model::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The allocator's counters of a device, read by Python.
+/// The allocator's counters of a device, read by Python; what it does not count is `None`.
 #[pyfunction]
+#[pyo3(signature = (
+    device, allocated=None, active=None, reserved=None, peak_allocated=None, peak_reserved=None, retries=None, ooms=None,
+    device_used=None, device_total=None
+))]
 #[expect(clippy::too_many_arguments, reason = "one number each, named in the stub")]
 pub fn counters(
     device: u8,
-    allocated: u64,
-    active: u64,
-    reserved: u64,
-    peak_allocated: u64,
-    peak_reserved: u64,
-    retries: u64,
-    ooms: u64,
+    allocated: Option<u64>,
+    active: Option<u64>,
+    reserved: Option<u64>,
+    peak_allocated: Option<u64>,
+    peak_reserved: Option<u64>,
+    retries: Option<u64>,
+    ooms: Option<u64>,
+    device_used: Option<u64>,
+    device_total: Option<u64>,
 ) -> bool {
     let Some(live) = live::current() else { return false };
     live.counters(Sample {
         device: DeviceIndex(device),
-        allocated_bytes: Some(allocated),
-        active_bytes: Some(active),
-        reserved_bytes: Some(reserved),
-        peak_allocated_bytes: Some(peak_allocated),
-        peak_reserved_bytes: Some(peak_reserved),
-        alloc_retries: Some(retries),
-        ooms: Some(ooms),
+        allocated_bytes: allocated,
+        active_bytes: active,
+        reserved_bytes: reserved,
+        peak_allocated_bytes: peak_allocated,
+        peak_reserved_bytes: peak_reserved,
+        alloc_retries: retries,
+        ooms,
+        device_used_bytes: device_used,
+        device_total_bytes: device_total,
         ..Sample::default()
     })
 }

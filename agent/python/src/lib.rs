@@ -5,6 +5,7 @@
 //! Refuses: to hold any Python object beyond a call.
 
 mod blocks;
+mod foreign;
 mod session;
 
 use pyo3::prelude::*;
@@ -44,5 +45,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(session::silence, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::counters, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::attach_foreign, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::record, module)?)?;
+    module.add_function(wrap_pyfunction!(foreign::device_uuid, module)?)?;
     Ok(())
 }

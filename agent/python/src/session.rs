@@ -19,7 +19,7 @@ use crate::NativeError;
 
 /// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns tell events of one thread apart.
 const RESOLUTION_NS: u32 = 100;
-/// Events of a device's ring: 3 MiB, 0.3 s of the busiest training seen.
+/// Events of a device's ring, unless `MEMCTL_RING_EVENTS` says otherwise: 3 MiB, 0.3 s of the busiest training seen.
 const RING_EVENTS: usize = 65_536;
 /// Where a daemon is expected when nobody says.
 const DAEMON: &str = "http://127.0.0.1:7717";
@@ -71,7 +71,7 @@ pub fn start<'py>(
     let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| DAEMON.to_owned());
     let config = LiveConfig {
         session: session_info(&who, &process, framework, conf, devices)?,
-        ring_events: RING_EVENTS,
+        ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
         daemon,
         thread_state,

@@ -81,16 +81,22 @@ async fn over(window: &Window, enough: &dyn Fn() -> bool) {
     }
 }
 
-/// Bytes that wait in a spool folder, those of living processes included.
+/// Bytes that wait in a spool folder and belong to no living process.
 #[must_use]
 pub fn spooled_bytes(folder: &Path) -> u64 {
     let Ok(sessions) = std::fs::read_dir(folder) else { return 0 };
     sessions
         .flatten()
+        .filter(|session| is_left(&session.path()))
         .filter_map(|session| std::fs::read_dir(session.path()).ok())
         .flat_map(Iterator::flatten)
         .filter(|file| file.path().extension().is_some_and(|extension| extension == "spool"))
         .filter_map(|file| file.metadata().ok())
         .map(|metadata| metadata.len())
         .sum()
+}
+
+/// Whether nobody holds the lock of a session's folder. (It is given back at once: who wants it then tries again.)
+fn is_left(session: &Path) -> bool {
+    std::fs::File::open(session.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
 }

@@ -45,6 +45,20 @@ const ENDED_MAX: usize = 4_096;
 /// Accepting fails when descriptors run out; trying again at once would not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Trainers of one machine: two a device of the largest, and as many again that start while others end.
+const TRAINERS_MAX: usize = 256;
+/// Descriptors of a trainer: connection, region, pidfd, the agent's runtime (3), its spool (2) and its own connection.
+const DESCRIPTORS_EACH: u64 = 10;
+/// Descriptors of everybody else in the process: a store with its connections, standard streams, logs.
+const DESCRIPTORS_KEPT: u64 = 64;
+
+/// How many trainers a process can host that may have so many descriptors: a store in the same process must not run dry.
+#[must_use]
+pub fn trainers_max(descriptors: u64) -> usize {
+    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
+    usize::try_from(room).map_or(TRAINERS_MAX, |room| room.clamp(1, TRAINERS_MAX))
+}
+
 /// What a host needs to know.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
@@ -52,7 +66,7 @@ pub struct HostConfig {
     pub daemon: Daemon,
     /// Disk for what the daemon has not taken yet.
     pub spool: Option<SpoolConfig>,
-    /// Trainers at the same time.
+    /// Trainers at the same time, see [`trainers_max`].
     pub trainers_max: usize,
     /// Waits between attempts to reach the daemon.
     pub backoff: Backoff,
@@ -67,7 +81,7 @@ impl HostConfig {
         Self {
             daemon,
             spool,
-            trainers_max: 256,
+            trainers_max: TRAINERS_MAX,
             // Trainers wait for their delivery at the end of a run: a daemon that came back is to be noticed by then.
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
@@ -272,6 +286,7 @@ impl Drop for Host {
 }
 
 fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+    let mut said = false;
     loop {
         if let [_, true] = wait::ready([listener.as_raw_fd(), shared.closing.fd()], None) {
             return;
@@ -280,7 +295,9 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
             Ok((stream, _)) => welcome(shared, stream),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(%error, "a trainer could not be accepted; it runs unrecorded");
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(%error, "trainers cannot be accepted; they run unrecorded");
+                }
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }

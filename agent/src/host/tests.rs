@@ -107,6 +107,7 @@ fn what_was_pushed_is_taken_though_nobody_takes_it_from_us() {
     second.end();
     drop(kept.1);
     place.wait("the goodbye", |registry| registry.recording.len() == 1);
+    assert_eq!(spooled_bytes(&place.path("spool")), 0, "what a living process has does not count");
     let (summary, folder) = place.finish();
     let mut ended = summary.ended;
     ended.sort_by_key(|ended| ended.session.rank);
@@ -179,6 +180,11 @@ fn there_is_a_most_of_trainers() {
     assert!(refusal(&mut place.connect()).contains("2 trainers"));
     let (summary, _folder) = place.finish();
     assert_eq!(summary.refused_because.as_deref(), Some("2 trainers are recorded here already, which is the most"));
+}
+
+#[test]
+fn few_descriptors_mean_few_trainers() {
+    assert_eq!([0, 74, 256, 1_024, 1 << 20, u64::MAX].map(trainers_max), [1, 1, 19, 96, 256, 256]);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! starts a session of its own; the hook stays in memory for as long as an allocator may be inside it.
 //! Refuses: to force CUDA to initialise, and to record what the process did before.
 
+pub mod foreign;
 pub mod shim;
 
 use std::os::unix::net::UnixStream;
@@ -64,6 +65,12 @@ pub enum LiveError {
     /// The hook.
     #[error(transparent)]
     Shim(#[from] ShimError),
+    /// One source of events a session.
+    #[error("PyTorch's allocator is recorded here, and a session has one source of events: detach first")]
+    Hooked,
+    /// As above, the other way round.
+    #[error("another allocator than PyTorch's is recorded here, and a session has one source of events: detach first")]
+    Foreign,
     /// Nothing to attach to.
     #[error("nothing is recorded here: attach first")]
     Detached,
@@ -84,6 +91,8 @@ pub struct Live {
     /// Made by `attach_hook`, taken down by `stop`. The allocator's callbacks reach it without this lock, see `close_gate`.
     hook: RwLock<Option<Box<Hook>>>,
     shim: OnceLock<Shim>,
+    /// Set when an allocator tells its events itself; taken before `hook`.
+    foreign: Mutex<Option<foreign::Foreign>>,
     host: Mutex<Host>,
     thread_state: extern "C" fn() -> usize,
     device_asked_ns: AtomicU64,
@@ -153,6 +162,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         region,
         hook: RwLock::new(None),
         shim: OnceLock::new(),
+        foreign: Mutex::new(None),
         host: Mutex::new(host),
         thread_state: config.thread_state,
         device_asked_ns: AtomicU64::new(0),
@@ -219,6 +229,9 @@ impl Live {
     /// # Errors
     /// See [`ShimError`]; the session goes on without events.
     pub fn attach_hook(&self, path: &std::path::Path) -> Result<(), LiveError> {
+        if self.foreign().is_some() {
+            return Err(LiveError::Foreign);
+        }
         let mut slot = self.hook.write().unwrap_or_else(PoisonError::into_inner);
         if slot.is_some() {
             return Ok(());
@@ -355,7 +368,7 @@ impl Live {
 
     /// Hands the state of every device over, at the point where it was read.
     pub fn snapshot(&self, reason: KeyframeReason) -> bool {
-        let Some(shim) = self.shim.get() else { return false };
+        let Some(shim) = self.shim.get() else { return self.foreign_states(reason) };
         let Some(keyframes) = shim.keyframes(now_ns(), reason) else { return false };
         let mut all = true;
         for device in 0..self.session.devices.len() {

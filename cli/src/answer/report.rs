@@ -89,6 +89,33 @@ pub struct Rank {
     pub stored_bytes: u64,
     /// What this rank's figures rest on.
     pub completeness: Completeness,
+    /// What was measured last.
+    pub sample: Option<Sample>,
+}
+
+/// What was measured last of each quantity, within the last half minute that was recorded.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// When the newest of them was measured.
+    pub at: String,
+    /// The allocator's own counter.
+    pub allocated_bytes: Option<u64>,
+    /// The allocator's own counter.
+    pub reserved_bytes: Option<u64>,
+    /// In use on the device by everybody.
+    pub device_used_bytes: Option<u64>,
+    /// All bytes of the device.
+    pub device_total_bytes: Option<u64>,
+    /// In use on the device by this process.
+    pub process_used_bytes: Option<u64>,
+    /// In use on the device by processes that are not of this job's rank.
+    pub foreign_used_bytes: Option<u64>,
+    /// How busy the device is, 0..1.
+    pub utilisation: Option<f64>,
+    /// Host memory of the process.
+    pub host_rss_bytes: Option<u64>,
+    /// Host memory of its children (data loaders).
+    pub children_rss_bytes: Option<u64>,
 }
 
 /// The end of one epoch on one rank.
@@ -213,6 +240,24 @@ impl From<v1::RankReport> for Rank {
             failure: wire.failure,
             stored_bytes: wire.stored_bytes,
             completeness: wire.completeness.map(Completeness::from).unwrap_or_default(),
+            sample: wire.sample.map(Sample::from),
+        }
+    }
+}
+
+impl From<v1::Sample> for Sample {
+    fn from(wire: v1::Sample) -> Self {
+        Self {
+            at: time::rfc3339(wire.time_ns),
+            allocated_bytes: wire.allocated_bytes,
+            reserved_bytes: wire.reserved_bytes,
+            device_used_bytes: wire.device_used_bytes,
+            device_total_bytes: wire.device_total_bytes,
+            process_used_bytes: wire.process_used_bytes,
+            foreign_used_bytes: wire.foreign_used_bytes,
+            utilisation: wire.utilisation_percent.map(|percent| f64::from(percent) / 100.0),
+            host_rss_bytes: wire.host_rss_bytes,
+            children_rss_bytes: wire.children_rss_bytes,
         }
     }
 }

@@ -25,6 +25,7 @@ pub fn page(report: &Report, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&ranks(report, screen));
     out.push('\n');
+    out.push_str(&measured(report, screen));
     out.push_str(&troubles(report, screen));
     out.push_str(&growth(report, screen));
     out.push('\n');
@@ -88,6 +89,38 @@ fn signed(rate: Option<i64>) -> String {
         Some(rate) if rate > 0 => format!("+{}", HumanBytes(rate)),
         Some(rate) => HumanBytes(rate).to_string(),
     }
+}
+
+/// What the driver, NVML and the host said last; nothing where nothing was measured.
+fn measured(report: &Report, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        right("DEVICE USED", 1),
+        right("OF", 2),
+        right("THIS PROCESS", 1),
+        right("OTHERS", 1),
+        right("BUSY", 4),
+        right("HOST MEMORY", 3),
+        right("ITS CHILDREN", 4),
+    ]);
+    let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
+    let mut any = false;
+    for rank in &report.ranks {
+        let Some(sample) = &rank.sample else { continue };
+        let outside = [sample.device_used_bytes, sample.process_used_bytes, sample.host_rss_bytes];
+        any |= outside.iter().any(Option::is_some);
+        table.row(vec![
+            rank.rank.to_string(),
+            bytes(sample.device_used_bytes),
+            bytes(sample.device_total_bytes),
+            bytes(sample.process_used_bytes),
+            bytes(sample.foreign_used_bytes),
+            sample.utilisation.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+            bytes(sample.host_rss_bytes),
+            bytes(sample.children_rss_bytes),
+        ]);
+    }
+    if any { format!("{}\n", table.show(screen)) } else { String::new() }
 }
 
 /// What went wrong without any judging: out of memory, retries, sessions that failed.

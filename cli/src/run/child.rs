@@ -103,16 +103,26 @@ fn wait(pid: u32) -> Option<Exit> {
     }
 }
 
+/// The limit of open descriptors, and what it may be raised to.
+fn descriptor_limit() -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure of ours.
+    (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0).then_some(limit)
+}
+
+/// How many descriptors we can have once the command runs.
+// The fields are 64 bits wide here and 32 on other systems.
+#[allow(clippy::useless_conversion)]
+pub fn descriptors_max() -> u64 {
+    descriptor_limit().map_or(0, |limit| u64::from(limit.rlim_max))
+}
+
 /// As many descriptors as the system lets us have: each trainer needs about a dozen.
 pub fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let Some(limit) = descriptor_limit() else { return };
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
     // SAFETY: a structure of ours. When it fails everything works with fewer trainers.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
 }
 
 #[cfg(test)]

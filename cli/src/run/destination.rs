@@ -12,7 +12,7 @@ use crate::args::Global;
 use crate::connect::{self, Connection, Place, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
-use crate::seams::{Daemon, SpoolConfig};
+use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig};
 
 /// Disk that a session may use while the daemon is away: hundreds of millions of events.
 const SPOOL_BYTES_MAX: u64 = 1 << 30;
@@ -104,7 +104,12 @@ fn folder_name(url: &str) -> String {
 impl Destination {
     /// How long the end may take: nothing is waited for where nobody takes anything.
     pub fn limits(&self, limits: Limits) -> Limits {
-        if self.is_deferred { Limits { patience: Duration::ZERO, ..limits } } else { limits }
+        match self {
+            Self { is_deferred: true, .. } => Limits { patience: Duration::ZERO, ..limits },
+            // A slow disk is not a daemon that went away.
+            Self { is_embedded: true, .. } => Limits { silence: EMBEDDED_SILENCE_MAX, ..limits },
+            Self { .. } => limits,
+        }
     }
 
     /// The spool's folder.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Global, Run};
 use crate::exit::Failure;
-use crate::seams::host::{Host, HostConfig, Limits, Summary};
+use crate::seams::host::{self, Host, HostConfig, Limits, Summary};
 use child::Ended;
 use destination::Destination;
 use folder::Folder;
@@ -72,7 +72,10 @@ struct Hosted<'a> {
 impl Hosted<'_> {
     async fn run(self) -> u8 {
         let Self { args, global, name, relay, destination, mut folder } = self;
-        let config = HostConfig::new(destination.daemon.clone(), destination.spool.clone());
+        let config = HostConfig {
+            trainers_max: host::trainers_max(child::descriptors_max()),
+            ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
+        };
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
             Ok(host) => host,
             Err(error) => {

@@ -9,6 +9,7 @@ mod growth;
 mod job;
 mod replay;
 mod report;
+mod samples;
 mod sites;
 mod stacks;
 mod timeline;

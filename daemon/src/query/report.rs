@@ -7,6 +7,7 @@ use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::growth::growth;
+use super::samples;
 use super::job::{Found, completeness, completeness_answer, find, state};
 use crate::ingest::streams::Streams;
 use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
@@ -26,7 +27,13 @@ pub(super) async fn report(
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
         return Err(QueryError::Nothing { job: found.job.name, first, last });
     }
-    let ranks = rank_reports(&found, &epoch_ends, streams);
+    let mut ranks = rank_reports(&found, &epoch_ends, streams);
+    let samples = samples::latest(store, &found).await?;
+    for rank in &mut ranks {
+        let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
+        let sample = session.and_then(|session| samples.get(&(session.key, rank.device as u8)));
+        rank.sample = sample.map(Into::into);
+    }
     let growth = growth(store, &found, &epoch_ends).await?;
     Ok(v1::Report {
         job: Some(found.answer(streams)),
@@ -90,6 +97,7 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         failure: session.end.as_ref().and_then(|end| end.failure.clone()),
         state: state(session, streams) as i32,
         stored_bytes: session.stored_bytes,
+        sample: None,
     }
 }
 

@@ -12,7 +12,10 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 import pytest
@@ -26,11 +29,75 @@ LIMIT_S = 240
 class Run:
     """What a command left behind."""
 
-    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def told(self, name: str) -> Any:
+        """What a script told under this name (`small.tell`), the last time."""
+        lines = [line for line in self.err.splitlines() if line.startswith(f"TELL {name} ")]
+        assert lines, (name, self)
+        return json.loads(lines[-1].split(" ", 2)[2])
+
+    def lines(self) -> list[str]:
+        """What memctl said on stderr outside of pages."""
+        return [line for line in self.err.splitlines() if line.startswith("memctl:")]
 
     def __repr__(self) -> str:
         return f"exit code {self.code}\n--- stdout\n{self.out[-6000:]}\n--- stderr\n{self.err[-6000:]}"
+
+
+class Going:
+    """A command that runs; its output goes to files, so nobody has to read it meanwhile."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str], folder: pathlib.Path, pausing: bool) -> None:
+        folder.mkdir(parents=True)
+        self.pauses = folder / "pauses"
+        self.pauses.mkdir()
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment | ({"PAUSES": str(self.pauses)} if pausing else {}),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        """Waits until something is so, as long as the command runs."""
+        deadline = time.monotonic() + LIMIT_S
+        while not done():
+            assert time.monotonic() < deadline, (what, self.now())
+            assert self.process.poll() is None or done(), (what, self.now())
+            time.sleep(0.005)
+
+    def until_paused(self, *names: str) -> None:
+        """Waits until the script is at these pauses."""
+        for name in names:
+            self.until((self.pauses / f"{name}.there").exists, f"pause {name}")
+
+    def go_on(self, name: str) -> None:
+        """Lets the script go on behind this pause."""
+        (self.pauses / f"{name}.go").touch()
+
+    def now(self) -> Run:
+        """What it has said so far."""
+        code = self.process.poll()
+        return Run(-999 if code is None else code, self._out.read_text("utf-8", "replace"), self._err.read_text("utf-8", "replace"))
+
+    def wait(self) -> Run:
+        """Waits for its end."""
+        try:
+            self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"no end after {LIMIT_S} s: {self.now()}") from None
+        return self.now()
 
 
 class Memctl:
@@ -44,6 +111,11 @@ class Memctl:
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
+        # Scripts find `small` there.
+        self.environment["PYTHONPATH"] = str(HERE)
+        # Warnings of torch name no memctl, but where they are printed depends on who looks.
+        self.environment["PYTHONWARNINGS"] = "ignore"
+        self._started = 0
 
     def argv(self, *arguments: str) -> list[str]:
         return [self.command, "--data-dir", str(self.folder / "data"), *arguments]
@@ -57,7 +129,18 @@ class Memctl:
             env={**self.environment, **settings},
             check=False,
         )
-        return Run(done)
+        return Run(done.returncode, done.stdout, done.stderr)
+
+    def start(self, argv: list[str], settings: dict[str, str], *, pausing: bool = False) -> Going:
+        """Starts any command in this environment; `pausing`: its scripts wait at their pauses."""
+        self._started += 1
+        folder = self.folder / f"going-{self._started}"
+        return Going(argv, {**self.environment, **settings}, folder, pausing)
+
+    def start_recorded(self, job: str, *command: str, pausing: bool = False, **settings: str) -> Going:
+        """Starts a command under the launcher; at its end that waits 1 s for a daemon that is away."""
+        argv = self.argv("run", "--patience", "1s", "--job", job, "--", *command)
+        return self.start(argv, settings, pausing=pausing)
 
     def answer(self, *arguments: str) -> Any:
         """A question's JSON."""
@@ -111,6 +194,84 @@ def place_of(part: list[Any], whole: list[Any]) -> Optional[int]:
         if whole[start] == head[0] and whole[start : start + len(head)] == head:
             return start if whole[start : start + len(part)] == part else None
     return None
+
+
+class Daemon:
+    """A real daemon in a process of its own, on a port that stays the same when it is started again."""
+
+    def __init__(self, memctl: Memctl, port: int = 0, name: str = "daemon") -> None:
+        self._memctl, self._folder, self.port = memctl, memctl.folder / name, port
+        self._process: Optional[subprocess.Popen[str]] = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Starts it and waits until it listens."""
+        argv = [self._memctl.command, "daemon", "--data-dir", str(self._folder), "--listen", f"127.0.0.1:{self.port}"]
+        self._process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self._memctl.environment
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert "listens on" in line, line
+        self.port = int(line.split("listens on ")[1].split()[0].rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        assert self._process is not None and self._process.poll() is None, "it was dead already"
+        self._process.kill()
+        assert self._process.wait() == -9
+
+    def stop(self) -> None:
+        """Whatever state it is in, it is gone afterwards."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+    """Two things at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(second)
+        return first(), other.result()
+
+
+class Plain:
+    """Runs scripts without memctl, each but once for the same settings."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Run] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, memctl: Memctl, script: pathlib.Path, *arguments: str, **settings: str) -> Run:
+        key = (script.read_text(), arguments, tuple(sorted(settings.items())))
+        with self._lock:
+            if key not in self._known:
+                environment = {**memctl.environment, **settings}
+                done = subprocess.run(
+                    [sys.executable, str(script), *arguments],
+                    capture_output=True,
+                    text=True,
+                    timeout=LIMIT_S,
+                    env=environment,
+                    check=False,
+                )
+                self._known[key] = Run(done.returncode, done.stdout, done.stderr)
+            return self._known[key]
+
+
+def same(plain: Run, recorded: Run) -> None:
+    """Training did not notice: its output and its exit code are those of the same script without memctl."""
+    assert plain.code == recorded.code or (plain.code < 0 and recorded.code == 128 - plain.code), (plain, recorded)
+    assert plain.out == recorded.out, (plain, recorded)
+
+
+@pytest.fixture(scope="session")
+def plain() -> Plain:
+    return Plain()
 
 
 @pytest.fixture

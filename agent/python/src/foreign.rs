@@ -1,0 +1,38 @@
+//! Allocators that Python tells about: CuPy's pool through its memory hook. Also what they ask about devices.
+//!
+//! Guarantees: a number that means nothing is refused by the return value; only [`attach_foreign`] raises.
+
+use memctl_agent::live::foreign::Told;
+use memctl_agent::live::{self, LiveError};
+use memctl_agent::sample::driver;
+use pyo3::prelude::*;
+
+use crate::NativeError;
+
+/// Makes the session one whose events come from [`record`].
+#[pyfunction]
+pub fn attach_foreign() -> PyResult<()> {
+    let refuse = |error: LiveError| NativeError::new_err(error.to_string());
+    live::current().ok_or(LiveError::Detached).and_then(|live| live.attach_foreign()).map_err(refuse)
+}
+
+/// Records what an allocator did: 1 alloc, 2 free, 3 segment, 4 out of memory (`addr`: free bytes), 5 bytes held (`size`).
+#[pyfunction]
+#[pyo3(signature = (device, action, addr, size, stream=0))]
+pub fn record(device: u32, action: u8, addr: u64, size: u64, stream: u64) -> bool {
+    let told = match action {
+        1 => Told::Alloc { addr, size, stream },
+        2 => Told::Free { addr },
+        3 => Told::SegmentAlloc { addr, size, stream },
+        4 => Told::OutOfMemory { size, free: addr },
+        5 => Told::Holds { bytes: size },
+        _ => return false,
+    };
+    live::current().is_some_and(|live| live.tell(device, told))
+}
+
+/// The UUID of a CUDA ordinal as nvidia-smi writes it; `None` where CUDA is not in use, or the driver does not tell.
+#[pyfunction]
+pub fn device_uuid(ordinal: u32) -> Option<String> {
+    driver::device_uuid(ordinal).ok().map(|uuid| format!("GPU-{uuid}"))
+}

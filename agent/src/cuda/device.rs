@@ -1,0 +1,200 @@
+//! One device of a recorded program: its ring, and what of it is live.
+//!
+//! Guarantees: an allocation's event comes after the allocation and a free's before the free, so that an address never
+//! seems to be taken twice; when events were dropped and the agent asks, the live blocks are handed over at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{CudaContext, result};
+use memctl_model::{BlockState, BlockUse, DeviceIndex, DeviceInfo, Keyframe, KeyframeReason, Sample, StackId};
+
+use crate::clock::now_ns;
+use crate::recorder::Recorder;
+
+/// How often at most the device's memory is asked of the driver: a few microseconds each.
+const DEVICE_EVERY_NS: u64 = 100_000_000;
+/// What the block map rounds every request up to; a driver's real granularity is not to be had.
+const BLOCK_BYTES: u64 = 512;
+
+/// A device's name, UUID and memory, as far as the driver tells them.
+pub(super) fn info(index: DeviceIndex, context: &CudaContext) -> DeviceInfo {
+    let device = context.cu_device();
+    // By the plain calls: those of the context would take an error that waits there for the program.
+    // SAFETY: the handle is that of a live context.
+    let total = unsafe { result::device::total_mem(device) };
+    DeviceInfo {
+        index,
+        uuid: result::device::get_uuid(device).ok().map(|uuid| uuid_text(uuid.bytes.map(|byte| byte as u8))),
+        name: result::device::get_name(device).ok(),
+        total_bytes: total.ok().map(|bytes| bytes as u64),
+    }
+}
+
+/// As `nvidia-smi` and NVML write it.
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let mut text = String::from("GPU-");
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// A live buffer.
+struct Block {
+    size: u64,
+    stack: StackId,
+}
+
+struct Book {
+    /// Taken when the session ends.
+    recorder: Option<Recorder>,
+    live: BTreeMap<u64, Block>,
+    allocated_bytes: u64,
+    peak_bytes: u64,
+    ooms: u64,
+    asked_ns: u64,
+}
+
+/// See the module.
+pub(super) struct Device {
+    context: Arc<CudaContext>,
+    index: DeviceIndex,
+    book: Mutex<Book>,
+}
+
+fn rounded(size: u64) -> u64 {
+    size.max(1).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(size)
+}
+
+impl Device {
+    pub(super) fn new(context: Arc<CudaContext>, recorder: Option<Recorder>) -> Self {
+        let index = recorder.as_ref().map_or(DeviceIndex(0), Recorder::device);
+        let (live, allocated_bytes, peak_bytes, ooms, asked_ns) = (BTreeMap::new(), 0, 0, 0, 0);
+        Self { context, index, book: Mutex::new(Book { recorder, live, allocated_bytes, peak_bytes, ooms, asked_ns }) }
+    }
+
+    pub(super) fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer was handed out.
+    pub(super) fn alloc(&self, addr: u64, size: u64, stream: u64, stack: StackId) {
+        let mut book = self.book();
+        let Some(recorder) = &mut book.recorder else { return };
+        recorder.alloc(addr, size, stream, stack);
+        book.live.insert(addr, Block { size, stack });
+        book.allocated_bytes += rounded(size);
+        book.peak_bytes = book.peak_bytes.max(book.allocated_bytes);
+        self.answer(&mut book);
+    }
+
+    /// A buffer is about to be given back.
+    pub(super) fn free(&self, addr: u64, stream: u64) {
+        let mut book = self.book();
+        let Some(Block { size, .. }) = book.live.remove(&addr) else { return };
+        book.allocated_bytes = book.allocated_bytes.saturating_sub(rounded(size));
+        if let Some(recorder) = &mut book.recorder {
+            recorder.free(addr, size, stream);
+        }
+        self.answer(&mut book);
+    }
+
+    /// A request failed for want of memory.
+    pub(super) fn out_of_memory(&self, size: u64, stack: StackId) {
+        let free = self.memory().map_or(0, |(free, _)| free);
+        let mut book = self.book();
+        book.ooms += 1;
+        if let Some(recorder) = &mut book.recorder {
+            recorder.out_of_memory(size, free, stack);
+        }
+    }
+
+    /// Events were dropped: what is live makes everything exact again.
+    fn answer(&self, book: &mut Book) {
+        let Some(recorder) = book.recorder.as_mut().filter(|recorder| recorder.snapshot_wanted()) else { return };
+        let loose = book.live.iter().map(|(&addr, block)| BlockState {
+            addr,
+            size: rounded(block.size),
+            requested: block.size,
+            usage: BlockUse::Allocated,
+            stack: block.stack,
+            ..BlockState::default()
+        });
+        let (loose, segments, reason) = (loose.collect(), Vec::new(), KeyframeReason::AfterDrop);
+        recorder.snapshot(Keyframe { device: self.index, at_event: 0, time_ns: now_ns(), reason, segments, loose });
+    }
+
+    /// What the program holds, and now and then what the device has left.
+    pub(super) fn sample(&self) -> Sample {
+        let time_ns = now_ns();
+        let mut book = self.book();
+        let asks = time_ns.saturating_sub(book.asked_ns) >= DEVICE_EVERY_NS;
+        if asks {
+            book.asked_ns = time_ns;
+        }
+        let (allocated, peak, ooms) = (book.allocated_bytes, book.peak_bytes, book.ooms);
+        drop(book);
+        let memory = if asks { self.memory() } else { None };
+        Sample {
+            device: self.index,
+            time_ns,
+            allocated_bytes: Some(allocated),
+            peak_allocated_bytes: Some(peak),
+            ooms: Some(ooms),
+            device_used_bytes: memory.map(|(free, total)| total.saturating_sub(free)),
+            device_total_bytes: memory.map(|(_, total)| total),
+            ..Sample::default()
+        }
+    }
+
+    /// Free and total bytes, `cuMemGetInfo`. The context that is current on this thread is current again afterwards.
+    fn memory(&self) -> Option<(u64, u64)> {
+        let before = result::ctx::get_current().ok()?;
+        let ours = self.context.cu_ctx();
+        let other = before != Some(ours);
+        if other {
+            // SAFETY: the context is kept alive by `self.context`.
+            unsafe { result::ctx::set_current(ours) }.ok()?;
+        }
+        let memory = result::mem_get_info();
+        if other {
+            // SAFETY: it was current on this thread a moment ago, or none was.
+            let _ = unsafe { result::ctx::set_current(before.unwrap_or(std::ptr::null_mut())) };
+        }
+        memory.ok().map(|(free, total)| (free as u64, total as u64))
+    }
+
+    /// Records nothing any more.
+    pub(super) fn close(&self) {
+        let mut book = self.book();
+        book.recorder = None;
+        book.live.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_nvidia_smi_writes_it() {
+        assert_eq!(uuid_text(std::array::from_fn(|at| at as u8)), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn sizes_are_rounded_as_the_block_map_rounds_them() {
+        let rules = memctl_analysis::rules::PlacementRules::new(&memctl_model::AllocatorSettings::default());
+        for size in [1, 511, 512, 513, 1 << 20, (1 << 20) + 1] {
+            assert_eq!(rounded(size), rules.round_size(size), "{size}");
+        }
+        assert_eq!(rounded(u64::MAX), u64::MAX);
+    }
+}

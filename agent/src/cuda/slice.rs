@@ -1,0 +1,148 @@
+//! Streams and buffers that record: the same calls as cudarc's, and buffers that tell when they go.
+//!
+//! Guarantees: [`Recorded`] is a [`CudaSlice`] in everything but its end; what it derefs to can be given to any cudarc
+//! call. A buffer of no bytes, or of a device that the session does not have, is not recorded.
+//! Refuses: nothing that cudarc takes. A clone of the inner slice (`(*buffer).clone()`) is cudarc's own and not recorded;
+//! [`RecordedStream::clone_dtod`] makes one that is.
+
+use std::ops::{Deref, DerefMut};
+use std::panic::Location;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, HostSlice, ValidAsZeroBits};
+
+use super::Shared;
+
+/// A stream whose allocations are recorded; derefs to cudarc's stream for everything else.
+#[derive(Clone)]
+pub struct RecordedStream {
+    shared: Arc<Shared>,
+    stream: Arc<CudaStream>,
+}
+
+impl Deref for RecordedStream {
+    type Target = Arc<CudaStream>;
+
+    fn deref(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+}
+
+impl RecordedStream {
+    pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> Self {
+        Self { shared, stream }
+    }
+
+    /// `CudaStream::alloc`, recorded with the caller's line.
+    ///
+    /// # Safety
+    /// As there: the memory is not set.
+    ///
+    /// # Errors
+    /// cudarc's.
+    #[track_caller]
+    pub unsafe fn alloc<T: DeviceRepr>(&self, len: usize) -> Result<Recorded<T>, DriverError> {
+        // SAFETY: promised by the caller.
+        let made = unsafe { self.stream.alloc::<T>(len) };
+        self.record(made, "alloc", len, Location::caller())
+    }
+
+    /// `CudaStream::alloc_zeros`, recorded with the caller's line.
+    ///
+    /// # Errors
+    /// cudarc's.
+    #[track_caller]
+    pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<Recorded<T>, DriverError> {
+        self.record(self.stream.alloc_zeros::<T>(len), "alloc_zeros", len, Location::caller())
+    }
+
+    /// `CudaStream::clone_htod`, recorded with the caller's line.
+    ///
+    /// # Errors
+    /// cudarc's.
+    #[track_caller]
+    pub fn clone_htod<T: DeviceRepr, S: HostSlice<T> + ?Sized>(&self, source: &S) -> Result<Recorded<T>, DriverError> {
+        self.record(self.stream.clone_htod(source), "clone_htod", source.len(), Location::caller())
+    }
+
+    /// `CudaStream::clone_dtod`, recorded with the caller's line.
+    ///
+    /// # Errors
+    /// cudarc's.
+    #[track_caller]
+    pub fn clone_dtod<T: DeviceRepr, S: DevicePtr<T>>(&self, source: &S) -> Result<Recorded<T>, DriverError> {
+        self.record(self.stream.clone_dtod(source), "clone_dtod", source.len(), Location::caller())
+    }
+
+    fn record<T>(
+        &self,
+        made: Result<CudaSlice<T>, DriverError>,
+        call: &'static str,
+        len: usize,
+        at: &'static Location<'static>,
+    ) -> Result<Recorded<T>, DriverError> {
+        let Some((place, device)) = self.shared.device(self.stream.context().ordinal()) else {
+            return made.map(|slice| Recorded { _free: None, slice });
+        };
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        let slice = made.inspect_err(|error| {
+            if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                device.out_of_memory(bytes, self.shared.site(call, at));
+            }
+        })?;
+        if bytes == 0 {
+            return Ok(Recorded { _free: None, slice });
+        }
+        let (addr, reads) = slice.device_ptr(&self.stream);
+        // Only the address was wanted: nothing was read that an event would have to tell of.
+        std::mem::forget(reads);
+        let stream = self.stream.cu_stream() as u64;
+        device.alloc(addr, bytes, stream, self.shared.site(call, at));
+        let free = Free { shared: self.shared.clone(), place, addr, stream };
+        Ok(Recorded { _free: Some(free), slice })
+    }
+}
+
+/// Records the end of a buffer when it is dropped.
+struct Free {
+    shared: Arc<Shared>,
+    place: usize,
+    addr: u64,
+    stream: u64,
+}
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        self.shared.devices[self.place].free(self.addr, self.stream);
+    }
+}
+
+/// A buffer whose allocation is recorded, and its end when it is dropped. Forgotten (`std::mem::forget`), it is the leak that it is.
+pub struct Recorded<T> {
+    /// In front of the slice: fields are dropped in this order, and the event has to come before the memory is free.
+    _free: Option<Free>,
+    slice: CudaSlice<T>,
+}
+
+impl<T> Recorded<T> {
+    /// cudarc's own slice, to be given away. For memctl the buffer ends here.
+    #[must_use]
+    pub fn into_inner(self) -> CudaSlice<T> {
+        self.slice
+    }
+}
+
+impl<T> Deref for Recorded<T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+impl<T> DerefMut for Recorded<T> {
+    fn deref_mut(&mut self) -> &mut CudaSlice<T> {
+        &mut self.slice
+    }
+}

@@ -1,0 +1,80 @@
+//! What was measured last: one figure of each quantity, from the newest sample that knows it.
+//!
+//! Guarantees: reads what was sent within the last half minute that was recorded, however long the job is.
+
+use std::collections::HashMap;
+
+use memctl_model::Sample;
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
+
+use super::error::QueryError;
+use super::job::Found;
+use super::stacks::open;
+use crate::store::{Selection, SessionKey, SessionRow, Store};
+
+/// NVML and host memory come once a second, counters every step: half a minute has both, also of slow steps.
+const LOOK_BACK_NS: u64 = 30_000_000_000;
+/// Items of samples that are opened: each holds up to a thousand of them.
+const ITEMS_MAX: usize = 64;
+
+/// The latest figures by session and device.
+pub(super) async fn latest(
+    store: &dyn Store,
+    found: &Found,
+) -> Result<HashMap<(SessionKey, u8), Sample>, QueryError> {
+    let mut latest = HashMap::new();
+    for session in &found.sessions {
+        let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);
+        let times = Selection { times_ns: Some((since, u64::MAX)), ..Selection::default() };
+        let rows = store.items(session.key, ItemKind::Samples as i32, None, times).await?;
+        for row in &rows[rows.len().saturating_sub(ITEMS_MAX)..] {
+            if let Content::Samples(samples) = open(session.key, row)? {
+                for sample in samples {
+                    fold(latest.entry((session.key, sample.device.0)).or_default(), sample);
+                }
+            }
+        }
+    }
+    Ok(latest)
+}
+
+/// The last moment that is known of a session.
+fn last_ns(found: &Found, session: &SessionRow) -> u64 {
+    let devices = found.devices.iter().filter(|device| device.session == session.key);
+    let boundary = devices.filter_map(|device| device.latest.map(|latest| latest.time_ns)).max();
+    let end = session.end.as_ref().map(|end| end.time_ns);
+    boundary.or(end).unwrap_or(session.info.started_ns)
+}
+
+/// Samples come in the order of their sending: what a later one knows replaces what an earlier one knew.
+fn fold(known: &mut Sample, later: Sample) {
+    known.device = later.device;
+    known.time_ns = known.time_ns.max(later.time_ns);
+    macro_rules! replace {
+        ($($field:ident)*) => { $(known.$field = later.$field.or(known.$field);)* };
+    }
+    replace!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
+    replace!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
+    replace!(host_rss_bytes children_rss_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_sample_replaces_what_it_knows() {
+        let mut known = Sample { time_ns: 5, device_used_bytes: Some(1), host_rss_bytes: Some(9), ..Sample::default() };
+        fold(&mut known, Sample { time_ns: 7, device_used_bytes: Some(2), ..Sample::default() });
+        fold(&mut known, Sample { time_ns: 6, utilisation_percent: Some(40), ..Sample::default() });
+        let expected = Sample {
+            time_ns: 7,
+            device_used_bytes: Some(2),
+            host_rss_bytes: Some(9),
+            utilisation_percent: Some(40),
+            ..Sample::default()
+        };
+        assert_eq!(known, expected);
+    }
+}
