@@ -152,6 +152,12 @@ impl Breaker {
         self.window.counts().acked_events
     }
 
+    /// Events that found no room anywhere: they are lost.
+    #[must_use]
+    pub fn lost_events(&self) -> u64 {
+        self.window.counts().abandoned_events
+    }
+
     /// Gives up.
     pub fn give_up(&self) {
         self.window.close();

@@ -1,12 +1,15 @@
 """What recording costs a training: GPT-2 small, plain and recorded, alternating on one GPU.
 
-    python overhead.py [--batch 1 8] [--rounds 20] [--steps 25] [--repeats 2] [--memctl PATH] [-o result.json]
+    python overhead.py [--batch 1 8] [--rounds 100] [--steps 5] [--repeats 2] [--memctl PATH] [-o result.json]
 
 Each way of running is a process of its own with its own model; a driver lets one of them at a time run a block of steps,
 in a new random order every round, so that clocks, temperature and neighbours hit all alike. A round gives one pair per
 way: its time over the plain process's time in that round. Reported are the median of all pairs and the interval that
 covers the median with 95 % (order statistics). Two plain processes show what pairs of equals come to. Several repeats,
-with new processes, average over what a process is born with (addresses, page colours).
+with new processes, average over what a process is born with (addresses, page colours). Blocks are short (a tenth of a
+second) and all processes train on the same few cores, because a virtual machine's neighbours change its speed from one
+second to the next; launchers and their threads run elsewhere. The rivals, which cost tens of percent, take part in every
+tenth round only.
 
 Ways: plain, plain again, memctl without stacks, memctl with the stack of every allocation, PyTorch's own history with
 Python stacks, torch.profiler with profile_memory. memctl runs as users run it: `memctl run -- python …`.
@@ -29,7 +32,12 @@ from pathlib import Path
 from typing import Any
 
 PLAIN = "plain"
-WAYS = [PLAIN, "plain again", "memctl without stacks", "memctl", "history, python stacks", "profiler, profile_memory"]
+RIVALS = ["history, python stacks", "profiler, profile_memory"]
+# How many rounds pass between two in which the rivals take part.
+RIVALS_EVERY = 10
+# Cores for the training processes: main thread, autograd thread, and some for the system.
+CORES = 6
+WAYS = [PLAIN, "plain again", "memctl without stacks", "memctl", *RIVALS]
 SEQUENCE = 512
 
 
@@ -58,6 +66,8 @@ def worker(way: str, batch: int, dimensions: dict[str, int]) -> None:
     """Runs blocks of steps as the driver asks for them; answers each with the seconds a step took."""
     import torch
 
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:CORES])
     if way == "history, python stacks":
         torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=200_000)
     step = model_step(batch, dimensions)
@@ -71,9 +81,8 @@ def worker(way: str, batch: int, dimensions: dict[str, int]) -> None:
         if way == "profiler, profile_memory":
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
             profiler.__enter__()
-        # Two steps to warm caches that another process has cooled; they are not timed.
-        for _ in range(2):
-            step()
+        # A step to warm caches that another process has cooled; it is not timed.
+        step()
         torch.cuda.synchronize()
         begun = time.perf_counter()
         for _ in range(steps):
@@ -151,8 +160,8 @@ def measure(batch: int, asked: argparse.Namespace) -> dict[str, Any]:
             ways = {way: Way(way, batch, asked.memctl, Path(data), asked.dimensions) for way in asked.ways}
             for way in ways.values():
                 way.ready()
-            for _ in range(asked.rounds):
-                names = list(ways)
+            for number in range(asked.rounds):
+                names = [way for way in ways if way not in RIVALS or number % RIVALS_EVERY == 0]
                 order.shuffle(names)
                 took = {name: ways[name].block(asked.steps) for name in names}
                 for name, spent in took.items():
@@ -192,8 +201,8 @@ def machine() -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--memctl", default="memctl")
     parser.add_argument("--ways", nargs="+", default=WAYS)
@@ -208,7 +217,7 @@ def main() -> None:
     for batch in asked.batch:
         measured = measure(batch, asked)
         result["batches"].append(measured)
-        print(f"\nbatch {batch}: {asked.repeats} x {asked.rounds} pairs of {asked.steps} steps\n")
+        print(f"\nbatch {batch}: {asked.repeats} x {asked.rounds} rounds of {asked.steps} steps\n")
         print("| way | ms a step | slower by | 95 % |\n|---|---|---|---|")
         for name, row in measured["rows"].items():
             span = f"{100 * row['slower_low']:+.2f} to {100 * row['slower_high']:+.2f} %"

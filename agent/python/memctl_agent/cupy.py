@@ -72,10 +72,8 @@ class MemctlHook(MemoryHook):
         self._stacks = stacks
 
     def __enter__(self) -> MemctlHook:
-        _RECORDER.attach(self._wanted, self._stacks)
-        hooks = memory_hook.get_memory_hooks()
-        if self.name not in hooks:
-            hooks[self.name] = self
+        if _RECORDER.attach(self._wanted, self._stacks):
+            memory_hook.get_memory_hooks().setdefault(self.name, self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,16 +125,14 @@ class Recorder:
                 "CuPy's allocator is not its memory pool, and calls no hook; "
                 "use cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc) to have it recorded"
             )
-        self._native = load_native()
+        self._native, held = load_native(), pool.used_bytes()
         start = {**wanted, "framework": f"cupy {cupy.__version__}", "conf": CONF, "devices": _devices(self._native)}
         done = SESSION.attach_other(start, begin=lambda: self._begin(stacks), boundary=self._boundary, end=self._end)
-        if done and pool.used_bytes():
-            SESSION.trouble = (
-                f"CuPy held {pool.used_bytes()} bytes before memctl was attached, which are not recorded; "
+        if done and held:
+            _refuse(
+                f"CuPy held {held} bytes before memctl was attached, which are not recorded; "
                 "install memctl before the first array"
             )
-            if is_first_local_rank():
-                say(SESSION.trouble)
         return done
 
     def _begin(self, stacks: bool) -> str:
@@ -220,6 +216,7 @@ def _devices(native: Any) -> list[tuple[int, Optional[str], Optional[str], Optio
 
 
 def _refuse(text: str) -> bool:
+    """Says what is not recorded, on one rank of a machine."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

@@ -154,6 +154,7 @@ def counters(stats: Mapping[str, Any]) -> dict[str, Optional[int]]:
 
 
 def _refuse(text: str) -> bool:
+    """Says why nothing is watched, on one rank of a machine."""
     SESSION.trouble = text
     if is_first_local_rank():
         say(text)

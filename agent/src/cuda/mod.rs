@@ -155,9 +155,8 @@ impl CudaAgent {
     /// Step `step` has ended. Takes what the program holds with it, ten times a second the device's memory as CUDA
     /// tells it, and once a second, on a thread of its own, what NVML and the kernel say.
     pub fn step_end(&self, step: u64) -> bool {
-        let marked = self.mark(MarkKind::StepEnd(step));
         self.sample();
-        marked
+        self.mark(MarkKind::StepEnd(step))
     }
 
     /// Epoch `epoch` begins.
@@ -167,9 +166,8 @@ impl CudaAgent {
 
     /// Epoch `epoch` has ended.
     pub fn epoch_end(&self, epoch: u32) -> bool {
-        let marked = self.mark(MarkKind::EpochEnd(epoch));
         self.sample();
-        marked
+        self.mark(MarkKind::EpochEnd(epoch))
     }
 
     /// A phase begins.

@@ -111,7 +111,7 @@ pub struct Ended {
     pub delivered: bool,
     /// The daemon's words, when it refused the session for good.
     pub refused: Option<String>,
-    /// Its events. Of a session that was given up only what is known: stored ones.
+    /// Its events. Of a session that was given up only what is known: stored ones, and those that found no room.
     pub counts: Counts,
 }
 
@@ -273,7 +273,8 @@ impl Host {
         self.shared.wait(end, &never, |registry| registry.delivering.is_empty());
         let mut registry = self.shared.registry();
         for (session, failure, breaker) in std::mem::take(&mut registry.delivering).into_values() {
-            let counts = Counts { stored: breaker.stored_events(), ..Counts::default() };
+            let (stored, dropped) = (breaker.stored_events(), breaker.lost_events());
+            let counts = Counts { stored, dropped, ..Counts::default() };
             registry.end(Ended { session, failure, delivered: false, refused: None, counts });
         }
     }

@@ -130,6 +130,17 @@ impl Closing<'_> {
                 &format!("{} could not be delivered in full and there was no spool", plural(undelivered, "session")),
             );
         }
+        let undelivered = ended.iter().filter(|ended| !ended.delivered && ended.refused.is_none());
+        let lost: u64 = undelivered.map(|ended| ended.counts.dropped).sum();
+        if lost > 0
+            && let Some(folder) = destination.folder()
+        {
+            let (events, folder) = (plural(lost, "event"), folder.display());
+            say(
+                self.global,
+                &format!("{events} found no room and are lost; see whether the disk of {folder} is full"),
+            );
+        }
     }
 
     /// The page, or the way to it.

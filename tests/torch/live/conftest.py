@@ -157,10 +157,12 @@ class Memctl:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         return self.record(job, *torchrun, str(script), *arguments, FAKE_GPU_COUNT=str(ranks), **settings)
 
-    def events(self, job: str, rank: int = 0, device: Optional[int] = None) -> list[tuple[str, int, int, int]]:
+    def events(
+        self, job: str, rank: int = 0, device: Optional[int] = None, flags: tuple[str, ...] = ()
+    ) -> list[tuple[str, int, int, int]]:
         """A rank's stored events but snapshots: action, size, address (free bytes for an OOM), stream."""
         path = self.folder / f"{job}-{rank}.csv"
-        run = self("export", "--job", job, "--rank", str(rank), "--format", "csv", "-f", str(path))
+        run = self("export", "--job", job, "--rank", str(rank), "--format", "csv", "-f", str(path), *flags)
         assert run.code == 0, run
         with path.open() as lines:
             return [event_of(row) for row in csv.DictReader(lines) if is_asked(row, device)]
@@ -250,7 +252,8 @@ class Plain:
         key = (script.read_text(), arguments, tuple(sorted(settings.items())))
         with self._lock:
             if key not in self._known:
-                environment = {**memctl.environment, **settings}
+                # The fake devices of its own: its recorded twin runs at the same time.
+                environment = {**memctl.environment, "FAKE_GPU_STATE": "", **settings}
                 done = subprocess.run(
                     [sys.executable, str(script), *arguments],
                     capture_output=True,

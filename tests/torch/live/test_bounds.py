@@ -1,0 +1,98 @@
+"""Bounds: memory of the trainer, and a ring that is too small.
+
+Guarantees checked: a recorded training needs at most 64 MB more than a plain one, daemon or no daemon; what found no room
+is counted, answers say that they are not exact until a snapshot of the blocks has come, and are exact after it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from conftest import Memctl, Plain, both, same
+from peers import Absent
+
+MANY = """
+import resource
+import torch
+import small
+small.attach_if_wanted()
+training = small.Training()
+training.steps(5)
+small.tell("before", small.status().get("produced"))
+for number in range(150_000):
+    torch.empty(512 + number % 64 * 512, dtype=torch.uint8, device="cuda")
+training.steps(5)
+status = small.status()
+small.tell("status", status)
+training.report()
+small.tell("resident", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+MOST_BYTES = 64_000_000
+
+
+def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> None:
+    """300,000 events and nobody who takes them, with and without the launcher."""
+    path, nobody = script(MANY), Absent()
+    at = {"MEMCTL_DAEMON": nobody.url}
+    by_launcher, by_hand = both(
+        lambda: memctl.start_recorded("many", sys.executable, str(path), **at).wait(),
+        lambda: memctl.start([sys.executable, str(path)], {"ATTACH": "many", **at}).wait(),
+    )
+    assert nobody.happened()
+    nobody.stop()
+    expected = plain(memctl, path)
+    for run in (by_launcher, by_hand):
+        same(expected, run)
+        assert run.told("status")["produced"] > 300_000, run
+        more = run.told("resident") - expected.told("resident")
+        assert more <= MOST_BYTES, (more, run)
+
+
+DROPS = """
+import gc
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import small
+training = small.Training()
+data = DataLoader(TensorDataset(torch.randn(40, 32)), batch_size=8)
+for epoch in range(4):
+    for number, (batch,) in enumerate(data):
+        training.step(batch)
+        if epoch == 1 and number == 2:
+            # More than the ring holds, faster than anybody empties it, and some of it stays.
+            keep = [torch.empty(1 << 12, dtype=torch.uint8, device="cuda") for _ in range(20_000)]
+            del keep[::2]
+            small.tell("dropped", small.status().get("dropped"))
+    small.pause(f"epoch-{epoch}")
+    stats = torch.cuda.memory_stats()
+    small.tell(f"epoch-{epoch}", [stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]])
+small.tell("status", small.status())
+training.report()
+"""
+
+
+def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> None:
+    path = script(DROPS)
+    recorded, expected = both(
+        lambda: memctl.record("drops", sys.executable, str(path), MEMCTL_RING_EVENTS="1024"),
+        lambda: plain(memctl, path),
+    )
+    same(expected, recorded)
+    dropped = recorded.told("dropped")
+    assert dropped > 0, recorded
+    status = recorded.told("status")
+    answer = memctl.answer("query", "--job", "drops")
+    completeness = answer["completeness"]
+    assert completeness["exact"] is False and completeness["events_dropped"] >= status["dropped"] >= dropped
+    # What came is stored or counted as dropped, every single event.
+    [rank] = answer["ranks"]
+    assert rank["events"] + completeness["events_dropped"] >= status["produced"], (answer, status)
+    ends = {end["epoch"]: end for end in rank["epoch_ends"]}
+    for epoch in (0, 2, 3):
+        allocated, reserved = recorded.told(f"epoch-{epoch}")
+        assert ends[epoch]["allocated_bytes"] == allocated and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends)
+        assert ends[epoch]["exact"], (epoch, ends[epoch])
+    # Between the loss and the snapshot that followed it nothing claims to be exact.
+    lost_at = [point for point in memctl.answer("timeline", "--job", "drops")["ranks"][0]["points"] if point["epoch"] == 1]
+    assert lost_at

@@ -1,0 +1,142 @@
+"""Every way in which a training ends: the exit code and the output stay what they were, and the job says how it was.
+
+All scripts are run plain and recorded at the same time. Those that end without a word (`os._exit`, signals) are recorded to
+their last event all the same, because the launcher holds the memory that they wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional
+
+import pytest
+from conftest import Memctl, Plain, both, same
+
+HEAD = """
+import atexit, gc, os, signal, sys, threading, time
+import torch
+import small
+training = small.Training()
+training.steps(15)
+small.tell("produced", small.status().get("produced"))
+training.report()
+"""
+ENDS: dict[str, tuple[str, int, Optional[str]]] = {
+    "normal": ("", 0, None),
+    "exit_0": ("os._exit(0)", 0, None),
+    "exit_7": ("os._exit(7)", 7, "exit code 7"),
+    "exception": ('raise ValueError("the loss is gone")', 1, "ValueError: the loss is gone"),
+    "chained": (
+        """
+try:
+    raise KeyError("first")
+except KeyError as error:
+    raise RuntimeError("second") from error
+""",
+        1,
+        "RuntimeError: second",
+    ),
+    "system_exit": ("raise SystemExit(3)", 3, "exit code 3"),
+    "sys_exit": ("sys.exit(5)", 5, "exit code 5"),
+    "sys_exit_text": ('sys.exit("no data")', 1, "exit code 1: no data"),
+    "interrupt": ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+    "sigterm": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -15, "killed by signal 15 (SIGTERM)"),
+    "sigterm_handled": (
+        """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
+        0,
+        None,
+    ),
+    "abort": ("os.abort()", -6, "killed by signal 6 (SIGABRT)"),
+}
+
+
+def check(memctl: Memctl, plain: Plain, path: Any, name: str) -> tuple[Any, dict[str, Any]]:
+    """Runs a script plain and recorded; the recorded run and the job's page."""
+    recorded, expected = both(
+        lambda: memctl.record(name, sys.executable, str(path)), lambda: plain(memctl, path)
+    )
+    same(expected, recorded)
+    return recorded, memctl.answer("query", "--job", name)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_is_what_it_was(memctl: Memctl, script: Any, plain: Plain, name: str) -> None:
+    end, code, failure = ENDS[name]
+    run, answer = check(memctl, plain, script(HEAD + end), name)
+    assert run.code == (code if code >= 0 else 128 - code), run
+    [rank] = answer["ranks"]
+    assert rank["failure"] == failure, rank
+    assert rank["state"] == ("finished" if failure is None else "failed")
+    assert rank["events"] >= run.told("produced") > 500, rank
+    assert rank["completeness"]["events_dropped"] == 0 and rank["completeness"]["gaps"] == 0
+    assert rank["steps"] == 15
+
+
+SHUTDOWN = """
+stop = False
+def allocate():
+    while not stop:
+        torch.empty(1 << 16, device="cuda")
+for _ in range(3):
+    threading.Thread(target=allocate, daemon=True).start()
+class Late:
+    def __init__(self):
+        self.tensor = torch.empty(1 << 20, device="cuda")
+        self.me = self
+    def __del__(self):
+        torch_ = sys.modules.get("torch") if sys and sys.modules else None
+        if torch_ is not None and getattr(torch_, "empty", None):
+            self.again = torch_.empty(1 << 20, device="cuda")
+late = [Late() for _ in range(8)]
+atexit.register(late.clear)
+del late[4:]
+torch.kept_to_the_very_end = torch.empty(1 << 20, device="cuda")
+sys.kept_too = Late()
+time.sleep(0.2)
+print("ends", flush=True)
+"""
+
+
+def test_interpreter_shutdown_while_others_allocate(memctl: Memctl, script: Any, plain: Plain) -> None:
+    """Daemon threads allocate while the interpreter goes down; tensors are freed by atexit, the collector and at last by
+    the interpreter's own end."""
+    run, answer = check(memctl, plain, script(HEAD + SHUTDOWN), "shutdown")
+    assert run.code == 0, run
+    [rank] = answer["ranks"]
+    assert rank["state"] == "finished" and rank["failure"] is None, rank
+    # The threads did allocate.
+    assert rank["events"] > run.told("produced") + 1000 or rank["completeness"]["events_dropped"] > 0, rank
+
+
+def test_an_exit_in_a_thread_is_no_end(memctl: Memctl, script: Any, plain: Plain) -> None:
+    end = """
+def leave():
+    sys.exit(9)
+thread = threading.Thread(target=leave)
+thread.start()
+thread.join()
+training.steps(5)
+"""
+    _, answer = check(memctl, plain, script(HEAD + end), "thread")
+    assert answer["ranks"][0]["failure"] is None and answer["ranks"][0]["steps"] == 20
+
+
+def test_an_end_by_hand(memctl: Memctl, script: Any, plain: Plain) -> None:
+    """Without the launcher: an exception's words arrive, and a signal's death is seen by the daemon as a silence."""
+    from conftest import Daemon
+
+    path = script(HEAD.replace("training =", "small.attach_if_wanted()\ntraining =") + 'raise ValueError("by hand")')
+    daemon = Daemon(memctl)
+    try:
+        settings = {"ATTACH": "hand", "MEMCTL_DAEMON": daemon.url}
+        run = memctl.start([sys.executable, str(path)], settings).wait()
+        same(plain(memctl, path), run)
+        answer = memctl.answer("query", "--job", "hand", "--daemon", daemon.url)
+        assert answer["ranks"][0]["failure"] == "ValueError: by hand", answer
+        assert answer["ranks"][0]["events"] >= run.told("produced") > 500
+    finally:
+        daemon.stop()
