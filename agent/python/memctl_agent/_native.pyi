@@ -81,8 +81,11 @@ def status() -> dict[str, object]:
     `trouble`.
     """
 
-def stop(failure: str | None = None, patience_s: float = 0.25) -> dict[str, object]:
-    """Ends the session within `patience_s` seconds: `delivered`, `produced`, `stored`, `dropped`, `refused`."""
+def stop(failure: str | None = None, patience_s: float = 0.25, leaving: bool = False) -> dict[str, object]:
+    """Ends the session within `patience_s` seconds: `delivered`, `produced`, `stored`, `dropped`, `refused`.
+
+    `leaving`: the process is about to end, and a launcher takes its exit code for how the session ended.
+    """
 
 def silence() -> None:
     """Closes the gate of this process for ever: in a forked child, at interpreter shutdown."""

@@ -108,7 +108,7 @@ class Session:
         self.book, self.trouble, self.level = Book(), None, "off"
         self.state = ARMED
         self._watch_forks()
-        self._lifecycle = Lifecycle(self.detach)
+        self._lifecycle = Lifecycle(functools.partial(self.detach, leaving=True))
         self._lifecycle.install()
         # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
@@ -151,9 +151,12 @@ class Session:
         torch, native = self._torch, self._native
         hookable = _torch.hookable(torch)
         devices = _torch.devices(torch)
+        wanted = self._wanted
+        if wanted.get("rank") is None:
+            wanted = wanted | _torch.group(torch)
         try:
             self._started = native.start(
-                framework=_torch.framework(torch), conf=_torch.allocator_conf(torch), devices=devices, **self._wanted
+                framework=_torch.framework(torch), conf=_torch.allocator_conf(torch), devices=devices, **wanted
             )
         except native.NativeError as error:
             self._give_up(str(error))
@@ -226,7 +229,7 @@ class Session:
         self._native, self._torch = native, None
         self.book, self.trouble, self.level = Book(), None, "off"
         self._watch_forks()
-        self._lifecycle, self._at_end = Lifecycle(self.detach), end
+        self._lifecycle, self._at_end = Lifecycle(functools.partial(self.detach, leaving=True)), end
         self._lifecycle.install()
         try:
             self._started = native.start(**start)
@@ -276,7 +279,7 @@ class Session:
 
     # -- letting go --------------------------------------------------------------------------------------------
 
-    def detach(self, failure: Optional[str] = None) -> Optional[dict[str, object]]:
+    def detach(self, failure: Optional[str] = None, leaving: bool = False) -> Optional[dict[str, object]]:
         """Ends the session: what is open, the hooks, and what the native module holds. `None` if there was none."""
         if self.state == OFF:
             return None
@@ -286,7 +289,7 @@ class Session:
             self.book.close(failure is not None)
         patience = 0.0 if self._started.get("mode") == "launcher" else PATIENCE_S
         self._let_go()
-        return native.stop(failure, patience) if attached else None
+        return native.stop(failure, patience, leaving) if attached else None
 
     def _unhook(self) -> None:
         if self._hooks is not None:

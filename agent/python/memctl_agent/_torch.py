@@ -13,6 +13,9 @@ from typing import Any, Optional
 # The versions whose headers and allocator this package was tried with.
 TRIED = ("2.4", "2.8", "2.11", "2.15")
 
+# Where launchers put a process's rank; the native module reads them.
+RANK_VARIABLES = ("MEMCTL_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
 Device = tuple[int, Optional[str], Optional[str], Optional[int]]
 
 
@@ -69,6 +72,19 @@ def devices(torch: Any) -> list[Device]:
             text = f"GPU-{text}"
         found.append((ordinal, text, properties.name, int(properties.total_memory)))
     return found
+
+
+def group(torch: Any) -> dict[str, int]:
+    """Rank and world size of the process group, where the environment names no rank and there is a group.
+
+    So workers of `torch.multiprocessing.spawn`, which pass their rank to `init_process_group`, are told apart.
+    """
+    if any(name in os.environ for name in RANK_VARIABLES):
+        return {}
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}
 
 
 def hookable(torch: Any) -> Hookable:

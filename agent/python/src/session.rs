@@ -214,10 +214,10 @@ pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 
 /// Ends the session.
 #[pyfunction]
-#[pyo3(signature = (failure=None, patience_s=0.25))]
-pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64) -> PyResult<Bound<'_, PyDict>> {
+#[pyo3(signature = (failure=None, patience_s=0.25, leaving=false))]
+pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64, leaving: bool) -> PyResult<Bound<'_, PyDict>> {
     let patience = Duration::try_from_secs_f64(patience_s).unwrap_or_default();
-    let stopped = py.detach(|| live::stop(failure.as_deref(), patience)).unwrap_or_default();
+    let stopped = py.detach(|| live::stop(failure.as_deref(), patience, leaving)).unwrap_or_default();
     let told = PyDict::new(py);
     told.set_item("delivered", stopped.delivered)?;
     told.set_item("produced", stopped.produced)?;

@@ -1,7 +1,8 @@
 //! One device of a recorded program: its ring, and what of it is live.
 //!
 //! Guarantees: an allocation's event comes after the allocation and a free's before the free, so that an address never
-//! seems to be taken twice; when events were dropped and the agent asks, the live blocks are handed over at once.
+//! seems to be taken twice; when events were dropped and the agent asks, the live blocks are handed over at the end of
+//! the step, or between steps once a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,8 @@ use crate::recorder::Recorder;
 
 /// How often at most the device's memory is asked of the driver: a few microseconds each.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
+/// How often at most the live blocks are handed over between steps: it takes as long as there are blocks.
+const ANSWER_EVERY_NS: u64 = 1_000_000_000;
 /// What the block map rounds every request up to; a driver's real granularity is not to be had.
 const BLOCK_BYTES: u64 = 512;
 
@@ -56,7 +59,10 @@ struct Book {
     allocated_bytes: u64,
     peak_bytes: u64,
     ooms: u64,
+    /// When the driver was asked for the device's memory.
     asked_ns: u64,
+    /// When the live blocks were handed over between steps.
+    answered_ns: u64,
 }
 
 /// See the module.
@@ -73,8 +79,16 @@ fn rounded(size: u64) -> u64 {
 impl Device {
     pub(super) fn new(context: Arc<CudaContext>, recorder: Option<Recorder>) -> Self {
         let index = recorder.as_ref().map_or(DeviceIndex(0), Recorder::device);
-        let (live, allocated_bytes, peak_bytes, ooms, asked_ns) = (BTreeMap::new(), 0, 0, 0, 0);
-        Self { context, index, book: Mutex::new(Book { recorder, live, allocated_bytes, peak_bytes, ooms, asked_ns }) }
+        let book = Book {
+            recorder,
+            live: BTreeMap::new(),
+            allocated_bytes: 0,
+            peak_bytes: 0,
+            ooms: 0,
+            asked_ns: 0,
+            answered_ns: 0,
+        };
+        Self { context, index, book: Mutex::new(book) }
     }
 
     pub(super) fn ordinal(&self) -> usize {
@@ -93,7 +107,7 @@ impl Device {
         book.live.insert(addr, Block { size, stack });
         book.allocated_bytes += rounded(size);
         book.peak_bytes = book.peak_bytes.max(book.allocated_bytes);
-        self.answer(&mut book);
+        self.answer_between_steps(&mut book);
     }
 
     /// A buffer is about to be given back.
@@ -104,7 +118,7 @@ impl Device {
         if let Some(recorder) = &mut book.recorder {
             recorder.free(addr, size, stream);
         }
-        self.answer(&mut book);
+        self.answer_between_steps(&mut book);
     }
 
     /// A request failed for want of memory.
@@ -114,6 +128,17 @@ impl Device {
         book.ooms += 1;
         if let Some(recorder) = &mut book.recorder {
             recorder.out_of_memory(size, free, stack);
+        }
+    }
+
+    fn answer_between_steps(&self, book: &mut Book) {
+        if !book.recorder.as_ref().is_some_and(Recorder::snapshot_wanted) {
+            return;
+        }
+        let now_ns = now_ns();
+        if now_ns.saturating_sub(book.answered_ns) >= ANSWER_EVERY_NS {
+            book.answered_ns = now_ns;
+            self.answer(book);
         }
     }
 
@@ -132,10 +157,11 @@ impl Device {
         recorder.snapshot(Keyframe { device: self.index, at_event: 0, time_ns: now_ns(), reason, segments, loose });
     }
 
-    /// What the program holds, and now and then what the device has left.
+    /// What the program holds, and now and then what the device has left; answers what the agent asks.
     pub(super) fn sample(&self) -> Sample {
         let time_ns = now_ns();
         let mut book = self.book();
+        self.answer(&mut book);
         let asks = time_ns.saturating_sub(book.asked_ns) >= DEVICE_EVERY_NS;
         if asks {
             book.asked_ns = time_ns;

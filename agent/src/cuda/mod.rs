@@ -2,11 +2,10 @@
 //! streams and buffers that tell it what they do.
 //!
 //! ```no_run
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let config: memctl_agent::AgentConfig = unimplemented!();
 //! use cudarc::driver::CudaContext;
-//! use memctl_agent::cuda::CudaAgent;
+//! use memctl_agent::{AgentConfig, cuda::CudaAgent};
 //!
+//! # fn train(config: AgentConfig) -> Result<(), Box<dyn std::error::Error>> {
 //! let context = CudaContext::new(0)?;
 //! let memctl = CudaAgent::start(config, &[context.clone()])?;
 //! let stream = memctl.stream(&context.default_stream());

@@ -84,6 +84,11 @@ impl Watched {
         }
     }
 
+    /// As [`Self::failure`], but an end of which nothing is known is none: the process had said goodbye.
+    pub(super) fn known_failure(&self, exits: &Exits) -> Option<String> {
+        self.exit(exits).filter(|exit| *exit != Exit::Code(0)).map(|exit| self.in_words(exit))
+    }
+
     fn exit(&self, exits: &Exits) -> Option<Exit> {
         let key = self.key?;
         let end = Instant::now() + LOOK_MAX;
@@ -240,6 +245,7 @@ mod tests {
         ] {
             let (mut child, watched) = dead(script);
             assert_eq!(watched.failure(&exits).as_deref(), words, "{script}");
+            assert_eq!(watched.known_failure(&exits).as_deref(), words, "{script}");
             child.wait().unwrap();
         }
     }
@@ -260,6 +266,7 @@ mod tests {
         assert_eq!(watched.failure(&exits).as_deref(), Some(words));
         watched.process = None;
         assert_eq!(watched.failure(&exits).as_deref(), Some(UNKNOWN));
+        assert_eq!(watched.known_failure(&exits), None, "it said goodbye");
         exits.add(child.id(), Exit::Code(7));
         assert_eq!(watched.failure(&exits).as_deref(), Some("exit code 7"));
         assert_eq!(Watched::new(Proc::default(), 0, None).failure(&exits).as_deref(), Some(UNKNOWN));

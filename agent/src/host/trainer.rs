@@ -195,6 +195,10 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
                     if region.state() == State::Running && process >= 0 && !dies(shared, process) {
                         return Some("its recording ended without a goodbye; the process ran on".to_owned());
                     }
+                    // Nobody waits for this session meanwhile, and the next one has a thread of its own.
+                    if region.state() == State::Leaving && process >= 0 {
+                        dies(shared, process);
+                    }
                     break;
                 }
                 // Nothing is ever said: whoever talks is not listened to any more, its death will be seen.
@@ -204,13 +208,14 @@ fn recorded(shared: &Shared, trainer: &Trainer, region: &Region, stream: &mut Un
             }
         } else if closing {
             return match region.state() {
-                State::Ended => None,
+                State::Ended | State::Leaving => None,
                 State::Running => Some("it was still running when its launcher ended".to_owned()),
             };
         }
     }
     match region.state() {
         State::Ended => None,
+        State::Leaving => trainer.watched.known_failure(&shared.exits),
         State::Running => trainer.watched.failure(&shared.exits),
     }
 }

@@ -68,9 +68,15 @@ struct Extent {
     stream: u64,
 }
 
+/// Between two steps a state that is asked for is handed over at most this often: it is as long as there are blocks, and
+/// this is the trainer's time.
+const ANSWER_EVERY_NS: u64 = 1_000_000_000;
+
 /// What is known of a device.
 #[derive(Default)]
 struct Book {
+    /// When a state was handed over between steps.
+    answered_ns: u64,
     live: BTreeMap<u64, Extent>,
     segments: BTreeMap<u64, Extent>,
     reserved: u64,
@@ -247,7 +253,11 @@ impl Live {
             return false;
         }
         if self.region.snapshot_wanted(device as usize) {
-            self.hand_over(device as usize, book, KeyframeReason::AfterDrop);
+            let now_ns = now_ns();
+            if now_ns.saturating_sub(book.answered_ns) >= ANSWER_EVERY_NS {
+                book.answered_ns = now_ns;
+                self.hand_over(device as usize, book, KeyframeReason::AfterDrop);
+            }
         }
         true
     }

@@ -187,13 +187,14 @@ pub struct Stopped {
     pub refused: Option<String>,
 }
 
-/// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher.
-pub fn stop(failure: Option<&str>, patience: Duration) -> Option<Stopped> {
+/// Ends the session of this process. Waits at most for `patience`, and not at all under a launcher. `leaving`: the
+/// process is about to end, and its exit code, which a launcher sees, is the session's when there is no `failure`.
+pub fn stop(failure: Option<&str>, patience: Duration, leaving: bool) -> Option<Stopped> {
     if is_silent() {
         return None;
     }
     let session = live().take()?;
-    Some(session.stop(failure, patience))
+    Some(session.stop(failure, patience, leaving))
 }
 
 impl Live {
@@ -435,13 +436,16 @@ impl Live {
         }
     }
 
-    fn stop(&self, failure: Option<&str>, patience: Duration) -> Stopped {
+    fn stop(&self, failure: Option<&str>, patience: Duration, leaving: bool) -> Stopped {
         if let Some(text) = failure {
             self.push(&messages::failure(text));
         }
         let status = self.status();
         self.close_gate();
-        self.region.end();
+        match (failure, leaving) {
+            (None, true) => self.region.leave(),
+            _ => self.region.end(),
+        }
         let mut host = self.host();
         let agent = match &mut *host {
             Host::Launcher(_) => None,

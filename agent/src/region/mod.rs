@@ -59,6 +59,8 @@ pub enum State {
     Running = 0,
     /// It said goodbye; nothing follows.
     Ended = 1,
+    /// As `Ended`, because its process is about to end: how that ends is how the session ended.
+    Leaving = 2,
 }
 
 /// What a trainer can tell about itself.
@@ -355,6 +357,7 @@ impl Region {
         // Acquire: who sees the goodbye sees everything pushed before it.
         match self.header().state.load(Ordering::Acquire) {
             0 => State::Running,
+            2 => State::Leaving,
             _ => State::Ended,
         }
     }
@@ -363,6 +366,12 @@ impl Region {
     pub fn end(&self) {
         // Release: see `state`.
         self.header().state.store(State::Ended as u32, Ordering::Release);
+    }
+
+    /// Says goodbye at the end of the process, whose exit code is still to come.
+    pub fn leave(&self) {
+        // Release: see `state`.
+        self.header().state.store(State::Leaving as u32, Ordering::Release);
     }
 
     /// Stacks that could not be recorded.

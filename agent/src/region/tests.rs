@@ -31,6 +31,8 @@ fn what_one_side_writes_the_other_reads() {
     assert_eq!(consumer.gauge().dropped(), 72);
     host.want_snapshot(1, true);
     assert!(trainer.snapshot_wanted(1) && !trainer.snapshot_wanted(0));
+    trainer.leave();
+    assert_eq!(host.state(), State::Leaving);
     trainer.end();
     assert_eq!(host.state(), State::Ended);
 }

@@ -1,6 +1,7 @@
 """Live tests: genuine torch on the fake GPU, the real `memctl run`, a real store, the real command line.
 
-They run inside the venv of a torch version (`tests/fakegpu/setup`), where the wheel is installed. Every wait has a limit.
+They run inside the venv of a torch version (`tests/fakegpu/setup`), where the wheel is installed. Every wait has a
+limit.
 """
 
 from __future__ import annotations
@@ -87,7 +88,11 @@ class Going:
     def now(self) -> Run:
         """What it has said so far."""
         code = self.process.poll()
-        return Run(-999 if code is None else code, self._out.read_text("utf-8", "replace"), self._err.read_text("utf-8", "replace"))
+        return Run(
+            -999 if code is None else code,
+            self._out.read_text("utf-8", "replace"),
+            self._err.read_text("utf-8", "replace"),
+        )
 
     def wait(self) -> Run:
         """Waits for its end."""
@@ -137,7 +142,7 @@ class Memctl:
         folder = self.folder / f"going-{self._started}"
         return Going(argv, {**self.environment, **settings}, folder, pausing)
 
-    def start_recorded(self, job: str, *command: str, pausing: bool = False, **settings: str) -> Going:
+    def start_recorded(self, job: str, *command: str, settings: dict[str, str], pausing: bool = False) -> Going:
         """Starts a command under the launcher; at its end that waits 1 s for a daemon that is away."""
         argv = self.argv("run", "--patience", "1s", "--job", job, "--", *command)
         return self.start(argv, settings, pausing=pausing)

@@ -1,4 +1,4 @@
-"""What may listen where a daemon is expected: nobody, somebody who hangs up, talks rubbish, says nothing, refuses, or is slow.
+"""What may listen where a daemon is expected: nobody, or who hangs up, talks rubbish, says nothing, refuses, is slow.
 
 Each counts what it did to whom, so that a test can assert that the fault happened.
 """
@@ -121,7 +121,9 @@ class Refuses(Peer):
                 connection.sendall(_frame(SETTINGS, ACK, 0, b""))
             elif kind == HEADERS:
                 # :status 200 is entry 8 of HPACK's static table, the others are written out.
-                block = b"\x88" + _header(b"content-type", b"application/grpc") + _header(b"grpc-status", PERMISSION_DENIED)
+                block = (
+                    b"\x88" + _header(b"content-type", b"application/grpc") + _header(b"grpc-status", PERMISSION_DENIED)
+                )
                 block += _header(b"grpc-message", b"nobody may")
                 connection.sendall(_frame(HEADERS, END_STREAM | END_HEADERS, struct.unpack(">I", number)[0], block))
                 self.answers += 1

@@ -1,4 +1,4 @@
-"""What else runs in a training process: workers, forks, PyTorch's own recorder, graphs, compilers, several devices and jobs.
+"""What else runs in a training process: workers, forks, PyTorch's own recorder, graphs, compilers, devices, jobs.
 
 Guarantees checked: none of it notices memctl, memctl's record stays complete, and only trainers are recorded.
 """
@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import Daemon, Memctl, Plain, Run, both, own_trace, place_of, same
 
 HEAD = """
@@ -66,14 +67,15 @@ training.steps(3)
 training.report()
 """
 SPAWNS = """
-def work(rank):
+def work(rank, store):
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     training = small.Training()
     training.steps(5)
     small.tell(f"spawned-{rank}", small.status())
     training.report()
 if __name__ == "__main__":
     import torch.multiprocessing
-    torch.multiprocessing.spawn(work, nprocs=2, join=True)
+    torch.multiprocessing.spawn(work, (f"file://{os.environ['TMPDIR']}/store",), nprocs=2, join=True)
 """
 
 
@@ -87,13 +89,18 @@ def test_children_that_are_no_trainers(memctl: Memctl, script: Any, plain: Plain
 def test_spawned_workers_are_trainers(memctl: Memctl, script: Any) -> None:
     path = script(HEAD + SPAWNS)
     run = memctl.record("spawned", sys.executable, str(path))
-    assert run.code == 0 and len(set(run.out.splitlines())) == 1, run
+    # Gloo prints lines of its own.
+    results = [line for line in run.out.splitlines() if line.startswith("result")]
+    assert run.code == 0 and len(results) == 2 and len(set(results)) == 1, run
     for rank in range(2):
         assert run.told(f"spawned-{rank}")["level"] == "full"
-    # Nobody told them their ranks, so both say 0: two sessions, both complete.
-    completeness = memctl.answer("query", "--job", "spawned")["completeness"]
-    assert completeness["events_dropped"] == 0 and completeness["gaps"] == 0, completeness
-    assert "2 sessions" in run.err or completeness["events_stored"] > 500, run
+    # No variable names their ranks: their process group does.
+    answer = memctl.answer("query", "--job", "spawned")
+    assert [(rank["rank"], rank["state"], rank["steps"]) for rank in answer["ranks"]] == [
+        (0, "finished", 5),
+        (1, "finished", 5),
+    ], answer
+    assert answer["completeness"]["exact"] and answer["job"]["world_size"] == 2, answer
 
 
 HISTORY = """
@@ -117,7 +124,7 @@ history(False)
 small.tell("still", small.status()["produced"] if small.status() else None)
 training.steps(5)
 small.tell("later", small.status()["produced"] if small.status() else None)
-print("own", len(trace), all(entry["frames"] for entry in trace if entry["action"] == "alloc" and entry["size"] > 1 << 30))
+print("own", len(trace))
 functions = {frame["name"] for entry in trace for frame in entry["frames"]}
 print("step" in functions, "steps" in functions, flush=True)
 pickle.dump(trace, open(os.environ["TRACE"] + str(os.getpid()), "wb"))

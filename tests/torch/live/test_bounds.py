@@ -1,7 +1,7 @@
 """Bounds: memory of the trainer, and a ring that is too small.
 
-Guarantees checked: a recorded training needs at most 64 MB more than a plain one, daemon or no daemon; what found no room
-is counted, answers say that they are not exact until a snapshot of the blocks has come, and are exact after it.
+Guarantees checked: a recorded training needs at most 64 MB more than a plain one, daemon or no daemon; what found no
+room is counted, answers say that they are not exact until a snapshot of the blocks has come, and are exact after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> Non
     path, nobody = script(MANY), Absent()
     at = {"MEMCTL_DAEMON": nobody.url}
     by_launcher, by_hand = both(
-        lambda: memctl.start_recorded("many", sys.executable, str(path), **at).wait(),
+        lambda: memctl.start_recorded("many", sys.executable, str(path), settings=at).wait(),
         lambda: memctl.start([sys.executable, str(path)], {"ATTACH": "many", **at}).wait(),
     )
     assert nobody.happened()
@@ -50,7 +50,7 @@ def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> Non
 
 
 DROPS = """
-import gc
+import datetime
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 import small
@@ -64,7 +64,7 @@ for epoch in range(4):
             keep = [torch.empty(1 << 12, dtype=torch.uint8, device="cuda") for _ in range(20_000)]
             del keep[::2]
             small.tell("dropped", small.status().get("dropped"))
-    small.pause(f"epoch-{epoch}")
+            small.tell("moment", datetime.datetime.now(datetime.timezone.utc).isoformat())
     stats = torch.cuda.memory_stats()
     small.tell(f"epoch-{epoch}", [stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]])
 small.tell("status", small.status())
@@ -94,5 +94,8 @@ def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> Non
         assert ends[epoch]["allocated_bytes"] == allocated and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends)
         assert ends[epoch]["exact"], (epoch, ends[epoch])
     # Between the loss and the snapshot that followed it nothing claims to be exact.
-    lost_at = [point for point in memctl.answer("timeline", "--job", "drops")["ranks"][0]["points"] if point["epoch"] == 1]
-    assert lost_at
+    moment = recorded.told("moment").replace("+00:00", "Z")
+    [then] = memctl.answer("sites", "--job", "drops", "--at", moment)["ranks"]
+    assert then["exact"] is False, then
+    [after] = memctl.answer("sites", "--job", "drops", "--epoch-end", "2")["ranks"]
+    assert after["exact"] is True and after["allocated_bytes"] == recorded.told("epoch-2")[0], after

@@ -1,8 +1,8 @@
 """Deaths in the middle of a job of four ranks: of a rank, of the launcher, of the daemon.
 
-Each rank is a process of its own under one launcher (torchrun would end the others with the first), so that "the others
-train on" can be seen. Guarantees checked: everything that the allocator had done before the death is stored, nothing that
-was acknowledged is lost, the job says how the rank died.
+Each rank is a process of its own under one launcher (torchrun would end the others with the first), so that "the
+others train on" can be seen. Guarantees checked: everything that the allocator had done before the death is stored,
+nothing that was acknowledged is lost, the job says how the rank died.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from conftest import Daemon, Going, Memctl
 
 RANKS = 4
@@ -57,7 +58,7 @@ def begin(memctl: Memctl, script: Any, daemon: Daemon, die: str) -> Going:
     """Four ranks, waiting in the middle."""
     spawner, rank = script(SPAWNER, "spawner.py"), script(RANK.replace("DIE", die), "rank.py")
     going = memctl.start_recorded(
-        "deaths", sys.executable, str(spawner), str(rank), pausing=True, MEMCTL_DAEMON=daemon.url
+        "deaths", sys.executable, str(spawner), str(rank), pausing=True, settings={"MEMCTL_DAEMON": daemon.url}
     )
     going.until_paused(*(f"half{rank}" for rank in range(RANKS)))
     return going

@@ -1,7 +1,7 @@
 """Every way in which a training ends: the exit code and the output stay what they were, and the job says how it was.
 
-All scripts are run plain and recorded at the same time. Those that end without a word (`os._exit`, signals) are recorded to
-their last event all the same, because the launcher holds the memory that they wrote.
+All scripts are run plain and recorded at the same time. Those that end without a word (`os._exit`, signals) are
+recorded to their last event all the same, because the launcher holds the memory that they wrote.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from typing import Any, Optional
 
 import pytest
+
 from conftest import Memctl, Plain, both, same
 
 HEAD = """
@@ -56,9 +57,7 @@ time.sleep(60)
 
 def check(memctl: Memctl, plain: Plain, path: Any, name: str) -> tuple[Any, dict[str, Any]]:
     """Runs a script plain and recorded; the recorded run and the job's page."""
-    recorded, expected = both(
-        lambda: memctl.record(name, sys.executable, str(path)), lambda: plain(memctl, path)
-    )
+    recorded, expected = both(lambda: memctl.record(name, sys.executable, str(path)), lambda: plain(memctl, path))
     same(expected, recorded)
     return recorded, memctl.answer("query", "--job", name)
 
@@ -76,40 +75,57 @@ def test_the_end_is_what_it_was(memctl: Memctl, script: Any, plain: Plain, name:
     assert rank["steps"] == 15
 
 
-SHUTDOWN = """
-stop = False
-def allocate():
-    while not stop:
+# Registered before torch is imported, so it runs behind memctl's own end: until then the threads allocate. (Threads
+# that allocate into the interpreter's finalization abort PyTorch itself.)
+SHUTDOWN = (
+    """
+import atexit, threading
+stop, threads, counts = threading.Event(), [], [0, 0, 0]
+def halt():
+    at_end = sum(counts)
+    while sum(counts) < at_end + 3000:
+        pass
+    stop.set()
+    for thread in threads:
+        thread.join()
+    print("halted", flush=True)
+atexit.register(halt)
+"""
+    + HEAD
+    + """
+def allocate(number):
+    while not stop.is_set():
         torch.empty(1 << 16, device="cuda")
-for _ in range(3):
-    threading.Thread(target=allocate, daemon=True).start()
+        counts[number] += 1
+threads += [threading.Thread(target=allocate, args=(number,), daemon=True) for number in range(3)]
+for thread in threads:
+    thread.start()
 class Late:
     def __init__(self):
         self.tensor = torch.empty(1 << 20, device="cuda")
         self.me = self
     def __del__(self):
-        torch_ = sys.modules.get("torch") if sys and sys.modules else None
-        if torch_ is not None and getattr(torch_, "empty", None):
-            self.again = torch_.empty(1 << 20, device="cuda")
+        if sys is not None and not sys.is_finalizing():
+            self.again = torch.empty(1 << 20, device="cuda")
 late = [Late() for _ in range(8)]
 atexit.register(late.clear)
-del late[4:]
-torch.kept_to_the_very_end = torch.empty(1 << 20, device="cuda")
 sys.kept_too = Late()
-time.sleep(0.2)
+torch.kept_to_the_very_end = torch.empty(1 << 20, device="cuda")
+while sum(counts) < 3000:
+    pass
 print("ends", flush=True)
 """
+)
 
 
 def test_interpreter_shutdown_while_others_allocate(memctl: Memctl, script: Any, plain: Plain) -> None:
-    """Daemon threads allocate while the interpreter goes down; tensors are freed by atexit, the collector and at last by
-    the interpreter's own end."""
-    run, answer = check(memctl, plain, script(HEAD + SHUTDOWN), "shutdown")
-    assert run.code == 0, run
+    """Threads allocate while the session ends; tensors are freed by atexit, the collector and the interpreter's end."""
+    run, answer = check(memctl, plain, script(SHUTDOWN), "shutdown")
+    # The threads did allocate, before our end and behind it.
+    assert run.code == 0 and run.out.endswith("ends\nhalted\n"), run
     [rank] = answer["ranks"]
     assert rank["state"] == "finished" and rank["failure"] is None, rank
-    # The threads did allocate.
-    assert rank["events"] > run.told("produced") + 1000 or rank["completeness"]["events_dropped"] > 0, rank
+    assert rank["events"] + rank["completeness"]["events_dropped"] > run.told("produced") + 6000, rank
 
 
 def test_an_exit_in_a_thread_is_no_end(memctl: Memctl, script: Any, plain: Plain) -> None:

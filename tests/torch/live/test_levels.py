@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import Memctl, Plain, Run, both, same
 
 SCRIPT = """

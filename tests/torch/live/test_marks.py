@@ -1,4 +1,4 @@
-"""Marks end to end: epochs, steps and phases of a script that names none, and of one that names its own; whose memory it is.
+"""Marks end to end: epochs, steps and phases of a script that names none, and of one that names its own; and sites.
 
 What `memctl query`, `sites` and `export` say is compared with what the script counted itself.
 """
@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import Memctl, Plain, Run, both, same
 
 EPOCHS, STEPS = 3, 5
@@ -70,15 +71,13 @@ training.report()
 
 
 def record(memctl: Memctl, plain: Plain, path: pathlib.Path, job: str) -> Run:
-    recorded, expected = both(
-        lambda: memctl.record(job, sys.executable, str(path)), lambda: plain(memctl, path)
-    )
+    recorded, expected = both(lambda: memctl.record(job, sys.executable, str(path)), lambda: plain(memctl, path))
     same(expected, recorded)
     assert recorded.code == 0, recorded
     return recorded
 
 
-def annotations(memctl: Memctl, job: str, folder: pathlib.Path) -> list[tuple[str, str]]:
+def ranges(memctl: Memctl, job: str, folder: pathlib.Path) -> list[tuple[str, str]]:
     """Stage (START, END) and name of every range, in order, as PyTorch's viewer gets them."""
     path = folder / "marks.pickle"
     run = memctl("export", "--job", job, "--rank", "0", "--format", "memory-viz", "-f", str(path))
@@ -97,7 +96,7 @@ def test_a_script_without_a_line_for_us(memctl: Memctl, script: Any, plain: Plai
     assert [ends[epoch]["step"] for epoch in range(EPOCHS)] == [STEPS * (epoch + 1) - 1 for epoch in range(EPOCHS)]
     for epoch in range(EPOCHS):
         assert ends[epoch]["allocated_bytes"] == run.told(f"allocated-{epoch}") and ends[epoch]["exact"]
-    marks = annotations(memctl, "unmodified", tmp_path)
+    marks = ranges(memctl, "unmodified", tmp_path)
     begun = [name for stage, name in marks if stage == "START"]
     for phase, count in (("forward", 15), ("backward", 15), ("optimizer", 15), ("train", EPOCHS), ("eval", EPOCHS)):
         assert sum(phase in name for name in begun) == count, (phase, count, begun)
@@ -120,7 +119,7 @@ def test_sites_name_the_users_lines(memctl: Memctl, script: Any, plain: Plain) -
     # Gradients are made by threads without Python: they are named by the forward line and the node.
     nodes = [site for site in sites if any("Backward" in frame["function"] for frame in site["stack"])]
     assert nodes, sites
-    forward = {lines[number - 1].strip() for number in map(lambda site: line_of(site, path), nodes) if number}
+    forward = {lines[number - 1].strip() for number in (line_of(site, path) for site in nodes) if number}
     assert any("self.first(batch)" in text or "self.second(hidden)" in text for text in forward), (forward, nodes)
     assert sum(site["live_bytes"] for site in sites) == answer["ranks"][0]["allocated_bytes"]
 
@@ -138,7 +137,7 @@ def test_ranges_by_hand(memctl: Memctl, script: Any, plain: Plain, tmp_path: pat
     for epoch in (7, 8):
         assert ends[epoch]["allocated_bytes"] == run.told(f"allocated-{epoch}") and ends[epoch]["exact"]
     assert rank["steps"] == 8, rank
-    begun = [name for stage, name in annotations(memctl, "hand", tmp_path) if stage == "START"]
+    begun = [name for stage, name in ranges(memctl, "hand", tmp_path) if stage == "START"]
     assert sum("everything" in name for name in begun) == 8, begun
     assert sum("eval" in name for name in begun) == 2, begun
 

@@ -1,4 +1,4 @@
-"""Out of memory: the record holds the failing request with its stack, free bytes, the state behind it, and the other ranks.
+"""Out of memory: the record holds the failing request with its stack, free bytes, the state behind it, the other ranks.
 
 Checked against what the script itself read before, and against PyTorch's own message.
 """

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import TESTS, Memctl
 
 UNIT = TESTS / "torch" / "unit"
@@ -108,6 +109,48 @@ def test_what_cupys_pool_tells_is_stored_with_lines(memctl: Memctl, script: Any,
     frames = [(frame["function"], frame["line"]) for frame in growth["stack"] if frame["file"] == str(path)]
     assert frames[0] == ("keep", line) and frames[-1][0] == "<module>"
     assert growth["ranks"][0]["bytes_per_epoch"] == 1 << 20
+
+
+BOTH = """
+import torch
+import memctl_agent
+from memctl_agent import _native
+
+torch.zeros(1000, device="cuda")
+before = memctl_agent.status()
+assert before["attached"] and before["produced"] > 0, before
+try:
+    _native.attach_foreign()
+except _native.NativeError as error:
+    assert "PyTorch's allocator is recorded here" in str(error), error
+else:
+    raise AssertionError("two sources of events")
+assert not _native.record(0, 1, 1 << 30, 512)
+assert memctl_agent.status()["produced"] == before["produced"]
+memctl_agent.detach()
+
+# The other way round: a session whose events are told takes no hook.
+_native.start(framework="told", conf="", devices=[(0, None, None, None)])
+_native.attach_foreign()
+_native.attach_foreign()
+assert _native.record(0, 1, 1 << 30, 512) and not _native.record(7, 1, 1 << 30, 512)
+try:
+    _native.attach_hook("/nowhere", None)
+except _native.NativeError as error:
+    assert "another allocator" in str(error), error
+else:
+    raise AssertionError("two sources of events")
+# PyTorch's tracker is still attached; its events do not reach this session.
+torch.zeros(1000, device="cuda")
+assert _native.status()["produced"] == 1, _native.status()
+_native.stop(None, 0.0)
+"""
+
+
+def test_pytorch_and_another_source_exclude_each_other(memctl: Memctl, script: Any) -> None:
+    pytest.importorskip("torch", reason="torch is not installed in this environment")
+    run = memctl.record("both", sys.executable, str(script(BOTH)))
+    assert run.code == 0, run
 
 
 def test_jaxs_counters_are_stored(memctl: Memctl, script: Any) -> None:

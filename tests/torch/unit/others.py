@@ -66,7 +66,7 @@ class Native:
         """As little as the session needs."""
         return {"attached": True, "trouble": None}
 
-    def stop(self, failure: Optional[str] = None, patience_s: float = 0.25) -> dict[str, object]:
+    def stop(self, failure: Optional[str] = None, patience_s: float = 0.25, leaving: bool = False) -> dict[str, object]:
         """The session is over."""
         self.stops, self.started = self.stops + 1, None
         return {"delivered": True}
