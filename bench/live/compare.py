@@ -94,8 +94,8 @@ def main() -> None:
         found = next(entry for entry in answer["ranks"] if entry["rank"] == rank)
         events, ends = first_difference(trace, stored), epochs(found, asked.trace / f"rank{rank}.json")
         wrong += bool(events) + bool(ends)
-        told = f"{found['epochs']} epochs, {found['steps']} steps"
-        print(f"rank {rank}: PyTorch {len(trace)} events, stored {len(stored)}: {events or 'EQUAL'}; {told}: {ends or 'EQUAL'}")
+        counts = f"PyTorch {len(trace)} events, stored {len(stored)}: {events or 'EQUAL'}"
+        print(f"rank {rank}: {counts}; {found['epochs']} epochs, {found['steps']} steps: {ends or 'EQUAL'}")
     sys.exit(1 if wrong else 0)
 
 

@@ -8,7 +8,8 @@ the median of `rounds` blocks of 10,000 pairs:
 
     plain      nothing attached
     history    torch.cuda.memory._record_memory_history(context="all", stacks="python"), switched off again
-    tracker    PyTorch's part of a trace tracker: memctl's gate closed, PyTorch still builds its TraceEntry for every event
+    tracker    PyTorch's part of a trace tracker: memctl's gate closed, PyTorch still builds its TraceEntry for every
+    event
     events     memctl without stacks
     stacks     memctl with the stack of every allocation
 
@@ -60,6 +61,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     import torch
+
     from memctl_agent import _native, _shim
 
     torch.cuda.init()

@@ -17,7 +17,7 @@ from memctl_agent._loop import Loop
 NAMES_MAX = 4096
 OPEN_MAX = 4096
 
-EPOCH, STEP, MODE, PART, REGION, WRAPPED_FORWARD, OPTIMIZER_STEP = range(7)
+EPOCH, STEP, MODE, PART, REGION, WRAPPED_FORWARD, OPTIMIZER_STEP, ZERO_GRAD = range(8)
 
 _MODES = {"train": TRAIN, "validate": EVAL, "validation": EVAL, "evaluation": EVAL}
 _PARTS = {"forward": FORWARD, "backward": BACKWARD}
@@ -66,6 +66,8 @@ def meaning_of(name: str) -> Optional[Meaning]:
         return (WRAPPED_FORWARD, 0)
     if name.startswith("Optimizer.step#"):
         return (OPTIMIZER_STEP, 0)
+    if name.startswith("Optimizer.zero_grad#"):
+        return (ZERO_GRAD, 0)
     return None if name.startswith(_INTERNAL) else (REGION, 0)
 
 
@@ -106,7 +108,7 @@ class Annotations:
         if len(self._open) >= OPEN_MAX:
             return
         former = None if kind != MODE or self._book.mode is None else self._book.mode[0]
-        if kind == OPTIMIZER_STEP or self._begin(kind, number, name):
+        if kind in (OPTIMIZER_STEP, ZERO_GRAD) or self._begin(kind, number, name):
             self._open[id(annotation)] = (meaning, name, former)
 
     def _begin(self, kind: int, number: int, name: str) -> bool:
@@ -138,6 +140,9 @@ class Annotations:
         if entry is None:
             return
         (kind, number), name, former = entry
+        if kind == ZERO_GRAD:
+            self._book.settled()
+            return
         book = self._book
         if kind == EPOCH:
             book.epoch_end(number, NAMED)

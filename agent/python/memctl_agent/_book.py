@@ -12,6 +12,10 @@ from typing import Callable, Optional
 
 # Mark kinds of the native module.
 EPOCH_BEGIN, EPOCH_END, STEP_BEGIN, STEP_END, PHASE_BEGIN, PHASE_END, REGION_BEGIN, REGION_END, NOTE = range(1, 10)
+# The end of an epoch, as things stood at the last end of a step or of an evaluation.
+EPOCH_ENDED = 10
+# Gradients are gone: if the program ends here, this is how its last step left things.
+SETTLED = 11
 
 # Phases, as the model numbers them.
 TRAIN, EVAL, FORWARD, BACKWARD, OPTIMIZER = range(1, 6)
@@ -87,7 +91,12 @@ class Book:
             self._step_over()
         self._mode_over()
         if not failed and self.epoch is not None:
-            self._epoch_over()
+            if self._rank["epoch"] > AUTO:
+                self._epoch_over()
+            else:
+                # Nobody said that it ends here: the program goes down and has freed what it trained with.
+                self._write(EPOCH_ENDED, self.epoch)
+                self.epoch = None
         self._emit = self._before_end = None
 
     def _write(self, kind: int, number: int = 0, name: str = "") -> None:
@@ -139,6 +148,10 @@ class Book:
             self._before_end(True)
         self._write(EPOCH_END, self.epoch)
         self.epoch = None
+
+    def settled(self) -> None:
+        """Gradients were given back."""
+        self._write(SETTLED)
 
     # -- steps ---------------------------------------------------------------------------------------------
 

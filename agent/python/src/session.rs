@@ -11,7 +11,7 @@ use memctl_agent::live::{self, LiveConfig};
 use memctl_agent::region::messages::mark_kind;
 use memctl_agent::settings;
 use memctl_model::limits::DEVICES_MAX;
-use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -21,6 +21,10 @@ use crate::NativeError;
 const RESOLUTION_NS: u32 = 100;
 /// Events of a device's ring, unless `MEMCTL_RING_EVENTS` says otherwise: 3 MiB, 0.3 s of the busiest training seen.
 const RING_EVENTS: usize = 65_536;
+/// The number of a mark that ends an epoch as things stood at the last end of a step or of an evaluation.
+const EPOCH_ENDED: u8 = 10;
+/// The number of a mark that says that gradients were given back.
+const SETTLED: u8 = 11;
 /// Where a daemon is expected when nobody says.
 const DAEMON: &str = "http://127.0.0.1:7717";
 
@@ -106,10 +110,6 @@ fn session_info(
             *info = DeviceInfo { index: info.index, uuid, name, total_bytes };
         }
     }
-    let mut labels = who.labels.clone();
-    if let Some(local_rank) = who.local_rank {
-        labels.push(("local_rank".into(), local_rank.to_string()));
-    }
     Ok(SessionInfo {
         id: SessionId(id),
         job: who.job.clone(),
@@ -123,7 +123,7 @@ fn session_info(
         framework: Some(framework),
         settings: settings::parse(conf),
         devices: infos,
-        labels,
+        labels: who.labels.clone(),
         resolution_ns: RESOLUTION_NS,
     })
 }
@@ -181,6 +181,15 @@ fn frames(py: Python<'_>) -> PyResult<Vec<(usize, u32)>> {
 #[pyfunction]
 #[pyo3(signature = (kind, number=0, name=""))]
 pub fn mark(kind: u8, number: u64, name: &str) -> bool {
+    if kind == SETTLED {
+        return live::current().is_some_and(|live| live.settled());
+    }
+    if kind == EPOCH_ENDED {
+        return match (live::current(), u32::try_from(number)) {
+            (Some(live), Ok(epoch)) => live.mark_ended(&MarkKind::EpochEnd(epoch)),
+            _ => false,
+        };
+    }
     match (live::current(), mark_kind(kind, number, name)) {
         (Some(live), Some(kind)) => live.mark(&kind),
         _ => false,

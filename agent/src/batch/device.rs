@@ -10,8 +10,8 @@ use bytes::Bytes;
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
-    AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind, Peaks, Rollup,
-    SiteTable,
+    AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind,
+    Peaks, Phase, Rollup, SiteTable,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
@@ -39,6 +39,8 @@ pub(super) struct Device {
     chunks_since_keyframe: u64,
     epoch_peaks: Peaks,
     last_ns: u64,
+    /// As things stood at the last end of a step or of an evaluation.
+    last_boundary: Option<SiteTable>,
 }
 
 impl Device {
@@ -60,6 +62,7 @@ impl Device {
             chunks_since_keyframe: 0,
             epoch_peaks: Peaks::default(),
             last_ns: 0,
+            last_boundary: None,
         })
     }
 
@@ -200,7 +203,14 @@ impl Device {
             }
             MarkKind::StepEnd(step) => {
                 self.birth.step = step;
-                Some(self.site_table(Boundary::StepEnd, time_ns))
+                let table = self.site_table(Boundary::StepEnd, time_ns);
+                self.last_boundary = Some(table.clone());
+                Some(table)
+            }
+            MarkKind::PhaseEnd(Phase::Eval) => {
+                // An evaluation's end is no boundary of its own, but may be the last of an epoch.
+                self.settled();
+                None
             }
             MarkKind::EpochEnd(epoch) => {
                 self.birth.epoch = epoch;
@@ -221,6 +231,24 @@ impl Device {
             Boundary::EpochEnd => std::mem::take(&mut self.epoch_peaks),
             Boundary::End => self.epoch_peaks,
         };
+        self.table(boundary, time_ns, peaks_within)
+    }
+
+    /// Things have settled behind the last boundary: kept beside and not sent.
+    pub(super) fn settled(&mut self) {
+        if self.last_boundary.is_some() {
+            self.last_boundary = Some(self.table(Boundary::StepEnd, self.last_ns, Peaks::default()));
+        }
+    }
+
+    /// The end of an epoch as of the last boundary, once.
+    pub(super) fn ended(&mut self, epoch: u32) -> Option<SiteTable> {
+        let table = self.last_boundary.take()?;
+        let peaks_within = std::mem::take(&mut self.epoch_peaks);
+        Some(SiteTable { boundary: Boundary::EpochEnd, epoch, peaks_within, ..table })
+    }
+
+    fn table(&self, boundary: Boundary, time_ns: u64, peaks_within: Peaks) -> SiteTable {
         SiteTable {
             device: self.device,
             boundary,

@@ -145,6 +145,26 @@ impl Batcher {
         }
     }
 
+    /// A device's stream has reached the point where gradients had been given back.
+    pub fn device_settled(&mut self, place: usize) {
+        self.devices[place].settled();
+    }
+
+    /// Something ended at a device's last boundary, unnoticed: its table of then stands for it. The time of that boundary;
+    /// `None` when the device had none.
+    pub fn device_ended(&mut self, place: usize, mark: &Mark) -> Option<u64> {
+        let MarkKind::EpochEnd(epoch) = mark.kind else { return None };
+        let Some(table) = self.devices[place].ended(epoch) else {
+            self.device_mark(place, mark);
+            return None;
+        };
+        let time_ns = table.time_ns;
+        self.table_rows += table.rows.len();
+        self.tables.push(table);
+        self.flush_tables();
+        Some(time_ns)
+    }
+
     /// Adds a measurement.
     pub fn sample(&mut self, sample: Sample) {
         self.samples.push(sample);

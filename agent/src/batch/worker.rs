@@ -29,8 +29,10 @@ const TURN_EVENTS: u64 = 16_384;
 /// What reaches the worker beside the rings.
 #[derive(Debug)]
 pub enum Note {
-    /// A mark, with where each ring stood when it was made.
+    /// A mark, with where each ring stood when it was made; without positions it tells of the last boundary.
     Mark(Mark, Box<[Position]>),
+    /// Gradients were given back, with where each ring stood.
+    Settled(Box<[Position]>),
     /// The next stack of the dictionary.
     Stack(Box<[Frame]>),
     /// A measurement.
@@ -52,6 +54,8 @@ pub struct Position {
 enum Stop {
     /// A mark, with the records dropped when it was made.
     Mark(Mark, u64),
+    /// Gradients were given back.
+    Settled,
     /// A state that was read, likewise.
     Keyframe(Box<Keyframe>, u64),
 }
@@ -222,6 +226,13 @@ impl Worker {
                     lane.stops.push_back((position.pushed, Stop::Keyframe(keyframe, position.dropped)));
                 }
             }
+            Note::Settled(positions) => {
+                for (lane, position) in self.lanes.iter_mut().zip(&positions) {
+                    lane.stops.push_back((position.pushed, Stop::Settled));
+                }
+            }
+            // Without positions: as of the last boundary of every device, wherever its stream is now.
+            Note::Mark(mark, positions) if positions.is_empty() => self.pass_ended(mark),
             Note::Mark(mark, positions) => {
                 for (lane, position) in self.lanes.iter_mut().zip(&positions) {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
@@ -271,12 +282,24 @@ impl Worker {
                     // What the state covers need not be asked for.
                     self.lanes[index].snapshot_wanted.set(false);
                 }
+                Stop::Settled => self.batcher.device_settled(index),
                 Stop::Mark(mark, dropped) => {
                     self.announce_ahead(index, dropped);
                     self.batcher.device_mark(index, &mark);
                 }
             }
         }
+    }
+
+    /// A mark for what ended at the last boundary: everything up to now is taken first, so that the boundary is known.
+    fn pass_ended(&mut self, mut mark: Mark) {
+        for index in 0..self.lanes.len() {
+            let available = self.lanes[index].consumer.available();
+            let limit = self.lanes[index].consumer.consumed() + available;
+            self.take_events(index, limit);
+            mark.time_ns = self.batcher.device_ended(index, &mark).unwrap_or(mark.time_ns);
+        }
+        self.batcher.mark(mark);
     }
 
     /// Announces drops whose carrier, the next record that gets in, has not come yet: what is computed here must not pass for exact.

@@ -306,6 +306,17 @@ impl Live {
         marked
     }
 
+    /// Marks the end of something that ended unnoticed: as things stood at the last end of a step or of an evaluation.
+    /// For the last epoch of a program that goes down and has freed its memory.
+    pub fn mark_ended(&self, kind: &MarkKind) -> bool {
+        self.push(&messages::mark(ticks(), kind, &[]))
+    }
+
+    /// Gradients were given back: if the program ends here, this is how its last step left things.
+    pub fn settled(&self) -> bool {
+        self.push(&messages::settled(&self.positions()))
+    }
+
     /// Reads the allocator's counters of every device in use, and now and then the device's memory.
     pub fn sample(&self) {
         let Some(shim) = self.shim.get() else { return };

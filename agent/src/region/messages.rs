@@ -14,6 +14,7 @@ const MARK: u8 = 1;
 const SAMPLE: u8 = 2;
 const KEYFRAME: u8 = 3;
 const FAILURE: u8 = 4;
+const SETTLED: u8 = 5;
 
 /// What a note says, before ticks have become times.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub enum Said {
     Keyframe(Box<Keyframe>, Position),
     /// How the trainer ends, in its words.
     Failure(String),
+    /// Gradients were given back, with where each ring stood.
+    Settled(Box<[Position]>),
 }
 
 fn number(kind: &MarkKind) -> (u8, u64, &str) {
@@ -66,16 +69,29 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
 #[must_use]
 pub fn mark(ticks: u64, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
     let (kind, number, name) = number(kind);
-    let positions = &positions[..positions.len().min(DEVICES_MAX)];
-    let mut bytes = vec![MARK, kind, positions.len() as u8];
+    let mut bytes = vec![MARK, kind];
     bytes.extend(ticks.to_le_bytes());
     bytes.extend(number.to_le_bytes());
+    put_positions(&mut bytes, positions);
+    bytes.extend(name.as_bytes());
+    bytes
+}
+
+/// Gradients were given back.
+#[must_use]
+pub fn settled(positions: &[Position]) -> Vec<u8> {
+    let mut bytes = vec![SETTLED];
+    put_positions(&mut bytes, positions);
+    bytes
+}
+
+fn put_positions(bytes: &mut Vec<u8>, positions: &[Position]) {
+    let positions = &positions[..positions.len().min(DEVICES_MAX)];
+    bytes.push(positions.len() as u8);
     for position in positions {
         bytes.extend(position.pushed.to_le_bytes());
         bytes.extend(position.dropped.to_le_bytes());
     }
-    bytes.extend(name.as_bytes());
-    bytes
 }
 
 /// A measurement.
@@ -124,6 +140,7 @@ pub fn read(bytes: &[u8]) -> Option<Said> {
                 _ => None,
             }
         }
+        SETTLED => Some(Said::Settled(read_positions(rest)?.0)),
         FAILURE => Some(Said::Failure(String::from_utf8_lossy(rest).into_owned())),
         _ => None,
     }
@@ -141,17 +158,23 @@ fn read_position(bytes: &[u8]) -> Option<(Position, &[u8])> {
 }
 
 fn read_mark(bytes: &[u8]) -> Option<Said> {
-    let (&[kind, count], rest) = bytes.split_first_chunk::<2>()?;
+    let (&kind, rest) = bytes.split_first()?;
     let (ticks, rest) = take_u64(rest)?;
-    let (number, mut rest) = take_u64(rest)?;
+    let (number, rest) = take_u64(rest)?;
+    let (positions, rest) = read_positions(rest)?;
+    let kind = mark_kind(kind, number, std::str::from_utf8(rest).ok()?)?;
+    Some(Said::Mark(ticks, kind, positions))
+}
+
+fn read_positions(bytes: &[u8]) -> Option<(Box<[Position]>, &[u8])> {
+    let (&count, mut rest) = bytes.split_first()?;
     let mut positions = Vec::with_capacity(usize::from(count).min(DEVICES_MAX));
     for _ in 0..count {
         let (position, after) = read_position(rest)?;
         positions.push(position);
         rest = after;
     }
-    let kind = mark_kind(kind, number, std::str::from_utf8(rest).ok()?)?;
-    Some(Said::Mark(ticks, kind, positions.into()))
+    Some((positions.into(), rest))
 }
 
 fn open(kind: ItemKind, bytes: &[u8]) -> Option<Content> {

@@ -7,8 +7,8 @@ use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::growth::growth;
-use super::samples;
 use super::job::{Found, completeness, completeness_answer, find, state};
+use super::samples;
 use crate::ingest::streams::Streams;
 use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
 

@@ -19,10 +19,7 @@ const LOOK_BACK_NS: u64 = 30_000_000_000;
 const ITEMS_MAX: usize = 64;
 
 /// The latest figures by session and device.
-pub(super) async fn latest(
-    store: &dyn Store,
-    found: &Found,
-) -> Result<HashMap<(SessionKey, u8), Sample>, QueryError> {
+pub(super) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(SessionKey, u8), Sample>, QueryError> {
     let mut latest = HashMap::new();
     for session in &found.sessions {
         let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);

@@ -7,6 +7,7 @@ import pathlib
 import sys
 
 import pytest
+
 from conftest import HERE, execute
 
 RANKS = 4

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import HERE, execute
 
 RANKS = 4

@@ -12,6 +12,7 @@ import pickle
 from typing import Any
 
 import pytest
+
 from conftest import TESTS, Memctl, own_trace, place_of
 
 RANKS = 4
@@ -33,7 +34,8 @@ def check_events(memctl: Memctl, job: str, rank: int, folder: pathlib.Path) -> N
         trace = own_trace(pickle.load(file)["device_traces"][rank])
     stored = memctl.events(job, rank, device=rank)
     assert len(trace) > 500
-    assert place_of(trace, stored) is not None, f"rank {rank}: PyTorch's {len(trace)} events are not in our {len(stored)}"
+    told = f"rank {rank}: PyTorch has {len(trace)} events, {len(stored)} are stored"
+    assert place_of(trace, stored) is not None, told
 
 
 def check_epochs(answer: dict[str, Any], rank: int, folder: pathlib.Path) -> None:

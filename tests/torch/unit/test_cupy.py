@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from others import Native, Pool
 
 import memctl_agent
 from memctl_agent import _session
+
+from others import Native, Pool
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed in this environment: pip install cupy-cuda13x")
 memory_hook = pytest.importorskip("cupy.cuda.memory_hook")

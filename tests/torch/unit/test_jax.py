@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from others import Native
 
 import memctl_agent
 from memctl_agent import _session
 from memctl_agent import jax as memctl_jax
+
+from others import Native
 
 jax = pytest.importorskip("jax", reason="jax is not installed in this environment: pip install jax")
 
