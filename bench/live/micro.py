@@ -8,8 +8,7 @@ the median of `rounds` blocks of 10,000 pairs:
 
     plain      nothing attached
     history    torch.cuda.memory._record_memory_history(context="all", stacks="python"), switched off again
-    tracker    PyTorch's part of a trace tracker: memctl's gate closed, PyTorch still builds its TraceEntry for every
-    event
+    tracker    PyTorch's part of a trace tracker: memctl's gate is closed, PyTorch builds its TraceEntry all the same
     events     memctl without stacks
     stacks     memctl with the stack of every allocation
 

@@ -19,7 +19,6 @@ Refuses to run without a GPU. Longer than most files because driver, worker and 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import platform
@@ -221,11 +220,6 @@ class Way:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, bufsize=1
         )
-        if self.is_launched:
-            # The launcher's threads go where training does not; the worker has chosen its own cores.
-            self.ready()
-            for thread in os.listdir(f"/proc/{self.process.pid}/task"):
-                os.sched_setaffinity(int(thread), split_cores()[1])
         self.status: dict[str, Any] = {}
 
     def line(self) -> str:
@@ -238,6 +232,10 @@ class Way:
     def ready(self) -> None:
         while self.line().strip() != "ready":
             pass
+        if self.is_launched:
+            # The launcher's threads go where training does not; the worker has chosen its own cores.
+            for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.sched_setaffinity(int(thread), split_cores()[1])
 
     def block(self, steps: int) -> list[Step]:
         assert self.process.stdin is not None
@@ -320,8 +318,7 @@ def one_repeat(batch: int, asked: argparse.Namespace, repeat: int, statuses: dic
     with tempfile.TemporaryDirectory(prefix="memctl-overhead-") as data:
         ways = {way: Way(way, asked, batch, Path(data), repeat + 1) for way in names}
         for way in ways.values():
-            if not way.is_launched:
-                way.ready()
+            way.ready()
         for number in range(asked.rounds):
             if time.monotonic() > deadline:
                 break

@@ -1,9 +1,8 @@
 """GPT-2 small from transformers, trained as people train it: `torchrun --nproc-per-node 4 train.py [--with lightning]`.
 
 Nothing in it knows memctl. With TRACE=FOLDER in the environment PyTorch's own recorder runs beside and every rank
-writes
-its trace and the counters at each epoch's end there, for compare.py. Random data, random weights: what is looked at
-is memory.
+writes its trace and the counters at each epoch's end there, for compare.py. Random data, random weights: what is
+looked at is memory.
 """
 
 from __future__ import annotations
