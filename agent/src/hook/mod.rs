@@ -7,6 +7,8 @@
 //! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A stack that was
 //! never seen is written into the dictionary under a latch that is tried, not waited for: two devices that
 //! meet new stacks in the same instant leave one of them without.
+//!
+//! (Over 400 lines: everything that runs inside the callback is here, to be read in one piece.)
 
 pub mod frames;
 pub mod intern;

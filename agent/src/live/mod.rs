@@ -6,6 +6,8 @@
 //! Guarantees: after [`start`] no call waits for a daemon, a launcher or a disk; a forked child is silent until it
 //! starts a session of its own; the hook stays in memory for as long as an allocator may be inside it.
 //! Refuses: to force CUDA to initialise, and to record what the process did before.
+//!
+//! (Over 400 lines: a session's start, its calls and its end share one state and one set of promises.)
 
 pub mod foreign;
 pub mod shim;

@@ -6,6 +6,8 @@
 //! Guarantees: the host trusts nothing in it; sizes are checked against the file when it is opened, the file
 //! cannot be shrunk afterwards (sealed), and every count is checked when it is read.
 //! Refuses: to be opened by another version of the layout.
+//!
+//! (Over 400 lines: the layout, the mapping and what is read from it are checked against each other.)
 
 pub mod dictionary;
 pub mod messages;
