@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
+use memctl_model::Sample;
 use memctl_proto::v1;
 
 use super::error::QueryError;
@@ -33,6 +34,9 @@ pub(super) async fn report(
         let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
         let sample = session.and_then(|session| samples.get(&(session.key, rank.device as u8)));
         rank.sample = sample.map(Into::into);
+        if let Some(sample) = sample {
+            measured_only(rank, sample);
+        }
     }
     let growth = growth(store, &found, &epoch_ends).await?;
     Ok(v1::Report {
@@ -41,6 +45,19 @@ pub(super) async fn report(
         ranks,
         growth,
     })
+}
+
+/// A framework that tells no events (JAX) has only what was measured: its own counters stand for the figures that events
+/// would give.
+fn measured_only(rank: &mut v1::RankReport, sample: &Sample) {
+    let is_silent = rank.events == 0 && rank.reserved_bytes.unwrap_or(0) == 0 && rank.allocated_bytes.unwrap_or(0) == 0;
+    if is_silent && sample.allocated_bytes.is_some() {
+        rank.allocated_bytes = sample.allocated_bytes;
+        rank.reserved_bytes = sample.reserved_bytes;
+        rank.peak_allocated_bytes = sample.peak_allocated_bytes;
+        rank.peak_reserved_bytes = sample.peak_reserved_bytes;
+        rank.fragmentation_ratio = None;
+    }
 }
 
 /// Whether an epoch end is in the selection.
