@@ -122,6 +122,9 @@ pub struct Run {
     /// A label of the job; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = values::run_label)]
     pub labels: Vec<LabelArg>,
+    /// Record events without the stacks of their allocations.
+    #[arg(long)]
+    pub no_stacks: bool,
     /// After the command: wait so long at most until everything is stored, and 5 s when no daemon answers. What is not stored waits on disk for the next run.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub patience: Duration,

@@ -139,6 +139,9 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
         ("MEMCTL_JOB", OsString::from(&name.job)),
         ("PYTHONPATH", folder.python_path(std::env::var_os("PYTHONPATH"))),
     ];
+    if args.no_stacks {
+        environment.push(("MEMCTL_STACKS", "0".into()));
+    }
     if let Some(attempt) = args.attempt {
         environment.push(("MEMCTL_ATTEMPT", attempt.to_string().into()));
     }
