@@ -22,7 +22,9 @@ use crate::ring::Consumer;
 use crate::uplink::window::{Pushed, Window};
 
 /// How long an idle worker sleeps: a ring of 64k events holds 0.3 s of the busiest training seen, and a wake-up costs 5 µs.
-const IDLE: Duration = Duration::from_millis(2);
+/// A live job's worker sleeps as long after every turn that left nothing behind: a reader that looks all the time takes
+/// the ring's head away from the core that writes it, event by event.
+const IDLE: Duration = Duration::from_millis(5);
 /// Events of one device taken before the next device has its turn.
 const TURN_EVENTS: u64 = 16_384;
 
@@ -173,7 +175,8 @@ impl Worker {
             self.send(&deadline);
             match end {
                 Some(end) if !worked || Instant::now() >= end.deadline => return self.finish(&end),
-                _ if worked => {}
+                Some(_) if worked => {}
+                None if worked && (self.batcher.config().linger.is_none() || self.is_behind()) => {}
                 _ => {
                     self.linger(&deadline);
                     if let Some(translator) = &mut self.translator {
@@ -183,6 +186,11 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Whether a ring holds more than what comes in while this thread sleeps.
+    fn is_behind(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.consumer.available() > TURN_EVENTS / 4)
     }
 
     /// Takes what is there; says whether there was anything.

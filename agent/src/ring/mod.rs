@@ -204,7 +204,21 @@ impl Producer {
         self.head += 1;
         // Release: the consumer that sees the new head sees the record.
         self.shared.produced().head.store(self.head, Ordering::Release);
+        self.prepare(self.head + 1);
         true
+    }
+
+    /// Asks for the line of a slot ahead of its time. It was last read on another core: without this, the allocator's
+    /// unlock, which waits for every store before it, would wait for that line to come back (100 ns and more).
+    #[inline(always)]
+    fn prepare(&self, position: u64) {
+        #[cfg(all(target_arch = "x86_64", not(feature = "loom")))]
+        // SAFETY: a hint about memory of ours; where the processor does not know it, it does nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(position), options(nostack, preserves_flags));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(feature = "loom"))))]
+        let _ = position;
     }
 
     /// Whether a record would get in now.

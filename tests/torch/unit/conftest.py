@@ -22,6 +22,8 @@ from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._loop import Loop
 
 KINDS = {1: "epoch", 2: "/epoch", 3: "step", 4: "/step", 5: "phase", 6: "/phase", 7: "region", 8: "/region", 9: "note"}
+# The end of an epoch as of its last step, which a program that just ends leaves behind.
+KINDS[10] = "/epoch"
 PHASES = {1: "train", 2: "eval", 3: "forward", 4: "backward", 5: "optimizer"}
 
 
@@ -30,10 +32,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.words: list[str] = []
+        self.settled = 0
 
     def mark(self, kind: int, number: int = 0, name: str = "") -> bool:
         """Stands where `_native.mark` does."""
-        if kind in (5, 6):
+        if kind == 11:
+            # Gradients were given back: of interest only where a program ends unnoticed.
+            self.settled += 1
+        elif kind in (5, 6):
             self.words.append(f"{KINDS[kind]} {PHASES[number]}")
         elif kind in (7, 8, 9):
             self.words.append(f"{KINDS[kind]} {name}")

@@ -92,10 +92,20 @@ def test_ranges_left_open_are_bounded(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Optimizer.zero_grad#SGD.zero_grad", "enumerate(DataLoader)#X.__next__", "nccl:all_reduce"]
+    "name", ["Optimizer.load_state_dict#SGD.x", "enumerate(DataLoader)#X.__next__", "nccl:all_reduce"]
 )
 def test_ranges_of_libraries_say_nothing(name: str) -> None:
     assert meaning_of(name) is None
+
+
+def test_gradients_that_are_given_back_are_told_and_no_mark(watched: Watched) -> None:
+    import torch
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    told = watched.recorder.settled
+    optimizer.zero_grad()
+    assert watched.recorder.settled == told + 1
+    assert not watched.only("region")
 
 
 @pytest.mark.parametrize(
