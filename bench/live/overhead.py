@@ -3,13 +3,14 @@
     python overhead.py [--batch 1] [--rounds 40] [--repeats 3] [--steps 5] [--toggles 40] [--memctl PATH] [-o FILE]
 
 Ways of running are processes of their own with a model each; one at a time runs a block of steps, in a new random order
-every round, so that clocks, temperature and neighbours hit all alike. All train on the same two cores, one hardware
-thread each; launchers and the driver of the benchmark run on others. Every step is timed by itself, synchronised with the
-GPU before and after (in all ways). Neighbours of a virtual machine only ever slow a step down, so beside the median of the
-rounds' ratios stands the ratio of the 20th percentiles of all steps, per repeat and then averaged, its interval from
-resampling whole rounds. A second plain process shows what equals come to; new processes in every repeat average over what
-a process is born with. Processor time of the training process (all its threads, until the step's last kernel is launched)
-is the second witness; `quiet` compares plain rounds with the launchers halted and running: what their sampling disturbs.
+every round, so that clocks, temperature and neighbours hit all alike. All train on the same two cores (as far as the
+machine tells its topology, of different cores' threads); launchers run on others. Every step is timed by itself,
+synchronised with the GPU before and after, in all ways. Neighbours of a virtual machine only ever slow a step down, so
+beside the median of the rounds' ratios stand the median of the ratios of each round's fastest steps, and the ratio of
+the 20th percentiles of all steps, per repeat and then averaged, its interval from resampling whole rounds. A second
+plain process shows what equals come to; new processes in every repeat average over what a process is born with.
+Processor time of the training process (all its threads, until the last kernel is launched) is the second witness;
+`quiet` compares plain rounds with the launchers halted and running: what their sampling disturbs.
 
 The third witness is one process that attaches and detaches (`toggle`): the same model and memory, the gate of the trace
 tracker closed (PyTorch still builds its TraceEntry), events, stacks, stacks and marks; and what single calls cost.
@@ -184,6 +185,7 @@ def toggler(rounds: int, steps: int, batch: int, dimensions: dict[str, int]) -> 
 def single_calls() -> dict[str, float]:
     """Microseconds a call: the median of 500, of what a step calls a few times."""
     import torch
+
     from memctl_agent import _native
 
     def cost(call: Callable[[], object]) -> float:
@@ -278,9 +280,17 @@ def low(rounds: Rounds, measure: int) -> float:
 
 
 def compare(repeats: list[tuple[Rounds, Rounds]], measure: int) -> dict[str, Any]:
-    """How much slower the second of each pair is: rounds' medians, and low quantiles with a bootstrap over rounds."""
+    """How much slower the second of each pair is.
+
+    The median over rounds of their blocks' medians and of their blocks' fastest steps; and low quantiles of all steps.
+    """
     ratios = [
         median([step[measure] for step in other])[0] / median([step[measure] for step in base])[0] - 1
+        for bases, others in repeats
+        for base, other in zip(bases, others)
+    ]
+    floors = [
+        min(step[measure] for step in other) / min(step[measure] for step in base) - 1
         for bases, others in repeats
         for base, other in zip(bases, others)
     ]
@@ -303,6 +313,7 @@ def compare(repeats: list[tuple[Rounds, Rounds]], measure: int) -> dict[str, Any
     return {
         "us": mean([low(others, measure) for _, others in repeats]),
         "paired": median(ratios),
+        "fastest": median(floors),
         "low": [mean(each), resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES)]],
         "low_by_repeat": each,
     }
@@ -382,13 +393,14 @@ def table(rows: dict[str, Any]) -> None:
     def span(value: list[float]) -> str:
         return f"{100 * value[0]:+.2f} % ({100 * value[1]:+.2f} to {100 * value[2]:+.2f})"
 
-    print("| way | ms a step | slower, median of rounds | slower, 20th percentile | by repeat | CPU ms | more CPU |")
-    print("|---|---|---|---|---|---|---|")
+    print("| way | ms a step | slower, median of rounds | fastest | 20th percentile | by repeat | CPU ms | more |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, row in rows.items():
         wall, cpu = row["wall"], row["cpu"]
         repeats = ", ".join(f"{100 * value:+.2f}" for value in wall["low_by_repeat"])
-        print(f"| {name} | {wall['us'] / 1000:.2f} | {span(wall['paired'])} | {span(wall['low'])} | {repeats} |"
-              f" {cpu['us'] / 1000:.2f} | {span(cpu['low'])} |", flush=True)  # fmt: skip
+        cells = [name, f"{wall['us'] / 1000:.2f}", *(span(wall[kind]) for kind in ("paired", "fastest", "low"))]
+        cells += [repeats, f"{cpu['us'] / 1000:.2f}", span(cpu["low"])]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def machine() -> dict[str, Any]:
@@ -411,7 +423,6 @@ def machine() -> dict[str, Any]:
 
 
 def drive(asked: argparse.Namespace) -> None:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     result: dict[str, Any] = {"machine": machine(), "steps": asked.steps, "batches": [], "toggles": []}
 
     def save(batches: list[Any]) -> None:

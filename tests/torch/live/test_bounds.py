@@ -91,8 +91,9 @@ def test_a_ring_that_overflows(memctl: Memctl, script: Any, plain: Plain) -> Non
     ends = {end["epoch"]: end for end in rank["epoch_ends"]}
     for epoch in (0, 2, 3):
         allocated, reserved = recorded.told(f"epoch-{epoch}")
-        assert ends[epoch]["allocated_bytes"] == allocated and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends)
-        assert ends[epoch]["exact"], (epoch, ends[epoch])
+        assert ends[epoch]["exact"] and ends[epoch]["reserved_bytes"] == reserved, (epoch, ends[epoch])
+        # The last one ends with the program and stands as its last step left things: the loss was still alive.
+        assert 0 <= ends[epoch]["allocated_bytes"] - allocated <= (4096 if epoch == 3 else 0), (epoch, ends)
     # Between the loss and the snapshot that followed it nothing claims to be exact.
     moment = recorded.told("moment").replace("+00:00", "Z")
     [then] = memctl.answer("sites", "--job", "drops", "--at", moment)["ranks"]
