@@ -91,7 +91,8 @@ class Book:
             self._step_over()
         self._mode_over()
         if not failed and self.epoch is not None:
-            if self._rank["epoch"] > AUTO:
+            if self._rank["epoch"] > AUTO or self._before_end is not None:
+                # Said by hand; or a session that reads its state at ends: it has none from before.
                 self._epoch_over()
             else:
                 # Nobody said that it ends here: the program goes down and has freed what it trained with.
