@@ -2,6 +2,8 @@
 //!
 //! Guarantees: parsing does no I/O; wrong usage ends with exit code 2 and a sentence. The values
 //! themselves are parsed in [`values`].
+//!
+//! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
 
 pub mod values;
 
