@@ -200,7 +200,13 @@ mod tests {
     }
 
     fn table(epoch: u32, at_event: u64, rows: &[(u32, u32, u64)]) -> SiteTable {
-        let row = |&(stack, birth_epoch, bytes)| SiteRow { stack: StackId(stack), birth_epoch, blocks: 1, bytes };
+        let row = |&(stack, birth_epoch, bytes)| SiteRow {
+            stack: StackId(stack),
+            birth_epoch,
+            birth_phase: None,
+            blocks: 1,
+            bytes,
+        };
         let allocated_bytes = rows.iter().map(|row| row.2).sum();
         SiteTable {
             device: DeviceIndex(0),

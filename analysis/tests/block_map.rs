@@ -11,7 +11,7 @@ use support::requests::{recording, requests, settings};
 use support::{assert_consistent, counters_of, keyframe_of};
 
 fn birth_at(position: usize) -> Birth {
-    Birth { epoch: position as u32 / 50, step: position as u64 / 5 }
+    Birth { epoch: position as u32 / 50, step: position as u64 / 5, phase: None }
 }
 
 proptest! {

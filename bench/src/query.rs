@@ -93,6 +93,7 @@ fn tables(epoch: u32, at_event: u64) -> Vec<SiteTable> {
                 .map(|stack| SiteRow {
                     stack: StackId(stack),
                     birth_epoch: 0,
+                    birth_phase: None,
                     blocks: 1 + u64::from(epoch) * u64::from(stack == 7),
                     bytes: (u64::from(stack) + u64::from(epoch) * u64::from(stack == 7)) << 20,
                 })

@@ -72,6 +72,7 @@ pub fn report() -> v1::Report {
         completeness: Some(exact()),
         ranks: (0..4).map(rank_report).collect(),
         growth: vec![growth],
+        findings: Vec::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! state at any time is one keyframe and a bounded number of events away.
 
 use crate::event::{DeviceIndex, PoolId};
+use crate::mark::Phase;
 use crate::stack::StackId;
 
 /// Why a keyframe was taken.
@@ -63,6 +64,8 @@ pub struct BlockState {
     pub birth_epoch: u32,
     /// Step in which it was allocated, likewise.
     pub birth_step: u64,
+    /// Phase in which it was allocated, likewise.
+    pub birth_phase: Option<Phase>,
 }
 
 /// One segment with all its blocks, in address order and without gaps.

@@ -20,6 +20,19 @@ impl Phase {
     /// Every phase.
     pub const ALL: [Self; 5] = [Self::Train, Self::Eval, Self::Forward, Self::Backward, Self::Optimizer];
 
+    /// The phase of a number, `None` for any other number than 1 to 5.
+    #[must_use]
+    pub const fn of_number(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Train),
+            2 => Some(Self::Eval),
+            3 => Some(Self::Forward),
+            4 => Some(Self::Backward),
+            5 => Some(Self::Optimizer),
+            _ => None,
+        }
+    }
+
     /// The name users type: `train`, `eval`, `forward`, `backward`, `optimizer`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -2,6 +2,7 @@
 
 use crate::counters::{Counters, Peaks};
 use crate::event::DeviceIndex;
+use crate::mark::Phase;
 use crate::stack::StackId;
 
 /// Where a site table was taken.
@@ -16,13 +17,15 @@ pub enum Boundary {
     End = 3,
 }
 
-/// Live memory of one allocation site that was born in one epoch.
+/// Live memory of one allocation site that was born in one phase of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteRow {
     /// Who allocated it.
     pub stack: StackId,
     /// Epoch in which it was allocated.
     pub birth_epoch: u32,
+    /// Phase in which it was allocated; `None` outside every phase, or where none was marked.
+    pub birth_phase: Option<Phase>,
     /// Live blocks.
     pub blocks: u64,
     /// Live bytes (true size).
@@ -52,6 +55,6 @@ pub struct SiteTable {
     pub peaks: Peaks,
     /// Peaks since the boundary of the same kind before.
     pub peaks_within: Peaks,
-    /// Rows sorted by (stack, birth epoch), none with zero blocks.
+    /// Rows sorted by (stack, birth epoch, birth phase), none with zero blocks.
     pub rows: Vec<SiteRow>,
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 3] = ["memctl/v1/nouns.proto", "memctl/v1/ingest.proto", "memctl/v1/query.proto"];
+const PROTOS: [&str; 4] =
+    ["memctl/v1/nouns.proto", "memctl/v1/ingest.proto", "memctl/v1/finding.proto", "memctl/v1/query.proto"];
 
 fn generate(out: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -83,8 +83,8 @@ fn segment(from: &Bound<'_, PyAny>) -> PyResult<SegmentState> {
                 _ => BlockUse::Inactive,
             };
             let requested = if usage == BlockUse::Inactive { 0 } else { number(block, "requested_size")?.min(size) };
-            let (stack, birth_epoch, birth_step) = (StackId::NONE, 0, 0);
-            blocks.push(BlockState { addr: at, size, requested, usage, stack, birth_epoch, birth_step });
+            let (stack, birth_epoch, birth_step, birth_phase) = (StackId::NONE, 0, 0, None);
+            blocks.push(BlockState { addr: at, size, requested, usage, stack, birth_epoch, birth_step, birth_phase });
             at = at.saturating_add(size);
         }
     }

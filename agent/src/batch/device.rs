@@ -23,12 +23,54 @@ pub(super) enum Output {
     Keyframe(Keyframe),
 }
 
+/// The phases under way. A block is born in the innermost of them that says most: all of an evaluation is evaluation, its
+/// forward passes, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct Phases {
+    train: bool,
+    eval: bool,
+    /// Forward, backward or optimizer.
+    part: Option<Phase>,
+}
+
+impl Phases {
+    fn begin(&mut self, phase: Phase) -> Option<Phase> {
+        match phase {
+            Phase::Train => (self.train, self.eval) = (true, false),
+            Phase::Eval => self.eval = true,
+            Phase::Forward | Phase::Backward | Phase::Optimizer => self.part = Some(phase),
+        }
+        self.now()
+    }
+
+    fn end(&mut self, phase: Phase) -> Option<Phase> {
+        match phase {
+            Phase::Train => self.train = false,
+            Phase::Eval => self.eval = false,
+            // A part that another one followed has ended already.
+            Phase::Forward | Phase::Backward | Phase::Optimizer if self.part == Some(phase) => self.part = None,
+            Phase::Forward | Phase::Backward | Phase::Optimizer => {}
+        }
+        self.now()
+    }
+
+    fn now(self) -> Option<Phase> {
+        match self {
+            Self { eval: true, .. } => Some(Phase::Eval),
+            Self { part: Some(part), .. } => Some(part),
+            Self { train: true, .. } => Some(Phase::Train),
+            _ => None,
+        }
+    }
+}
+
 /// The pipeline of one device.
 pub(super) struct Device {
     device: DeviceIndex,
     encoder: Encoder,
     map: BlockMap,
     birth: Birth,
+    phases: Phases,
     next_event: u64,
     rollup: Rollup,
     /// Events dropped since the last chunk.
@@ -54,6 +96,7 @@ impl Device {
             encoder: Encoder::new(resolution_ns)?,
             map: BlockMap::new(settings),
             birth: Birth::default(),
+            phases: Phases::default(),
             next_event: 0,
             rollup: Rollup::default(),
             hole: 0,
@@ -184,8 +227,9 @@ impl Device {
         for block in keyframe.segments.iter_mut().flat_map(|segment| &mut segment.blocks).chain(&mut keyframe.loose) {
             let origin = origins.get(&block.addr).filter(|origin| origin.requested == block.requested);
             if let Some(origin) = origin.filter(|_| block.usage != BlockUse::Inactive && !block.stack.is_some()) {
-                (block.stack, block.birth_epoch, block.birth_step) =
-                    (origin.stack, origin.birth_epoch, origin.birth_step);
+                block.stack = origin.stack;
+                (block.birth_epoch, block.birth_step, block.birth_phase) =
+                    (origin.birth_epoch, origin.birth_step, origin.birth_phase);
             }
         }
     }
@@ -207,9 +251,16 @@ impl Device {
                 self.last_boundary = Some(table.clone());
                 Some(table)
             }
-            MarkKind::PhaseEnd(Phase::Eval) => {
-                // An evaluation's end is no boundary of its own, but may be the last of an epoch.
-                self.settled();
+            MarkKind::PhaseBegin(phase) => {
+                self.birth.phase = self.phases.begin(phase);
+                None
+            }
+            MarkKind::PhaseEnd(phase) => {
+                self.birth.phase = self.phases.end(phase);
+                if phase == Phase::Eval {
+                    // An evaluation's end is no boundary of its own, but may be the last of an epoch.
+                    self.settled();
+                }
                 None
             }
             MarkKind::EpochEnd(epoch) => {

@@ -192,7 +192,7 @@ impl Book {
 
 fn block(addr: u64, size: u64, usage: BlockUse) -> BlockState {
     let requested = if usage == BlockUse::Inactive { 0 } else { size };
-    BlockState { addr, size, requested, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0 }
+    BlockState { addr, size, requested, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0, birth_phase: None }
 }
 
 /// No autograd here.

@@ -271,7 +271,16 @@ fn block(raw: &RawBlock) -> BlockState {
         (false, false) => BlockUse::Inactive,
     };
     let requested = if usage == BlockUse::Inactive { 0 } else { raw.requested };
-    BlockState { addr: raw.addr, size: raw.size, requested, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0 }
+    BlockState {
+        addr: raw.addr,
+        size: raw.size,
+        requested,
+        usage,
+        stack: StackId::NONE,
+        birth_epoch: 0,
+        birth_step: 0,
+        birth_phase: None,
+    }
 }
 
 fn last_words() -> String {

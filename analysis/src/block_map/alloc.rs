@@ -52,6 +52,7 @@ impl BlockMap {
         block.stack = event.stack;
         block.birth_epoch = birth.epoch;
         block.birth_step = birth.step;
+        block.birth_phase = birth.phase;
         self.sums.allocated_bytes += block.size;
         self.sums.active_bytes += block.size;
         self.sums.requested_bytes += block.requested;

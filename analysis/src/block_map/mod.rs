@@ -37,7 +37,7 @@ mod slab;
 
 use std::collections::BTreeMap;
 
-use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, PoolId, SegmentKind};
+use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, Phase, PoolId, SegmentKind};
 
 use crate::rules::PlacementRules;
 use index::AddressIndex;
@@ -51,6 +51,8 @@ pub struct Birth {
     pub epoch: u32,
     /// The step under way.
     pub step: u64,
+    /// The phase under way.
+    pub phase: Option<Phase>,
 }
 
 /// Events that the map could not have followed blindly. All zero for a complete recording.

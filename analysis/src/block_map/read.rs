@@ -3,7 +3,7 @@
 //! Guarantees: reading changes nothing. Everything here looks at every block, so it is for
 //! boundaries (steps, epochs, questions), not for every event; [`BlockMap::levels`] is for those.
 
-use memctl_model::{Counters, PoolId, SegmentKind, SiteRow, StackId};
+use memctl_model::{Counters, Phase, PoolId, SegmentKind, SiteRow, StackId};
 
 use super::slab::Use;
 use super::{BlockMap, Segment};
@@ -71,20 +71,21 @@ impl BlockMap {
         }
     }
 
-    /// Allocated blocks and bytes (true size) by stack and epoch of birth, sorted by both. Their
+    /// Allocated blocks and bytes (true size) by stack, epoch and phase of birth, sorted by these. Their
     /// bytes sum to `allocated_bytes`: blocks whose free was requested belong to nobody any more.
     /// O(n log n) in the live blocks.
     #[must_use]
     pub fn site_rows(&self) -> Vec<SiteRow> {
         let allocated = self.slab.iter().filter(|block| block.usage == Use::Allocated);
-        let mut by_site: Vec<((StackId, u32), u64)> =
-            allocated.map(|block| ((block.stack, block.birth_epoch), block.size)).collect();
+        let mut by_site: Vec<((StackId, u32, Option<Phase>), u64)> =
+            allocated.map(|block| ((block.stack, block.birth_epoch, block.birth_phase), block.size)).collect();
         by_site.sort_unstable_by_key(|&(site, _)| site);
         let same_site = by_site.chunk_by(|(a, _), (b, _)| a == b);
         same_site
             .map(|blocks| SiteRow {
                 stack: blocks[0].0.0,
                 birth_epoch: blocks[0].0.1,
+                birth_phase: blocks[0].0.2,
                 blocks: blocks.len() as u64,
                 bytes: blocks.iter().map(|&(_, size)| size).sum(),
             })

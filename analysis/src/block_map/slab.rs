@@ -3,7 +3,7 @@
 //! Guarantees: a slot's number stays valid until it is vacated; no memory is asked for while a
 //! vacated slot is left. Refuses nothing: it does not know what a consistent layout is.
 
-use memctl_model::{BlockState, BlockUse, SegmentKind, StackId};
+use memctl_model::{BlockState, BlockUse, Phase, SegmentKind, StackId};
 
 /// A slot's number.
 pub(super) type Slot = u32;
@@ -44,6 +44,7 @@ pub(super) struct Block {
     pub next: Slot,
     pub stack: StackId,
     pub birth_epoch: u32,
+    pub birth_phase: Option<Phase>,
     pub usage: Use,
     pub kind: SegmentKind,
     pub expandable: bool,
@@ -63,6 +64,7 @@ impl Block {
             next: NIL,
             stack: StackId::NONE,
             birth_epoch: 0,
+            birth_phase: None,
             usage: Use::Free,
             kind,
             expandable,
@@ -101,6 +103,7 @@ impl Block {
             stack: self.stack,
             birth_epoch: self.birth_epoch,
             birth_step: self.birth_step,
+            birth_phase: self.birth_phase,
         }
     }
 }

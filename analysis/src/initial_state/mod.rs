@@ -20,7 +20,7 @@ mod ranges;
 use std::collections::BTreeMap;
 
 use memctl_model::{
-    Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, SegmentKind,
+    Action, AllocatorSettings, BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Phase, SegmentKind,
     SegmentState, StackId,
 };
 
@@ -66,6 +66,7 @@ struct Live {
     stack: StackId,
     birth_epoch: u32,
     birth_step: u64,
+    birth_phase: Option<Phase>,
 }
 
 struct Rewind<'a> {
@@ -99,8 +100,9 @@ impl<'a> Rewind<'a> {
                     rewind.contradictions += 1;
                     continue;
                 }
-                let &BlockState { addr, size, requested, usage, stack, birth_epoch, birth_step } = block;
-                let live = Live { requested, true_size: Some(size), usage, stack, birth_epoch, birth_step };
+                let &BlockState { addr, size, requested, usage, stack, birth_epoch, birth_step, birth_phase } = block;
+                let live =
+                    Live { requested, true_size: Some(size), usage, stack, birth_epoch, birth_step, birth_phase };
                 rewind.live.insert(addr, live);
             }
         }
@@ -225,9 +227,18 @@ impl<'a> Rewind<'a> {
                 blocks.push(free_block(reached, block_addr - reached));
             }
             let size = self.true_size(&live, limit - block_addr, range);
-            let Live { requested, true_size: _, usage, stack, birth_epoch, birth_step } = live;
+            let Live { requested, true_size: _, usage, stack, birth_epoch, birth_step, birth_phase } = live;
             let requested = requested.min(size);
-            blocks.push(BlockState { addr: block_addr, size, requested, usage, stack, birth_epoch, birth_step });
+            blocks.push(BlockState {
+                addr: block_addr,
+                size,
+                requested,
+                usage,
+                stack,
+                birth_epoch,
+                birth_step,
+                birth_phase,
+            });
             reached = block_addr + size;
         }
         if reached < end {
@@ -262,7 +273,7 @@ fn splits(rules: &PlacementRules, range: &Range, rounded: u64, rest: u64) -> boo
 
 /// A block of which only its free is known.
 fn freed_later(requested: u64, usage: BlockUse) -> Live {
-    Live { requested, true_size: None, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0 }
+    Live { requested, true_size: None, usage, stack: StackId::NONE, birth_epoch: 0, birth_step: 0, birth_phase: None }
 }
 
 fn free_block(addr: u64, size: u64) -> BlockState {

@@ -77,7 +77,8 @@ pub fn assert_consistent(map: &BlockMap) {
     }
     assert_eq!(map.counters(), counters);
     let rows = map.site_rows();
-    assert!(rows.windows(2).all(|pair| (pair[0].stack, pair[0].birth_epoch) < (pair[1].stack, pair[1].birth_epoch)));
+    let key = |row: &memctl_model::SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
+    assert!(rows.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     assert_eq!(rows.iter().map(|row| row.bytes).sum::<u64>(), counters.allocated_bytes);
     assert_eq!(rows.iter().map(|row| row.blocks).sum::<u64>(), counters.allocated_blocks);
     let free: u64 = map.free_blocks().map(|block| block.size).sum();

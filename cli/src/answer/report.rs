@@ -189,7 +189,7 @@ impl Report {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Report { job, completeness, ranks, growth } = wire;
+        let v1::Report { job, completeness, ranks, growth, findings: _ } = wire;
         let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
         Ok(Self {

@@ -143,8 +143,8 @@ impl<'a> Replay<'a> {
             }
             // Events belong to the epoch whose end comes next; behind the last one to the epoch after it.
             let birth = match self.epochs.get(births) {
-                Some(&(_, epoch, step)) => Birth { epoch, step },
-                None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step },
+                Some(&(_, epoch, step)) => Birth { epoch, step, phase: None },
+                None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step, phase: None },
             };
             self.map.apply(event, birth);
             number += 1;

@@ -44,6 +44,7 @@ pub(super) async fn report(
         completeness: Some(completeness_answer(found.completeness(streams))),
         ranks,
         growth,
+        findings: Vec::new(),
     })
 }
 

@@ -3,7 +3,7 @@
 use memctl_model::{BlockState, BlockUse, Keyframe, KeyframeReason, PoolId, SegmentKind, SegmentState, StackId};
 
 use super::session::device_index;
-use super::{WireError, at_most, even};
+use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
 use crate::v1;
 
 /// Segments of one keyframe.
@@ -17,7 +17,7 @@ impl From<&Keyframe> for v1::Keyframe {
         let mut columns = v1::BlockColumns::default();
         let mut end = 0;
         for block in segments.iter().flat_map(|segment| &segment.blocks).chain(loose) {
-            let BlockState { addr, size, requested, usage, stack, birth_epoch, birth_step } = *block;
+            let BlockState { addr, size, requested, usage, stack, birth_epoch, birth_step, birth_phase } = *block;
             columns.addrs.push(addr.wrapping_sub(end));
             end = addr.wrapping_add(size);
             columns.sizes.push(size);
@@ -26,7 +26,9 @@ impl From<&Keyframe> for v1::Keyframe {
             columns.stacks.push(stack.0);
             columns.birth_epochs.push(birth_epoch);
             columns.birth_steps.push(birth_step);
+            columns.birth_phases.push(birth_phase.map_or(0, |phase| phase as u32));
         }
+        leave_out_zeros(&mut columns.birth_phases);
         Self {
             device: u32::from(device.0),
             at_event: *at_event,
@@ -57,7 +59,7 @@ impl TryFrom<v1::Keyframe> for Keyframe {
     type Error = WireError;
 
     fn try_from(wire: v1::Keyframe) -> Result<Self, WireError> {
-        let columns = wire.blocks.unwrap_or_default();
+        let mut columns = wire.blocks.unwrap_or_default();
         let rows = columns.addrs.len();
         at_most("segments of a keyframe", wire.segments.len(), SEGMENTS_MAX)?;
         at_most("blocks of a keyframe", rows, BLOCKS_MAX)?;
@@ -73,6 +75,8 @@ impl TryFrom<v1::Keyframe> for Keyframe {
                 columns.birth_steps.len(),
             ],
         )?;
+        fill_zeros(&mut columns.birth_phases, rows);
+        even("keyframe.birth_phases", rows, &[columns.birth_phases.len()])?;
         let counted: u64 =
             wire.segments.iter().map(|segment| u64::from(segment.blocks)).sum::<u64>() + u64::from(wire.loose_blocks);
         if counted != rows as u64 {
@@ -129,6 +133,7 @@ fn blocks_from_wire(columns: &v1::BlockColumns) -> Result<Vec<BlockState>, WireE
                 stack: StackId(columns.stacks[row]),
                 birth_epoch: columns.birth_epochs[row],
                 birth_step: columns.birth_steps[row],
+                birth_phase: phase("block.birth_phase", columns.birth_phases[row])?,
             })
         })
         .collect()
@@ -137,12 +142,12 @@ fn blocks_from_wire(columns: &v1::BlockColumns) -> Result<Vec<BlockState>, WireE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memctl_model::DeviceIndex;
+    use memctl_model::{DeviceIndex, Phase};
     use proptest::prelude::*;
 
     fn any_block() -> impl Strategy<Value = BlockState> {
-        (any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..3, any::<u32>(), any::<u32>(), any::<u64>()).prop_map(
-            |(addr, size, requested, usage, stack, birth_epoch, birth_step)| BlockState {
+        (any::<u64>(), any::<u64>(), any::<u64>(), 0_u8..3, any::<u32>(), any::<u32>(), any::<u64>(), 0_u32..6)
+            .prop_map(|(addr, size, requested, usage, stack, birth_epoch, birth_step, phase)| BlockState {
                 addr,
                 size,
                 requested,
@@ -150,8 +155,8 @@ mod tests {
                 stack: StackId(stack),
                 birth_epoch,
                 birth_step,
-            },
-        )
+                birth_phase: Phase::of_number(phase),
+            })
     }
 
     proptest! {

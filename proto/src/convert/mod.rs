@@ -4,6 +4,7 @@
 //! unknown numbers, columns of unequal length and everything over `memctl_model::limits` is a
 //! [`WireError`] that names the field.
 
+pub mod finding;
 pub mod keyframe;
 pub mod marks;
 pub mod samples;
@@ -89,4 +90,26 @@ pub(crate) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<
         return Err(WireError::TooMany { what, count: count as u64, limit: limit as u64 });
     }
     Ok(())
+}
+
+/// Leaves out a column that says nothing: most recordings know no phases.
+fn leave_out_zeros(column: &mut Vec<u32>) {
+    if column.iter().all(|&value| value == 0) {
+        column.clear();
+    }
+}
+
+/// Puts a column back that was left out.
+fn fill_zeros(column: &mut Vec<u32>, rows: usize) {
+    if column.is_empty() {
+        column.resize(rows, 0);
+    }
+}
+
+/// A phase's number, 0 for none.
+fn phase(field: &'static str, number: u32) -> Result<Option<memctl_model::Phase>, WireError> {
+    match memctl_model::Phase::of_number(number) {
+        None if number != 0 => Err(WireError::invalid(field, number, "0 to 5")),
+        phase => Ok(phase),
+    }
 }

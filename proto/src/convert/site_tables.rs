@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use memctl_model::{Boundary, DeviceIndex, SiteRow, SiteTable, StackId};
 
 use super::session::device_index;
-use super::{WireError, at_most, even};
+use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
 use crate::v1;
 
 /// Tables in one batch.
@@ -36,7 +36,7 @@ pub fn to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteT
 
 /// Rows of `now` that are not in `before`, and rows of `before` that are gone, with 0 blocks.
 fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
-    let key = |row: &SiteRow| (row.stack, row.birth_epoch);
+    let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
     let (mut old, mut new, mut rows) = (before.iter().peekable(), now.iter().peekable(), Vec::new());
     loop {
         match (old.peek(), new.peek()) {
@@ -66,6 +66,8 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
         table;
     let unit = if rows.iter().all(|row| row.bytes % 512 == 0) { 512 } else { 1 };
     let mut stack = 0;
+    let mut birth_phases = rows.iter().map(|row| row.birth_phase.map_or(0, |phase| phase as u32)).collect();
+    leave_out_zeros(&mut birth_phases);
     v1::SiteTable {
         device: u32::from(device.0),
         boundary: *boundary as i32,
@@ -82,6 +84,7 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
         blocks: rows.iter().map(|row| row.blocks).collect(),
         bytes: rows.iter().map(|row| row.bytes / u64::from(unit)).collect(),
         bytes_unit: unit,
+        birth_phases,
     }
 }
 
@@ -95,7 +98,8 @@ pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError>
     let mut unfolded = 0;
     let mut tables = Vec::with_capacity(batch.tables.len());
     for wire in batch.tables {
-        let rows = rows_from_wire(&wire)?;
+        let mut wire = wire;
+        let rows = rows_from_wire(&mut wire)?;
         let device = device_index(wire.device)?;
         let before_rows = last.get(&device).map_or(0, Vec::len);
         at_most("rows of a batch of site tables", unfolded + before_rows + rows.len(), BATCH_ROWS_MAX)?;
@@ -127,10 +131,15 @@ pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError>
     Ok(tables)
 }
 
-fn rows_from_wire(wire: &v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
+fn rows_from_wire(wire: &mut v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
     let count = wire.stacks.len();
     at_most("rows of a site table", count, ROWS_MAX)?;
-    even("site_table", count, &[wire.birth_epochs.len(), wire.blocks.len(), wire.bytes.len()])?;
+    fill_zeros(&mut wire.birth_phases, count);
+    even(
+        "site_table",
+        count,
+        &[wire.birth_epochs.len(), wire.blocks.len(), wire.bytes.len(), wire.birth_phases.len()],
+    )?;
     let mut stack = 0_u32;
     let mut rows: Vec<SiteRow> = Vec::with_capacity(count);
     for row in 0..count {
@@ -138,10 +147,16 @@ fn rows_from_wire(wire: &v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
         let bytes = wire.bytes[row]
             .checked_mul(u64::from(wire.bytes_unit))
             .ok_or_else(|| WireError::invalid("site_table.bytes", wire.bytes[row], "bytes below 2^64"))?;
-        let next =
-            SiteRow { stack: StackId(stack), birth_epoch: wire.birth_epochs[row], blocks: wire.blocks[row], bytes };
-        if rows.last().is_some_and(|last| (last.stack, last.birth_epoch) >= (next.stack, next.birth_epoch)) {
-            return Err(WireError::invalid("site_table.rows", row, "sorted by stack and birth epoch"));
+        let next = SiteRow {
+            stack: StackId(stack),
+            birth_epoch: wire.birth_epochs[row],
+            birth_phase: phase("site_table.birth_phase", wire.birth_phases[row])?,
+            blocks: wire.blocks[row],
+            bytes,
+        };
+        let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
+        if rows.last().is_some_and(|last| key(last) >= key(&next)) {
+            return Err(WireError::invalid("site_table.rows", row, "sorted by stack, birth epoch and birth phase"));
         }
         rows.push(next);
     }
@@ -149,7 +164,7 @@ fn rows_from_wire(wire: &v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
 }
 
 fn merged(before: &[SiteRow], changes: Vec<SiteRow>) -> Vec<SiteRow> {
-    let key = |row: &SiteRow| (row.stack, row.birth_epoch);
+    let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
     let mut whole = Vec::with_capacity(before.len() + changes.len());
     let mut old = before.iter().copied().peekable();
     for change in changes {
@@ -168,11 +183,11 @@ fn merged(before: &[SiteRow], changes: Vec<SiteRow>) -> Vec<SiteRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memctl_model::{Counters, Peaks};
+    use memctl_model::{Counters, Peaks, Phase};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn table(device: u8, step: u64, rows: BTreeMap<(u32, u32), (u64, u64)>) -> SiteTable {
+    fn table(device: u8, step: u64, rows: BTreeMap<(u32, u32, u32), (u64, u64)>) -> SiteTable {
         SiteTable {
             device: DeviceIndex(device),
             boundary: Boundary::StepEnd,
@@ -186,9 +201,10 @@ mod tests {
             peaks_within: Peaks::default(),
             rows: rows
                 .into_iter()
-                .map(|((stack, birth_epoch), (blocks, bytes))| SiteRow {
+                .map(|((stack, birth_epoch, phase), (blocks, bytes))| SiteRow {
                     stack: StackId(stack),
                     birth_epoch,
+                    birth_phase: Phase::of_number(phase),
                     blocks,
                     bytes,
                 })
@@ -200,7 +216,7 @@ mod tests {
         #[test]
         fn tables_arrive_whole(
             rows in proptest::collection::vec(
-                (0_u8..2, proptest::collection::btree_map((0_u32..6, 0_u32..3), (1_u64..4, 0_u64..2000), 0..8)),
+                (0_u8..2, proptest::collection::btree_map((0_u32..6, 0_u32..3, 0_u32..6), (1_u64..4, 0_u64..2000), 0..8)),
                 0..12,
             ),
         ) {
@@ -212,7 +228,7 @@ mod tests {
 
     #[test]
     fn unsorted_and_uneven_rows_are_refused() {
-        let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0), (1, 512)), ((2, 0), (1, 512))]))]);
+        let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0, 0), (1, 512)), ((2, 0, 4), (1, 512))]))]);
         let mut bad = good.clone();
         bad.tables[0].stacks[1] = 0;
         assert!(matches!(from_wire(bad), Err(WireError::Invalid { field: "site_table.rows", .. })));

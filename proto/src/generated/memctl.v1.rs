@@ -183,7 +183,7 @@ pub struct SiteTable {
     pub peaks: ::core::option::Option<Peaks>,
     #[prost(message, optional, tag = "10")]
     pub peaks_within: ::core::option::Option<Peaks>,
-    /// Rows in columns, sorted by (stack, birth epoch).
+    /// Rows in columns, sorted by (stack, birth epoch, birth phase).
     ///
     /// difference to the row before
     #[prost(uint32, repeated, tag = "11")]
@@ -197,6 +197,9 @@ pub struct SiteTable {
     pub bytes: ::prost::alloc::vec::Vec<u64>,
     #[prost(uint32, tag = "15")]
     pub bytes_unit: u32,
+    /// Number of the phase in which the blocks were born, 0 = none; left out when all are 0.
+    #[prost(uint32, repeated, tag = "16")]
+    pub birth_phases: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Keyframe {
@@ -253,6 +256,9 @@ pub struct BlockColumns {
     pub birth_epochs: ::prost::alloc::vec::Vec<u32>,
     #[prost(uint64, repeated, tag = "7")]
     pub birth_steps: ::prost::alloc::vec::Vec<u64>,
+    /// as in SiteTable
+    #[prost(uint32, repeated, tag = "8")]
+    pub birth_phases: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SampleBatch {
@@ -981,6 +987,137 @@ pub mod ingest_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Frame {
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub file: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub line: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Finding {
+    /// Stays the same while the finding grows or spreads: 16 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// FindingKind's name; a reader shows kinds that it does not know as they are.
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(enumeration = "Severity", tag = "3")]
+    pub severity: i32,
+    #[prost(double, tag = "4")]
+    pub confidence: f64,
+    #[prost(uint32, repeated, tag = "5")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(bool, tag = "6")]
+    pub all_ranks: bool,
+    #[prost(message, optional, tag = "7")]
+    pub first_seen: ::core::option::Option<FirstSeen>,
+    #[prost(message, optional, tag = "8")]
+    pub bytes_per_epoch: ::core::option::Option<Rate>,
+    #[prost(message, optional, tag = "9")]
+    pub bytes_per_step: ::core::option::Option<Rate>,
+    #[prost(uint64, optional, tag = "10")]
+    pub live_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub live_blocks: ::core::option::Option<u64>,
+    #[prost(double, optional, tag = "12")]
+    pub time_to_oom_seconds: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "13")]
+    pub epochs_to_oom: ::core::option::Option<f64>,
+    #[prost(message, optional, tag = "14")]
+    pub site: ::core::option::Option<Frame>,
+    #[prost(message, repeated, tag = "15")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    #[prost(string, tag = "16")]
+    pub subject: ::prost::alloc::string::String,
+    #[prost(string, tag = "17")]
+    pub title: ::prost::alloc::string::String,
+    #[prost(string, tag = "18")]
+    pub explanation: ::prost::alloc::string::String,
+    #[prost(string, tag = "19")]
+    pub advice: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "20")]
+    pub evidence: ::prost::alloc::vec::Vec<Evidence>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FirstSeen {
+    #[prost(uint32, optional, tag = "1")]
+    pub epoch: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    pub step: ::core::option::Option<u64>,
+    #[prost(fixed64, optional, tag = "3")]
+    pub time_ns: ::core::option::Option<u64>,
+}
+/// A slope with its interval of 90 % confidence.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Rate {
+    #[prost(double, tag = "1")]
+    pub value: f64,
+    #[prost(double, tag = "2")]
+    pub low: f64,
+    #[prost(double, tag = "3")]
+    pub high: f64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Evidence {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(oneof = "evidence::Value", tags = "2, 3, 4, 5")]
+    pub value: ::core::option::Option<evidence::Value>,
+}
+/// Nested message and enum types in `Evidence`.
+pub mod evidence {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Value {
+        #[prost(uint64, tag = "2")]
+        Count(u64),
+        #[prost(double, tag = "3")]
+        Number(f64),
+        #[prost(string, tag = "4")]
+        Text(::prost::alloc::string::String),
+        #[prost(message, tag = "5")]
+        Series(super::Series),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Series {
+    #[prost(uint64, repeated, tag = "1")]
+    pub values: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Severity {
+    Unspecified = 0,
+    Info = 1,
+    Warning = 2,
+    Critical = 3,
+}
+impl Severity {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SEVERITY_UNSPECIFIED",
+            Self::Info => "SEVERITY_INFO",
+            Self::Warning => "SEVERITY_WARNING",
+            Self::Critical => "SEVERITY_CRITICAL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SEVERITY_UNSPECIFIED" => Some(Self::Unspecified),
+            "SEVERITY_INFO" => Some(Self::Info),
+            "SEVERITY_WARNING" => Some(Self::Warning),
+            "SEVERITY_CRITICAL" => Some(Self::Critical),
+            _ => None,
+        }
+    }
+}
 /// Which part of a job. `job` is a name or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Selection {
@@ -1068,6 +1205,9 @@ pub struct Report {
     /// Sites whose live bytes grew most from epoch end to epoch end, most first.
     #[prost(message, repeated, tag = "4")]
     pub growth: ::prost::alloc::vec::Vec<SiteGrowth>,
+    /// What is wrong, the worst first.
+    #[prost(message, repeated, tag = "5")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankReport {
@@ -1145,15 +1285,6 @@ pub struct EpochEnd {
     pub peaks_within: ::core::option::Option<Peaks>,
     #[prost(bool, tag = "7")]
     pub exact: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Frame {
-    #[prost(string, tag = "1")]
-    pub function: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub file: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "3")]
-    pub line: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteGrowth {

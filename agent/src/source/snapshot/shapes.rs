@@ -151,7 +151,7 @@ pub(crate) fn block(dict: &DictSlot) -> Option<BlockState> {
     };
     let stack = if usage == BlockUse::Inactive { StackId::NONE } else { stack_of(dict.get(keys::FRAMES)) };
     let addr = dict.get(keys::ADDRESS).as_u64().unwrap_or(0);
-    Some(BlockState { addr, size, requested, usage, stack, birth_epoch: 0, birth_step: 0 })
+    Some(BlockState { addr, size, requested, usage, stack, birth_epoch: 0, birth_step: 0, birth_phase: None })
 }
 
 /// A segment and its device, with its blocks as the file gives them.

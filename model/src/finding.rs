@@ -1,0 +1,301 @@
+//! Findings: what is wrong with a job's memory, as one sentence with its evidence.
+//!
+//! Guarantees: what is not known is `None`, never 0; the fingerprint of a finding stays the same while it grows, spreads
+//! to more ranks or changes its severity. Refuses to hold what nobody could check: every finding carries its evidence.
+
+use std::fmt;
+
+use crate::stack::Frame;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FindingKind {
+    /// Memory of one site grows from epoch to epoch or from step to step.
+    Leak,
+    /// The graph of an evaluation is kept: it runs with gradients on, and something holds its result.
+    EvalGraph,
+    /// The graph of training steps is kept: something holds a loss or an output that was not detached.
+    GraphKept,
+    /// Each step's graph hangs on the one before: a hidden state that was not detached. Falls back with the epoch.
+    HiddenChain,
+    /// Reserved memory is cut up such that requests of this job do not fit into it.
+    Fragmentation,
+    /// Reserved memory that nothing uses grows from epoch to epoch.
+    FragmentationGrowth,
+    /// A rank holds more than its peers.
+    RankSkew,
+    /// A rank stopped sending.
+    RankLost,
+    /// Somebody else's process uses this rank's device.
+    ForeignProcess,
+    /// A request failed.
+    Oom,
+    /// A request will fail soon.
+    NearOom,
+    /// Device memory outside the allocator grows.
+    OutsideAllocator,
+    /// The driver is asked for memory again and again in steady state.
+    Churn,
+    /// Host memory grows.
+    HostGrowth,
+}
+
+impl FindingKind {
+    /// Every kind.
+    pub const ALL: [Self; 14] = [
+        Self::Leak,
+        Self::EvalGraph,
+        Self::GraphKept,
+        Self::HiddenChain,
+        Self::Fragmentation,
+        Self::FragmentationGrowth,
+        Self::RankSkew,
+        Self::RankLost,
+        Self::ForeignProcess,
+        Self::Oom,
+        Self::NearOom,
+        Self::OutsideAllocator,
+        Self::Churn,
+        Self::HostGrowth,
+    ];
+
+    /// The name in JSON, in rules and on the wire; never changes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leak => "leak",
+            Self::EvalGraph => "eval_graph",
+            Self::GraphKept => "graph_kept",
+            Self::HiddenChain => "hidden_chain",
+            Self::Fragmentation => "fragmentation",
+            Self::FragmentationGrowth => "fragmentation_growth",
+            Self::RankSkew => "rank_skew",
+            Self::RankLost => "rank_lost",
+            Self::ForeignProcess => "foreign_process",
+            Self::Oom => "oom",
+            Self::NearOom => "near_oom",
+            Self::OutsideAllocator => "outside_allocator",
+            Self::Churn => "churn",
+            Self::HostGrowth => "host_growth",
+        }
+    }
+
+    /// The kind of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether live tensors grow: what `no-leak` asserts and `leaks` lists.
+    #[must_use]
+    pub const fn is_leak(self) -> bool {
+        matches!(self, Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain)
+    }
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good to know; may still turn out harmless.
+    Info,
+    /// Will hurt.
+    Warning,
+    /// Hurts, or will within the hour.
+    Critical,
+}
+
+impl Severity {
+    /// Every severity, the mildest first.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
+
+    /// The name in JSON, in rules and on the wire; never changes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+
+    /// The severity of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|severity| severity.name() == name)
+    }
+}
+
+/// A slope with its interval of 90 % confidence.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Rate {
+    /// The slope.
+    pub value: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// When something was first seen, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Moment {
+    /// Epoch.
+    pub epoch: Option<u32>,
+    /// Step.
+    pub step: Option<u64>,
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: Option<u64>,
+}
+
+/// One figure or fact behind a finding. Bytes have names that end with `_bytes`; ratios are 0..1.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EvidenceValue {
+    /// A number of something.
+    Count(u64),
+    /// A ratio or a rate.
+    Number(f64),
+    /// Words.
+    Text(String),
+    /// A course.
+    Series(Vec<u64>),
+}
+
+/// What is wrong, where, on which ranks, how bad, and what to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: FindingKind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How sure it is, 0..1.
+    pub confidence: f64,
+    /// Ranks concerned, ascending.
+    pub ranks: Vec<u32>,
+    /// Whether these are all ranks that were seen (and more than one).
+    pub all_ranks: bool,
+    /// When it was first seen.
+    pub first_seen: Moment,
+    /// Growth an epoch, of one rank.
+    pub bytes_per_epoch: Option<Rate>,
+    /// Growth a step, of one rank.
+    pub bytes_per_step: Option<Rate>,
+    /// What lives of it now, on the rank that holds most.
+    pub live_bytes: Option<u64>,
+    /// Blocks of it that live, likewise.
+    pub live_blocks: Option<u64>,
+    /// Seconds until the device is full, at this slope.
+    pub time_to_oom_seconds: Option<f64>,
+    /// Epochs until the device is full, at this slope.
+    pub epochs_to_oom: Option<f64>,
+    /// The innermost frame of the user's own code that all of it shares.
+    pub site: Option<Frame>,
+    /// The stack behind it, innermost first.
+    pub stack: Vec<Frame>,
+    /// What tells two findings of one kind without site apart: `rank 3`; empty otherwise.
+    pub subject: String,
+    /// One sentence that a tired person understands.
+    pub title: String,
+    /// Why memctl says so.
+    pub explanation: String,
+    /// What to change.
+    pub advice: String,
+    /// The figures and facts behind it.
+    pub evidence: Vec<(String, EvidenceValue)>,
+}
+
+impl Finding {
+    /// A name for this finding that stays the same as long as it is about the same thing in the same job.
+    ///
+    /// Ranks, severity, figures and line numbers are no part of it: a leak that spreads to another rank, or whose file was
+    /// edited above it, is the same leak.
+    #[must_use]
+    pub fn fingerprint(&self, job: &str) -> Fingerprint {
+        let (function, file) = self.site.as_ref().map_or(("", ""), |site| (&site.function, &site.file));
+        let mut hash = Fnv::default();
+        for part in [job, self.kind.name(), function, file, &self.subject] {
+            hash.add(part.as_bytes());
+            // A byte that no UTF-8 has keeps ("ab", "c") and ("a", "bc") apart.
+            hash.add(&[0xff]);
+        }
+        Fingerprint(hash.0)
+    }
+}
+
+/// See [`Finding::fingerprint`]; 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub u64);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// FNV-1a with 64 bits: the same on every machine and in every version, which the standard library's hasher does not promise.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding() -> Finding {
+        Finding {
+            kind: FindingKind::Leak,
+            severity: Severity::Info,
+            confidence: 0.5,
+            ranks: vec![0],
+            all_ranks: false,
+            first_seen: Moment::default(),
+            bytes_per_epoch: None,
+            bytes_per_step: None,
+            live_bytes: None,
+            live_blocks: None,
+            time_to_oom_seconds: None,
+            epochs_to_oom: None,
+            site: Some(Frame { function: "keep".into(), file: "train.py".into(), line: 7 }),
+            stack: Vec::new(),
+            subject: String::new(),
+            title: String::new(),
+            explanation: String::new(),
+            advice: String::new(),
+            evidence: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_stays_while_the_finding_grows_and_differs_between_jobs_and_sites() {
+        let known = finding().fingerprint("vit");
+        assert_eq!(known.to_string(), "1bff5e5b500e1962");
+        let grown = Finding { severity: Severity::Critical, ranks: vec![0, 1], live_bytes: Some(9), ..finding() };
+        assert_eq!(grown.fingerprint("vit"), known);
+        assert_ne!(finding().fingerprint("vit2"), known);
+        let elsewhere = Finding { site: None, ..finding() };
+        assert_ne!(elsewhere.fingerprint("vit"), known);
+        assert_ne!(
+            Finding { subject: "rank 3".into(), ..elsewhere.clone() }.fingerprint("vit"),
+            elsewhere.fingerprint("vit")
+        );
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        assert!(FindingKind::ALL.into_iter().all(|kind| FindingKind::of_name(kind.name()) == Some(kind)));
+        assert!(Severity::ALL.into_iter().all(|severity| Severity::of_name(severity.name()) == Some(severity)));
+        assert_eq!(FindingKind::of_name("none"), None);
+        assert!(Severity::Warning < Severity::Critical);
+    }
+}
