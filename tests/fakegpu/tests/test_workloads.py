@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import statistics
 import sys
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_a_kept_graph_leaks_on_every_rank(reports: Reports) -> None:
 
 def test_kept_features_leak_on_rank_0_alone(reports: Reports) -> None:
     first, *others = reports["cnn_rank0_cache"]
-    assert sum(growth(first)) > 10 * MIB
+    # The median: the epoch in which the collector frees what the warm-up left behind grows by less.
+    assert 2.5 * MIB < statistics.median(growth(first)) < 3.5 * MIB
     assert all(abs(sum(growth(report))) < MIB for report in others)
 
 
