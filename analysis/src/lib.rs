@@ -8,6 +8,7 @@ pub mod block_map;
 pub mod fragmentation;
 pub mod growth;
 pub mod initial_state;
+pub mod judge;
 pub mod rules;
 pub mod timeline;
 

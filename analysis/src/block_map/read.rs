@@ -77,7 +77,9 @@ impl BlockMap {
     #[must_use]
     pub fn site_rows(&self) -> Vec<SiteRow> {
         let allocated = self.slab.iter().filter(|block| block.usage == Use::Allocated);
-        let mut by_site: Vec<((StackId, u32, Option<Phase>), u64)> =
+        /// Stack, epoch of birth, phase of birth.
+        type Site = (StackId, u32, Option<Phase>);
+        let mut by_site: Vec<(Site, u64)> =
             allocated.map(|block| ((block.stack, block.birth_epoch, block.birth_phase), block.size)).collect();
         by_site.sort_unstable_by_key(|&(site, _)| site);
         let same_site = by_site.chunk_by(|(a, _), (b, _)| a == b);

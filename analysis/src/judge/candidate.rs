@@ -1,0 +1,160 @@
+//! A site that may leak: how it has grown, and what its stacks and phases tell of the reason.
+//!
+//! Guarantees: looks at one site of one rank alone. Refuses a verdict: [`super::group`] joins what belongs together and
+//! [`super::verdict`] decides.
+
+use memctl_model::{Frame, Phase, StackId};
+
+use super::ratchet::{Growth, growth};
+use super::series::Point;
+use super::watch::{RankWatch, Site};
+
+/// How live blocks of a site grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// More and more blocks.
+    More,
+    /// As many blocks, larger and larger ones.
+    Larger,
+    /// More and more within an epoch, back to the start with the next.
+    Teeth,
+}
+
+/// Which boundaries show the growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    Step,
+    Epoch,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub site: usize,
+    pub shape: Shape,
+    pub per: Per,
+    pub growth: Growth,
+    pub phase: Option<Phase>,
+    pub live_bytes: u64,
+    pub live_blocks: u64,
+    /// Blocks that were gained by all rises together.
+    pub blocks_gained: u64,
+    pub bytes_gained: u64,
+    /// Whether its blocks were made under a module's forward pass.
+    pub forward: bool,
+    /// Epochs with a full tooth, for [`Shape::Teeth`].
+    pub teeth: u32,
+    /// The stack to show.
+    pub stack: StackId,
+}
+
+/// Rises below which nothing is said: two bigger batches make two.
+const RISES_MIN: u32 = 3;
+
+/// The site as a candidate, if it has grown at all.
+pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
+    let site = &watch.sites[index];
+    let course = &watch.course;
+    let views = [(Per::Step, site.steps.points(), course.steps), (Per::Epoch, site.epochs.points(), course.epoch_ends)];
+    let grown = views.iter().filter_map(|&(per, points, now)| ratcheting(per, points, now));
+    let best = grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step));
+    // Within an epoch a tooth looks like growth: what fell back once will do so again.
+    let tooth = toothed(site.steps.points(), course.steps);
+    let (per, shape, growth) = match &tooth {
+        Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
+        None => best?,
+    };
+    let points = if per == Per::Step { site.steps.points() } else { site.epochs.points() };
+    let last = points.last()?;
+    let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
+    let before = points.get(begun.saturating_sub(1))?;
+    let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
+    // What fell back is measured where it was highest.
+    let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
+    Some(Candidate {
+        site: index,
+        shape,
+        per,
+        phase: site.phase,
+        live_bytes: last.bytes,
+        live_blocks: u64::from(last.blocks),
+        blocks_gained: u64::from(blocks_gained),
+        bytes_gained,
+        forward: site.stacks.iter().any(|&stack| is_forward(watch, stack)),
+        teeth: tooth.map_or(0, |tooth| tooth.in_a_row),
+        stack: shown_stack(watch, site),
+        growth,
+    })
+}
+
+fn ratcheting(per: Per, points: &[Point], now: u32) -> Option<(Per, Shape, Growth)> {
+    if points.len() < RISES_MIN as usize {
+        return None;
+    }
+    let more = growth(points, |point| u64::from(point.blocks), now);
+    if more.rises >= RISES_MIN {
+        return Some((per, Shape::More, more));
+    }
+    let larger = growth(points, |point| point.bytes, now);
+    (larger.rises >= RISES_MIN).then_some((per, Shape::Larger, larger))
+}
+
+/// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
+const TOOTH_RISES_MIN: u32 = 4;
+
+/// Growth within an epoch that fell back with the next.
+struct Tooth {
+    growth: Growth,
+    /// Blocks that it gained.
+    blocks: u32,
+    /// How many there were, one after the other.
+    in_a_row: u32,
+}
+
+/// The last whole tooth, once one has fallen back.
+fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
+    let (mut teeth, mut fallen, mut blocks) = (0, false, 0);
+    let mut last = Growth::default();
+    let mut foot = u64::MAX;
+    for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
+        fallen |= teeth > 0 && epoch[0].bytes < foot.saturating_add(last.gained / 2);
+        let rises = epoch.windows(2).filter(|pair| pair[1].blocks > pair[0].blocks).count() as u32;
+        let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
+        let (first, end) = (&epoch[0], &epoch[epoch.len() - 1]);
+        let grown = end.bytes.saturating_sub(first.bytes);
+        // A tooth begins where the one before it began, give or take what one rise adds.
+        let unit = grown / u64::from(rises.max(1));
+        let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
+        let steps = end.at - first.at;
+        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps * 6 {
+            teeth += 1;
+            foot = foot.min(first.bytes);
+            let times: Vec<u32> = epoch[1..].iter().map(|point| point.at).collect();
+            let epochs = vec![first.epoch];
+            last = Growth { rises, times, epochs, gained: grown, ..Growth::default() };
+            blocks = end.blocks - first.blocks;
+        } else if end.at + 1 < now || falls > 0 {
+            // The epoch under way may not have had its steps yet.
+            (teeth, fallen) = (0, false);
+            foot = u64::MAX;
+        }
+    }
+    fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth })
+}
+
+/// Whether a stack runs through a module's forward pass.
+fn is_forward(watch: &RankWatch, stack: StackId) -> bool {
+    watch.frames_of(stack).any(|frame| is_forward_frame(frame))
+}
+
+/// Whether a frame is a module's forward pass: torch.nn's own way into it, or a method that every module has.
+pub(super) fn is_forward_frame(frame: &Frame) -> bool {
+    matches!(&*frame.function, "forward" | "_call_impl" | "_wrapped_call_impl")
+}
+
+/// Of the ways to a site the longest known: it says most.
+fn shown_stack(watch: &RankWatch, site: &Site) -> StackId {
+    let longest =
+        site.stacks.iter().copied().max_by_key(|&stack| (watch.frames_of(stack).count(), std::cmp::Reverse(stack)));
+    longest.unwrap_or(StackId::NONE)
+}

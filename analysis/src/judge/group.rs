@@ -1,0 +1,162 @@
+//! Which growing sites are one leak: a kept graph holds dozens of blocks of dozens of sites, and is one thing to repair.
+//!
+//! Guarantees: every candidate lands in exactly one group; what is joined rose at the same boundaries. The site of a group
+//! is the innermost function of the user's own code that all of it shares, at the line that most of its bytes came through.
+
+use std::sync::Arc;
+
+use memctl_model::{Frame, Phase, StackId};
+
+use super::candidate::{Candidate, Shape, is_forward_frame};
+use super::watch::RankWatch;
+
+/// Sites of one rank that grow together.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub members: Vec<Candidate>,
+    pub site: Option<Frame>,
+    pub stack: Vec<Frame>,
+    /// Whether it looks like a graph: several blocks of a forward pass a rise.
+    pub graph: bool,
+}
+
+impl Group {
+    /// The member that holds most: it stands for the group's rhythm.
+    pub fn lead(&self) -> &Candidate {
+        // A group is made of at least one candidate.
+        self.members.iter().max_by_key(|member| (member.bytes_gained, member.growth.rises)).unwrap_or(&self.members[0])
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.members.iter().fold(0, |sum, member| sum.saturating_add(member.live_bytes))
+    }
+
+    pub fn live_blocks(&self) -> u64 {
+        self.members.iter().fold(0, |sum, member| sum.saturating_add(member.live_blocks))
+    }
+
+    pub fn bytes_gained(&self) -> u64 {
+        self.members.iter().fold(0, |sum, member| sum.saturating_add(member.bytes_gained))
+    }
+
+    /// The phase in which most of it was born.
+    pub fn phase(&self) -> Option<Phase> {
+        let of = |phase: Option<Phase>| -> u64 {
+            self.members.iter().filter(|member| member.phase == phase).map(|member| member.bytes_gained / 2).sum()
+        };
+        self.members.iter().map(|member| member.phase).max_by_key(|&phase| of(phase)).flatten()
+    }
+}
+
+/// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
+const GRAPH_BLOCKS_MIN: u64 = 3;
+
+/// Sorts candidates of one rank into groups.
+pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
+    candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
+    let mut groups: Vec<Group> = Vec::new();
+    for candidate in candidates {
+        match groups.iter_mut().find(|group| belongs(watch, group, &candidate)) {
+            Some(group) => group.members.push(candidate),
+            None => groups.push(Group { members: vec![candidate], site: None, stack: Vec::new(), graph: false }),
+        }
+    }
+    // What a forward pass left behind takes the small things with it that its graph holds: inputs, masks, indices.
+    groups.sort_by_key(|group| !is_graph(group));
+    let mut joined: Vec<Group> = Vec::new();
+    for group in groups {
+        let host = joined.iter_mut().find(|host| is_graph(host) && holds(watch, host, &group));
+        match host {
+            Some(host) => host.members.extend(group.members),
+            None => joined.push(group),
+        }
+    }
+    for group in &mut joined {
+        group.graph = is_graph(group);
+        (group.site, group.stack) = place(watch, group);
+    }
+    joined
+}
+
+/// Whether a candidate grows with a group: at the same boundaries, and both in a forward pass or both in one function.
+fn belongs(watch: &RankWatch, group: &Group, candidate: &Candidate) -> bool {
+    let first = &group.members[0];
+    if first.shape != candidate.shape || !together(first, candidate) {
+        return false;
+    }
+    let (one, other) = (&watch.sites[first.site].frame, &watch.sites[candidate.site].frame);
+    let same_function = match (one, other) {
+        (Some(one), Some(other)) => same_function(one, other),
+        _ => false,
+    };
+    same_function || (first.forward && candidate.forward && first.phase == candidate.phase)
+}
+
+/// Whether a group is only what a graph's tensors need beside them: it rises with it and comes through the same function.
+fn holds(watch: &RankWatch, host: &Group, group: &Group) -> bool {
+    let Some(site) = place(watch, host).0 else { return false };
+    let comes_through = |member: &Candidate| watch.frames_of(member.stack).any(|frame| same_function(frame, &site));
+    group.bytes_gained() <= host.bytes_gained()
+        && group.members.iter().all(|member| together(host.lead(), member) && comes_through(member))
+}
+
+/// Whether two rose at the same boundaries: at least seven in ten of either's rises are the other's, too.
+fn together(one: &Candidate, other: &Candidate) -> bool {
+    if one.per != other.per && one.shape != Shape::Teeth {
+        return one.growth.epochs == other.growth.epochs;
+    }
+    let (mut a, mut b, mut both) = (one.growth.times.iter().peekable(), other.growth.times.iter().peekable(), 0_usize);
+    while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
+        match x.cmp(y) {
+            std::cmp::Ordering::Less => drop(a.next()),
+            std::cmp::Ordering::Greater => drop(b.next()),
+            std::cmp::Ordering::Equal => {
+                both += 1;
+                a.next();
+                b.next();
+            }
+        }
+    }
+    both * 10 >= one.growth.times.len().max(other.growth.times.len()) * 7
+}
+
+fn is_graph(group: &Group) -> bool {
+    let rises = u64::from(group.lead().growth.rises.max(1));
+    let forward = group.members.iter().filter(|member| member.forward);
+    let gained = forward.fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
+    gained >= rises * GRAPH_BLOCKS_MIN
+}
+
+fn same_function(one: &Frame, other: &Frame) -> bool {
+    one.function == other.function && one.file == other.file
+}
+
+/// The user's frames of a stack, innermost first. Of a graph only those outside the forward pass: who calls the model holds
+/// its graph, the model does not.
+fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>> {
+    let frames: Vec<&Arc<Frame>> = watch.frames_of(stack).collect();
+    let outside = frames.iter().rposition(|frame| is_forward_frame(frame)).map_or(0, |outermost| outermost + 1);
+    let from = |start: usize| -> Vec<Arc<Frame>> {
+        frames[start..].iter().filter(|frame| frame.is_user_code()).map(|&frame| frame.clone()).collect()
+    };
+    let callers = if graph { from(outside) } else { Vec::new() };
+    if callers.is_empty() { from(0) } else { callers }
+}
+
+/// Where a group is: the innermost of the user's functions that every one of its stacks comes through, and the stack that
+/// holds most of it.
+fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
+    let lead = group.lead();
+    let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
+    if !is_graph(group) && group.members.len() == 1 && watch.sites[lead.site].stacks.len() <= 1 {
+        return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
+    }
+    let stacks: Vec<StackId> =
+        group.members.iter().flat_map(|member| watch.sites[member.site].stacks.iter().copied()).collect();
+    let own = own_frames(watch, lead.stack, is_graph(group));
+    let shared = own
+        .iter()
+        .find(|frame| stacks.iter().all(|&stack| watch.frames_of(stack).any(|other| same_function(other, frame))));
+    let site = shared.map(|frame| (**frame).clone()).or_else(|| watch.sites[lead.site].frame.as_deref().cloned());
+    (site, stack)
+}

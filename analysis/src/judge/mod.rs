@@ -1,0 +1,49 @@
+//! Judging: what the boundaries of all ranks tell about leaks, ranks that differ, and memory outside the allocator.
+//!
+//! Guarantees: pure (fed with the same tables in the same order it says the same, for a live job and for a recording);
+//! memory is bounded per rank; every sentence rests on figures that are in the finding's evidence.
+//! Refuses to guess: without stacks or marks a finding says less, and says so.
+//!
+//! - [`watch`]: what is remembered of a rank (`series`, `course`); `ratchet` and `slope`: how a quantity grows.
+//! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `ranks`: over all ranks; `levels`: everything
+//!   that grows outside live tensors; `words`: the sentences.
+
+mod candidate;
+mod course;
+mod group;
+mod levels;
+mod ranks;
+mod ratchet;
+mod series;
+mod slope;
+mod verdict;
+pub mod watch;
+mod words;
+
+pub use series::POINTS_MAX;
+pub use watch::{RankFacts, RankWatch, SITES_MAX};
+
+use memctl_model::Finding;
+
+/// What is wrong, over all ranks that are watched; the worst first.
+#[must_use]
+pub fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
+    let mut found = ranks::leaks(watches);
+    let skew = ranks::skew(watches, &found);
+    found.extend(skew);
+    found.extend(levels::findings(watches));
+    sort(&mut found);
+    found
+}
+
+/// The worst first; among equals the surest, then the largest.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by(|a, b| {
+        let size = |finding: &Finding| finding.live_bytes.unwrap_or(0);
+        b.severity
+            .cmp(&a.severity)
+            .then(b.confidence.total_cmp(&a.confidence))
+            .then(size(b).cmp(&size(a)))
+            .then(a.title.cmp(&b.title))
+    });
+}

@@ -1,0 +1,195 @@
+//! Over all ranks: one finding for what several ranks show, and what one rank has that its peers have not.
+//!
+//! Guarantees: ranks are only compared with ranks that do the same work (their largest sites are the same): stages of a
+//! pipeline and experts are no peers. What a leak explains is not told again as a difference between ranks.
+
+use std::collections::BTreeMap;
+
+use memctl_model::{Finding, FindingKind, Frame};
+
+use super::series::Series;
+use super::verdict::{Sureness, Verdict, verdicts};
+use super::watch::RankWatch;
+use super::words;
+
+/// What makes verdicts of several ranks one finding: the kind, and function and file of the site.
+type Key = (FindingKind, Option<(String, String)>);
+
+/// Leaks over all ranks.
+pub(super) fn leaks(watches: &[&RankWatch]) -> Vec<Finding> {
+    let mut by_site: BTreeMap<Key, Vec<Verdict>> = BTreeMap::new();
+    for verdict in watches.iter().flat_map(|watch| verdicts(watch)) {
+        let site = verdict.group.site.as_ref().map(|site| (site.function.to_string(), site.file.to_string()));
+        by_site.entry((verdict.kind, site)).or_default().push(verdict);
+    }
+    let merged = same_leak_of_another_kind(by_site);
+    let mut all: Vec<u32> = watches.iter().map(|watch| watch.rank()).collect();
+    all.sort_unstable();
+    all.dedup();
+    merged.into_values().map(|verdicts| words::leak(&verdicts, &all)).collect()
+}
+
+/// Ranks that are at different points call the same leak by different kinds: what most of its bytes are called counts.
+fn same_leak_of_another_kind(by_site: BTreeMap<Key, Vec<Verdict>>) -> BTreeMap<Key, Vec<Verdict>> {
+    let mut merged: BTreeMap<Key, Vec<Verdict>> = BTreeMap::new();
+    for ((kind, site), verdicts) in by_site {
+        let known = merged.keys().find(|(_, other)| site.is_some() && *other == site).cloned();
+        match known {
+            Some(known) if disjoint(&merged[&known], &verdicts) => {
+                let mut all = merged.remove(&known).unwrap_or_default();
+                let bytes = |verdicts: &[Verdict]| verdicts.iter().map(|verdict| verdict.live_bytes / 2).sum::<u64>();
+                let kind = if bytes(&all) >= bytes(&verdicts) { known.0 } else { kind };
+                all.extend(verdicts);
+                all.iter_mut().for_each(|verdict| verdict.kind = kind);
+                merged.insert((kind, site), all);
+            }
+            _ => drop(merged.insert((kind, site), verdicts)),
+        }
+    }
+    merged
+}
+
+fn disjoint(one: &[Verdict], other: &[Verdict]) -> bool {
+    one.iter().all(|a| other.iter().all(|b| a.rank != b.rank))
+}
+
+/// The surest of several verdicts stands for them.
+pub(super) fn surest(verdicts: &[Verdict]) -> &Verdict {
+    let order = |verdict: &&Verdict| (verdict.sureness, verdict.live_bytes);
+    // A finding is made of at least one verdict.
+    verdicts.iter().max_by_key(order).unwrap_or(&verdicts[0])
+}
+
+pub(super) fn is_confirmed(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().any(|verdict| verdict.sureness == Sureness::Confirmed)
+}
+
+/// Boundaries over which a difference has to last.
+const LASTS: usize = 5;
+/// Differences below this are never told: two segments of large blocks.
+const SKEW_BYTES_MIN: u64 = 40 << 20;
+/// Nor those below this share of what the peers hold.
+const SKEW_SHARE_MIN: f64 = 0.1;
+/// Sites by which ranks are recognised as peers.
+const ROLE_SITES: usize = 8;
+
+/// One rank's excess at one site.
+pub(super) struct Excess<'a> {
+    pub rank: u32,
+    pub peers: Vec<u32>,
+    pub site: &'a Frame,
+    pub bytes: u64,
+    pub peers_bytes: u64,
+    pub share: f64,
+    pub first_step: Option<u64>,
+    pub first_epoch: Option<u32>,
+    pub total_bytes: Option<u64>,
+}
+
+/// What a rank holds more than its peers, lastingly and not by a leak that was found.
+pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for peers in roles(watches) {
+        if peers.len() < 2 {
+            continue;
+        }
+        for &watch in &peers {
+            let told = |site: &Frame| {
+                leaks.iter().any(|leak| {
+                    let same = leak.site.as_ref().is_some_and(|told| {
+                        (&told.function, &told.file) == (&site.function, &site.file) || leak.stack.contains(site)
+                    });
+                    same && leak.ranks.contains(&watch.rank())
+                })
+            };
+            let most = excesses(watch, &peers).into_iter().filter(|excess| !told(excess.site));
+            if let Some(excess) = most.max_by_key(|excess| excess.bytes) {
+                found.push(words::skew(&excess));
+            }
+        }
+    }
+    found
+}
+
+/// Ranks that do the same work: at least half of their largest sites are the same.
+fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
+    let mut roles: Vec<(Vec<Frame>, Vec<&RankWatch>)> = Vec::new();
+    for &watch in watches {
+        let own = largest_sites(watch);
+        let known = roles.iter_mut().find(|(sites, _)| {
+            let same = own.iter().filter(|site| sites.contains(site)).count();
+            same * 2 >= own.len().max(sites.len())
+        });
+        match known {
+            Some((_, members)) => members.push(watch),
+            None => roles.push((own, vec![watch])),
+        }
+    }
+    roles.into_iter().map(|(_, members)| members).collect()
+}
+
+fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
+    let mut sites: Vec<(u64, &Frame)> = watch
+        .sites
+        .iter()
+        .filter_map(|site| Some((site.steps.last()?.bytes, site.frame.as_deref()?)))
+        .filter(|(bytes, _)| *bytes > 0)
+        .collect();
+    sites.sort_by(|a, b| b.cmp(a));
+    sites.truncate(ROLE_SITES);
+    sites.into_iter().map(|(_, frame)| frame.clone()).collect()
+}
+
+fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
+    // Over this many rounds every peer has been heard of; a rank that is ahead is not compared with one that is not there yet.
+    let until = peers.iter().map(|peer| peer.course.steps).min().unwrap_or(0);
+    let mut found = Vec::new();
+    for site in watch.sites.iter().filter(|site| site.frame.is_some()) {
+        let lowest = extreme(&site.steps, until, u64::min);
+        if lowest < SKEW_BYTES_MIN {
+            continue;
+        }
+        let others = peers.iter().filter(|peer| peer.rank() != watch.rank());
+        let mut highest: Vec<u64> = others
+            .map(|peer| {
+                let same = peer.sites.iter().filter(|other| other.frame == site.frame && other.phase == site.phase);
+                same.map(|other| extreme(&other.steps, until, u64::max)).max().unwrap_or(0)
+            })
+            .collect();
+        highest.sort_unstable();
+        let peers_bytes = highest[highest.len() / 2];
+        let bytes = lowest.saturating_sub(peers_bytes);
+        let allocated = watch.course.last_level().map_or(1, |level| level.counters.allocated_bytes.max(1));
+        let share = bytes as f64 / allocated as f64;
+        // Some of the peers may stand out themselves: all but a quarter have to be below.
+        let spread = highest[highest.len() * 3 / 4].saturating_sub(peers_bytes);
+        if bytes < SKEW_BYTES_MIN || share < SKEW_SHARE_MIN || bytes < spread.saturating_mul(4) {
+            continue;
+        }
+        let since = site.steps.points().iter().find(|point| point.bytes > peers_bytes.saturating_add(bytes / 2));
+        let level = since.and_then(|point| watch.course.step_level(point.at));
+        found.push(Excess {
+            rank: watch.rank(),
+            peers: peers.iter().map(|peer| peer.rank()).filter(|&rank| rank != watch.rank()).collect(),
+            site: site.frame.as_deref().unwrap_or_else(|| unreachable!("only sites with a frame come here")),
+            bytes,
+            peers_bytes,
+            share,
+            first_step: level.map(|level| level.step),
+            first_epoch: level.map(|level| level.epoch),
+            total_bytes: watch.facts.device_total_bytes,
+        });
+    }
+    found
+}
+
+/// The lowest or highest of the last values up to a boundary.
+fn extreme(series: &Series, until: u32, pick: fn(u64, u64) -> u64) -> u64 {
+    let points = series.points();
+    let known = points.partition_point(|point| point.at <= until);
+    let from = until.saturating_sub(LASTS as u32);
+    // The value under way when the stretch began counts, too.
+    let begun = points[..known].partition_point(|point| point.at <= from).saturating_sub(1);
+    let values = points[begun..known].iter().map(|point| point.bytes);
+    values.reduce(pick).unwrap_or(0)
+}

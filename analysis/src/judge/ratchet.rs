@@ -1,0 +1,153 @@
+//! Growth that never comes back, told from everything that only looks like it.
+//!
+//! A series' *level* at a boundary is the lowest value from there to now. It only rises, and each of its rises is memory
+//! that was never given back. What fluctuates shows a *drawdown*: the deepest fall below an earlier value. Growth counts
+//! only in units of it, so that noise of any size makes at most one rise.
+//!
+//! Whether growth goes on for ever or fills something is asked with Laplace's trend test over the times of the rises:
+//! under a constant rate their mean lies in the middle of the time observed, with a variance of 1/(12 n); the rises of a
+//! cache that fills at random come early.
+
+use super::series::Point;
+
+/// How a series has grown.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Growth {
+    /// Rises of the level that stand out of the noise.
+    pub rises: u32,
+    /// Their boundaries' ordinals, oldest first.
+    pub times: Vec<u32>,
+    /// Epochs in which the level rose, ascending, each once.
+    pub epochs: Vec<u32>,
+    /// What the level has gained since the growth began.
+    pub gained: u64,
+    /// The deepest fall of the values, warm-up excepted.
+    pub drawdown: u64,
+    /// Laplace's statistic; below 0 the growth slows down.
+    pub laplace: f64,
+    /// Whether it has paused for longer than its rhythm explains.
+    pub stopped: bool,
+}
+
+/// Growth of `value` over the points, as seen from the boundary `now`.
+///
+/// The first boundary of a series is where it stood when it began, not growth.
+#[must_use]
+pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Growth {
+    let values: Vec<u64> = points.iter().map(value).collect();
+    let levels = levels(&values);
+    let begun = levels.windows(2).position(|pair| pair[1] > pair[0]);
+    let Some(begun) = begun else { return Growth::default() };
+    let warm = points.partition_point(|point| point.at <= WARM_UP);
+    let drawdown = drawdown(&values[warm.min(begun)..]);
+    let gained = levels[levels.len() - 1] - levels[begun];
+    let mut found = Growth { gained, drawdown, ..Growth::default() };
+    let mut counted = levels[begun];
+    for (index, &level) in levels.iter().enumerate().skip(begun + 1) {
+        // A rise has to stand out of the noise by itself or together with the small ones before it.
+        if level > counted && level - counted >= drawdown {
+            counted = level;
+            found.times.push(points[index].at);
+            if found.epochs.last() != Some(&points[index].epoch) {
+                found.epochs.push(points[index].epoch);
+            }
+        }
+    }
+    found.rises = found.times.len() as u32;
+    rhythm(&mut found, points[begun].at, now);
+    found
+}
+
+/// The lowest value from each point on.
+fn levels(values: &[u64]) -> Vec<u64> {
+    let mut levels = values.to_vec();
+    for index in (1..levels.len()).rev() {
+        levels[index - 1] = levels[index - 1].min(levels[index]);
+    }
+    levels
+}
+
+/// Boundaries in which a job warms up: what falls then says nothing about the noise later.
+const WARM_UP: u32 = 3;
+
+/// The deepest fall below an earlier value.
+fn drawdown(values: &[u64]) -> u64 {
+    let mut highest = 0;
+    values.iter().fold(0, |deepest: u64, &value| {
+        highest = highest.max(value);
+        deepest.max(highest - value)
+    })
+}
+
+/// Rests longer than this many of its usual pauses: with pauses at random (exponential) one in 150 is as long.
+const PAUSES: f64 = 5.0;
+
+fn rhythm(growth: &mut Growth, begun: u32, now: u32) {
+    let Some(&last) = growth.times.last() else { return };
+    let n = f64::from(growth.rises);
+    let observed = f64::from(now.saturating_sub(begun)).max(1.0);
+    let mean = growth.times.iter().map(|&at| f64::from(at.saturating_sub(begun))).sum::<f64>() / n;
+    // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their middle.
+    growth.laplace = ((mean - 0.5) / observed - 0.5) * (12.0 * n).sqrt();
+    let usual = f64::from(last.saturating_sub(begun)).max(1.0) / n;
+    growth.stopped = f64::from(now.saturating_sub(last)) > PAUSES * usual.max(1.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(values: &[u64]) -> Vec<Point> {
+        let mut all: Vec<Point> = Vec::new();
+        for (at, &bytes) in (0..).zip(values) {
+            if all.last().is_none_or(|last| last.bytes != bytes) {
+                all.push(Point { at, epoch: at / 10, blocks: 1, bytes });
+            }
+        }
+        all
+    }
+
+    fn of(values: &[u64]) -> Growth {
+        growth(&points(values), |point| point.bytes, values.len() as u32 - 1)
+    }
+
+    #[test]
+    fn a_leak_rises_at_every_boundary_and_neither_slows_nor_stops() {
+        let found = of(&(0..40).map(|step| 100 + step * 7).collect::<Vec<u64>>());
+        assert_eq!((found.rises, found.gained, found.drawdown), (39, 39 * 7, 0));
+        assert!(found.laplace.abs() < 0.1 && !found.stopped, "{found:?}");
+        assert_eq!(found.epochs, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn noise_makes_no_rises_however_long_it_lasts() {
+        // A multiplicative generator: the values only have to look random.
+        let mut state = 12_345_u64;
+        let noise: Vec<u64> = (0..500)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                1_000 + (state >> 54)
+            })
+            .collect();
+        assert!(of(&noise).rises <= 1, "{:?}", of(&noise));
+    }
+
+    #[test]
+    fn a_leak_under_an_alternating_buffer_is_seen_in_units_of_the_alternation() {
+        let found = of(&(0..40).map(|step| 100 + step * 5 + (step % 2) * 8).collect::<Vec<u64>>());
+        assert!((15..40).contains(&found.rises), "{found:?}");
+        assert_eq!(of(&[5, 5, 5, 5]).rises, 0);
+        assert_eq!(of(&[5, 9, 5, 9, 5]).rises, 0);
+    }
+
+    #[test]
+    fn what_falls_back_has_not_grown() {
+        let sawtooth: Vec<u64> = (0..60).map(|step| 100 + (step % 10) * 50).collect();
+        assert!(of(&sawtooth).rises <= 1, "the last tooth is no higher than the noise of all");
+        let fills: Vec<u64> = (0..60).map(|step: u64| step.min(12) * 4).collect();
+        assert!(of(&fills).stopped);
+        let slows: Vec<u64> =
+            (0..60).map(|step: u64| (1_000.0 * (1.0 - (-(step as f64) / 12.0).exp())) as u64 / 50).collect();
+        assert!(of(&slows).laplace < -2.0, "{:?}", of(&slows));
+    }
+}

@@ -1,0 +1,218 @@
+//! What is remembered of one rank's device: its sites over steps and epochs, its levels, what was measured.
+//!
+//! Guarantees: fed with the same tables it stands the same, live or imported; memory is bounded (see [`SITES_MAX`] and
+//! [`super::series::POINTS_MAX`]; about 0.2 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
+//! Refuses to judge: [`super::findings`] does, over all ranks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memctl_model::{Boundary, Frame, Phase, Sample, SiteTable, StackId};
+
+use super::course::Course;
+use super::series::{Point, Series};
+
+/// Sites that are followed; what comes later is counted with the first of its phase.
+pub const SITES_MAX: usize = 16_384;
+/// Stacks that are known by name; later ones have no frames.
+const STACKS_MAX: usize = 65_536;
+/// Frames of one stack that are looked at, from the inside; below lie the launcher and the interpreter.
+const FRAMES_MAX: usize = 96;
+
+/// What is known of a rank before its first event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankFacts {
+    /// The rank.
+    pub rank: u32,
+    /// All bytes of its device.
+    pub device_total_bytes: Option<u64>,
+}
+
+/// A site: the innermost frame of the user's own code, in one phase.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub frame: Option<Arc<Frame>>,
+    pub phase: Option<Phase>,
+    /// The stacks that allocate there.
+    pub stacks: Vec<StackId>,
+    pub steps: Series,
+    pub epochs: Series,
+    /// Whether the recording had begun without it.
+    pub since_start: bool,
+    /// What the table under way has shown so far, and the ordinal of that table plus one.
+    sum: (u64, u32),
+    seen: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct RankWatch {
+    pub(super) facts: RankFacts,
+    pub(super) sites: Vec<Site>,
+    by_key: HashMap<(Option<Arc<Frame>>, Option<Phase>), u32>,
+    /// Per stack and phase (none, then the five): index of its site plus one.
+    of_stack: Vec<[u32; 6]>,
+    frames: Vec<Arc<Frame>>,
+    frame_ids: HashMap<Arc<Frame>, u32>,
+    stacks: Vec<Box<[u32]>>,
+    /// Sites that the last table showed.
+    shown: Vec<u32>,
+    tables: u32,
+    pub(super) course: Course,
+}
+
+impl RankWatch {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(facts: RankFacts) -> Self {
+        Self {
+            facts,
+            sites: Vec::new(),
+            by_key: HashMap::new(),
+            of_stack: Vec::new(),
+            frames: Vec::new(),
+            frame_ids: HashMap::new(),
+            stacks: Vec::new(),
+            shown: Vec::new(),
+            tables: 0,
+            course: Course::default(),
+        }
+    }
+
+    /// The rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.facts.rank
+    }
+
+    /// Tells the device's size, when it becomes known later.
+    pub fn set_device_total(&mut self, bytes: u64) {
+        self.facts.device_total_bytes = Some(bytes);
+    }
+
+    /// The frames of a stack, innermost first, before the first table that refers to it.
+    pub fn stack(&mut self, id: StackId, frames: &[Frame]) {
+        let index = id.0 as usize;
+        if index == 0 || index > STACKS_MAX {
+            return;
+        }
+        if self.stacks.len() < index {
+            self.stacks.resize(index, Box::default());
+        }
+        self.stacks[index - 1] = frames.iter().take(FRAMES_MAX).map(|frame| self.frame(frame)).collect();
+    }
+
+    fn frame(&mut self, frame: &Frame) -> u32 {
+        if let Some(&known) = self.frame_ids.get(frame) {
+            return known;
+        }
+        let frame = Arc::new(frame.clone());
+        let id = self.frames.len() as u32;
+        self.frames.push(frame.clone());
+        self.frame_ids.insert(frame, id);
+        id
+    }
+
+    /// The frames of a stack that is known, innermost first.
+    pub(super) fn frames_of(&self, stack: StackId) -> impl DoubleEndedIterator<Item = &Arc<Frame>> {
+        let ids = (stack.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
+        ids.into_iter().flat_map(|ids| ids.iter()).map(|&id| &self.frames[id as usize])
+    }
+
+    /// Takes a table of this device; tables come in their order.
+    pub fn table(&mut self, table: &SiteTable) {
+        let Some((at, epochs)) = self.course.boundary(table) else { return };
+        self.tables += 1;
+        let tables = self.tables;
+        let before = std::mem::take(&mut self.shown);
+        for row in &table.rows {
+            let index = self.site_of(row.stack, row.birth_phase);
+            let site = &mut self.sites[index as usize];
+            if site.seen != tables {
+                site.seen = tables;
+                site.sum = (0, 0);
+                self.shown.push(index);
+            }
+            // Saturating: the figures came over the wire.
+            let (bytes, blocks) = &mut site.sum;
+            *bytes = bytes.saturating_add(row.bytes);
+            *blocks = blocks.saturating_add(u32::try_from(row.blocks).unwrap_or(u32::MAX));
+        }
+        let gone = before.into_iter().filter(|&index| self.sites[index as usize].seen != tables);
+        let gone: Vec<u32> = gone.collect();
+        for &index in self.shown.iter().chain(&gone) {
+            let site = &mut self.sites[index as usize];
+            let (bytes, blocks) = if site.seen == tables { site.sum } else { (0, 0) };
+            let point = Point { at, epoch: table.epoch, blocks, bytes };
+            if epochs { &mut site.epochs } else { &mut site.steps }.push(point, site.since_start);
+        }
+        // A site that is gone from this kind of boundary may still have to be told so at the other kind's next one.
+        self.shown.extend(gone);
+        self.shown.retain(|&index| {
+            let site = &self.sites[index as usize];
+            let is_known = |series: &Series| series.last().is_some_and(|point| point.bytes > 0);
+            site.seen == tables || is_known(&site.steps) || is_known(&site.epochs)
+        });
+    }
+
+    /// Takes a measurement of this device.
+    pub fn sample(&mut self, sample: &Sample) {
+        if let Some(total) = sample.device_total_bytes {
+            self.facts.device_total_bytes = Some(total);
+        }
+        self.course.sample(sample);
+    }
+
+    fn site_of(&mut self, stack: StackId, phase: Option<Phase>) -> u32 {
+        let column = phase.map_or(0, |phase| phase as usize);
+        let index = (stack.0 as usize).min(STACKS_MAX);
+        if let Some(&known) = self.of_stack.get(index).map(|sites| &sites[column])
+            && known != 0
+        {
+            return known - 1;
+        }
+        let site = self.open_site(stack, phase);
+        if self.of_stack.len() <= index {
+            self.of_stack.resize(index + 1, [0; 6]);
+        }
+        self.of_stack[index][column] = site + 1;
+        site
+    }
+
+    fn open_site(&mut self, stack: StackId, phase: Option<Phase>) -> u32 {
+        let frame = {
+            let mut frames = self.frames_of(stack);
+            let innermost = frames.next();
+            let user =
+                innermost.filter(|frame| frame.is_user_code()).or_else(|| frames.find(|frame| frame.is_user_code()));
+            user.or(innermost).cloned()
+        };
+        let next = self.sites.len() as u32;
+        let index = match self.by_key.get(&(frame.clone(), phase)) {
+            Some(&known) => known,
+            None if self.sites.len() >= SITES_MAX => self.by_key.get(&(None, phase)).copied().unwrap_or(0),
+            None => {
+                self.by_key.insert((frame.clone(), phase), next);
+                let (stacks, steps, epochs) = (Vec::new(), Series::default(), Series::default());
+                let since_start = self.tables > 1;
+                self.sites.push(Site { frame, phase, stacks, steps, epochs, since_start, sum: (0, 0), seen: 0 });
+                next
+            }
+        };
+        let stacks = &mut self.sites[index as usize].stacks;
+        // What shares a site is nearly always a handful of ways to it; more say nothing new.
+        if stacks.len() < 64 {
+            stacks.push(stack);
+        }
+        index
+    }
+}
+
+/// Whether a table belongs to the course of steps or of epochs; the end of a recording belongs to neither.
+pub(super) fn is_epoch_end(boundary: Boundary) -> Option<bool> {
+    match boundary {
+        Boundary::StepEnd => Some(false),
+        Boundary::EpochEnd => Some(true),
+        Boundary::End => None,
+    }
+}
