@@ -10,6 +10,7 @@
 pub mod clock;
 pub mod config;
 pub mod ingest;
+pub mod judge;
 pub mod query;
 pub mod server;
 pub mod store;

@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::ingest::committer::Committer;
 use crate::ingest::streams::Streams;
 use crate::ingest::{IngestLimits, IngestService};
+use crate::judge::{self, Judge, Pokes};
 use crate::query::QueryService;
 use crate::store::{self, Retention, Store, StoreError};
 
@@ -77,6 +78,7 @@ struct Parts {
     router: Router,
     committing: JoinHandle<()>,
     expiring: JoinHandle<()>,
+    judging: JoinHandle<()>,
     streams: Streams,
     store: Arc<dyn Store>,
     shut_down: watch::Sender<bool>,
@@ -86,8 +88,12 @@ async fn parts(store: Arc<dyn Store>, limits: IngestLimits, retention: Retention
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
     let (committer, committing) = Committer::start(store.clone());
-    let ingest = IngestService::new(store.clone(), committer, streams.clone(), limits, shutting_down.clone());
-    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), now_ns());
+    let pokes = Pokes::default();
+    let ingest =
+        IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
+    let judge = Judge::new(store.clone(), streams.clone());
+    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), now_ns());
+    let judging = tokio::spawn(judge::run(judge, pokes, shutting_down.clone()));
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<IngestServer<IngestService>>().await;
     reporter.set_serving::<QueryServer<QueryService>>().await;
@@ -113,7 +119,7 @@ async fn parts(store: Arc<dyn Store>, limits: IngestLimits, retention: Retention
         // Answers grow with the job (sites, timelines): bounded, but larger than items.
         .add_service(QueryServer::new(query).max_encoding_message_size(64 << 20));
     let expiring = tokio::spawn(expire(store.clone(), retention, shutting_down));
-    Ok(Parts { router, committing, expiring, streams, store, shut_down })
+    Ok(Parts { router, committing, expiring, judging, streams, store, shut_down })
 }
 
 /// Serves on `config.listen` until `shutdown` resolves; `ready` hears the bound address.
@@ -139,7 +145,7 @@ pub async fn serve(
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
         schema = info.schema_version, version = env!("CARGO_PKG_VERSION"), "serving");
     ready(bound);
-    let Parts { router, committing, expiring, streams, store, shut_down } = parts;
+    let Parts { router, committing, expiring, judging, streams, store, shut_down } = parts;
     let ending = async move {
         shutdown.await;
         tracing::info!("shutting down: streams end, what was taken is committed");
@@ -152,7 +158,7 @@ pub async fn serve(
         ended.send_replace(true);
     });
     drain(serving, end).await?;
-    finish(committing, expiring, &*store).await
+    finish(committing, [expiring, judging], &*store).await
 }
 
 fn listen_error(address: SocketAddr, source: std::io::Error) -> ServeError {
@@ -183,8 +189,8 @@ async fn drain(
     }
 }
 
-async fn finish(committing: JoinHandle<()>, expiring: JoinHandle<()>, store: &dyn Store) -> Result<(), ServeError> {
-    expiring.abort();
+async fn finish(committing: JoinHandle<()>, others: [JoinHandle<()>; 2], store: &dyn Store) -> Result<(), ServeError> {
+    others.iter().for_each(JoinHandle::abort);
     if tokio::time::timeout(DRAIN, committing).await.is_err() {
         tracing::error!("the last commit did not finish in time; what it held was not acknowledged");
     }
@@ -232,6 +238,7 @@ pub struct Embedded {
     serving: JoinHandle<Result<(), tonic::transport::Error>>,
     committing: JoinHandle<()>,
     expiring: JoinHandle<()>,
+    judging: JoinHandle<()>,
     store: Arc<dyn Store>,
 }
 
@@ -241,7 +248,7 @@ impl Embedded {
     /// # Errors
     /// See [`ServeError`].
     pub async fn start(store: Arc<dyn Store>) -> Result<Self, ServeError> {
-        let Parts { router, committing, expiring, streams, store, shut_down } =
+        let Parts { router, committing, expiring, judging, streams, store, shut_down } =
             parts(store, IngestLimits::default(), Retention::default()).await?;
         let (connections, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
@@ -262,7 +269,7 @@ impl Embedded {
         });
         // The address is never looked up: the connector ignores it.
         let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
-        Ok(Self { channel, shut_down, streams, serving, committing, expiring, store })
+        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, store })
     }
 
     /// A connection to it.
@@ -276,13 +283,13 @@ impl Embedded {
     /// # Errors
     /// When the store cannot be closed.
     pub async fn stop(self) -> Result<(), ServeError> {
-        let Self { channel, shut_down, streams, mut serving, committing, expiring, store } = self;
+        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, store } = self;
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);
         if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
             serving.abort();
         }
-        finish(committing, expiring, &*store).await
+        finish(committing, [expiring, judging], &*store).await
     }
 }

@@ -30,6 +30,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::now_ns;
+use crate::judge::Pokes;
 use crate::store::{OpenedSession, Store};
 
 /// A stream that does not say hello in this time is none.
@@ -71,6 +72,7 @@ pub struct IngestService {
     limits: IngestLimits,
     budget: Arc<Semaphore>,
     duplicates: Arc<AtomicU64>,
+    pokes: Pokes,
     shutting_down: watch::Receiver<bool>,
 }
 
@@ -82,10 +84,11 @@ impl IngestService {
         committer: Committer,
         streams: Streams,
         limits: IngestLimits,
+        pokes: Pokes,
         shutting_down: watch::Receiver<bool>,
     ) -> Self {
         let budget = Arc::new(Semaphore::new(limits.total_bytes));
-        Self { store, committer, streams, limits, budget, duplicates: Arc::default(), shutting_down }
+        Self { store, committer, streams, limits, budget, duplicates: Arc::default(), pokes, shutting_down }
     }
 
     /// Bytes that wait for their commit.
@@ -217,11 +220,14 @@ impl IngestService {
                 refuse(answers, reason, message).await;
                 break;
             }
+            self.pokes.poke(&session.job, session.attempt);
         }
         // Everything taken is committed before the place is given up (the last holder of the sender is the
         // committer), and acknowledged if the peer still listens.
         drop(durable);
         while failures.changed().await.is_ok() {}
+        // The last of it is stored now: the verdict on the whole can be made.
+        self.pokes.poke(&session.job, session.attempt);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
             let message = "the daemon is shutting down; come again".into();

@@ -14,7 +14,7 @@ use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
 const LOST_AFTER_NS: u64 = 30_000_000_000;
 
 /// A job with its sessions, the latest of each rank.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub job: JobRow,
     /// By rank.
     pub sessions: Vec<SessionRow>,
@@ -25,7 +25,7 @@ pub(super) struct Found {
 }
 
 /// Finds the job of a selection and narrows it to the ranks asked for.
-pub(super) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
+pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
     let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
     let job = store.job(name, selection.attempt).await?.ok_or_else(|| match (name, selection.attempt) {
         (Some(name), None) => QueryError::NoJob(name.into()),
@@ -169,7 +169,7 @@ fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a Sessio
 }
 
 /// How a session is doing.
-pub(super) fn state(session: &SessionRow, streams: &Streams) -> v1::JobState {
+pub(crate) fn state(session: &SessionRow, streams: &Streams) -> v1::JobState {
     match &session.end {
         Some(end) if end.failure.is_some() => v1::JobState::Failed,
         Some(_) => v1::JobState::Finished,

@@ -17,13 +17,16 @@ mod timeline;
 use std::sync::Arc;
 
 pub use error::QueryError;
+pub(crate) use job::{Found, find, state};
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
+pub(crate) use stacks::open;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::ingest::IngestService;
 use crate::ingest::streams::Streams;
+use crate::judge::Judge;
 use crate::store::Store;
 
 /// Jobs listed when the question names no number.
@@ -36,14 +39,15 @@ pub struct QueryService {
     store: Arc<dyn Store>,
     streams: Streams,
     ingest: IngestService,
+    judge: Judge,
     started_ns: u64,
 }
 
 impl QueryService {
     /// A service over a store; streams and ingest tell what is under way.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, started_ns: u64) -> Self {
-        Self { store, streams, ingest, started_ns }
+    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, judge: Judge, started_ns: u64) -> Self {
+        Self { store, streams, ingest, judge, started_ns }
     }
 
     async fn jobs(&self, limit: u32) -> Result<v1::ListJobsResponse, QueryError> {
@@ -107,7 +111,7 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        Ok(Response::new(report::report(&*self.store, &self.streams, request.into_inner()).await?))
+        Ok(Response::new(report::report(&*self.store, &self.streams, &self.judge, request.into_inner()).await?))
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_model::Sample;
+use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
@@ -11,12 +12,14 @@ use super::growth::growth;
 use super::job::{Found, completeness, completeness_answer, find, state};
 use super::samples;
 use crate::ingest::streams::Streams;
+use crate::judge::{Judge, Range};
 use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
 
 /// Answers a report request.
 pub(super) async fn report(
     store: &dyn Store,
     streams: &Streams,
+    judge: &Judge,
     request: v1::ReportRequest,
 ) -> Result<v1::Report, QueryError> {
     let selection = request.selection.unwrap_or_default();
@@ -39,13 +42,38 @@ pub(super) async fn report(
         }
     }
     let growth = growth(store, &found, &epoch_ends).await?;
+    let findings = findings(store, judge, &found, &selection).await?;
     Ok(v1::Report {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
         ranks,
         growth,
-        findings: Vec::new(),
+        findings,
     })
+}
+
+/// What is wrong, judged over all ranks and told of those that were asked for.
+async fn findings(
+    store: &dyn Store,
+    judge: &Judge,
+    found: &Found,
+    selection: &v1::Selection,
+) -> Result<Vec<v1::Finding>, QueryError> {
+    let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
+        .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
+    let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
+        .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
+    let range = Range { epochs, times_ns };
+    // Peers that were not asked for still say what is usual.
+    let everybody = match selection.ranks.is_empty() {
+        true => None,
+        false => Some(find(store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?),
+    };
+    let mut findings = judge.findings(everybody.as_ref().unwrap_or(found), range).await?;
+    findings.retain(|finding| {
+        selection.ranks.is_empty() || finding.ranks.iter().any(|rank| selection.ranks.contains(rank))
+    });
+    Ok(findings.iter().map(|finding| finding_to_wire(finding, &found.job.name)).collect())
 }
 
 /// A framework that tells no events (JAX) has only what was measured: its own counters stand for the figures that events

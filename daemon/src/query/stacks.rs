@@ -8,7 +8,7 @@ use super::error::QueryError;
 use crate::store::{ItemRow, Selection, SessionKey, Store};
 
 /// Opens a stored item.
-pub(super) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, QueryError> {
+pub(crate) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, QueryError> {
     let kind = ItemKind::try_from(row.kind).map_err(|error| QueryError::damaged(session, row.seq, error))?;
     let packed = Packed { kind, payload: row.payload.clone(), unpacked_bytes: row.unpacked_bytes };
     packed.open().map_err(QueryError::wire(session, row.seq))

@@ -152,6 +152,20 @@ impl Store for MemoryStore {
         Ok(found.filter(|item| !item.is_chunk()).map(item_row).collect())
     }
 
+    async fn items_after(
+        &self,
+        session: SessionKey,
+        kind: i32,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<ItemRow>, StoreError> {
+        let inner = self.inner()?;
+        let Some(session) = inner.sessions.get(&session) else { return Ok(Vec::new()) };
+        let later = session.items.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
+        let wanted = later.map(|(_, item)| item).filter(|item| item.kind == kind && !item.is_chunk());
+        Ok(wanted.take(limit as usize).map(item_row).collect())
+    }
+
     async fn items(
         &self,
         session: SessionKey,

@@ -182,6 +182,15 @@ pub trait Store: Send + Sync + 'static {
     /// Items (never chunks) of one session by their numbers, in the order of `seqs`; what is not there (any more) is left out.
     async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError>;
 
+    /// Items of one kind (never chunks) of a session whose numbers are above `after`, in order, `limit` of them at most.
+    async fn items_after(
+        &self,
+        session: SessionKey,
+        kind: i32,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<ItemRow>, StoreError>;
+
     /// Items of one kind (never chunks) of a session with payloads, in order, as far as they overlap the selection; `device` narrows to items of one device.
     async fn items(
         &self,

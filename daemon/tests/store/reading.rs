@@ -112,6 +112,22 @@ pub async fn payloads_come_in_the_order_asked_for(store: Arc<dyn Store>) {
     assert_eq!(store.payloads(key, &[]).await.unwrap(), []);
 }
 
+pub async fn items_come_after_a_number_and_as_many_as_asked_for(store: Arc<dyn Store>) {
+    let key = open(&*store, 1, "job", 0).await;
+    let marks = |seq| item(seq, ItemKind::Marks, None);
+    let items = vec![marks(1), chunk(2, 0), marks(3), item(4, ItemKind::Samples, None), marks(5), marks(8)];
+    store.append(vec![append(key, items)]).await.unwrap();
+    for (after, limit, expected) in
+        [(0, 10, vec![1, 3, 5, 8]), (1, 2, vec![3, 5]), (5, 9, vec![8]), (u64::MAX, 9, vec![])]
+    {
+        let found = store.items_after(key, ItemKind::Marks as i32, after, limit).await.unwrap();
+        assert_eq!(found.iter().map(|item| item.seq).collect::<Vec<_>>(), expected, "after {after}");
+        assert!(found.iter().all(|item| item.payload == super::made::payload(item.seq, 50)));
+    }
+    assert_eq!(store.items_after(key, ItemKind::Chunk as i32, 0, 9).await.unwrap(), []);
+    assert_eq!(store.items_after(key + 1, ItemKind::Marks as i32, 0, 9).await.unwrap(), []);
+}
+
 pub async fn the_keyframe_before_an_event(store: Arc<dyn Store>) {
     let key = open(&*store, 1, "job", 0).await;
     let mut other_device = keyframe(9, 500);

@@ -67,6 +67,23 @@ pub(super) async fn items_at(pool: &PgPool, session: SessionKey, seqs: &[u64]) -
     rows.iter().map(cells::item).collect()
 }
 
+pub(super) async fn items_after(
+    pool: &PgPool,
+    session: SessionKey,
+    kind: i32,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<ItemRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/items_after.sql"))
+        .bind(session)
+        .bind(i64::from(kind))
+        .bind(i64::try_from(after).unwrap_or(i64::MAX))
+        .bind(i64::from(limit))
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(cells::item).collect()
+}
+
 pub(super) async fn items(
     pool: &PgPool,
     session: SessionKey,

@@ -146,6 +146,16 @@ impl Store for SqliteStore {
         self.told("reading items", read::items_at(&self.readers, session, seqs).await)
     }
 
+    async fn items_after(
+        &self,
+        session: SessionKey,
+        kind: i32,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<ItemRow>, StoreError> {
+        self.told("reading items", read::items_after(&self.readers, session, kind, after, limit).await)
+    }
+
     async fn items(
         &self,
         session: SessionKey,

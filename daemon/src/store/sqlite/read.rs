@@ -77,6 +77,23 @@ pub(super) async fn items_at(pool: &SqlitePool, session: SessionKey, seqs: &[u64
     Ok(found)
 }
 
+pub(super) async fn items_after(
+    pool: &SqlitePool,
+    session: SessionKey,
+    kind: i32,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<ItemRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/items_after.sql"))
+        .bind(session)
+        .bind(i64::from(kind))
+        .bind(i64::try_from(after).unwrap_or(i64::MAX))
+        .bind(i64::from(limit))
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(cells::item).collect()
+}
+
 pub(super) async fn items(
     pool: &SqlitePool,
     session: SessionKey,

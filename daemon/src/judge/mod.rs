@@ -1,0 +1,103 @@
+//! The judge: keeps a watch over jobs and says what is wrong with them, for questions and for alerts.
+//!
+//! Guarantees: never in the way of ingest (it reads what is stored, behind the commit, and rests twenty times as long as it
+//! worked); memory is bounded by [`DEVICES_MAX`] watched devices, of which idle jobs go first.
+//! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
+
+mod lost;
+mod task;
+mod watching;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memctl_analysis::judge;
+use memctl_model::Finding;
+
+use crate::ingest::streams::Streams;
+use crate::query::{Found, QueryError, state};
+use crate::store::Store;
+pub use task::{Pokes, run};
+use watching::JobWatch;
+pub use watching::Range;
+
+/// Devices watched at once, over all jobs: about 0.3 MB each with 500 sites.
+pub const DEVICES_MAX: usize = 4_096;
+
+/// See the module.
+#[derive(Clone)]
+pub struct Judge {
+    store: Arc<dyn Store>,
+    streams: Streams,
+    jobs: Arc<Mutex<Jobs>>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    /// Counts questions: the order in which jobs were last asked for.
+    clock: u64,
+    known: HashMap<i64, Known>,
+}
+
+struct Known {
+    asked: u64,
+    devices: usize,
+    watch: Arc<tokio::sync::Mutex<JobWatch>>,
+}
+
+impl Judge {
+    /// A judge over a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, streams: Streams) -> Self {
+        Self { store, streams, jobs: Arc::default() }
+    }
+
+    /// What is wrong with a job, the worst first. `found` has to hold all its ranks.
+    ///
+    /// # Errors
+    /// The store fails, or what is stored does not open.
+    pub(crate) async fn findings(&self, found: &Found, range: Range) -> Result<Vec<Finding>, QueryError> {
+        let counts =
+            |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
+        let mut findings = if range == Range::default() {
+            let watch = self.watch(found.job.key);
+            let mut watch = watch.lock().await;
+            watch.catch_up(&self.store, &found.sessions).await?;
+            self.keep(found.job.key, watch.devices());
+            judge::findings(&watch.watches(counts))
+        } else {
+            let mut watch = JobWatch::over(range);
+            watch.catch_up(&self.store, &found.sessions).await?;
+            judge::findings(&watch.watches(counts))
+        };
+        findings.extend(lost::findings(&found.sessions, &found.devices, |session| state(session, &self.streams)));
+        judge::sort(&mut findings);
+        Ok(findings)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, job: i64) -> Arc<tokio::sync::Mutex<JobWatch>> {
+        let mut jobs = self.lock();
+        jobs.clock += 1;
+        let clock = jobs.clock;
+        let known = jobs.known.entry(job).or_insert_with(|| Known { asked: 0, devices: 1, watch: Arc::default() });
+        known.asked = clock;
+        known.watch.clone()
+    }
+
+    /// Notes how much a job holds, and lets the jobs go that were not asked for longest.
+    fn keep(&self, job: i64, devices: usize) {
+        let mut jobs = self.lock();
+        if let Some(known) = jobs.known.get_mut(&job) {
+            known.devices = devices;
+        }
+        while jobs.known.len() > 1 && jobs.known.values().map(|known| known.devices).sum::<usize>() > DEVICES_MAX {
+            let oldest = jobs.known.iter().filter(|(key, _)| **key != job).min_by_key(|(_, known)| known.asked);
+            let Some(oldest) = oldest.map(|(key, _)| *key) else { break };
+            jobs.known.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A job as its judge sees it: one watch a device of each session, fed from the store item by item.
+//!
+//! Guarantees: what a watch knows depends on the session's items and their order alone, not on how often it was asked; so a
+//! live job, an import and a daemon that was restarted say the same. Reads a bounded number of items at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memctl_analysis::judge::{RankFacts, RankWatch};
+use memctl_model::{Sample, SiteTable, StackId};
+use memctl_proto::StackDictionary;
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
+
+use crate::query::{QueryError, open};
+use crate::store::{ItemRow, SessionKey, SessionRow, Store};
+
+/// Items of one kind read at a time: each holds at most 64 site tables.
+const PAGE: u32 = 64;
+
+/// Which boundaries count, when a question narrows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// First and last epoch.
+    pub epochs: Option<(u32, u32)>,
+    /// First and last nanosecond.
+    pub times_ns: Option<(u64, u64)>,
+}
+
+impl Range {
+    fn holds(&self, table: &SiteTable) -> bool {
+        self.epochs.is_none_or(|(first, last)| (first..=last).contains(&table.epoch)) && self.holds_time(table.time_ns)
+    }
+
+    fn holds_time(&self, time_ns: u64) -> bool {
+        self.times_ns.is_none_or(|(first, last)| (first..=last).contains(&time_ns))
+    }
+}
+
+/// One session.
+pub struct SessionWatch {
+    session: SessionKey,
+    rank: u32,
+    range: Range,
+    /// All items up to this one have been seen.
+    seen: u64,
+    stacks: StackDictionary,
+    told: u32,
+    /// A batch of stacks did not open: later ones have no names.
+    nameless: bool,
+    /// By device.
+    pub watches: BTreeMap<u8, RankWatch>,
+    totals: BTreeMap<u8, u64>,
+}
+
+impl SessionWatch {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new(session: &SessionRow, range: Range) -> Self {
+        let totals = session.info.devices.iter().filter_map(|device| Some((device.index.0, device.total_bytes?)));
+        Self {
+            session: session.key,
+            rank: session.info.rank,
+            range,
+            seen: 0,
+            stacks: StackDictionary::default(),
+            told: 0,
+            nameless: false,
+            watches: BTreeMap::new(),
+            totals: totals.collect(),
+        }
+    }
+
+    /// Sees what is stored of the session up to `durable`.
+    pub async fn catch_up(&mut self, store: &dyn Store, durable: u64) -> Result<(), QueryError> {
+        while self.seen < durable {
+            let mut upto = durable;
+            let mut rows = Vec::new();
+            for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
+                let mut page = store.items_after(self.session, kind as i32, self.seen, PAGE).await?;
+                page.retain(|row| row.seq <= durable);
+                if page.len() == PAGE as usize {
+                    // There may be more of this kind: the others are seen no further, so that all keep their order.
+                    upto = upto.min(page.last().map_or(upto, |row| row.seq));
+                }
+                rows.append(&mut page);
+            }
+            rows.retain(|row| row.seq <= upto);
+            rows.sort_by_key(|row| row.seq);
+            for row in &rows {
+                self.see(row)?;
+            }
+            self.seen = upto;
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, row: &ItemRow) -> Result<(), QueryError> {
+        match open(self.session, row)? {
+            Content::Stacks(batch) => {
+                if let Err(error) = self.stacks.add(&batch) {
+                    if !std::mem::replace(&mut self.nameless, true) {
+                        tracing::warn!(session = self.session, seq = row.seq, %error, "stacks cannot be read; later ones have no names");
+                    }
+                    return Ok(());
+                }
+                self.tell_stacks();
+            }
+            Content::SiteTables(tables) => {
+                for table in tables.iter().filter(|table| self.range.holds(table)) {
+                    watch(&mut self.watches, &self.stacks, &self.totals, self.rank, table.device.0).table(table);
+                }
+            }
+            Content::Samples(samples) => samples.iter().for_each(|sample| self.sample(sample)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        // A device that was never allocated on is watched by nobody.
+        if let Some(watch) = self.watches.get_mut(&sample.device.0).filter(|_| self.range.holds_time(sample.time_ns)) {
+            watch.sample(sample);
+        }
+    }
+
+    fn tell_stacks(&mut self) {
+        let known = self.stacks.len() as u32;
+        for id in self.told + 1..=known {
+            let frames = self.stacks.stack(StackId(id)).frames;
+            self.watches.values_mut().for_each(|watch| watch.stack(StackId(id), &frames));
+        }
+        self.told = known;
+    }
+}
+
+/// The watch of a device, made at its first table.
+fn watch<'a>(
+    watches: &'a mut BTreeMap<u8, RankWatch>,
+    stacks: &StackDictionary,
+    totals: &BTreeMap<u8, u64>,
+    rank: u32,
+    device: u8,
+) -> &'a mut RankWatch {
+    watches.entry(device).or_insert_with(|| {
+        let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: totals.get(&device).copied() });
+        for id in 1..=stacks.len() as u32 {
+            watch.stack(StackId(id), &stacks.stack(StackId(id)).frames);
+        }
+        watch
+    })
+}
+
+/// One job: its sessions, the latest of each rank.
+#[derive(Default)]
+pub struct JobWatch {
+    range: Range,
+    sessions: BTreeMap<SessionKey, SessionWatch>,
+}
+
+impl JobWatch {
+    /// A watch over a part of a job.
+    #[must_use]
+    pub fn over(range: Range) -> Self {
+        Self { range, sessions: BTreeMap::new() }
+    }
+
+    /// Sees what is stored of these sessions; others are forgotten.
+    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, sessions: &[SessionRow]) -> Result<(), QueryError> {
+        self.sessions.retain(|key, _| sessions.iter().any(|session| session.key == *key));
+        for session in sessions {
+            let range = self.range;
+            let watch = self.sessions.entry(session.key).or_insert_with(|| SessionWatch::new(session, range));
+            watch.catch_up(&**store, session.durable_seq).await?;
+        }
+        Ok(())
+    }
+
+    /// The watches of devices that count.
+    #[must_use]
+    pub fn watches(&self, counts: impl Fn(SessionKey, u8) -> bool) -> Vec<&RankWatch> {
+        let all =
+            self.sessions.iter().flat_map(|(&key, session)| session.watches.iter().map(move |watch| (key, watch)));
+        all.filter(|&(key, (&device, _))| counts(key, device)).map(|(_, (_, watch))| watch).collect()
+    }
+
+    /// Devices watched: what the memory of all this is measured by.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.sessions.values().map(|session| session.watches.len().max(1)).sum()
+    }
+}
