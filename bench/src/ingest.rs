@@ -66,7 +66,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
 }
 
 /// A daemon in a process of its own, on a fresh SQLite store; killed when dropped.
-struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     url: String,
     _folder: TempDir,
@@ -74,11 +74,17 @@ struct Daemon {
 
 impl Daemon {
     fn start(memctl: &Path) -> Result<Self, Box<dyn Error>> {
+        Self::start_with(memctl, &[])
+    }
+
+    /// Starts one with settings of its environment.
+    pub(crate) fn start_with(memctl: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(memctl)
             .args(["daemon", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(folder.path())
             .env("MEMCTL_LOG", std::env::var("MEMCTL_LOG").unwrap_or_else(|_| "error".into()))
+            .envs(settings.iter().copied())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
@@ -87,6 +93,11 @@ impl Daemon {
             line.split_whitespace().find(|word| word.starts_with("http://")).ok_or("the daemon did not come up")?;
         let url = url.to_owned();
         Ok(Self { child, url, _folder: folder })
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     fn peak_bytes(&self) -> Option<u64> {
@@ -126,7 +137,7 @@ pub async fn run(
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for (rank, chunks) in (0..streams).zip(prepared) {
-        tasks.push(tokio::spawn(stream(daemon.url.clone(), rank, chunks)));
+        tasks.push(tokio::spawn(stream(daemon.url.clone(), rank, chunks.into_iter().map(Packed::chunk).collect())));
     }
     for task in tasks {
         task.await?.map_err(|error| error.to_string())?;
@@ -137,17 +148,17 @@ pub async fn run(
 }
 
 /// Sends everything and waits until the last item is durable.
-async fn stream(url: String, rank: u32, chunks: Vec<Bytes>) -> Result<(), Box<dyn Error + Send + Sync>> {
+pub(crate) async fn stream(url: String, rank: u32, items: Vec<Packed>) -> Result<(), Box<dyn Error + Send + Sync>> {
     let channel = Endpoint::from_shared(url)?.tcp_nodelay(true).connect().await?;
     let mut client = IngestClient::new(channel);
     let (outbound, requests) = mpsc::channel(8);
     let hello = Hello { version: PROTOCOL_VERSION, session: Some((&session("ingest", rank)).into()) };
     outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await?;
     let mut inbound = client.push(ReceiverStream::new(requests)).await?.into_inner();
-    let last = chunks.len() as u64;
+    let last = items.len() as u64;
     let sending = tokio::spawn(async move {
-        for (seq, chunk) in (1..).zip(chunks) {
-            let item = Packed::chunk(chunk).numbered(seq);
+        for (seq, item) in (1..).zip(items) {
+            let item = item.numbered(seq);
             if outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await.is_err() {
                 break;
             }

@@ -1,6 +1,6 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, or `all`. BENCHMARKS.md has the method and the
+//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, `judge`, or `all`. BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 
@@ -10,6 +10,7 @@ mod codec;
 mod hook;
 mod import;
 mod ingest;
+mod judge;
 mod query;
 mod recordings;
 mod store;
@@ -18,7 +19,7 @@ mod whole_import;
 use std::error::Error;
 use std::path::PathBuf;
 
-const NAMES: [&str; 7] = ["hook", "codec", "batch", "import", "ingest", "store", "query"];
+const NAMES: [&str; 8] = ["hook", "codec", "batch", "import", "ingest", "store", "query", "judge"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -36,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "ingest" => runtime.block_on(run_ingest())?,
             "store" => runtime.block_on(run_store())?,
             "query" => runtime.block_on(run_query())?,
+            "judge" => runtime.block_on(run_judge())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
         }
     }
@@ -145,6 +147,52 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
             run.bytes as f64 / run.seconds / 1e6,
             run.daemon_peak_bytes as f64 / 1e6
         );
+    }
+    Ok(())
+}
+
+async fn run_judge() -> Result<(), Box<dyn Error>> {
+    println!("a job from its epoch ends to its findings, one core, median of 5:\n");
+    println!(
+        "| ranks | epochs | sites | rows | taken s | judged s | together s | memory MB | findings |\n|---|---|---|---|---|---|---|---|---|"
+    );
+    for (ranks, epochs, sites) in [(4, 100, 500), (64, 100, 500), (1_024, 100, 500)] {
+        let mut runs: Vec<judge::Large> = (0..5).map(|_| judge::large(ranks, epochs, sites)).collect();
+        runs.sort_by(|a, b| (a.taking + a.judging).total_cmp(&(b.taking + b.judging)));
+        // The first run of a size is the one whose memory is not yet the allocator's.
+        let memory = runs.iter().map(|run| run.memory_bytes).max().unwrap_or(0);
+        let run = runs[runs.len() / 2];
+        println!(
+            "| {ranks} | {epochs} | {sites} | {} | {:.3} | {:.3} | {:.3} | {:.0} | {} |",
+            run.rows,
+            run.taking,
+            run.judging,
+            run.taking + run.judging,
+            memory as f64 / 1e6,
+            run.findings
+        );
+    }
+    println!("\ningest of chunks with a site table every 4,096 events, M events/s, medians of 7 pairs:\n");
+    println!("| streams | judging off | judging on | on / off, median of pairs |\n|---|---|---|---|");
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let (memctl, events) = (memctl()?, recordings::events(&recording));
+    for streams in [1, 4, 16] {
+        let (mut off, mut on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for pair in 0..7 {
+            // In turns, so that a machine that gets slower does not decide.
+            let order = if pair % 2 == 0 { ["off", "on"] } else { ["on", "off"] };
+            let mut rates = std::collections::HashMap::new();
+            for judging in order {
+                rates.insert(judging, judge::ingest(&memctl, &events, streams, 960 / streams as usize, judging).await?);
+            }
+            off.push(rates["off"]);
+            on.push(rates["on"]);
+            ratios.push(rates["on"] / rates["off"]);
+        }
+        for all in [&mut off, &mut on, &mut ratios] {
+            all.sort_by(f64::total_cmp);
+        }
+        println!("| {streams} | {:.1} | {:.1} | {:.3} |", off[3] / 1e6, on[3] / 1e6, ratios[3]);
     }
     Ok(())
 }

@@ -84,7 +84,12 @@ struct Parts {
     shut_down: watch::Sender<bool>,
 }
 
-async fn parts(store: Arc<dyn Store>, limits: IngestLimits, retention: Retention) -> Result<Parts, ServeError> {
+async fn parts(
+    store: Arc<dyn Store>,
+    limits: IngestLimits,
+    retention: Retention,
+    judging: bool,
+) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
     let (committer, committing) = Committer::start(store.clone());
@@ -93,7 +98,7 @@ async fn parts(store: Arc<dyn Store>, limits: IngestLimits, retention: Retention
         IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
     let judge = Judge::new(store.clone(), streams.clone());
     let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), now_ns());
-    let judging = tokio::spawn(judge::run(judge, pokes, shutting_down.clone()));
+    let judging = tokio::spawn(judge::run(judge, pokes, judging, shutting_down.clone()));
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<IngestServer<IngestService>>().await;
     reporter.set_serving::<QueryServer<QueryService>>().await;
@@ -139,8 +144,8 @@ pub async fn serve(
             .await?;
     tracing::info!(listen = %config.listen, store = %config.store, retain_age_ns = config.retention.age_ns,
         retain_bytes = config.retention.bytes, session_queue_bytes = config.limits.session_bytes,
-        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes, "configuration");
-    let parts = parts(store, config.limits, config.retention).await?;
+        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes, judging = config.judging, "configuration");
+    let parts = parts(store, config.limits, config.retention, config.judging).await?;
     let info = parts.store.info().await?;
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
         schema = info.schema_version, version = env!("CARGO_PKG_VERSION"), "serving");
@@ -249,7 +254,7 @@ impl Embedded {
     /// See [`ServeError`].
     pub async fn start(store: Arc<dyn Store>) -> Result<Self, ServeError> {
         let Parts { router, committing, expiring, judging, streams, store, shut_down } =
-            parts(store, IngestLimits::default(), Retention::default()).await?;
+            parts(store, IngestLimits::default(), Retention::default(), true).await?;
         let (connections, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {

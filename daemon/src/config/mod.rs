@@ -37,6 +37,8 @@ pub struct Layer {
     pub session_queue: Option<String>,
     /// Bytes of all sessions that may wait for their commit, `256MiB`.
     pub total_queue: Option<String>,
+    /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
+    pub judging: Option<String>,
 }
 
 /// The configuration that holds.
@@ -50,6 +52,8 @@ pub struct Config {
     pub retention: Retention,
     /// Bounds of what waits in memory.
     pub limits: IngestLimits,
+    /// Whether jobs are judged while their data arrives.
+    pub judging: bool,
 }
 
 /// A setting that cannot be.
@@ -97,6 +101,7 @@ pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
         retain_bytes: variable("MEMCTL_RETAIN_BYTES"),
         session_queue: variable("MEMCTL_SESSION_QUEUE"),
         total_queue: variable("MEMCTL_TOTAL_QUEUE"),
+        judging: variable("MEMCTL_JUDGING"),
     }
 }
 
@@ -139,7 +144,16 @@ pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> R
         store: store(layers, default_data_dir)?,
         retention,
         limits,
+        judging: checked(layers, "judging", |layer| layer.judging.as_deref(), on_or_off)?.unwrap_or(true),
     })
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("{other:?} is neither on nor off")),
+    }
 }
 
 fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
@@ -247,6 +261,7 @@ mod tests {
             "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB"
         );
         assert!(message("session_queue = '1KiB'").contains("at least"));
+        assert_eq!(message("judging = 'maybe'"), "judging (from MEMCTL_…): \"maybe\" is neither on nor off");
         assert!(message("listen = 'here'").contains("listen (from MEMCTL_…)"));
         assert!(resolve(&[], None).unwrap_err().to_string().contains("--data-dir"));
         assert!(toml::from_str::<Layer>("speed = 'fast'").unwrap_err().to_string().contains("unknown field `speed`"));

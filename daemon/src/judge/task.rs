@@ -69,8 +69,11 @@ impl Pokes {
     }
 }
 
-/// Judges jobs until the daemon shuts down.
-pub async fn run(judge: Judge, pokes: Pokes, mut shutting_down: watch::Receiver<bool>) {
+/// Judges jobs until the daemon shuts down, unless it shall not.
+pub async fn run(judge: Judge, pokes: Pokes, judging: bool, mut shutting_down: watch::Receiver<bool>) {
+    if !judging {
+        return;
+    }
     loop {
         let idle = tokio::select! {
             () = pokes.woken.notified() => false,

@@ -1,0 +1,335 @@
+//! What the judge says, and what it does not say, of trainings made by hand: one quantity at a time, with the sentence.
+
+use memctl_analysis::judge::{RankFacts, RankWatch, findings};
+use memctl_model::{
+    Boundary, Counters, DeviceIndex, Finding, FindingKind, Frame, Peaks, Phase, Sample, Severity, SiteRow, SiteTable,
+    StackId,
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Stacks by number: see [`stacks`].
+const WEIGHTS: u32 = 1;
+const KEEP: u32 = 2;
+const FORWARD_A: u32 = 3;
+const FORWARD_B: u32 = 4;
+const FORWARD_C: u32 = 5;
+
+fn frame(function: &str, file: &str, line: u32) -> Frame {
+    Frame { function: function.into(), file: file.into(), line }
+}
+
+/// The ways to five sites, innermost first.
+fn stacks() -> [Vec<Frame>; 5] {
+    let torch = |function: &str| frame(function, "/opt/lib/site-packages/torch/nn/modules/module.py", 1_770);
+    let layer = |line| {
+        vec![
+            torch("forward"),
+            frame("forward", "/work/model.py", line),
+            torch("_call_impl"),
+            frame("evaluate", "/work/train.py", 61),
+            frame("main", "/work/train.py", 90),
+        ]
+    };
+    [
+        vec![frame("build", "/work/model.py", 5), frame("main", "/work/train.py", 80)],
+        vec![frame("keep", "/work/train.py", 17), frame("main", "/work/train.py", 88)],
+        layer(20),
+        layer(21),
+        layer(22),
+    ]
+}
+
+/// A training of one rank: at each step's end live bytes by (stack, phase, blocks, bytes).
+struct Training {
+    watch: RankWatch,
+    step: u64,
+    steps_per_epoch: u64,
+}
+
+type Row = (u32, Option<Phase>, u64, u64);
+
+impl Training {
+    fn new(rank: u32, steps_per_epoch: u64) -> Self {
+        let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 * GIB) });
+        for (id, frames) in (1..).zip(stacks()) {
+            watch.stack(StackId(id), &frames);
+        }
+        Self { watch, step: 0, steps_per_epoch }
+    }
+
+    fn table(&self, boundary: Boundary, rows: &[Row], peak_bytes: u64) -> SiteTable {
+        let mut all = vec![(WEIGHTS, None, 10, 100 * MIB)];
+        all.extend(rows.iter().filter(|row| row.2 > 0));
+        let allocated_bytes = all.iter().map(|row| row.3).sum();
+        let counters =
+            Counters { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes: GIB, ..Default::default() };
+        let peaks_within = Peaks { allocated_bytes: allocated_bytes + peak_bytes, reserved_bytes: GIB };
+        let row = |&(stack, birth_phase, blocks, bytes): &Row| SiteRow {
+            stack: StackId(stack),
+            birth_epoch: 0,
+            birth_phase,
+            blocks,
+            bytes,
+        };
+        SiteTable {
+            device: DeviceIndex(0),
+            boundary,
+            epoch: (self.step / self.steps_per_epoch) as u32,
+            step: self.step,
+            time_ns: (self.step + 1) * 1_000_000_000,
+            at_event: self.step * 100,
+            exact: true,
+            counters,
+            peaks: peaks_within,
+            peaks_within,
+            rows: all.iter().map(row).collect(),
+        }
+    }
+
+    fn step(&mut self, rows: &[Row]) {
+        self.step_with_peak(rows, 50 * MIB);
+    }
+
+    fn step_with_peak(&mut self, rows: &[Row], peak_bytes: u64) {
+        self.watch.table(&self.table(Boundary::StepEnd, rows, peak_bytes));
+        if (self.step + 1).is_multiple_of(self.steps_per_epoch) {
+            self.watch.table(&self.table(Boundary::EpochEnd, rows, peak_bytes));
+        }
+        self.step += 1;
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        findings(&[&self.watch])
+    }
+
+    /// Steps until something is said, and until it is sure.
+    fn run(&mut self, steps: u64, rows: impl Fn(u64) -> Vec<Row>) -> (Option<u64>, Option<u64>) {
+        let (mut said, mut sure) = (None, None);
+        for step in 0..steps {
+            self.step(&rows(step));
+            let found = self.judge();
+            if !found.is_empty() && said.is_none() {
+                said = Some(step);
+            }
+            if found.iter().any(|finding| finding.severity >= Severity::Warning) && sure.is_none() {
+                sure = Some(step);
+            }
+        }
+        (said, sure)
+    }
+}
+
+fn kept(count: u64) -> Vec<Row> {
+    vec![(KEEP, None, count, count * MIB)]
+}
+
+#[test]
+fn one_tensor_a_step_is_suspected_within_eight_steps_and_confirmed_once_no_buffer_explains_it() {
+    let mut training = Training::new(0, 10);
+    let (said, sure) = training.run(100, |step| kept(step + 1));
+    assert!(said.is_some_and(|step| step <= 8), "{said:?}");
+    assert!(sure.is_some_and(|step| (39..=60).contains(&step)), "{sure:?}");
+    let found = training.judge();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].kind, FindingKind::Leak);
+    assert_eq!(
+        found[0].title,
+        "grows 10.0 MiB an epoch on rank 0, allocated in keep (train.py:17); out of memory in about 8167 epochs"
+    );
+    assert_eq!((found[0].live_bytes, found[0].live_blocks), (Some(100 * MIB), Some(100)));
+    assert_eq!((found[0].first_seen.epoch, found[0].first_seen.step), (Some(0), Some(1)));
+    let slope = found[0].bytes_per_epoch.unwrap();
+    assert!(slope.low <= slope.value && slope.value <= slope.high && slope.value == 10.0 * MIB as f64, "{slope:?}");
+}
+
+#[test]
+fn sparse_leaks_are_found_too() {
+    for every in [5, 20, 40] {
+        let mut training = Training::new(0, 40);
+        let (_, sure) = training.run(40 * 12, |step| kept(step / every + 1));
+        assert!(sure.is_some(), "one in {every}");
+        assert_eq!(training.judge()[0].site.as_ref().unwrap().line, 17);
+    }
+}
+
+#[test]
+fn what_fills_and_stops_is_never_sure_and_at_the_end_forgotten() {
+    type Count = fn(u64) -> u64;
+    let filling: [(&str, Count); 4] = [
+        ("twenty entries, one a step", |step| step.min(20)),
+        ("twenty entries, late", |step| step.saturating_sub(100).min(20)),
+        ("at random: fewer and fewer new ones", |step| (24.0 * (1.0 - (-(step as f64) / 20.0).exp())).round() as u64),
+        ("two steps up", |step| u64::from(step > 30) + u64::from(step > 90)),
+    ];
+    for (what, count) in filling {
+        let mut training = Training::new(0, 10);
+        let (_, sure) = training.run(300, |step| kept(count(step)));
+        assert_eq!(sure, None, "{what}");
+        assert_eq!(training.judge(), [], "{what}");
+    }
+}
+
+#[test]
+fn what_is_emptied_again_is_no_leak() {
+    for period in [7, 10, 35] {
+        let mut training = Training::new(0, 10);
+        let (_, sure) = training.run(300, |step| kept(step % period));
+        assert_eq!(sure, None, "every {period} steps");
+    }
+}
+
+#[test]
+fn random_sizes_are_noise() {
+    let mut training = Training::new(0, 20);
+    let sizes = |step: u64| 1 + (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % (64 * MIB);
+    let (said, _) = training.run(400, |step| vec![(KEEP, None, 1, sizes(step))]);
+    assert_eq!(said, None);
+}
+
+#[test]
+fn a_longer_sequence_every_epoch_is_work_and_a_growing_tensor_is_a_leak() {
+    let mut curriculum = Training::new(0, 8);
+    for step in 0..160 {
+        let scale = step / 8 + 1;
+        curriculum.step_with_peak(&[(KEEP, None, 1, scale * MIB)], scale * 200 * MIB);
+    }
+    assert_eq!(curriculum.judge(), []);
+    let mut appended = Training::new(0, 8);
+    for step in 0..160 {
+        appended.step(&[(KEEP, None, 1, (step + 1) * MIB)]);
+    }
+    let found = appended.judge();
+    assert_eq!(found[0].kind, FindingKind::Leak);
+    assert!(found[0].title.contains("a tensor is replaced by a larger one each time"), "{}", found[0].title);
+}
+
+fn graph(times: u64, phase: Option<Phase>) -> Vec<Row> {
+    [FORWARD_A, FORWARD_B, FORWARD_C].map(|stack| (stack, phase, 2 * times, 6 * times * MIB)).to_vec()
+}
+
+#[test]
+fn an_evaluation_that_keeps_its_graph_is_one_finding_at_the_function_that_runs_it() {
+    let mut training = Training::new(0, 10);
+    let (_, sure) = training.run(60, |step| graph((step + 1) / 10, Some(Phase::Eval)));
+    assert!(sure.is_some_and(|step| step <= 40), "{sure:?}");
+    let found = training.judge();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].kind, FindingKind::EvalGraph);
+    assert_eq!(&*found[0].site.as_ref().unwrap().function, "evaluate");
+    assert!(found[0].title.contains("evaluation runs with gradients on"), "{}", found[0].title);
+    assert!(found[0].advice.contains("torch.no_grad()"), "{}", found[0].advice);
+}
+
+#[test]
+fn a_chained_state_is_told_from_a_kept_graph_by_its_falling_back() {
+    let mut kept = Training::new(0, 10);
+    let (_, sure) = kept.run(30, |step| graph(step, Some(Phase::Forward)));
+    assert!(sure.is_some_and(|step| step <= 8), "{sure:?}");
+    assert_eq!(kept.judge()[0].kind, FindingKind::GraphKept);
+    let mut chained = Training::new(0, 10);
+    chained.run(45, |step| graph(step % 10, Some(Phase::Forward)));
+    let found = chained.judge();
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain));
+    assert!(found[0].title.contains("within each epoch"), "{}", found[0].title);
+    assert_eq!(found[0].time_to_oom_seconds, None);
+}
+
+#[test]
+fn ranks_are_named_and_joined() {
+    let mut all: Vec<Training> = (0..4).map(|rank| Training::new(rank, 10)).collect();
+    for step in 0..80 {
+        for training in &mut all {
+            let leaks = training.watch.rank() == 2;
+            training.step(&kept(if leaks { step + 1 } else { 0 }));
+        }
+    }
+    let watches: Vec<&RankWatch> = all.iter().map(|training| &training.watch).collect();
+    let found = findings(&watches);
+    assert_eq!(found.len(), 1, "the leak explains what rank 2 holds more: {found:#?}");
+    assert_eq!((found[0].ranks.as_slice(), found[0].all_ranks), ([2].as_slice(), false));
+    assert!(found[0].title.starts_with("grows 10.0 MiB an epoch on rank 2 (not on 0, 1, 3)"), "{}", found[0].title);
+    assert_eq!(findings(&watches[..2]), []);
+}
+
+#[test]
+fn a_rank_that_holds_more_from_some_step_on_stands_out() {
+    let mut all: Vec<Training> = (0..4).map(|rank| Training::new(rank, 10)).collect();
+    for step in 0..40 {
+        for training in &mut all {
+            let more = training.watch.rank() == 0 && step >= 15;
+            training.step(&if more { vec![(KEEP, None, 1, 64 * MIB)] } else { Vec::new() });
+        }
+    }
+    let watches: Vec<&RankWatch> = all.iter().map(|training| &training.watch).collect();
+    let found = findings(&watches);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].kind, found[0].severity), (FindingKind::RankSkew, Severity::Info));
+    assert_eq!(found[0].title, "rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
+}
+
+#[test]
+fn without_stacks_the_finding_says_less() {
+    let mut training = Training::new(0, 10);
+    training.run(100, |step| vec![(0, None, step + 1, (step + 1) * MIB)]);
+    let found = training.judge();
+    assert_eq!(found[0].site, None);
+    assert!(found[0].title.contains("no stacks were recorded"), "{}", found[0].title);
+    assert!(found[0].explanation.contains("Without stacks"), "{}", found[0].explanation);
+}
+
+#[test]
+fn memory_outside_the_allocator_and_on_the_host_is_watched() {
+    let mut training = Training::new(0, 10);
+    for step in 0..120_u64 {
+        training.step(&[]);
+        training.watch.sample(&Sample {
+            time_ns: (step + 1) * 1_000_000_000,
+            device_used_bytes: Some(3 * GIB + step * 10 * MIB),
+            device_total_bytes: Some(80 * GIB),
+            process_used_bytes: Some(2 * GIB + step * 10 * MIB),
+            foreign_used_bytes: Some(6 * GIB),
+            reserved_bytes: Some(GIB),
+            host_rss_bytes: Some(4 * GIB + (step % 7) * 30 * MIB),
+            children_rss_bytes: Some(GIB + step * 20 * MIB),
+            ..Sample::default()
+        });
+    }
+    let found = training.judge();
+    let kinds: Vec<FindingKind> = found.iter().map(|finding| finding.kind).collect();
+    assert!(kinds.contains(&FindingKind::OutsideAllocator), "{kinds:?}");
+    assert!(kinds.contains(&FindingKind::ForeignProcess), "{kinds:?}");
+    let host: Vec<&Finding> = found.iter().filter(|finding| finding.kind == FindingKind::HostGrowth).collect();
+    assert_eq!(host.len(), 1, "the workers grow, the process does not");
+    assert_eq!(host[0].subject, "data loader workers");
+}
+
+#[test]
+fn hostile_tables_do_no_harm() {
+    let mut training = Training::new(0, 1);
+    let huge: Vec<Row> = (0..200).map(|stack| (u32::MAX - stack, Some(Phase::Eval), u64::MAX, u64::MAX)).collect();
+    for _ in 0..20 {
+        let mut table = training.table(Boundary::StepEnd, &[], 0);
+        table.rows = huge
+            .iter()
+            .map(|&(stack, birth_phase, blocks, bytes)| SiteRow {
+                stack: StackId(stack),
+                birth_epoch: u32::MAX,
+                birth_phase,
+                blocks,
+                bytes,
+            })
+            .collect();
+        (table.epoch, table.step, table.time_ns) = (u32::MAX, u64::MAX, u64::MAX);
+        training.watch.table(&table);
+        training.watch.sample(&Sample {
+            device_used_bytes: Some(u64::MAX),
+            host_rss_bytes: Some(0),
+            ..Sample::default()
+        });
+        training.judge();
+    }
+    training.watch.stack(StackId(u32::MAX), &stacks()[0]);
+    training.step(&[]);
+    training.judge();
+}
