@@ -107,7 +107,9 @@ fn resident_bytes() -> u64 {
 /// The items of one stream: stacks, then for every four chunks one item of site tables.
 fn items(events: &[Event], chunks: usize) -> Result<Vec<Packed>, Box<dyn Error>> {
     let mut sender = StackSender::default();
-    (0..200).for_each(|site| drop(sender.add(&stack(site))));
+    for site in 0..200 {
+        sender.add(&stack(site));
+    }
     let mut items = vec![Packed::stacks(&sender.take().ok_or("no stacks")?)];
     let mut encoder = Chunks::new(events.to_vec(), 100)?;
     let mut step = 0;
