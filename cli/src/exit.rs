@@ -15,6 +15,8 @@ use crate::render::text;
 pub enum Outcome {
     /// Done.
     Done = 0,
+    /// A finding at or above `--fail-on`, or an `assert` that does not hold.
+    Found = 1,
     /// Wrong usage.
     Usage = 2,
     /// No daemon or store to be reached.
@@ -45,6 +47,11 @@ impl Failure {
         // One line, whatever an error from elsewhere brought along.
         let message = text::safe(message.as_ref().trim()).into_owned();
         Self { outcome, message }
+    }
+
+    /// What was asked for was answered, and the answer is a bad one.
+    pub fn found(message: impl AsRef<str>) -> Self {
+        Self::new(Outcome::Found, message)
     }
 
     /// Wrong usage.

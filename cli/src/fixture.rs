@@ -1,4 +1,7 @@
-//! A small job in the daemon's words, for tests: four ranks, rank 0 leaks 3 MiB an epoch; and a daemon that tells of it.
+//! A small job in the daemon's words, for tests: four ranks, rank 0 leaks 3 MiB an epoch; and a daemon that tells of it
+//! (and of the jobs in [`scenarios`]).
+
+pub mod scenarios;
 
 use memctl_model::{
     Action, AllocatorSettings, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind, PoolId, StackId,
@@ -72,7 +75,7 @@ pub fn report() -> v1::Report {
         completeness: Some(exact()),
         ranks: (0..4).map(rank_report).collect(),
         growth: vec![growth],
-        findings: Vec::new(),
+        findings: vec![scenarios::rank0_leak()],
     }
 }
 
@@ -254,7 +257,7 @@ fn chunk(events: &[Event]) -> Vec<u8> {
     encoder.finish(&ChunkMeta { device: DeviceIndex(1), ..Default::default() }).expect("a chunk")
 }
 
-/// A daemon that knows this one job.
+/// A daemon that knows this job and those of [`scenarios`].
 pub struct FakeDaemon;
 
 impl FakeDaemon {
@@ -270,14 +273,13 @@ impl FakeDaemon {
     }
 }
 
-/// The ranks that are asked for.
-fn known(selection: Option<v1::Selection>) -> Result<Vec<u32>, Status> {
+/// The report of the job and the ranks that are asked for.
+fn known(selection: Option<v1::Selection>) -> Result<(v1::Report, Vec<u32>), Status> {
     let selection = selection.unwrap_or_default();
-    match selection.job.as_str() {
-        "cnn_rank0_cache" | "latest" if selection.ranks.is_empty() => Ok((0..4).collect()),
-        "cnn_rank0_cache" | "latest" => Ok(selection.ranks.into_iter().filter(|&rank| rank < 4).collect()),
-        other => Err(Status::not_found(format!("there is no job {other}"))),
-    }
+    let name = selection.job.as_str();
+    let report = scenarios::of_name(name).ok_or_else(|| Status::not_found(format!("there is no job {name}")))?;
+    let ranks = (0..4).filter(|rank| selection.ranks.is_empty() || selection.ranks.contains(rank)).collect();
+    Ok((report, ranks))
 }
 
 #[tonic::async_trait]
@@ -287,26 +289,27 @@ impl Query for FakeDaemon {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        let ranks = known(request.into_inner().selection)?;
-        let mut report = report();
+        let (mut report, ranks) = known(request.into_inner().selection)?;
         report.ranks.retain(|rank| ranks.contains(&rank.rank));
         Ok(Response::new(report))
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
         let v1::TimelineRequest { selection, points } = request.into_inner();
-        Ok(Response::new(timeline(&known(selection)?, points)))
+        Ok(Response::new(timeline(&known(selection)?.1, points)))
     }
 
     async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
-        Ok(Response::new(sites(&known(request.into_inner().selection)?)))
+        let selection = request.into_inner().selection;
+        let name = selection.as_ref().map(|selection| selection.job.clone()).unwrap_or_default();
+        Ok(Response::new(scenarios::sites_of(&name, &known(selection)?.1)))
     }
 
     type ExportStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::ExportPart, Status>>>;
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let v1::ExportRequest { selection, without_events } = request.into_inner();
-        let parts = known(selection)?.into_iter().flat_map(export_parts);
+        let parts = known(selection)?.1.into_iter().flat_map(export_parts);
         let parts = parts.filter(|part| !without_events || !matches!(part, v1::export_part::Body::Chunk(_)));
         let parts: Vec<_> = parts.map(|body| Ok(v1::ExportPart { body: Some(body) })).collect();
         Ok(Response::new(tokio_stream::iter(parts)))

@@ -3,10 +3,16 @@
 //! Guarantees: `"schema": 1` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
 //! ratios 0..1; what is not known is null, never 0. Each answer is JSON, NDJSON, CSV or a page.
 
+pub mod assert;
+pub mod diagnose;
+pub mod finding;
 pub mod jobs;
+pub mod leaks;
+pub mod ranks;
 pub mod report;
 pub mod sites;
 pub mod timeline;
+pub mod unjudged;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -175,6 +181,13 @@ impl From<v1::Frame> for Frame {
         let v1::Frame { function, file, line } = wire;
         Self { function, file, line: (line > 0).then_some(line) }
     }
+}
+
+/// A rate in whole bytes; what is no number is not known.
+#[must_use]
+pub fn whole(rate: f64) -> Option<i64> {
+    // The cast saturates, which is right for rates beyond 8 EiB.
+    rate.is_finite().then(|| rate.round() as i64)
 }
 
 /// The name of a state.

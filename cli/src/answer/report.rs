@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state};
+use super::finding::{Finding, findings};
+use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state, whole};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::csv::{self, Cell};
@@ -25,13 +26,16 @@ pub struct Report {
     pub completeness: Completeness,
     /// The ranks, in their order.
     pub ranks: Vec<Rank>,
-    /// Findings: none are judged yet, growth is below.
-    pub findings: [(); 0],
+    /// What is wrong, the worst first.
+    pub findings: Vec<Finding>,
     /// Sites whose live bytes grew from epoch end to epoch end, most first.
     pub growth: Vec<Growth>,
-    /// For the page: flags that reach the same store; `None` = no advice. put behind the commands it proposes; `None` = no advice.
+    /// For the page: flags that reach the same store, put behind the commands it proposes; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// For the page: whether stacks were recorded, when that was asked.
+    #[serde(skip)]
+    pub stacks: Option<bool>,
 }
 
 /// One rank.
@@ -116,6 +120,9 @@ pub struct Sample {
     pub host_rss_bytes: Option<u64>,
     /// Host memory of its children (data loaders).
     pub children_rss_bytes: Option<u64>,
+    /// For comparisons.
+    #[serde(skip)]
+    pub time_ns: u64,
 }
 
 /// The end of one epoch on one rank.
@@ -153,6 +160,9 @@ pub struct EpochEnd {
     pub at: String,
     /// Whether the figures are exact.
     pub exact: bool,
+    /// For comparisons.
+    #[serde(skip)]
+    pub time_ns: u64,
 }
 
 /// A site that grew.
@@ -189,7 +199,7 @@ impl Report {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Report { job, completeness, ranks, growth, findings: _ } = wire;
+        let v1::Report { job, completeness, ranks, growth, findings: found } = wire;
         let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
         Ok(Self {
@@ -197,17 +207,21 @@ impl Report {
             job: part(job, "job")?.into(),
             completeness: part(completeness, "completeness")?.into(),
             ranks,
-            findings: [],
+            findings: findings(found),
             growth: growth.into_iter().map(Growth::from).collect(),
             hint,
+            stacks: None,
         })
     }
 }
 
-/// A rate in whole bytes; what is no number is not known.
-fn whole(rate: f64) -> Option<i64> {
-    // The cast saturates, which is right for rates beyond 8 EiB.
-    rate.is_finite().then(|| rate.round() as i64)
+impl Rank {
+    /// When the newest figure of it was taken: a sample's or an epoch end's time.
+    #[must_use]
+    pub fn last_heard_ns(&self) -> Option<u64> {
+        let sample = self.sample.as_ref().map(|sample| sample.time_ns);
+        sample.max(self.epoch_ends.last().map(|end| end.time_ns))
+    }
 }
 
 impl From<v1::RankReport> for Rank {
@@ -258,6 +272,7 @@ impl From<v1::Sample> for Sample {
             utilisation: wire.utilisation_percent.map(|percent| f64::from(percent) / 100.0),
             host_rss_bytes: wire.host_rss_bytes,
             children_rss_bytes: wire.children_rss_bytes,
+            time_ns: wire.time_ns,
         }
     }
 }
@@ -283,6 +298,7 @@ impl From<v1::EpochEnd> for EpochEnd {
             step,
             at: time::rfc3339(time_ns),
             exact,
+            time_ns,
         }
     }
 }
@@ -309,6 +325,7 @@ impl From<v1::SiteGrowth> for Growth {
 enum Record<'a> {
     Job { schema: u32, job: &'a Job, completeness: &'a Completeness },
     Rank(&'a Rank),
+    Finding(&'a Finding),
     Growth(&'a Growth),
 }
 
@@ -324,6 +341,7 @@ impl Answer for Report {
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Record::Job { schema: SCHEMA, job: &self.job, completeness: &self.completeness })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Record::Rank(rank)))?;
+        self.findings.iter().try_for_each(|finding| json::line(out, &Record::Finding(finding)))?;
         self.growth.iter().try_for_each(|growth| json::line(out, &Record::Growth(growth)))
     }
 

@@ -110,6 +110,14 @@ impl Sites {
         })
     }
 
+    /// Whether stacks were recorded, as far as what is live tells; `None` when nothing is.
+    #[must_use]
+    pub fn with_stacks(&self) -> Option<bool> {
+        let mut sites = self.ranks.iter().flat_map(|rank| &rank.sites).peekable();
+        sites.peek()?;
+        Some(sites.any(|site| !site.stack.is_empty()))
+    }
+
     /// Writes folded stacks; with several ranks the rank is the root.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //!
 //! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
 
+pub mod conditions;
 pub mod values;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use clap_complete::Shell;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
+use conditions::{Condition, Tolerance};
 use values::{EpochRange, LabelArg, Moment, RankList};
 
 /// Where a daemon listens unless told otherwise.
@@ -34,7 +36,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on, 2 wrong usage, \
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on or an assert that does not hold, 2 wrong usage, \
 3 no daemon or store to be reached, 4 no such job, 5 the input is not what it should be (nothing of it was stored).\n\
 Try `memctl demo` first: no GPU, no Python, no server.";
 
@@ -92,8 +94,16 @@ pub enum Command {
     Import(Import),
     /// List jobs, newest first.
     Jobs(Jobs),
-    /// What a job's memory did: levels and peaks by rank, what grew from epoch to epoch and where.
+    /// What a job's memory did: levels and peaks by rank, what is wrong and where.
     Query(Query),
+    /// What grows: each finding about it in full.
+    Leaks(Leaks),
+    /// The ranks side by side, and what stands out among them.
+    Ranks(Ranks),
+    /// A note on the job: what is wrong, in which line, what to change, how to prove it.
+    Diagnose(Diagnose),
+    /// Whether conditions hold, for CI: exit code 1 when one does not.
+    Assert(Assert),
     /// Memory over time: a plot, or data.
     Timeline(Timeline),
     /// Live memory by allocation site at one moment.
@@ -241,6 +251,16 @@ pub enum Severity {
     Critical,
 }
 
+impl From<Severity> for memctl_model::Severity {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Info => Self::Info,
+            Severity::Warning => Self::Warning,
+            Severity::Critical => Self::Critical,
+        }
+    }
+}
+
 /// `memctl query`.
 #[derive(Clone, Debug, Args)]
 pub struct Query {
@@ -251,6 +271,61 @@ pub struct Query {
     #[arg(long, value_enum, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 }
+
+/// `memctl leaks`.
+#[derive(Clone, Debug, Args)]
+pub struct Leaks {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// Those that are only suspected, too (severity info).
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `memctl ranks`.
+#[derive(Clone, Debug, Args)]
+pub struct Ranks {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl diagnose`.
+#[derive(Clone, Debug, Args)]
+pub struct Diagnose {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl assert`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = ASSERT_HELP)]
+pub struct Assert {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// What shall hold: stable, no-leak, 'peak<10GiB', 'fragmentation<0.3'.
+    #[arg(required = true, value_name = "CONDITION")]
+    pub conditions: Vec<Condition>,
+    /// Look only at what comes once this epoch has ended; its end is the first that counts.
+    #[arg(long, value_name = "N")]
+    pub after_epoch: Option<u32>,
+    /// For stable: so much more than at the first epoch end may be allocated at later ones, 5% or 16MiB [default: 1%, at least 1 MiB].
+    #[arg(long, value_name = "AMOUNT")]
+    pub tolerance: Option<Tolerance>,
+    /// Judge what there is of a job that is still running, ended badly, was not recorded whole or has too few epochs.
+    #[arg(long)]
+    pub allow_incomplete: bool,
+}
+
+const ASSERT_HELP: &str = "Conditions:\n  \
+no-leak            no finding of severity warning or above that live tensors grow\n  \
+stable             that, nothing beside the tensors grows either, and allocated at epoch ends stays within the tolerance\n  \
+'peak<10GiB'       the highest allocated bytes of every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
+'fragmentation<R'  the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
+Exit codes: 0 all hold, 1 one does not or cannot be told, 2 wrong usage.";
 
 /// `memctl timeline`.
 #[derive(Clone, Debug, Args)]
@@ -420,6 +495,11 @@ mod tests {
             "memctl import p --job j --replace --attempt 1",
             "memctl export --job j",
             "memctl query --job j -o yaml",
+            "memctl query --job j --fail-on much",
+            "memctl assert --job j",
+            "memctl assert --job j leak",
+            "memctl assert stable",
+            "memctl assert --job j stable --tolerance much",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

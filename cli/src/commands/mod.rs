@@ -1,12 +1,16 @@
 //! The verbs: each asks, prints and closes what it opened.
 
+mod assert;
 mod daemon;
 mod delete;
 mod demo;
+mod diagnose;
 mod doctor;
 mod export;
 mod import;
+mod leaks;
 pub mod questions;
+mod ranks;
 mod run;
 
 use std::io::Write;
@@ -33,6 +37,10 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Import(args) => import::run(args, global, screen, out).await,
         Command::Jobs(args) => questions::jobs(args, global, screen, out).await,
         Command::Query(args) => questions::query(args, global, screen, now, out).await,
+        Command::Leaks(args) => leaks::run(args, global, screen, now, out).await,
+        Command::Ranks(args) => ranks::run(args, global, screen, now, out).await,
+        Command::Diagnose(args) => diagnose::run(args, global, screen, now, out).await,
+        Command::Assert(args) => assert::run(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Export(args) => export::run(args, global, now, out).await,
@@ -50,3 +58,6 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod findings_tests;

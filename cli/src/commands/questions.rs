@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_model::Severity;
 use memctl_proto::v1;
 
 use crate::answer::jobs::Jobs;
@@ -15,6 +16,7 @@ use crate::connect::{Connection, WhenMissing, connect};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::Screen;
+use crate::render::text::plural;
 use crate::render::time;
 
 /// Points a rank asked for as data.
@@ -51,9 +53,17 @@ pub async fn query(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let answer = asking(global, async |connection| report(connection, selection, global).await);
-    // --fail-on compares with the findings' severities. Growth is a measurement, not a finding, so it never fails a command.
-    show(&answer.await?, global, screen, out)
+    let answer = asking(global, async |connection| judged(connection, selection, global).await).await?;
+    show(&answer, global, screen, out)?;
+    let Some(limit) = args.fail_on.map(Severity::from) else { return Ok(()) };
+    // Growth is a measurement, not a finding, so it never fails a command.
+    match answer.findings.iter().filter(|finding| finding.level >= limit).count() {
+        0 => Ok(()),
+        found => {
+            let found = plural(found as u64, "finding");
+            Err(Failure::found(format!("{found} of severity {} or worse (--fail-on)", limit.name())))
+        }
+    }
 }
 
 /// Asks for a job's report.
@@ -64,6 +74,24 @@ pub async fn report(connection: &mut Connection, selection: v1::Selection, globa
     let request = v1::ReportRequest { selection: Some(selection) };
     let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
     Report::new(response.into_inner(), hint(connection, global))
+}
+
+/// A job's report for a page that says what could not be judged: where nothing was found, it is asked whether stacks were
+/// recorded at all.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn judged(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
+    let mut answer = report(connection, selection.clone(), global).await?;
+    let first = answer.ranks.iter().find(|rank| !rank.epoch_ends.is_empty()).map(|rank| rank.rank);
+    if let (true, Some(rank)) = (answer.findings.iter().all(|finding| finding.site.is_none()), first) {
+        // The site table of an epoch end lies in the store as it is asked for here: one rank's costs little.
+        let selection = v1::Selection { ranks: vec![rank], ..selection };
+        let request = v1::SitesRequest { selection: Some(selection), moment: None };
+        // Not to know it is no reason to withhold the report.
+        answer.stacks = live(connection, request, View::default()).await.ok().and_then(|sites| sites.with_stacks());
+    }
+    Ok(answer)
 }
 
 /// `memctl timeline`.

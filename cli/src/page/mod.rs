@@ -3,7 +3,13 @@
 //! Guarantees: pure functions of an answer and a screen; no line wider than the screen except
 //! commands to copy; everything that came from elsewhere is made safe.
 
+pub mod assert;
+pub mod diagnose;
+pub mod finding;
 pub mod jobs;
+pub mod leaks;
+pub mod prose;
+pub mod ranks;
 pub mod report;
 pub mod sites;
 mod through;
@@ -80,7 +86,8 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
     let Completeness { exact, events_stored, events_dropped, gaps, events_expired } = *completeness;
     if exact {
         let so_far = if running { " so far" } else { "" };
-        return format!("Exact: all {}{so_far} stored, none lost.\n", plural(events_stored, "event"));
+        let text = format!("Exact: all {}{so_far} stored, none lost.", plural(events_stored, "event"));
+        return format!("{}\n", screen.fit(&text, 0));
     }
     let mut missing = Vec::new();
     if events_dropped > 0 {

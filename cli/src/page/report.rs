@@ -1,20 +1,21 @@
-//! The page of `memctl query`: the job, its ranks, what grew and where, what the figures rest on, what to type next.
+//! The page of `memctl query`: the job, its ranks, what is wrong, what else grew, what the figures rest on, what to type next.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memctl_model::HumanBytes;
+use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, heading, next, place};
+use super::{command, completeness, finding, heading, next, place};
 use crate::answer::Frame;
+use crate::answer::finding::Finding;
 use crate::answer::report::{Growth, Rank, Report};
 use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
-use crate::render::text::{count, plural, rank_list, safe};
+use crate::render::text::{count, plural, rank_list, safe, width};
 
-/// Sites that are shown; the others are counted. Five fit into what a person reads at once.
-const GROWTH_SHOWN: usize = 5;
+/// Sites beside the findings that are shown; the others are counted.
+const GROWTH_SHOWN: usize = 3;
 /// Callers shown behind a site.
 const CALLERS_SHOWN: usize = 3;
 
@@ -27,6 +28,7 @@ pub fn page(report: &Report, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&measured(report, screen));
     out.push_str(&troubles(report, screen));
+    out.push_str(&findings(report, screen));
     out.push_str(&growth(report, screen));
     out.push('\n');
     out.push_str(&completeness(&report.completeness, report.job.state == "running", screen));
@@ -159,56 +161,78 @@ fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String
     ranks.into_iter().map(|(Reverse(count), ranks)| (count, words(&ranks))).collect()
 }
 
-fn growth(report: &Report, screen: &Screen) -> String {
-    let grown: Vec<&Growth> =
-        report.growth.iter().filter(|site| site.ranks.iter().any(|r| r.bytes_per_epoch > 0)).collect();
-    if grown.is_empty() {
-        let epochs = report.ranks.iter().map(|rank| rank.epoch_ends.len()).max().unwrap_or(0);
-        return if epochs < 2 {
-            format!(
-                "Growth from epoch end to epoch end needs at least 2 of them; there {}.\n",
-                match epochs {
-                    0 => "is none".to_owned(),
-                    _ => "is 1".to_owned(),
-                }
-            )
-        } else {
-            format!("Nothing grew from epoch end to epoch end ({epochs} epochs).\n")
-        };
+/// What is wrong, or that nothing is.
+fn findings(report: &Report, screen: &Screen) -> String {
+    if report.findings.iter().any(Finding::hurts) {
+        return finding::several(&report.findings, screen);
     }
-    let mut out = String::new();
+    // Findings that are good to know do not make a job a sick one.
+    let mut out = finding::nothing("Nothing wrong", report, screen);
+    if !report.findings.is_empty() {
+        out.push_str("\nGood to know:\n");
+        out.push_str(&finding::several(&report.findings, screen));
+    }
+    out
+}
+
+/// What grew and is no finding's: a measurement, not a judgement.
+fn growth(report: &Report, screen: &Screen) -> String {
+    let grown: Vec<&Growth> = report
+        .growth
+        .iter()
+        .filter(|site| site.ranks.iter().any(|rank| rank.bytes_per_epoch > 0))
+        .filter(|site| !report.findings.iter().any(|finding| tells_of(finding, site)))
+        .collect();
+    if grown.is_empty() {
+        return String::new();
+    }
+    let head = "Also grew, without being a finding (a cache that fills, a step up, or too early to tell):";
+    let mut out = format!("\n{}\n", screen.fit(head, 0));
     if let Some(sentence) = super::through::sentence(&grown) {
-        out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&sentence, 0))));
+        out.push_str(&format!("{}\n", screen.fit(&format!("  {sentence}"), 0)));
     }
     for site in grown.iter().take(GROWTH_SHOWN) {
         out.push_str(&sentence(site, report, screen));
     }
     if grown.len() > GROWTH_SHOWN {
         let more = plural((grown.len() - GROWTH_SHOWN) as u64, "more site");
-        out.push_str(&format!("and {more} grew less (-o json has them all)\n"));
+        out.push_str(&format!("  and {more} grew less (-o json has them all)\n"));
     }
     out
 }
 
-/// `grows 3.00 MiB an epoch on rank 0 (not on 1-3): remember_features (scenarios.py:57) <- step`
+/// Whether a finding says already that this site grew: its site is the same, or a call on the way to it, on these ranks.
+fn tells_of(finding: &Finding, growth: &Growth) -> bool {
+    let grows = finding.bytes_per_epoch.is_some() || finding.known_kind().is_some_and(FindingKind::is_leak);
+    let same = match (&finding.site, &growth.site) {
+        (Some(told), Some(site)) => told.frame == *site || growth.stack.contains(&told.frame),
+        (None, None) => true,
+        _ => false,
+    };
+    let mut ranks = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0);
+    grows && same && ranks.all(|rank| finding.all_ranks || finding.ranks.contains(&rank.rank))
+}
+
+/// `  grows 3.00 MiB an epoch on rank 0 (not on 1-3): remember_features (scenarios.py:57) <- step`
 fn sentence(growth: &Growth, report: &Report, screen: &Screen) -> String {
     let grown: Vec<_> = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0).collect();
     let rates = grown.iter().map(|rank| rank.bytes_per_epoch);
     let (low, high) = (HumanBytes(rates.clone().min().unwrap_or(0)), HumanBytes(rates.max().unwrap_or(0)));
     let rate = if low.to_string() == high.to_string() { high.to_string() } else { format!("{low} to {high}") };
     let numbers: Vec<u32> = grown.iter().map(|rank| rank.rank).collect();
-    let what = format!("grows {rate} an epoch {}: ", on_ranks(&numbers, report));
+    let what = format!("  grows {rate} an epoch {}: ", on_ranks(&numbers, report));
     let whole = format!("{what}{}", whereabouts(growth));
-    let split = screen.columns.is_some_and(|columns| whole.chars().count() > columns);
-    let text = if split { format!("{}\n    {}", what.trim_end(), screen.fit(&whereabouts(growth), 4)) } else { whole };
+    let split = screen.columns.is_some_and(|columns| width(&whole) > columns);
+    let text =
+        if split { format!("{}\n      {}", what.trim_end(), screen.fit(&whereabouts(growth), 6)) } else { whole };
     let (live, blocks) = grown.iter().fold((0_u64, 0_u64), |(bytes, blocks), rank| {
         (bytes.saturating_add(rank.live_bytes), blocks.saturating_add(rank.live_blocks))
     });
     let most = grown.iter().max_by_key(|rank| rank.bytes_per_epoch);
     let course = most.map(|rank| sparkline(&rank.series_bytes, screen)).unwrap_or_default();
     let evidence = format!("{} live in {}  {course}", HumanBytes::of(live), plural(blocks, "block"));
-    let evidence = screen.fit(evidence.trim_end(), 4);
-    format!("{}\n    {}\n", screen.paint(Tone::Alert, &text), screen.paint(Tone::Faint, &evidence))
+    let evidence = screen.fit(evidence.trim_end(), 6);
+    format!("{text}\n      {}\n", screen.paint(Tone::Faint, &evidence))
 }
 
 fn on_ranks(grown: &[u32], report: &Report) -> String {
@@ -246,6 +270,7 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
         _ => flag.clone(),
     };
     let commands = [
+        (command("diagnose", job, "", hint), "what it is, what to change, how to prove it"),
         (command("sites", job, &moment, hint), "whose memory is live then"),
         (command("sites", job, &format!("{flag} --peak"), hint), "whose it was when most was allocated"),
         (command("timeline", job, "", hint), "its course, rank by rank"),

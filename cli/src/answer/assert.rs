@@ -1,0 +1,372 @@
+//! `memctl assert` as data: each condition with the figure it was decided by.
+//!
+//! Guarantees: a condition holds only on data that can tell: what would hold on a job that still runs, ended badly, was
+//! not recorded whole or has too few epochs "cannot be told" unless that is allowed; what speaks against a condition
+//! speaks against it at once. Refuses to call a figure good that is not there, whatever is allowed.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use memctl_model::{FindingKind, HumanBytes};
+use serde::Serialize;
+
+use super::finding::Finding;
+use super::leaks::grows;
+use super::report::{EpochEnd, Rank, Report};
+use super::unjudged::EPOCH_ENDS_MIN;
+use super::{Answer, Completeness, Job, SCHEMA};
+use crate::args::conditions::{Asks, Condition, Limit, Tolerance};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::json;
+use crate::render::screen::Screen;
+use crate::render::text::{plural, rank_list};
+
+/// Unless told otherwise allocated bytes may differ by this share of the first epoch end's...
+const TOLERANCE_SHARE: f64 = 0.01;
+/// ... or by this much: one block that could not be split is no growth.
+const TOLERANCE_BYTES_MIN: u64 = 1 << 20;
+/// Epoch ends that `stable` compares.
+const STABLE_ENDS_MIN: usize = 2;
+
+/// How the conditions are meant.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// Only what comes once this epoch has ended.
+    pub after_epoch: Option<u32>,
+    /// For `stable`.
+    pub tolerance: Option<Tolerance>,
+    /// Data that cannot tell is taken for what it is.
+    pub allow_incomplete: bool,
+    /// The ranks that were chosen; all when empty.
+    pub ranks: Vec<u32>,
+}
+
+/// Whether the conditions hold.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdicts {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// Whether all of them hold.
+    pub holds: bool,
+    /// Why the data cannot tell, in sentences; empty when it can.
+    pub incomplete: Vec<String>,
+    /// Whether that was allowed.
+    pub incomplete_allowed: bool,
+    /// The conditions, in their order.
+    pub conditions: Vec<Checked>,
+}
+
+/// A condition and what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    /// As it was typed.
+    pub condition: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// By what, in words.
+    pub because: String,
+    /// The figure that decided, where it is bytes.
+    pub value_bytes: Option<u64>,
+    /// The figure that decided, where it is a share.
+    pub value_ratio: Option<f64>,
+    /// The rank it is from.
+    pub rank: Option<u32>,
+    /// Ids of the findings against it.
+    pub findings: Vec<String>,
+}
+
+/// What came of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It holds.
+    Holds,
+    /// It does not.
+    DoesNotHold,
+    /// The data does not say.
+    CannotTell,
+}
+
+impl Verdict {
+    /// As people read it.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::CannotTell => "cannot be told",
+        }
+    }
+
+    const fn of(holds: bool) -> Self {
+        if holds { Self::Holds } else { Self::DoesNotHold }
+    }
+}
+
+impl Verdicts {
+    /// Checks the conditions on a report.
+    #[must_use]
+    pub fn new(report: Report, conditions: &[Condition], terms: &Terms) -> Self {
+        let incomplete = incomplete(&report, terms);
+        let check = |condition: &Condition| {
+            let mut checked = check(&report, condition, terms);
+            if checked.verdict == Verdict::Holds && !incomplete.is_empty() && !terms.allow_incomplete {
+                checked.verdict = Verdict::CannotTell;
+            }
+            checked
+        };
+        let conditions: Vec<Checked> = conditions.iter().map(check).collect();
+        Self {
+            schema: SCHEMA,
+            holds: conditions.iter().all(|checked| checked.verdict == Verdict::Holds),
+            job: report.job,
+            completeness: report.completeness,
+            incomplete,
+            incomplete_allowed: terms.allow_incomplete,
+            conditions,
+        }
+    }
+
+    /// How the command ends.
+    ///
+    /// # Errors
+    /// A condition that does not hold, or cannot be told.
+    pub fn outcome(&self) -> Result<(), Failure> {
+        if self.holds {
+            return Ok(());
+        }
+        let of = |verdict: Verdict| {
+            let which = self.conditions.iter().filter(|checked| checked.verdict == verdict);
+            which.map(|checked| checked.condition.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (broken, unknown) = (of(Verdict::DoesNotHold), of(Verdict::CannotTell));
+        if broken.is_empty() {
+            let why = self.incomplete.first().map_or("too little was recorded", String::as_str);
+            return Err(Failure::found(format!(
+                "it cannot be told whether {unknown} holds: {why}; --allow-incomplete judges what there is"
+            )));
+        }
+        Err(Failure::found(format!("does not hold: {broken}")))
+    }
+}
+
+/// Why the data cannot tell.
+fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
+    let mut reasons = Vec::new();
+    match report.job.state {
+        "running" => reasons.push("the job is still running".to_owned()),
+        "finished" => {}
+        "failed" => reasons.push("the job failed".to_owned()),
+        _ => reasons.push("the job ended without a word".to_owned()),
+    }
+    if report.ranks.is_empty() {
+        reasons.push("nothing was recorded in this part of the job".to_owned());
+    }
+    if !report.completeness.exact {
+        reasons.push("not everything that happened was recorded (memctl query says what is missing)".to_owned());
+    }
+    let absent = if terms.ranks.is_empty() {
+        let missing = report.job.world_size.map_or(0, |world| world.saturating_sub(report.job.ranks));
+        (missing > 0).then(|| format!("{} of the job missing from the record", plural(u64::from(missing), "rank")))
+    } else {
+        let there = |rank: &&u32| !report.ranks.iter().any(|other| other.rank == **rank);
+        let missing: Vec<u32> = terms.ranks.iter().filter(there).copied().collect();
+        (!missing.is_empty()).then(|| format!("nothing was recorded of {}", named(&missing)))
+    };
+    reasons.extend(absent);
+    let without: Vec<u32> =
+        report.ranks.iter().filter(|rank| ends(rank, terms).is_empty()).map(|rank| rank.rank).collect();
+    if !without.is_empty() {
+        let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
+        reasons.push(format!("no epoch has ended{after} on {}", named(&without)));
+    }
+    reasons
+}
+
+fn named(ranks: &[u32]) -> String {
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, rank_list(ranks))
+}
+
+/// The epoch ends that count.
+fn ends<'a>(rank: &'a Rank, terms: &Terms) -> Vec<&'a EpochEnd> {
+    rank.epoch_ends.iter().filter(|end| terms.after_epoch.is_none_or(|after| end.epoch >= after)).collect()
+}
+
+/// Findings that count against a condition.
+fn against<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
+    let chosen = |finding: &Finding| {
+        terms.ranks.is_empty()
+            || finding.ranks.is_empty()
+            || finding.ranks.iter().any(|rank| terms.ranks.contains(rank))
+    };
+    let counts = |finding: &&Finding| finding.hurts() && finding.known_kind().is_some_and(counts) && chosen(finding);
+    report.findings.iter().filter(counts).collect()
+}
+
+fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
+    let mut checked = match condition.asks {
+        Asks::NoLeak => no_leak(report, terms),
+        Asks::Stable => stable(report, terms),
+        Asks::Peak(limit) => peak(report, limit, terms),
+        Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
+    };
+    checked.condition.clone_from(&condition.text);
+    checked
+}
+
+fn verdict(verdict: Verdict, because: String) -> Checked {
+    Checked {
+        condition: String::new(),
+        verdict,
+        because,
+        value_bytes: None,
+        value_ratio: None,
+        rank: None,
+        findings: Vec::new(),
+    }
+}
+
+/// Findings speak against it.
+fn found(findings: &[&Finding]) -> Option<Checked> {
+    let worst = findings.first()?;
+    let more = match findings.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {})", plural(more as u64, "more finding")),
+    };
+    let findings = findings.iter().map(|finding| finding.id.clone()).collect();
+    Some(Checked { findings, ..verdict(Verdict::DoesNotHold, format!("{}{more}", worst.title)) })
+}
+
+/// Too few epoch ends to tell, unless that is allowed.
+fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
+    let fewest = report.ranks.iter().map(|rank| ends(rank, terms).len()).min().unwrap_or(0);
+    (fewest < least && !terms.allow_incomplete).then(|| {
+        let there = if fewest == 0 { "no epoch end".to_owned() } else { plural(fewest as u64, "epoch end") };
+        verdict(Verdict::CannotTell, format!("{there}; it takes {least}"))
+    })
+}
+
+fn no_leak(report: &Report, terms: &Terms) -> Checked {
+    let leaks = against(report, terms, FindingKind::is_leak);
+    if let Some(checked) = found(&leaks).or_else(|| too_few(report, terms, EPOCH_ENDS_MIN)) {
+        return checked;
+    }
+    verdict(Verdict::Holds, "no leak was found".to_owned())
+}
+
+fn stable(report: &Report, terms: &Terms) -> Checked {
+    if let Some(checked) = found(&against(report, terms, grows)).or_else(|| too_few(report, terms, STABLE_ENDS_MIN)) {
+        return checked;
+    }
+    let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms));
+    // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
+    let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
+    else {
+        return verdict(Verdict::CannotTell, "no epoch end with a figure".to_owned());
+    };
+    let because = format!(
+        "allocated at {} rises by {} at most, from {} (rank {}; {} is tolerated)",
+        plural(worst.ends as u64, "epoch end"),
+        HumanBytes::of(worst.by),
+        HumanBytes::of(worst.first),
+        worst.rank,
+        HumanBytes::of(worst.tolerance),
+    );
+    let holds = worst.by <= worst.tolerance;
+    Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Verdict::of(holds), because) }
+}
+
+/// How far a rank's allocated bytes rise above those of the first epoch end that counts.
+struct Rise {
+    rank: u32,
+    ends: usize,
+    first: u64,
+    by: u64,
+    tolerance: u64,
+}
+
+fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
+    let values: Vec<u64> = ends(rank, terms).into_iter().filter_map(|end| end.allocated_bytes).collect();
+    let (&first, &highest) = (values.first()?, values.iter().max()?);
+    let share = |share: f64| (first as f64 * share) as u64;
+    let tolerance = match terms.tolerance {
+        None => share(TOLERANCE_SHARE).max(TOLERANCE_BYTES_MIN),
+        Some(Tolerance::Share(wanted)) => share(wanted),
+        Some(Tolerance::Bytes(bytes)) => bytes,
+    };
+    Some(Rise { rank: rank.rank, ends: values.len(), first, by: highest - first, tolerance })
+}
+
+fn peak(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
+    let of = |rank: &Rank| match terms.after_epoch {
+        None => rank.peak_allocated_bytes,
+        // What the epochs behind it reached; the epoch itself came before its end.
+        Some(after) => {
+            let later = rank.epoch_ends.iter().filter(|end| end.epoch > after);
+            later.filter_map(|end| end.epoch_peak_allocated_bytes).max()
+        }
+    };
+    let highest = report
+        .ranks
+        .iter()
+        .filter_map(|rank| Some((of(rank)?, rank.rank)))
+        .max_by_key(|&(peak, rank)| (peak, Reverse(rank)));
+    let Some((bytes, rank)) = highest else {
+        return verdict(Verdict::CannotTell, "no peak was recorded".to_owned());
+    };
+    let because = format!("{} at most, on rank {rank}", HumanBytes::of(bytes));
+    Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&bytes)), because) }
+}
+
+fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
+    let unused = |end: &EpochEnd| {
+        let (allocated, reserved) = (end.allocated_bytes?, end.reserved_bytes.filter(|&bytes| bytes > 0)?);
+        Some(1.0 - allocated as f64 / reserved as f64)
+    };
+    let of = |rank: &Rank| {
+        let at_ends = ends(rank, terms).into_iter().filter_map(unused).chain(rank.fragmentation_ratio);
+        at_ends.max_by(f64::total_cmp).map(|ratio| (ratio, rank.rank))
+    };
+    let Some((ratio, rank)) = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+    else {
+        return verdict(Verdict::CannotTell, "no figure was recorded".to_owned());
+    };
+    let because = format!("{ratio:.3} at most, on rank {rank}");
+    Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) }
+}
+
+impl Answer for Verdicts {
+    fn page(&self, screen: &Screen) -> String {
+        page::assert::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.conditions.iter().try_for_each(|checked| json::line(out, checked))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(out, &["condition", "verdict", "because", "value_bytes", "value_ratio", "rank", "findings"])?;
+        self.conditions.iter().try_for_each(|checked| {
+            let cells = [
+                Cell::text(&checked.condition),
+                Cell::plain(checked.verdict.words()),
+                Cell::text(&checked.because),
+                Cell::maybe(checked.value_bytes),
+                Cell::maybe(checked.value_ratio),
+                Cell::maybe(checked.rank),
+                Cell::text(checked.findings.join(" ")),
+            ];
+            csv::record(out, &cells)
+        })
+    }
+}

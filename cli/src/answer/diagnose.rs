@@ -1,0 +1,251 @@
+//! `memctl diagnose` as data: the six questions of a methodical diagnosis, answered with a job's figures.
+//!
+//! Guarantees: the same words on the page and in JSON; the figures they rest on are beside them. Works for every kind of
+//! finding, and for a job without findings, stacks, epochs or an end. Refuses to judge: the findings are the daemon's.
+
+mod remedy;
+mod words;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::finding::Finding;
+use super::report::{Rank, Report};
+use super::sites::{RankSites, Sites};
+use super::unjudged::unjudged;
+use super::{Answer, Completeness, Frame, Job, SCHEMA};
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::json;
+use crate::render::screen::Screen;
+
+/// Sites that are named; the others are summed up.
+const SITES_NAMED: usize = 3;
+
+/// The note.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// `critical`, `warning`, `info`, or `none` where nothing was found.
+    pub severity: &'static str,
+    /// One sentence.
+    pub summary: String,
+    /// The six questions, in their order.
+    pub questions: Vec<Question>,
+    /// The figures of the rank that the note is about; null when nothing was recorded.
+    pub usage: Option<Usage>,
+    /// What is wrong, the worst first; the note is about the first.
+    pub findings: Vec<Finding>,
+    /// What was not judged, in words.
+    pub not_judged: Vec<String>,
+    /// For the page.
+    #[serde(skip)]
+    pub report: Report,
+}
+
+/// A question and its answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Question {
+    /// The question.
+    pub question: &'static str,
+    /// The answer, by paragraphs.
+    pub answer: Vec<String>,
+    /// Code as it may be now: an example of the pattern.
+    pub before: Vec<String>,
+    /// Code as it should be.
+    pub after: Vec<String>,
+    /// Commands to copy.
+    pub commands: Vec<String>,
+}
+
+impl Question {
+    fn new(question: &'static str, answer: Vec<String>) -> Self {
+        Self { question, answer, ..Self::default() }
+    }
+}
+
+/// How much a rank uses, and by what.
+#[derive(Clone, Debug, Serialize)]
+pub struct Usage {
+    /// The rank.
+    pub rank: u32,
+    /// At the last boundary.
+    pub allocated_bytes: Option<u64>,
+    /// At the last boundary.
+    pub reserved_bytes: Option<u64>,
+    /// Highest.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Highest.
+    pub peak_reserved_bytes: Option<u64>,
+    /// Share of the reserved bytes that no live block used at the last boundary.
+    pub fragmentation_ratio: Option<f64>,
+    /// In use on the device by everybody.
+    pub device_used_bytes: Option<u64>,
+    /// All bytes of the device.
+    pub device_total_bytes: Option<u64>,
+    /// In use on the device by processes that are not of this rank.
+    pub foreign_used_bytes: Option<u64>,
+    /// `PYTORCH_CUDA_ALLOC_CONF`.
+    pub allocator_conf: String,
+    /// When the sites were live.
+    pub moment: &'static str,
+    /// The largest sites, most bytes first.
+    pub by: Vec<Share>,
+    /// Live in other sites.
+    pub other_bytes: u64,
+    /// How many other sites.
+    pub other_sites: u64,
+    /// Live without a recorded stack; null when no table of live memory was stored.
+    pub without_stack_bytes: Option<u64>,
+}
+
+/// A site's part of what is live.
+#[derive(Clone, Debug, Serialize)]
+pub struct Share {
+    /// The innermost frame of the user's own code.
+    pub site: Frame,
+    /// Live bytes.
+    pub live_bytes: u64,
+}
+
+/// The rank that a note is about: of those that its finding names (else of all), the one that reserved most.
+#[must_use]
+pub fn rank_of(report: &Report) -> Option<u32> {
+    let named = words::main(report).map(|finding| finding.ranks.as_slice()).filter(|ranks| !ranks.is_empty());
+    let most = |ranks: &mut dyn Iterator<Item = &Rank>| {
+        let level = |rank: &&Rank| (rank.peak_reserved_bytes, rank.peak_allocated_bytes, std::cmp::Reverse(rank.rank));
+        ranks.max_by_key(level).map(|rank| rank.rank)
+    };
+    named
+        .and_then(|named| most(&mut report.ranks.iter().filter(|rank| named.contains(&rank.rank))))
+        .or_else(|| most(&mut report.ranks.iter()))
+}
+
+impl Diagnosis {
+    /// From a report and the live memory of [`rank_of`] it at the end of the last epoch; `flags` reach the same store.
+    #[must_use]
+    pub fn new(mut report: Report, sites: Option<&Sites>, flags: &str) -> Self {
+        if let Some(with_stacks) = sites.and_then(Sites::with_stacks) {
+            report.stacks = Some(with_stacks);
+        }
+        let main = words::main(&report);
+        let usage = rank_of(&report).and_then(|number| {
+            let rank = report.ranks.iter().find(|rank| rank.rank == number)?;
+            let live = sites.and_then(|sites| sites.ranks.iter().find(|live| live.rank == number));
+            let told = main.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
+            Some(Usage::new(rank, live, told))
+        });
+        Self {
+            schema: SCHEMA,
+            job: report.job.clone(),
+            completeness: report.completeness,
+            severity: main.map_or("none", |finding| finding.severity),
+            summary: summary(&report),
+            questions: words::questions(&report, usage.as_ref(), flags),
+            usage,
+            findings: report.findings.clone(),
+            not_judged: unjudged(&report),
+            report,
+        }
+    }
+}
+
+fn summary(report: &Report) -> String {
+    match words::main(report) {
+        Some(finding) if finding.title.is_empty() => finding.kind.clone(),
+        Some(finding) => finding.title.clone(),
+        None if report.ranks.is_empty() => "nothing was recorded in this part of the job".to_owned(),
+        None if report.job.state == "running" => "nothing wrong so far".to_owned(),
+        None => "nothing wrong was found".to_owned(),
+    }
+}
+
+impl Usage {
+    fn new(rank: &Rank, live: Option<&RankSites>, told: Option<&Frame>) -> Self {
+        let sample = rank.sample.as_ref();
+        let mut usage = Self {
+            rank: rank.rank,
+            allocated_bytes: rank.allocated_bytes,
+            reserved_bytes: rank.reserved_bytes,
+            peak_allocated_bytes: rank.peak_allocated_bytes,
+            peak_reserved_bytes: rank.peak_reserved_bytes,
+            fragmentation_ratio: rank.fragmentation_ratio,
+            device_used_bytes: sample.and_then(|sample| sample.device_used_bytes).or(rank.device_used_bytes),
+            device_total_bytes: sample.and_then(|sample| sample.device_total_bytes).or(rank.device_total_bytes),
+            foreign_used_bytes: sample.and_then(|sample| sample.foreign_used_bytes),
+            allocator_conf: rank.allocator_conf.clone(),
+            moment: if rank.epoch_ends.is_empty() { "at the end of the record" } else { "at the last epoch's end" },
+            by: Vec::new(),
+            other_bytes: 0,
+            other_sites: 0,
+            without_stack_bytes: None,
+        };
+        if let Some(live) = live.filter(|live| !live.sites.is_empty()) {
+            usage.add(live, told);
+        }
+        usage
+    }
+
+    /// What is live, by site: the place where shares by class of memory belong, too. What was allocated under the frame
+    /// that the finding names counts as that frame's, so that the note speaks of one thing by one name.
+    fn add(&mut self, live: &RankSites, told: Option<&Frame>) {
+        let mut sites: HashMap<&Frame, u64> = HashMap::new();
+        let mut unknown = 0_u64;
+        for site in &live.sites {
+            let under = told.filter(|frame| site.stack.contains(frame));
+            match under.or(site.site.as_ref()) {
+                Some(frame) => {
+                    let bytes = sites.entry(frame).or_default();
+                    *bytes = bytes.saturating_add(site.live_bytes);
+                }
+                None => unknown = unknown.saturating_add(site.live_bytes),
+            }
+        }
+        let mut shares: Vec<Share> =
+            sites.into_iter().map(|(site, live_bytes)| Share { site: site.clone(), live_bytes }).collect();
+        shares.sort_by(|a, b| {
+            let name = |share: &Share| (share.site.file.clone(), share.site.function.clone(), share.site.line);
+            b.live_bytes.cmp(&a.live_bytes).then_with(|| name(a).cmp(&name(b)))
+        });
+        let others = shares.split_off(shares.len().min(SITES_NAMED));
+        self.by = shares;
+        self.other_bytes = others.iter().fold(0, |sum, share| sum.saturating_add(share.live_bytes));
+        self.other_sites = others.len() as u64;
+        self.without_stack_bytes = Some(unknown);
+    }
+}
+
+impl Answer for Diagnosis {
+    fn page(&self, screen: &Screen) -> String {
+        page::diagnose::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::line(out, self)
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(out, &["question", "answer", "before", "after", "commands"])?;
+        self.questions.iter().try_for_each(|question| {
+            let cells = [
+                Cell::plain(question.question),
+                Cell::text(question.answer.join(" ")),
+                Cell::text(question.before.join("; ")),
+                Cell::text(question.after.join("; ")),
+                Cell::text(question.commands.join("; ")),
+            ];
+            csv::record(out, &cells)
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! What memctl knows of each kind beyond its finding: the pattern in a sentence, the change as code, the proof.
+//!
+//! Guarantees: every kind has a proof that `memctl assert`, `query` or `ranks` can give. Code stands only where one
+//! change fits nearly always; it is an example of the pattern, not the user's line.
+
+use memctl_model::FindingKind;
+
+/// What is known of a kind.
+pub struct Remedy {
+    /// The pattern behind it.
+    pub pattern: &'static str,
+    /// Code that does it.
+    pub before: &'static [&'static str],
+    /// Code that does not.
+    pub after: &'static [&'static str],
+    /// How to prove that a change worked.
+    pub proof: Proof,
+}
+
+/// How to prove that a change worked, once the job ran again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// `memctl assert` with these conditions.
+    Assert(&'static str),
+    /// `memctl assert` that less of the reserved memory is unused than now.
+    LessFragmented,
+    /// `memctl assert` that the peak leaves room on the device.
+    PeakFits,
+    /// The findings of `memctl query` are gone.
+    NoFindings,
+    /// The table of `memctl ranks`.
+    Ranks,
+}
+
+/// What is known of this kind; for a kind of a newer daemon, that its findings shall be gone.
+#[must_use]
+pub fn remedy(kind: Option<FindingKind>) -> Remedy {
+    use FindingKind as Kind;
+    match kind {
+        Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind),
+        Some(Kind::Fragmentation) => Remedy {
+            pattern: "Free memory lies in holes between blocks that live longer, and requests do not fit into them.",
+            before: &[],
+            after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
+            proof: Proof::LessFragmented,
+        },
+        Some(Kind::FragmentationGrowth) => Remedy {
+            pattern: "The cache grows while what is used does not: each epoch brings sizes that fit no hole of the last.",
+            before: &[],
+            after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
+            proof: Proof::Assert("stable --after-epoch 1"),
+        },
+        Some(Kind::ForeignProcess) => Remedy {
+            pattern: "A process that is not this rank holds memory on its device: another rank's context, or a stranger.",
+            before: &["state = torch.load(path)"],
+            after: &["torch.cuda.set_device(local_rank)", "state = torch.load(path, map_location=\"cpu\")"],
+            proof: Proof::Ranks,
+        },
+        Some(Kind::Churn) => Remedy {
+            pattern: "The driver is asked for memory in every step; each such call waits for the device.",
+            before: &["torch.cuda.empty_cache()  # in every step"],
+            after: &["# nothing: the allocator reuses what it has"],
+            proof: Proof::NoFindings,
+        },
+        Some(Kind::RankSkew) => Remedy {
+            pattern: "Code that runs on some ranks only (logging, caching, saving) holds memory that its peers do not.",
+            before: &[],
+            after: &[],
+            proof: Proof::Ranks,
+        },
+        Some(Kind::Oom | Kind::NearOom) => Remedy {
+            pattern: "A request needs more than the device has left.",
+            before: &[],
+            after: &[],
+            proof: Proof::PeakFits,
+        },
+        Some(Kind::OutsideAllocator) => Remedy {
+            pattern: "Memory that PyTorch's allocator does not hand out grows: communicators, graphs, libraries.",
+            before: &[],
+            after: &[],
+            proof: Proof::Assert("stable --after-epoch 1"),
+        },
+        Some(Kind::HostGrowth) => Remedy {
+            pattern: "Host memory grows: data loader workers or what the training loop collects.",
+            before: &[],
+            after: &[],
+            proof: Proof::Assert("stable --after-epoch 1"),
+        },
+        Some(Kind::RankLost) => Remedy {
+            pattern: "The rank's process or its connection ended, or it hangs.",
+            before: &[],
+            after: &[],
+            proof: Proof::Ranks,
+        },
+        None => Remedy { pattern: "", before: &[], after: &[], proof: Proof::NoFindings },
+    }
+}
+
+/// Live tensors that something keeps.
+fn kept(kind: Option<FindingKind>) -> Remedy {
+    let proof = Proof::Assert("no-leak stable --after-epoch 1");
+    match kind {
+        Some(FindingKind::EvalGraph) => Remedy {
+            pattern: "Evaluation runs with gradients on, and something keeps its result: with it lives the whole graph.",
+            before: &["losses.append(loss_fn(model(x), y))"],
+            after: &["with torch.no_grad():", "    losses.append(loss_fn(model(x), y).item())"],
+            proof,
+        },
+        Some(FindingKind::GraphKept) => Remedy {
+            pattern: "Something keeps a loss or an output that is not detached: with it lives the graph of its step.",
+            before: &["total_loss += loss"],
+            after: &["total_loss += loss.detach()  # or loss.item(), which waits for the device"],
+            proof,
+        },
+        Some(FindingKind::HiddenChain) => Remedy {
+            pattern: "Each step's hidden state hangs on the one before: the graph grows until the state is made anew.",
+            before: &["out, h = rnn(x, h)"],
+            after: &["h = h.detach()  # of an LSTM: tuple(state.detach() for state in h)", "out, h = rnn(x, h)"],
+            proof: Proof::Assert("no-leak"),
+        },
+        _ => Remedy {
+            pattern: "Something that outlives the step (a list, a dict, an attribute) keeps these blocks, more each time.",
+            before: &["self.kept.append(features)"],
+            after: &["self.kept = collections.deque(maxlen=20)  # once", "self.kept.append(features.detach().cpu())"],
+            proof,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_pattern_and_a_proof_that_memctl_understands() {
+        for kind in FindingKind::ALL {
+            let remedy = remedy(Some(kind));
+            assert!(remedy.pattern.ends_with('.'), "{kind:?}");
+            assert!(remedy.before.is_empty() || !remedy.after.is_empty(), "{kind:?}: what instead?");
+            let code = remedy.before.iter().chain(remedy.after);
+            assert!(code.clone().all(|line| line.len() <= 88), "{kind:?}: a line that does not fit");
+            if let Proof::Assert(conditions) = remedy.proof {
+                let words = format!("memctl assert --job j {conditions}");
+                let parsed = <crate::args::Cli as clap::Parser>::try_parse_from(words.split_whitespace());
+                assert!(parsed.is_ok(), "{words}");
+            }
+        }
+    }
+}

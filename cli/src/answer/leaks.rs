@@ -1,0 +1,78 @@
+//! `memctl leaks` as data: the findings about memory that grows, whole.
+
+use std::io::{self, Write};
+
+use memctl_model::FindingKind;
+use serde::Serialize;
+
+use super::finding::{self, Finding};
+use super::report::Report;
+use super::unjudged::unjudged;
+use super::{Answer, Completeness, Job, SCHEMA};
+use crate::page;
+use crate::render::json;
+use crate::render::screen::Screen;
+
+/// What grows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Leaks {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// What grows, the worst first.
+    pub findings: Vec<Finding>,
+    /// Findings of severity `info` that are left out: suspected, and perhaps harmless.
+    pub suspected_left_out: usize,
+    /// What was not judged, in words.
+    pub not_judged: Vec<String>,
+    /// What they were found in.
+    #[serde(skip)]
+    pub report: Report,
+}
+
+/// Whether a kind is about something that grows, live tensors or memory beside them.
+#[must_use]
+pub const fn grows(kind: FindingKind) -> bool {
+    kind.is_leak()
+        || matches!(kind, FindingKind::FragmentationGrowth | FindingKind::OutsideAllocator | FindingKind::HostGrowth)
+}
+
+impl Leaks {
+    /// From a report; `all`: those that are only suspected, too.
+    #[must_use]
+    pub fn new(report: Report, all: bool) -> Self {
+        let growing = report.findings.iter().filter(|finding| finding.known_kind().is_some_and(grows));
+        let (findings, left_out): (Vec<Finding>, Vec<Finding>) =
+            growing.cloned().partition(|finding| all || finding.hurts());
+        Self {
+            schema: SCHEMA,
+            job: report.job.clone(),
+            completeness: report.completeness,
+            findings,
+            suspected_left_out: left_out.len(),
+            not_judged: unjudged(&report),
+            report,
+        }
+    }
+}
+
+impl Answer for Leaks {
+    fn page(&self, screen: &Screen) -> String {
+        page::leaks::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.findings.iter().try_for_each(|finding| json::line(out, finding))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        finding::csv(&self.findings, out)
+    }
+}

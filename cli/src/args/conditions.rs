@@ -1,0 +1,178 @@
+//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `peak<10GiB`, `fragmentation<0.3`.
+//!
+//! Guarantees: a typing error gives a sentence with an example. Refuses limits that cannot fail (a ratio above 1).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    /// As it was typed.
+    pub text: String,
+    /// What it asks for.
+    pub asks: Asks,
+}
+
+/// What a condition asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asks {
+    /// Nothing grows, and what is allocated at epoch ends stays.
+    Stable,
+    /// No leak was found.
+    NoLeak,
+    /// No rank ever allocated more.
+    Peak(Limit<u64>),
+    /// No rank leaves a larger share of its reserved memory unused.
+    Fragmentation(Limit<f64>),
+}
+
+/// Below `most`, or at it where that is allowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit<T> {
+    /// The limit.
+    pub most: T,
+    /// Whether the limit itself is good enough (`<=`).
+    pub inclusive: bool,
+}
+
+impl<T: PartialOrd> Limit<T> {
+    /// Whether the value keeps it.
+    pub fn holds(&self, value: &T) -> bool {
+        *value < self.most || (self.inclusive && *value == self.most)
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text: String = text.split_whitespace().collect();
+        let asks = match text.as_str() {
+            "stable" => Asks::Stable,
+            "no-leak" => Asks::NoLeak,
+            _ => compared(&text)?,
+        };
+        Ok(Self { text, asks })
+    }
+}
+
+fn compared(text: &str) -> Result<Asks, String> {
+    let unknown = || {
+        format!(
+            "`{text}` is no condition; there are: stable, no-leak, 'peak<10GiB', 'fragmentation<0.3' (in quotes, because of <)"
+        )
+    };
+    let (figure, limit) = text.split_once('<').ok_or_else(unknown)?;
+    let inclusive = limit.starts_with('=');
+    let limit = limit.strip_prefix('=').unwrap_or(limit);
+    match figure {
+        "peak" => Ok(Asks::Peak(Limit { most: bytes(limit)?, inclusive })),
+        "fragmentation" => Ok(Asks::Fragmentation(Limit { most: ratio(limit)?, inclusive })),
+        _ => Err(unknown()),
+    }
+}
+
+/// `512MiB`, `1.5GiB`, `80GB`, `1048576`.
+///
+/// # Errors
+/// Why it is no number of bytes.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a number of bytes; write it like 512MiB, 1.5GiB or 80GB");
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: f64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kib" => 1024.0,
+        "mib" => 1_048_576.0,
+        "gib" => 1_073_741_824.0,
+        "tib" => 1_099_511_627_776.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return Err(wrong()),
+    };
+    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let value = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(wrong)? * factor;
+    // Beyond an exbibyte somebody mistyped.
+    if value <= (1_u64 << 60) as f64 { Ok(value.round() as u64) } else { Err(wrong()) }
+}
+
+/// `0.3` or `30%`.
+fn ratio(text: &str) -> Result<f64, String> {
+    let wrong = || format!("`{text}` is not a share; write it like 0.3 or 30%");
+    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let value = number.parse::<f64>().map_err(|_| wrong())? / scale;
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong()) }
+}
+
+/// How much more than at the first epoch end may be allocated at later ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// A share of the first.
+    Share(f64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Tolerance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.ends_with('%') {
+            return ratio(text).map(Self::Share);
+        }
+        bytes(text)
+            .map(Self::Bytes)
+            .map_err(|_| format!("`{text}` is neither a share nor bytes; write it like 1% or 16MiB"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(text: &str) -> Result<Asks, String> {
+        text.parse::<Condition>().map(|condition| condition.asks)
+    }
+
+    #[test]
+    fn conditions() {
+        assert_eq!(asks("stable"), Ok(Asks::Stable));
+        assert_eq!(asks("no-leak"), Ok(Asks::NoLeak));
+        assert_eq!(asks("peak<1.5GiB"), Ok(Asks::Peak(Limit { most: 3 << 29, inclusive: false })));
+        assert_eq!(asks("peak <= 80GB"), Ok(Asks::Peak(Limit { most: 80_000_000_000, inclusive: true })));
+        assert_eq!(asks("fragmentation<30%"), Ok(Asks::Fragmentation(Limit { most: 0.3, inclusive: false })));
+        for wrong in ["", "leak", "peak", "peak>1GiB", "peaks<1GiB"] {
+            assert!(asks(wrong).unwrap_err().contains("there are: stable"), "{wrong}");
+        }
+        for wrong in ["peak<", "peak<GiB", "peak<-1", "peak<1e9", "peak<1XB", "peak<9999999TiB", "peak<inf"] {
+            assert!(asks(wrong).unwrap_err().contains("512MiB"), "{wrong}");
+        }
+        for wrong in ["fragmentation<2", "fragmentation<NaN", "fragmentation<-0.1", "fragmentation<"] {
+            assert!(asks(wrong).unwrap_err().contains("0.3 or 30%"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limits() {
+        let below = Limit { most: 5_u64, inclusive: false };
+        assert!(below.holds(&4) && !below.holds(&5));
+        assert!(Limit { inclusive: true, ..below }.holds(&5));
+        assert!(!Limit { most: 0.5, inclusive: true }.holds(&f64::NAN));
+    }
+
+    #[test]
+    fn tolerances() {
+        assert_eq!("2%".parse(), Ok(Tolerance::Share(0.02)));
+        assert_eq!("16MiB".parse(), Ok(Tolerance::Bytes(16 << 20)));
+        assert!("much".parse::<Tolerance>().unwrap_err().contains("1% or 16MiB"));
+    }
+}

@@ -1,0 +1,202 @@
+//! What people and scripts are told about findings: `query`, `leaks`, `ranks`, `diagnose` and `assert`, whole, as text.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use memctl_model::FindingKind;
+
+use super::run;
+use crate::args::Cli;
+use crate::exit::{Failure, Outcome};
+use crate::fixture::FakeDaemon;
+use crate::render::screen::Screen;
+use crate::render::text::width;
+
+/// Runs a command line against the fake daemon; its answer with the daemon's address made the same in every run, and how
+/// it ended.
+fn ended(line: &str, screen: &Screen) -> (String, Result<ExitCode, Failure>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = FakeDaemon::start().await;
+        let words = ["memctl", "--daemon", &url].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).unwrap();
+        let mut out = Vec::new();
+        let result = run(&cli, screen, &mut out).await;
+        (String::from_utf8(out).unwrap().replace(&url, "http://gpu-7:7717"), result)
+    })
+}
+
+const SCREEN: Screen = Screen { columns: Some(100), unicode: true, colour: false };
+
+fn memctl(line: &str) -> String {
+    let (text, result) = ended(line, &SCREEN);
+    result.unwrap();
+    text
+}
+
+fn json(line: &str) -> serde_json::Value {
+    serde_json::from_str(&ended(&format!("{line} -o json"), &SCREEN).0).unwrap()
+}
+
+/// The exit code and the sentence beside it.
+fn failed(line: &str) -> (Outcome, String) {
+    let failure = ended(line, &SCREEN).1.unwrap_err();
+    (failure.outcome, failure.to_string())
+}
+
+#[test]
+fn the_note_on_an_evaluation_that_keeps_its_graph() {
+    let text = memctl("diagnose --job gpt_val_graph_leak");
+    insta::assert_snapshot!(text);
+    assert!((24..=40).contains(&text.lines().count()), "{} lines are not one screen", text.lines().count());
+}
+
+#[test]
+fn the_note_on_every_kind_says_what_to_change_and_how_to_prove_it() {
+    let mut all = String::new();
+    for kind in FindingKind::ALL {
+        let text = memctl(&format!("diagnose --job kind/{}", kind.name()));
+        assert!(text.lines().count() <= 40, "{kind:?}: {} lines", text.lines().count());
+        let from = text.find("4 Which line").unwrap();
+        all.push_str(&format!("## {}\n{}\n", kind.name(), &text[from..]));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn the_note_on_jobs_with_little_to_say() {
+    insta::assert_snapshot!("clean", memctl("diagnose --job gpt_clean"));
+    insta::assert_snapshot!("unfinished", memctl("diagnose --job unfinished"));
+    insta::assert_snapshot!("no_stacks", memctl("diagnose --job no_stacks"));
+    insta::assert_snapshot!("one_epoch", memctl("diagnose --job one_epoch"));
+    insta::assert_snapshot!("nothing_recorded", memctl("diagnose --job nothing_recorded"));
+}
+
+#[test]
+fn the_note_as_data() {
+    let note = json("diagnose --job gpt_val_graph_leak");
+    assert_eq!((note["schema"].as_u64(), note["severity"].as_str()), (Some(1), Some("critical")));
+    assert_eq!(note["questions"].as_array().unwrap().len(), 6);
+    assert_eq!(note["questions"][4]["after"][0], "with torch.no_grad():");
+    assert_eq!(note["usage"]["by"][0]["live_bytes"], 245 << 20);
+    let proof = &note["questions"][5]["commands"];
+    assert_eq!(proof[0], "memctl run --job gpt_val_graph_leak-fixed --daemon http://gpu-7:7717 -- ...");
+    let page = memctl("diagnose --job gpt_val_graph_leak");
+    for command in proof.as_array().unwrap() {
+        assert!(page.contains(command.as_str().unwrap()), "{command}");
+    }
+}
+
+#[test]
+fn query_says_the_worst_first() {
+    insta::assert_snapshot!("query_val_graph", memctl("query --job gpt_val_graph_leak"));
+    insta::assert_snapshot!("query_clean", memctl("query --job gpt_clean"));
+    insta::assert_snapshot!("query_several", memctl("query --job several"));
+    assert!(memctl("query --job no_stacks").contains("no stacks were recorded"));
+}
+
+#[test]
+fn a_clean_job_without_stacks_says_what_was_not_judged() {
+    let text = memctl("query --job one_epoch");
+    assert!(text.contains("Nothing wrong was found: 4 ranks, 1 epoch end, 40 steps looked at."), "{text}");
+    assert!(text.contains("Not judged: growth from epoch to epoch (1 epoch end; it takes 3);"), "{text}");
+}
+
+#[test]
+fn a_finding_as_data() {
+    insta::assert_snapshot!(serde_json::to_string_pretty(&json("query --job gpt_val_graph_leak")["findings"]).unwrap());
+}
+
+#[test]
+fn query_fails_on_request() {
+    assert!(ended("query --job gpt_val_graph_leak", &SCREEN).1.is_ok());
+    let (outcome, sentence) = failed("query --job cnn_rank0_cache --fail-on warning");
+    assert_eq!((outcome as u8, sentence.as_str()), (1, "1 finding of severity warning or worse (--fail-on)"));
+    assert!(ended("query --job cnn_rank0_cache --fail-on critical", &SCREEN).1.is_ok());
+    assert!(ended("query --job gpt_clean --fail-on info", &SCREEN).1.is_ok());
+}
+
+#[test]
+fn leaks_in_full() {
+    insta::assert_snapshot!("leaks_val_graph", memctl("leaks --job gpt_val_graph_leak"));
+    insta::assert_snapshot!("leaks_none", memctl("leaks --job gpt_clean"));
+    let text = memctl("leaks --job several");
+    assert!(text.contains("2 suspected ones left out (--all"), "{text}");
+    assert!(!text.contains("fragmentation") && text.contains("host growth"), "{text}");
+    assert_eq!(json("leaks --job several")["findings"].as_array().unwrap().len(), 2);
+    assert_eq!(json("leaks --job several --all")["findings"].as_array().unwrap().len(), 4);
+    assert_eq!(ended("leaks --job several --all -o csv", &SCREEN).0.lines().count(), 5);
+}
+
+#[test]
+fn ranks_side_by_side() {
+    insta::assert_snapshot!("ranks_skewed", memctl("ranks --job cnn_rank0_cache"));
+    insta::assert_snapshot!("ranks_lost", memctl("ranks --job kind/rank_lost"));
+    let json = json("ranks --job cnn_rank0_cache");
+    assert_eq!(json["ranks"][0]["stands_out"], serde_json::json!(["allocated_bytes", "growth_bytes_per_epoch"]));
+    assert_eq!(json["spread"][0]["median_bytes"], 80 << 20);
+}
+
+#[test]
+fn what_holds_holds() {
+    insta::assert_snapshot!(memctl(
+        "assert --job gpt_clean no-leak stable peak<181MiB peak<=180MiB fragmentation<0.7 --after-epoch 1"
+    ));
+}
+
+#[test]
+fn what_does_not_hold_is_exit_code_1() {
+    let line = "assert --job cnn_rank0_cache no-leak stable peak<180MiB fragmentation<0.2";
+    insta::assert_snapshot!(ended(line, &SCREEN).0);
+    let (outcome, sentence) = failed(line);
+    assert_eq!(outcome as u8, 1);
+    assert_eq!(sentence, "does not hold: no-leak, stable, peak<180MiB, fragmentation<0.2");
+    // Other ranks did not leak.
+    assert!(ended("assert --job cnn_rank0_cache no-leak stable --rank 1-3", &SCREEN).1.is_ok());
+    assert_eq!(json(line)["conditions"][0]["findings"][0], "1bff5e5b500e1962");
+}
+
+#[test]
+fn growth_that_no_finding_names_breaks_stable_beyond_its_tolerance() {
+    // The rate is not a leak kind's finding here: only the levels at epoch ends speak.
+    let report = |line: &str| ended(line, &SCREEN).1.map(|_| ()).map_err(|failure| failure.to_string());
+    assert!(report("assert --job kind/rank_skew stable").is_ok());
+    assert_eq!(report("assert --job kind/host_growth stable").unwrap_err(), "does not hold: stable");
+    assert!(report("assert --job kind/host_growth no-leak").is_ok());
+    assert!(report("assert --job kind/fragmentation no-leak stable").is_ok());
+}
+
+#[test]
+fn what_cannot_be_told_fails_unless_that_is_allowed() {
+    for job in ["unfinished", "one_epoch", "nothing_recorded"] {
+        for condition in ["no-leak", "stable"] {
+            let (outcome, sentence) = failed(&format!("assert --job {job} {condition}"));
+            assert_eq!(outcome as u8, 1, "{job} {condition}");
+            assert!(sentence.starts_with(&format!("it cannot be told whether {condition} holds: ")), "{sentence}");
+        }
+    }
+    insta::assert_snapshot!(ended("assert --job unfinished no-leak stable peak<1GiB", &SCREEN).0);
+    assert!(ended("assert --job unfinished no-leak peak<1GiB --allow-incomplete", &SCREEN).1.is_ok());
+    assert!(ended("assert --job one_epoch stable no-leak --allow-incomplete", &SCREEN).1.is_ok());
+    // What speaks against a condition does so on incomplete data, too; and no figure is no good one.
+    assert_eq!(failed("assert --job unfinished peak<1MiB").1, "does not hold: peak<1MiB");
+    assert!(ended("assert --job nothing_recorded peak<1GiB --allow-incomplete", &SCREEN).1.is_err());
+}
+
+#[test]
+fn no_words_from_elsewhere_steer_the_terminal_or_leave_the_screen() {
+    for columns in [Some(40), Some(100), None] {
+        let screen = Screen { columns, unicode: false, colour: false };
+        for verb in ["query", "leaks --all", "ranks", "diagnose", "assert no-leak stable --allow-incomplete"] {
+            let (verb, rest) = verb.split_once(' ').unwrap_or((verb, ""));
+            for job in ["hostile", "several", "no_stacks", "gpt_val_graph_leak"] {
+                let text = ended(&format!("{verb} --job {job} {rest}"), &screen).0;
+                assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{verb} {job}: {text}");
+                let wide = text.lines().filter(|line| columns.is_some_and(|columns| width(line) > columns));
+                // Commands and code are there to be copied, whole.
+                let wide = wide.filter(|line| !line.contains("memctl ") && !line.starts_with("      "));
+                assert_eq!(wide.collect::<Vec<_>>(), Vec::<&str>::new(), "{verb} {job} on {columns:?} columns");
+            }
+        }
+    }
+}

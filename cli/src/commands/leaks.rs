@@ -1,0 +1,27 @@
+//! `memctl leaks`: what grows, each finding in full.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+
+use super::questions::{asking, judged, show};
+use crate::answer::leaks::Leaks;
+use crate::args::{self, Global};
+use crate::exit::Failure;
+use crate::render::screen::Screen;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::Leaks,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let selection = args.narrow.selection(now);
+    let report = asking(global, async |connection| judged(connection, selection, global).await).await?;
+    show(&Leaks::new(report, args.all), global, screen, out)
+}

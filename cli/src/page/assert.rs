@@ -1,0 +1,32 @@
+//! The page of `memctl assert`: a line a condition, and why the data cannot tell where it cannot.
+
+use super::{heading, prose};
+use crate::answer::assert::{Verdict, Verdicts};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::{safe, width};
+
+/// Columns of the verdict: the longest is `cannot be told`.
+const VERDICT: usize = 14;
+
+/// See the module.
+#[must_use]
+pub fn page(verdicts: &Verdicts, screen: &Screen) -> String {
+    let mut out = heading(&verdicts.job, screen);
+    out.push('\n');
+    let conditions = verdicts.conditions.iter().map(|checked| width(&safe(&checked.condition))).max().unwrap_or(0);
+    for checked in &verdicts.conditions {
+        let (words, condition) = (checked.verdict.words(), safe(&checked.condition).into_owned());
+        let padding = conditions - width(&condition);
+        let head = format!("{words:VERDICT$}  {condition}{:padding$}  ", "");
+        let lines = prose::hanging(&head, &checked.because, usize::MAX, screen);
+        let tone = if checked.verdict == Verdict::Holds { Tone::Good } else { Tone::Alert };
+        out.push_str(&lines.replacen(words, &screen.paint(tone, words), 1));
+    }
+    if !verdicts.incomplete.is_empty() {
+        let way_out = if verdicts.incomplete_allowed { "" } else { " (--allow-incomplete judges what there is)" };
+        let text = format!("{}.{way_out}", verdicts.incomplete.join("; "));
+        out.push('\n');
+        out.push_str(&prose::hanging("Incomplete: ", &text, usize::MAX, screen));
+    }
+    out
+}

@@ -1,0 +1,76 @@
+//! The page of `memctl diagnose`: a colleague's note on one screen.
+//!
+//! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be copied.
+//! A long explanation ends in `…`: `memctl leaks` has the whole of it.
+
+use super::{completeness, finding, heading, prose};
+use crate::answer::diagnose::{Diagnosis, Question};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::safe;
+
+/// Lines of one paragraph.
+const LINES: usize = 4;
+/// Other findings that are named below the summary.
+const OTHERS: usize = 2;
+/// The question behind which the course belongs.
+const GROWTH: usize = 1;
+
+/// See the module.
+#[must_use]
+pub fn page(note: &Diagnosis, screen: &Screen) -> String {
+    let mut out = heading(&note.job, screen);
+    out.push('\n');
+    out.push_str(&summary(note, screen));
+    for (at, question) in note.questions.iter().enumerate() {
+        out.push_str(&format!(
+            "\n{}\n",
+            screen.paint(Tone::Strong, &screen.fit(&format!("{} {}", at + 1, question.question), 0))
+        ));
+        out.push_str(&answer(question, screen));
+        let course = note.findings.first().filter(|_| at == GROWTH).map(|found| finding::course(found, screen));
+        if let Some(course) = course.filter(|course| !course.is_empty()) {
+            out.push_str(&format!("  {}\n", screen.fit(&course, 2)));
+        }
+    }
+    out.push('\n');
+    out.push_str(&finding::not_judged(&note.report, screen));
+    out.push_str(&completeness(&note.completeness, note.job.state == "running", screen));
+    out
+}
+
+fn summary(note: &Diagnosis, screen: &Screen) -> String {
+    let Some(worst) = note.findings.first() else {
+        let tone = if note.report.ranks.is_empty() { Tone::Alert } else { Tone::Good };
+        return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
+    };
+    let sure = finding::sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();
+    let text = format!("{} ({}{sure})", note.summary.trim_end_matches('.'), worst.severity);
+    let mut out = String::new();
+    for line in prose::hanging("In short: ", &text, LINES, screen).lines() {
+        let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };
+        out.push_str(&format!("{}\n", screen.paint(tone, line)));
+    }
+    for other in note.findings.iter().skip(1).take(OTHERS) {
+        out.push_str(&prose::hanging("And also: ", &format!("{} ({})", other.title, other.severity), 2, screen));
+    }
+    let more = note.findings.len().saturating_sub(1 + OTHERS);
+    if more > 0 {
+        let rest = finding::counted(&note.findings[1 + OTHERS..], "more finding");
+        out.push_str(&format!("{}\n", screen.fit(&format!("And {rest} (memctl query)."), 0)));
+    }
+    out
+}
+
+fn answer(question: &Question, screen: &Screen) -> String {
+    let mut out: String = question.answer.iter().map(|text| prose::hanging("  ", text, LINES, screen)).collect();
+    for (sign, lines) in [("-", &question.before), ("+", &question.after)] {
+        for line in lines {
+            out.push_str(&format!("      {sign} {line}\n"));
+        }
+    }
+    for command in &question.commands {
+        // A command is never cut: it is there to be copied.
+        out.push_str(&format!("  {}\n", safe(command)));
+    }
+    out
+}

@@ -1,0 +1,280 @@
+//! Findings on a page: in brief (what `query` shows) and in full (what `leaks` and `ranks` show).
+//!
+//! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
+//! is not known has no line. Refuses to rephrase: the words are the daemon's.
+
+use memctl_model::{HumanBytes, Severity};
+
+use super::{place, prose};
+use crate::answer::Frame;
+use crate::answer::finding::{Evidence, Finding, Site};
+use crate::answer::report::Report;
+use crate::answer::unjudged::{looked_at, unjudged};
+use crate::render::plot::sparkline;
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::{plural, rank_list, safe};
+use crate::render::time;
+
+/// Findings shown in brief; the others are counted. Five fit into what a person reads at once.
+const SHOWN: usize = 5;
+/// Frames of a stack that are shown in full.
+const FRAMES_SHOWN: usize = 8;
+/// Bars of a course.
+const BARS: usize = 40;
+/// Width of the labels in front of a finding's lines, with their indent.
+const LABEL: usize = 12;
+
+/// How bad it is, in two characters that need no colour.
+#[must_use]
+pub fn mark(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "!!",
+        Severity::Warning => "! ",
+        Severity::Info => "i ",
+    }
+}
+
+const fn tone(severity: Severity) -> Tone {
+    match severity {
+        Severity::Critical | Severity::Warning => Tone::Alert,
+        Severity::Info => Tone::Strong,
+    }
+}
+
+/// The worst findings in brief; the others counted.
+#[must_use]
+pub fn several(findings: &[Finding], screen: &Screen) -> String {
+    let mut out: String = findings.iter().take(SHOWN).map(|finding| brief(finding, screen)).collect();
+    if let Some(rest) = findings.get(SHOWN..).filter(|rest| !rest.is_empty()) {
+        let line = format!("and {} (-o json has them all)", counted(rest, "more finding"));
+        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+    }
+    out
+}
+
+/// `3 findings: 1 critical, 2 info`.
+#[must_use]
+pub fn counted(findings: &[Finding], noun: &str) -> String {
+    let of = |severity: Severity| findings.iter().filter(|finding| finding.level == severity).count();
+    let parts = Severity::ALL.into_iter().rev().filter(|&severity| of(severity) > 0);
+    let parts: Vec<String> = parts.map(|severity| format!("{} {}", of(severity), severity.name())).collect();
+    format!("{}: {}", plural(findings.len() as u64, noun), parts.join(", "))
+}
+
+/// The sentence, how sure it is, its course, and the first thing to do.
+fn brief(finding: &Finding, screen: &Screen) -> String {
+    let mut out = headline(finding, screen);
+    let mut facts = vec![finding.severity.to_owned()];
+    facts.extend(sure(finding));
+    facts.extend(since(finding, false).map(|since| format!("since {since}")));
+    facts.extend(live(finding));
+    let course = finding.course().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
+    let line = format!("{}{}", facts.join(", "), course.unwrap_or_default());
+    let line = screen.fit(line.trim_end(), 3);
+    out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
+    if !finding.advice.trim().is_empty() {
+        let advice = safe(prose::first_sentence(&finding.advice)).into_owned();
+        out.push_str(&format!("   {}\n", screen.fit(&advice, 3)));
+    }
+    out
+}
+
+/// The mark and the sentence, which is never cut.
+fn headline(finding: &Finding, screen: &Screen) -> String {
+    let title = if finding.title.trim().is_empty() { finding.kind.as_str() } else { &finding.title };
+    // Where lines have no limit the sentence stays on one, for those who search it.
+    let room = screen.columns.map_or(usize::MAX, |columns| columns.saturating_sub(3));
+    let lines = prose::wrap(title, room);
+    let mut out = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let lead = if at == 0 { mark(finding.level) } else { "  " };
+        out.push_str(&format!("{}\n", screen.paint(tone(finding.level), &format!("{lead} {line}"))));
+    }
+    out
+}
+
+/// Everything that is known of it.
+#[must_use]
+pub fn full(finding: &Finding, screen: &Screen) -> String {
+    let mut out = headline(finding, screen);
+    let mut field = |label: &str, text: &str| {
+        if !text.trim().is_empty() {
+            out.push_str(&prose::hanging(&format!("   {label:<width$}", width = LABEL - 3), text, usize::MAX, screen));
+        }
+    };
+    let sure = sure(finding).map(|sure| format!(", {sure}")).unwrap_or_default();
+    field("kind", &format!("{}, {}{sure}", finding.kind, finding.severity));
+    field("where", &finding.site.as_ref().map(stack).unwrap_or_default());
+    field("ranks", &ranks(finding));
+    field("rate", &rates(finding));
+    field("since", &since(finding, true).unwrap_or_default());
+    field("live", &live(finding).map(|live| format!("{live}, on the rank that holds most")).unwrap_or_default());
+    field("course", &course(finding, screen));
+    field("until", &until(finding).unwrap_or_default());
+    field("why", &finding.explanation);
+    field("change", &finding.advice);
+    field("figures", &figures(finding));
+    out
+}
+
+/// `98 % sure`.
+#[must_use]
+pub fn sure(finding: &Finding) -> Option<String> {
+    // 100 % is said of nothing that was inferred.
+    finding.confidence.map(|share| format!("{:.0} % sure", (share * 100.0).floor().min(99.0)))
+}
+
+/// `all 4`, `0-1,3`.
+fn ranks(finding: &Finding) -> String {
+    match finding.ranks.as_slice() {
+        ranks if finding.all_ranks => format!("all {} ({})", ranks.len(), rank_list(ranks)),
+        ranks => rank_list(ranks),
+    }
+}
+
+/// `on all 4 ranks`, `on rank 0`, `on ranks 0-1`; nothing where no rank is named.
+#[must_use]
+pub fn on_ranks(finding: &Finding) -> String {
+    match finding.ranks.as_slice() {
+        [] => String::new(),
+        ranks if finding.all_ranks => format!("on all {} ranks", ranks.len()),
+        [rank] => format!("on rank {rank}"),
+        ranks => format!("on ranks {}", rank_list(ranks)),
+    }
+}
+
+/// `49.1 MiB an epoch (48.9 to 49.3 MiB), 6.1 MiB a step`.
+#[must_use]
+pub fn rates(finding: &Finding) -> String {
+    let rate = |value: Option<i64>, low: Option<i64>, high: Option<i64>, unit: &str| {
+        let value = value?;
+        let interval = match (low, high) {
+            (Some(low), Some(high)) if low != high => format!(" ({} to {})", HumanBytes(low), HumanBytes(high)),
+            _ => String::new(),
+        };
+        Some(format!("{} {unit}{interval}", HumanBytes(value)))
+    };
+    let epoch = (finding.bytes_per_epoch, finding.bytes_per_epoch_low, finding.bytes_per_epoch_high);
+    let step = (finding.bytes_per_step, finding.bytes_per_step_low, finding.bytes_per_step_high);
+    let rates =
+        [rate(epoch.0, epoch.1, epoch.2, "an epoch"), rate(step.0, step.1, step.2, "a step")].into_iter().flatten();
+    rates.collect::<Vec<_>>().join(", ")
+}
+
+/// `epoch 0, step 7`, and the time when there is room.
+#[must_use]
+pub fn since(finding: &Finding, with_time: bool) -> Option<String> {
+    let seen = &finding.first_seen;
+    let epoch = seen.epoch.map(|epoch| format!("epoch {epoch}"));
+    let step = seen.step.map(|step| format!("step {step}"));
+    let at = seen.time_ns.filter(|_| with_time || (seen.epoch.is_none() && seen.step.is_none())).map(time::date);
+    let parts: Vec<String> = [epoch, step, at].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `441 MiB live in 9 blocks`.
+#[must_use]
+pub fn live(finding: &Finding) -> Option<String> {
+    let bytes = HumanBytes::of(finding.live_bytes?);
+    Some(match finding.live_blocks {
+        Some(blocks) => format!("{bytes} live in {}", plural(blocks, "block")),
+        None => format!("{bytes} live"),
+    })
+}
+
+/// `▁▃▅█  49.0 MiB to 441 MiB (live, 9 values)`.
+#[must_use]
+pub fn course(finding: &Finding, screen: &Screen) -> String {
+    let Some((name, values)) = finding.course() else { return String::new() };
+    let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
+    let bars = sparkline(&thinned(values), screen);
+    let (first, last) = (HumanBytes::of(first), HumanBytes::of(last));
+    format!("{bars} {first} to {last} ({}, {})", in_words(name), plural(values.len() as u64, "value"))
+}
+
+/// So many of the values that they fit, the first and the last among them.
+fn thinned(values: &[u64]) -> Vec<u64> {
+    if values.len() <= BARS {
+        return values.to_vec();
+    }
+    (0..BARS).map(|at| values[at * (values.len() - 1) / (BARS - 1)]).collect()
+}
+
+/// `the device is full in about 17 epochs, 1 h 20 min`.
+#[must_use]
+pub fn until(finding: &Finding) -> Option<String> {
+    let epochs = finding.epochs_to_oom.filter(|epochs| *epochs >= 0.0).map(|epochs| {
+        let whole = epochs.floor() as u64;
+        if whole == 0 { "less than an epoch".to_owned() } else { format!("about {}", plural(whole, "epoch")) }
+    });
+    let seconds = finding.time_to_oom_seconds.filter(|seconds| *seconds >= 0.0);
+    let time = seconds.map(|seconds| time::duration((seconds * 1e9) as u64));
+    let parts: Vec<String> = [epochs, time].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("the device is full in {}", parts.join(", ")))
+}
+
+/// The site and, behind arrows, the user's own code that called it; the site's file and line first.
+#[must_use]
+pub fn stack(site: &Site) -> String {
+    let outside = site.stack.iter().position(|frame| *frame == site.frame).map_or(0, |at| at + 1);
+    let callers: Vec<&Frame> = site.stack[outside..].iter().filter(|frame| frame.is_user_code()).collect();
+    let mut text = place(&site.frame);
+    for caller in callers.iter().take(FRAMES_SHOWN) {
+        text.push_str(" <- ");
+        text.push_str(&place(caller));
+    }
+    if callers.len() > FRAMES_SHOWN {
+        text.push_str(" <- ...");
+    }
+    text
+}
+
+/// What stands behind it besides the course.
+fn figures(finding: &Finding) -> String {
+    let shown = finding.evidence.iter().filter_map(|(name, value)| {
+        let value = match value {
+            Evidence::Count(bytes) if name.ends_with("_bytes") => HumanBytes::of(*bytes).to_string(),
+            Evidence::Count(count) => crate::render::text::count(*count),
+            Evidence::Number(Some(number)) if name.ends_with("_bytes") => HumanBytes(*number as i64).to_string(),
+            Evidence::Number(Some(number)) => rounded(*number),
+            Evidence::Text(text) => safe(text).into_owned(),
+            Evidence::Number(None) | Evidence::Series(_) => return None,
+        };
+        Some(format!("{}: {value}", in_words(name)))
+    });
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+/// Three digits behind the point at most, none that say nothing.
+fn rounded(number: f64) -> String {
+    let text = format!("{number:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `live_bytes` is `live`, `epochs_seen` is `epochs seen`.
+fn in_words(name: &str) -> String {
+    safe(name.strip_suffix("_bytes").unwrap_or(name)).replace('_', " ")
+}
+
+/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`.
+#[must_use]
+pub fn nothing(what: &str, report: &Report, screen: &Screen) -> String {
+    let head = format!("{what} was found");
+    let sentence = prose::hanging("", &format!("{head}: {} looked at.", looked_at(report)), usize::MAX, screen);
+    let mut out = match sentence.strip_prefix(head.as_str()) {
+        Some(rest) => format!("{}{rest}", screen.paint(Tone::Good, &head)),
+        None => sentence,
+    };
+    out.push_str(&not_judged(report, screen));
+    out
+}
+
+/// What could not be judged; nothing where everything was.
+#[must_use]
+pub fn not_judged(report: &Report, screen: &Screen) -> String {
+    let gaps = unjudged(report);
+    if gaps.is_empty() {
+        return String::new();
+    }
+    prose::hanging("Not judged: ", &format!("{}.", gaps.join("; ")), usize::MAX, screen)
+}

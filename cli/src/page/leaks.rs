@@ -1,0 +1,35 @@
+//! The page of `memctl leaks`: each finding about growth in full, or that there is none and what was looked at.
+
+use super::{command, completeness, finding, heading, next};
+use crate::answer::leaks::Leaks;
+use crate::render::screen::Screen;
+use crate::render::text::plural;
+
+/// See the module.
+#[must_use]
+pub fn page(leaks: &Leaks, screen: &Screen) -> String {
+    let mut out = heading(&leaks.job, screen);
+    for found in &leaks.findings {
+        out.push('\n');
+        out.push_str(&finding::full(found, screen));
+    }
+    out.push('\n');
+    if leaks.findings.is_empty() {
+        out.push_str(&finding::nothing("No leak", &leaks.report, screen));
+    } else {
+        out.push_str(&finding::not_judged(&leaks.report, screen));
+    }
+    if leaks.suspected_left_out > 0 {
+        let suspected = plural(leaks.suspected_left_out as u64, "suspected one");
+        out.push_str(&format!("{suspected} left out (--all shows what may still turn out harmless).\n"));
+    }
+    out.push_str(&completeness(&leaks.completeness, leaks.job.state == "running", screen));
+    if let (Some(hint), Some(_)) = (&leaks.report.hint, leaks.findings.first()) {
+        let commands = [
+            (command("diagnose", &leaks.job, "", hint), "what to change, and how to prove it"),
+            (command("sites", &leaks.job, "", hint), "whose memory is live at the last epoch's end"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}

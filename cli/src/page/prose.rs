@@ -1,0 +1,99 @@
+//! Running text on a screen: wrapped at spaces, made safe, never cut unless a number of lines is given.
+//!
+//! Guarantees: no line wider than asked for; a word that is wider is broken; line breaks that came along are spaces.
+
+use crate::render::screen::Screen;
+use crate::render::text::{cut, safe, width};
+
+/// Columns of running text where the screen sets no limit: a mail or a file is read, not searched.
+const COLUMNS: usize = 100;
+
+/// Columns that running text may take.
+#[must_use]
+pub fn columns(screen: &Screen) -> usize {
+    screen.columns.unwrap_or(COLUMNS)
+}
+
+/// The text in lines of so many columns.
+#[must_use]
+pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.max(8);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let mut word = safe(word).into_owned();
+        if !line.is_empty() && width(&line) + 1 + width(&word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        while width(&word) > columns {
+            // `cut` leaves room for its mark: take the mark off again.
+            let mut head = cut(&word, columns, true);
+            head.pop();
+            word = word[head.len()..].to_owned();
+            lines.push(head);
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(&word);
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// The text behind a head, further lines indented below it; at most so many lines, the last of which then ends in `…`.
+#[must_use]
+pub fn hanging(head: &str, text: &str, lines_max: usize, screen: &Screen) -> String {
+    let room = columns(screen).saturating_sub(width(head));
+    let mut lines = wrap(text, room);
+    if lines.is_empty() {
+        return format!("{}\n", head.trim_end());
+    }
+    if lines.len() > lines_max {
+        lines.truncate(lines_max);
+        if let Some(last) = lines.last_mut() {
+            let more = format!("{last} {}", screen.pick("…", "..."));
+            *last = if width(&more) <= room { more } else { cut(&format!("{last}xx"), room, screen.unicode) };
+        }
+    }
+    let mut out = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let lead = if at == 0 { head.to_owned() } else { " ".repeat(width(head)) };
+        out.push_str(&format!("{lead}{line}\n"));
+    }
+    out
+}
+
+/// The first sentence.
+#[must_use]
+pub fn first_sentence(text: &str) -> &str {
+    let text = text.trim();
+    text.find(". ").map_or(text, |end| &text[..=end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_and_harmless() {
+        assert_eq!(wrap("one two  three\nfour\u{1b}[2J", 13), ["one two three", r"four\u{1b}[2J"]);
+        assert_eq!(wrap("abcdefghijkl xy", 8), ["abcdefg", "hijkl xy"]);
+        assert_eq!(wrap("漢漢漢漢漢漢", 8), ["漢漢漢", "漢漢漢"]);
+        assert_eq!(wrap("   ", 8), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_hangs_is_indented_and_ends() {
+        let screen = Screen { columns: Some(16), unicode: true, colour: false };
+        assert_eq!(
+            hanging("why  ", "it grows and it grows on", 9, &screen),
+            "why  it grows\n     and it\n     grows on\n"
+        );
+        assert_eq!(hanging("why  ", "it grows and it grows on", 2, &screen), "why  it grows\n     and it …\n");
+        assert_eq!(first_sentence("Do this. Then that."), "Do this.");
+        assert_eq!(first_sentence("use v1.2 of it"), "use v1.2 of it");
+    }
+}

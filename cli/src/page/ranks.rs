@@ -1,0 +1,164 @@
+//! The page of `memctl ranks`: the ranks side by side, what stands out marked, and the findings about single ranks.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, finding, heading, next};
+use crate::answer::ranks::{Rank, Ranks};
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{count, plural, safe};
+use crate::render::time;
+
+/// Ranks in the table; of more, those that stand out come first and the rest is counted.
+const SHOWN: usize = 32;
+
+/// See the module.
+#[must_use]
+pub fn page(ranks: &Ranks, screen: &Screen) -> String {
+    let mut out = heading(&ranks.job, screen);
+    if ranks.ranks.is_empty() {
+        out.push_str("\nNothing was recorded in this part of the job.\n");
+        return out;
+    }
+    out.push('\n');
+    out.push_str(&table(ranks, screen));
+    out.push('\n');
+    out.push_str(&standing_out(ranks, screen));
+    for rank in &ranks.ranks {
+        if let Some(failure) = &rank.failure {
+            let line = format!("rank {} ended: {}", rank.rank, safe(failure));
+            out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
+        }
+    }
+    for found in &ranks.findings {
+        out.push('\n');
+        out.push_str(&finding::full(found, screen));
+    }
+    if ranks.findings.is_empty() {
+        out.push_str(
+            "No finding about a single rank: none lost, none apart from its peers, no stranger on a device.\n",
+        );
+    }
+    out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
+    if let Some(hint) = &ranks.hint {
+        let odd = ranks.ranks.iter().find(|rank| !rank.stands_out.is_empty()).or(ranks.ranks.first());
+        let flag = odd.map_or(String::new(), |rank| format!("--rank {}", rank.rank));
+        let commands = [
+            (command("sites", &ranks.job, &flag, hint), "whose memory it is there"),
+            (command("timeline", &ranks.job, "", hint), "the ranks' courses"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn table(ranks: &Ranks, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        left("GPU", 7),
+        left("HOST", 8),
+        right("EPOCHS", 6),
+        right("STEPS", 6),
+        right("ALLOCATED", 0),
+        right("PEAK", 0),
+        right("RESERVED", 1),
+        right("PEAK RESERVED", 4),
+        right("GROWTH/EPOCH", 1),
+        right("FREE", 2),
+        right("OTHERS", 2),
+        right("BEHIND", 3),
+        left("STATE", 3),
+    ]);
+    let newest = ranks.ranks.iter().filter_map(|rank| rank.last_heard_ns).max();
+    let shown = chosen(&ranks.ranks);
+    for rank in &shown {
+        table.toned(row(rank, newest, ranks.job.state));
+    }
+    if !ranks.spread.is_empty() {
+        table.toned(medians(ranks));
+    }
+    let mut out = table.show(screen);
+    if ranks.ranks.len() > shown.len() {
+        let rest = plural((ranks.ranks.len() - shown.len()) as u64, "more rank");
+        out.push_str(&format!("and {rest} (-o json has them all)\n"));
+    }
+    out
+}
+
+/// The ranks that are shown, in their order.
+fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
+    let odd = |rank: &&Rank| !rank.stands_out.is_empty() || rank.failure.is_some();
+    let mut shown: Vec<&Rank> = ranks.iter().filter(odd).take(SHOWN).collect();
+    shown.extend(ranks.iter().filter(|rank| !odd(rank)).take(SHOWN - shown.len()));
+    shown.sort_by_key(|rank| (rank.rank, rank.device));
+    shown
+}
+
+fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option<Tone>)> {
+    let figure = |name: &str, text: String| {
+        // The mark is read where there are no colours.
+        if rank.stands_out.contains(&name) { (format!("*{text}"), Some(Tone::Alert)) } else { (text, None) }
+    };
+    let bytes = |name: &str, value: Option<u64>| {
+        figure(name, value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string()))
+    };
+    let behind = newest.zip(rank.last_heard_ns).map_or(0, |(newest, heard)| newest - heard);
+    let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
+    vec![
+        (rank.rank.to_string(), None),
+        (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
+        (rank.host.clone().unwrap_or_default(), None),
+        (count(rank.epochs), None),
+        (count(rank.steps), None),
+        bytes("allocated_bytes", rank.allocated_bytes),
+        bytes("peak_allocated_bytes", rank.peak_allocated_bytes),
+        bytes("reserved_bytes", rank.reserved_bytes),
+        bytes("peak_reserved_bytes", rank.peak_reserved_bytes),
+        figure(
+            "growth_bytes_per_epoch",
+            rank.growth_bytes_per_epoch.map_or("-".to_owned(), |rate| HumanBytes(rate).to_string()),
+        ),
+        bytes("device_free_bytes", rank.device_free_bytes),
+        bytes("foreign_used_bytes", rank.foreign_used_bytes),
+        (if behind >= 1_000_000_000 { time::duration(behind) } else { String::new() }, None),
+        (state, Some(Tone::Alert)),
+    ]
+}
+
+/// A last row with what is usual.
+fn medians(ranks: &Ranks) -> Vec<(String, Option<Tone>)> {
+    let usual = |name: &str| {
+        let found = ranks.spread.iter().find(|spread| spread.figure == name);
+        found.map_or(String::new(), |spread| HumanBytes(spread.median_bytes).to_string())
+    };
+    let cells = [
+        "median".to_owned(),
+        String::new(),
+        String::new(),
+        String::new(),
+        String::new(),
+        usual("allocated_bytes"),
+        usual("peak_allocated_bytes"),
+        usual("reserved_bytes"),
+        usual("peak_reserved_bytes"),
+        usual("growth_bytes_per_epoch"),
+        usual("device_free_bytes"),
+        usual("foreign_used_bytes"),
+        String::new(),
+        String::new(),
+    ];
+    cells.into_iter().map(|cell| (cell, Some(Tone::Faint))).collect()
+}
+
+fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
+    if ranks.spread.is_empty() {
+        return format!("{} cannot stand out from each other.\n", plural(ranks.ranks.len() as u64, "rank"));
+    }
+    let odd = ranks.ranks.iter().filter(|rank| !rank.stands_out.is_empty()).count();
+    let text = if odd == 0 {
+        "No rank stands out from the others' median."
+    } else {
+        "* stands out: more than 3.5 deviations (MAD) from the ranks' median. Ranks of different roles differ by rule."
+    };
+    super::prose::hanging("", text, usize::MAX, screen)
+}
