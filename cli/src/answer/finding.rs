@@ -120,11 +120,20 @@ impl Finding {
         self.level >= Severity::Warning
     }
 
+    /// What its evidence says of this in words.
+    #[must_use]
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        match self.evidence.get(name) {
+            Some(Evidence::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The course behind it: the first series of bytes, with its name.
     #[must_use]
     pub fn course(&self) -> Option<(&str, &[u64])> {
         self.evidence.iter().find_map(|(name, value)| match value {
-            Evidence::Series(values) if name.ends_with("_bytes") && !values.is_empty() => Some((&**name, &**values)),
+            Evidence::Series(values) if name.contains("_bytes") && !values.is_empty() => Some((&**name, &**values)),
             _ => None,
         })
     }

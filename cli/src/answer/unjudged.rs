@@ -1,10 +1,14 @@
 //! What could not be judged, and why: silence about a thing that nobody looked at must not read as health.
 
+use super::finding::Finding;
 use super::report::{Rank, Report};
 use crate::render::text::plural;
 
-/// Epoch ends that growth from epoch to epoch takes: the first is warm-up, two changes make a trend.
+/// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make
+/// two).
 pub const EPOCH_ENDS_MIN: usize = 3;
+/// Epoch ends after which a tensor that is kept once an epoch is told from a cache that still fills.
+const SLOW_LEAK_ENDS_MIN: usize = 7;
 
 /// What was not judged, as phrases that stand behind "Not judged:".
 #[must_use]
@@ -22,6 +26,11 @@ pub fn unjudged(report: &Report) -> Vec<String> {
     if ends < EPOCH_ENDS_MIN {
         let there = if ends == 0 { "no epoch has ended".to_owned() } else { plural(ends as u64, "epoch end") };
         gaps.push(format!("growth from epoch to epoch ({there}; it takes {EPOCH_ENDS_MIN})"));
+    } else if ends < SLOW_LEAK_ENDS_MIN && !report.findings.iter().any(Finding::hurts) {
+        let there = plural(ends as u64, "epoch end");
+        gaps.push(format!(
+            "tensors kept once an epoch ({there}; a cache is told from them after {SLOW_LEAK_ENDS_MIN})"
+        ));
     }
     if report.stacks == Some(false) {
         gaps.push("which line of code (no stacks were recorded)".to_owned());

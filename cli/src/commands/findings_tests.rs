@@ -64,8 +64,11 @@ fn the_note_on_every_kind_says_what_to_change_and_how_to_prove_it() {
 }
 
 #[test]
-fn the_note_on_jobs_with_little_to_say() {
+fn the_note_on_other_jobs() {
     insta::assert_snapshot!("clean", memctl("diagnose --job gpt_clean"));
+    insta::assert_snapshot!("hidden_chain", memctl("diagnose --job lstm_hidden_chain"));
+    insta::assert_snapshot!("rank0_leak", memctl("diagnose --job cnn_rank0_cache"));
+    assert!(memctl("diagnose --job appended_to").contains("- self.history = torch.cat([self.history, new])"));
     insta::assert_snapshot!("unfinished", memctl("diagnose --job unfinished"));
     insta::assert_snapshot!("no_stacks", memctl("diagnose --job no_stacks"));
     insta::assert_snapshot!("one_epoch", memctl("diagnose --job one_epoch"));
@@ -99,7 +102,7 @@ fn query_says_the_worst_first() {
 fn a_clean_job_without_stacks_says_what_was_not_judged() {
     let text = memctl("query --job one_epoch");
     assert!(text.contains("Nothing wrong was found: 4 ranks, 1 epoch end, 40 steps looked at."), "{text}");
-    assert!(text.contains("Not judged: growth from epoch to epoch (1 epoch end; it takes 3);"), "{text}");
+    assert!(text.contains("Not judged: growth from epoch to epoch (1 epoch end; it takes 3)"), "{text}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
         return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
     };
     let sure = finding::sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();
-    let text = format!("{} ({}{sure})", note.summary.trim_end_matches('.'), worst.severity);
+    let text = format!("{}. ({}{sure})", note.summary.trim_end_matches('.'), worst.severity);
     let mut out = String::new();
     for line in prose::hanging("In short: ", &text, LINES, screen).lines() {
         let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };

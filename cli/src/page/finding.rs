@@ -182,14 +182,14 @@ pub fn live(finding: &Finding) -> Option<String> {
     })
 }
 
-/// `▁▃▅█  49.0 MiB to 441 MiB (live, 9 values)`.
+/// `▁▃▅█  49.0 MiB to 441 MiB (live)`.
 #[must_use]
 pub fn course(finding: &Finding, screen: &Screen) -> String {
     let Some((name, values)) = finding.course() else { return String::new() };
     let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
     let bars = sparkline(&thinned(values), screen);
     let (first, last) = (HumanBytes::of(first), HumanBytes::of(last));
-    format!("{bars} {first} to {last} ({}, {})", in_words(name), plural(values.len() as u64, "value"))
+    format!("{bars} {first} to {last} ({})", in_words(name))
 }
 
 /// So many of the values that they fit, the first and the last among them.
@@ -251,8 +251,9 @@ fn rounded(number: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `live_bytes` is `live`, `epochs_seen` is `epochs seen`.
+/// `live_bytes_series` is `live`, `epochs_seen` is `epochs seen`.
 fn in_words(name: &str) -> String {
+    let name = name.strip_suffix("_series").unwrap_or(name);
     safe(name.strip_suffix("_bytes").unwrap_or(name)).replace('_', " ")
 }
 

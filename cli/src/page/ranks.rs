@@ -35,9 +35,10 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
         out.push_str(&finding::full(found, screen));
     }
     if ranks.findings.is_empty() {
-        out.push_str(
-            "No finding about a single rank: none lost, none apart from its peers, no stranger on a device.\n",
-        );
+        let text = "No finding about a single rank: none lost, none apart from its peers, no stranger on a device.";
+        out.push_str(&super::prose::hanging("", text, usize::MAX, screen));
+    } else {
+        out.push('\n');
     }
     out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
     if let Some(hint) = &ranks.hint {

@@ -32,62 +32,57 @@ pub enum Proof {
     Ranks,
 }
 
-/// What is known of this kind; for a kind of a newer daemon, that its findings shall be gone.
+/// What is known of this kind (and of the pattern that its evidence names); for a kind of a newer daemon, that its findings
+/// shall be gone.
 #[must_use]
-pub fn remedy(kind: Option<FindingKind>) -> Remedy {
+pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
     use FindingKind as Kind;
     match kind {
-        Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind),
+        Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind, pattern),
         Some(Kind::Fragmentation) => Remedy {
-            pattern: "Free memory lies in holes between blocks that live longer, and requests do not fit into them.",
+            pattern: "Holes between blocks that live longer.",
             before: &[],
             after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
             proof: Proof::LessFragmented,
         },
         Some(Kind::FragmentationGrowth) => Remedy {
-            pattern: "The cache grows while what is used does not: each epoch brings sizes that fit no hole of the last.",
+            pattern: "Sizes that do not fit what was freed before.",
             before: &[],
             after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
             proof: Proof::Assert("stable --after-epoch 1"),
         },
         Some(Kind::ForeignProcess) => Remedy {
-            pattern: "A process that is not this rank holds memory on its device: another rank's context, or a stranger.",
+            pattern: "Another process on this rank's device.",
             before: &["state = torch.load(path)"],
             after: &["torch.cuda.set_device(local_rank)", "state = torch.load(path, map_location=\"cpu\")"],
             proof: Proof::Ranks,
         },
         Some(Kind::Churn) => Remedy {
-            pattern: "The driver is asked for memory in every step; each such call waits for the device.",
+            pattern: "The driver is asked for memory in steady state.",
             before: &["torch.cuda.empty_cache()  # in every step"],
             after: &["# nothing: the allocator reuses what it has"],
             proof: Proof::NoFindings,
         },
-        Some(Kind::RankSkew) => Remedy {
-            pattern: "Code that runs on some ranks only (logging, caching, saving) holds memory that its peers do not.",
-            before: &[],
-            after: &[],
-            proof: Proof::Ranks,
-        },
-        Some(Kind::Oom | Kind::NearOom) => Remedy {
-            pattern: "A request needs more than the device has left.",
-            before: &[],
-            after: &[],
-            proof: Proof::PeakFits,
-        },
+        Some(Kind::RankSkew) => {
+            Remedy { pattern: "Work that not every rank does.", before: &[], after: &[], proof: Proof::Ranks }
+        }
+        Some(Kind::Oom | Kind::NearOom) => {
+            Remedy { pattern: "A request larger than what is left.", before: &[], after: &[], proof: Proof::PeakFits }
+        }
         Some(Kind::OutsideAllocator) => Remedy {
-            pattern: "Memory that PyTorch's allocator does not hand out grows: communicators, graphs, libraries.",
+            pattern: "Memory that PyTorch's allocator does not hand out.",
             before: &[],
             after: &[],
             proof: Proof::Assert("stable --after-epoch 1"),
         },
         Some(Kind::HostGrowth) => Remedy {
-            pattern: "Host memory grows: data loader workers or what the training loop collects.",
+            pattern: "Host memory that is collected.",
             before: &[],
             after: &[],
             proof: Proof::Assert("stable --after-epoch 1"),
         },
         Some(Kind::RankLost) => Remedy {
-            pattern: "The rank's process or its connection ended, or it hangs.",
+            pattern: "A process or its connection ended, or it hangs.",
             before: &[],
             after: &[],
             proof: Proof::Ranks,
@@ -97,29 +92,35 @@ pub fn remedy(kind: Option<FindingKind>) -> Remedy {
 }
 
 /// Live tensors that something keeps.
-fn kept(kind: Option<FindingKind>) -> Remedy {
+fn kept(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
     let proof = Proof::Assert("no-leak stable --after-epoch 1");
     match kind {
         Some(FindingKind::EvalGraph) => Remedy {
-            pattern: "Evaluation runs with gradients on, and something keeps its result: with it lives the whole graph.",
+            pattern: "An evaluation keeps its graph.",
             before: &["losses.append(loss_fn(model(x), y))"],
             after: &["with torch.no_grad():", "    losses.append(loss_fn(model(x), y).item())"],
             proof,
         },
         Some(FindingKind::GraphKept) => Remedy {
-            pattern: "Something keeps a loss or an output that is not detached: with it lives the graph of its step.",
+            pattern: "A loss or an output is kept with its graph.",
             before: &["total_loss += loss"],
             after: &["total_loss += loss.detach()  # or loss.item(), which waits for the device"],
             proof,
         },
         Some(FindingKind::HiddenChain) => Remedy {
-            pattern: "Each step's hidden state hangs on the one before: the graph grows until the state is made anew.",
+            pattern: "A hidden state chains the steps' graphs.",
             before: &["out, h = rnn(x, h)"],
             after: &["h = h.detach()  # of an LSTM: tuple(state.detach() for state in h)", "out, h = rnn(x, h)"],
             proof: Proof::Assert("no-leak"),
         },
+        _ if pattern == Some("replaced_by_larger") => Remedy {
+            pattern: "A tensor that is appended to.",
+            before: &["self.history = torch.cat([self.history, new])"],
+            after: &["self.history[n : n + len(new)] = new.detach()  # allocated once, of a fixed size"],
+            proof,
+        },
         _ => Remedy {
-            pattern: "Something that outlives the step (a list, a dict, an attribute) keeps these blocks, more each time.",
+            pattern: "Tensors are kept.",
             before: &["self.kept.append(features)"],
             after: &["self.kept = collections.deque(maxlen=20)  # once", "self.kept.append(features.detach().cpu())"],
             proof,
@@ -133,8 +134,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_pattern_and_a_proof_that_memctl_understands() {
-        for kind in FindingKind::ALL {
-            let remedy = remedy(Some(kind));
+        let larger = (FindingKind::Leak, Some("replaced_by_larger"));
+        for (kind, pattern) in FindingKind::ALL.into_iter().map(|kind| (kind, None)).chain([larger]) {
+            let remedy = remedy(Some(kind), pattern);
             assert!(remedy.pattern.ends_with('.'), "{kind:?}");
             assert!(remedy.before.is_empty() || !remedy.after.is_empty(), "{kind:?}: what instead?");
             let code = remedy.before.iter().chain(remedy.after);

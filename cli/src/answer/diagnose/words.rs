@@ -23,7 +23,8 @@ const DEVICE_SHARE_MAX: f64 = 0.9;
 #[must_use]
 pub fn questions(report: &Report, usage: Option<&Usage>, flags: &str) -> Vec<Question> {
     let main = main(report);
-    let remedy = remedy(main.and_then(Finding::known_kind));
+    let pattern_seen = main.and_then(|finding| finding.fact("pattern"));
+    let remedy = remedy(main.and_then(Finding::known_kind), pattern_seen);
     vec![
         Question::new("How much is used, and by what?", used(usage)),
         Question::new("Does it grow, and where?", growth(report)),
@@ -105,7 +106,8 @@ fn growth(report: &Report) -> Vec<String> {
     if worst.known_kind() == Some(FindingKind::HiddenChain) {
         text.push_str(" It falls back when the state is made anew, so epoch ends look flat.");
     }
-    if let Some(live) = show::live(worst) {
+    // Where there is a course, its end says it.
+    if let Some(live) = show::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
     if let Some(until) = show::until(worst) {
