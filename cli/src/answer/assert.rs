@@ -147,7 +147,8 @@ impl Verdicts {
         };
         let (broken, unknown) = (of(Verdict::DoesNotHold), of(Verdict::CannotTell));
         if broken.is_empty() {
-            let why = self.incomplete.first().map_or("too little was recorded", String::as_str);
+            let open = self.conditions.iter().find(|checked| checked.verdict == Verdict::CannotTell);
+            let why = self.incomplete.first().or(open.map(|checked| &checked.because)).map_or("", String::as_str);
             return Err(Failure::found(format!(
                 "it cannot be told whether {unknown} holds: {why}; --allow-incomplete judges what there is"
             )));

@@ -8,7 +8,7 @@ use crate::render::text::plural;
 /// two).
 pub const EPOCH_ENDS_MIN: usize = 3;
 /// Epoch ends after which a tensor that is kept once an epoch is told from a cache that still fills.
-const SLOW_LEAK_ENDS_MIN: usize = 7;
+const SLOW_LEAK_ENDS_MIN: usize = 6;
 
 /// What was not judged, as phrases that stand behind "Not judged:".
 #[must_use]

@@ -53,7 +53,12 @@ pub async fn query(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let answer = asking(global, async |connection| judged(connection, selection, global).await).await?;
+    let answer = asking(global, async |connection| match global.output {
+        Format::Table => judged(connection, selection, global).await,
+        // What could not be judged is said on the page only: data costs one question.
+        _ => report(connection, selection, global).await,
+    });
+    let answer = answer.await?;
     show(&answer, global, screen, out)?;
     let Some(limit) = args.fail_on.map(Severity::from) else { return Ok(()) };
     // Growth is a measurement, not a finding, so it never fails a command.
