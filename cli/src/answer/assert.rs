@@ -27,6 +27,8 @@ use crate::render::text::{plural, rank_list};
 const TOLERANCE_SHARE: f64 = 0.01;
 /// ... or by this much: one block that could not be split is no growth.
 const TOLERANCE_BYTES_MIN: u64 = 1 << 20;
+/// Epochs that are looked at for the one after which a job is settled: one that takes longer is not.
+const SETTLING_MAX: usize = 64;
 /// Epoch ends that `stable` compares.
 const STABLE_ENDS_MIN: usize = 2;
 
@@ -255,7 +257,9 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let leaks = against(report, terms, FindingKind::is_leak);
-    if let Some(checked) = found(&leaks).or_else(|| too_few(report, terms, EPOCH_ENDS_MIN)) {
+    // The judge looked at every epoch, so every one counts.
+    let everything = Terms { after_epoch: None, ..terms.clone() };
+    if let Some(checked) = found(&leaks).or_else(|| too_few(report, &everything, EPOCH_ENDS_MIN)) {
         return checked;
     }
     verdict(Verdict::Holds, "no leak was found".to_owned())
@@ -302,6 +306,19 @@ fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
         Some(Tolerance::Bytes(bytes)) => bytes,
     };
     Some(Rise { rank: rank.rank, ends: values.len(), first, by: highest - first, tolerance })
+}
+
+/// The first epoch (not the very first, which warms up) from whose end on what is allocated stays within the tolerance on
+/// every rank: what `stable --after-epoch` may be asked of a job like this one.
+#[must_use]
+pub fn settled_after(report: &Report) -> Option<u32> {
+    let last = report.ranks.iter().filter_map(|rank| rank.epoch_ends.last()).map(|end| end.epoch).min()?;
+    (1..last).take(SETTLING_MAX).find(|&epoch| {
+        let terms = Terms { after_epoch: Some(epoch), ..Terms::default() };
+        report.ranks.iter().all(|rank| {
+            rise(rank, &terms).is_some_and(|rise| rise.ends >= STABLE_ENDS_MIN && rise.by <= rise.tolerance)
+        })
+    })
 }
 
 fn peak(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::finding::Finding;
-use super::report::{Rank, Report};
+use super::report::{EpochEnd, Rank, Report};
 use super::sites::{RankSites, Sites};
 use super::unjudged::unjudged;
 use super::{Answer, Completeness, Frame, Job, SCHEMA};
@@ -76,9 +76,9 @@ impl Question {
 pub struct Usage {
     /// The rank.
     pub rank: u32,
-    /// At the last boundary.
+    /// At `moment`.
     pub allocated_bytes: Option<u64>,
-    /// At the last boundary.
+    /// At `moment`.
     pub reserved_bytes: Option<u64>,
     /// Highest.
     pub peak_allocated_bytes: Option<u64>,
@@ -94,7 +94,7 @@ pub struct Usage {
     pub foreign_used_bytes: Option<u64>,
     /// `PYTORCH_CUDA_ALLOC_CONF`.
     pub allocator_conf: String,
-    /// When the sites were live.
+    /// When these levels and the sites were read.
     pub moment: &'static str,
     /// The largest sites, most bytes first.
     pub by: Vec<Share>,
@@ -162,6 +162,7 @@ fn summary(report: &Report) -> String {
         Some(finding) if finding.title.is_empty() => finding.kind.clone(),
         Some(finding) => finding.title.clone(),
         None if report.ranks.is_empty() => "nothing was recorded in this part of the job".to_owned(),
+        None if report.failed() => "a request or a rank failed, and no finding says why".to_owned(),
         None if report.job.state == "running" => "nothing wrong so far".to_owned(),
         None => "nothing wrong was found".to_owned(),
     }
@@ -170,10 +171,13 @@ fn summary(report: &Report) -> String {
 impl Usage {
     fn new(rank: &Rank, live: Option<&RankSites>, told: Option<&Frame>) -> Self {
         let sample = rank.sample.as_ref();
+        // Of an epoch's end, because that is when the sites are known: at the record's end the last epoch's may be gone.
+        let end = rank.epoch_ends.last();
+        let level = |of_end: fn(&EpochEnd) -> Option<u64>, of_rank| end.map_or(of_rank, of_end);
         let mut usage = Self {
             rank: rank.rank,
-            allocated_bytes: rank.allocated_bytes,
-            reserved_bytes: rank.reserved_bytes,
+            allocated_bytes: level(|end| end.allocated_bytes, rank.allocated_bytes),
+            reserved_bytes: level(|end| end.reserved_bytes, rank.reserved_bytes),
             peak_allocated_bytes: rank.peak_allocated_bytes,
             peak_reserved_bytes: rank.peak_reserved_bytes,
             fragmentation_ratio: rank.fragmentation_ratio,

@@ -319,6 +319,14 @@ impl From<v1::SiteGrowth> for Growth {
     }
 }
 
+impl Report {
+    /// Whether something went wrong that needs no judging: a request or a rank failed.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.ooms > 0 || rank.failure.is_some())
+    }
+}
+
 /// One line of NDJSON.
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]

@@ -106,6 +106,29 @@ fn a_clean_job_without_stacks_says_what_was_not_judged() {
 }
 
 #[test]
+fn what_the_note_proposes_for_a_clean_job_holds_for_it() {
+    for (job, conditions) in
+        [("gpt_clean", "no-leak stable --after-epoch 1"), ("late_step_up", "stable --after-epoch 3")]
+    {
+        let commands = json(&format!("diagnose --job {job}"))["questions"][5]["commands"].clone();
+        let command = commands[0].as_str().unwrap();
+        assert!(command.contains(conditions), "{command}");
+        let line = command.strip_prefix("memctl ").unwrap().split(" --daemon ").next().unwrap().replace('\'', "");
+        assert!(ended(&line, &SCREEN).1.is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn a_job_that_failed_is_not_called_well() {
+    for verb in ["query", "diagnose", "leaks"] {
+        let text = memctl(&format!("{verb} --job failed_request"));
+        assert!(!text.contains("Nothing wrong") && !text.contains("nothing wrong"), "{verb}: {text}");
+    }
+    let text = memctl("diagnose --job failed_request");
+    assert!(text.contains("In short: a request or a rank failed, and no finding says why."), "{text}");
+}
+
+#[test]
 fn a_finding_as_data() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&json("query --job gpt_val_graph_leak")["findings"]).unwrap());
 }

@@ -40,7 +40,8 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
 
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
-        let tone = if note.report.ranks.is_empty() { Tone::Alert } else { Tone::Good };
+        let bad = note.report.ranks.is_empty() || note.report.failed();
+        let tone = if bad { Tone::Alert } else { Tone::Good };
         return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
     };
     let sure = finding::sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();

@@ -17,8 +17,8 @@ use crate::render::time;
 
 /// Findings shown in brief; the others are counted. Five fit into what a person reads at once.
 const SHOWN: usize = 5;
-/// Frames of a stack that are shown in full.
-const FRAMES_SHOWN: usize = 8;
+/// Callers of a site that are shown in full.
+const CALLERS_SHOWN: usize = 8;
 /// Bars of a course.
 const BARS: usize = 40;
 /// Width of the labels in front of a finding's lines, with their indent.
@@ -73,8 +73,11 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     let line = screen.fit(line.trim_end(), 3);
     out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
     if !finding.advice.trim().is_empty() {
-        let advice = safe(prose::first_sentence(&finding.advice)).into_owned();
-        out.push_str(&format!("   {}\n", screen.fit(&advice, 3)));
+        let advice = prose::first_sentence(&finding.advice);
+        out.push_str(&match screen.columns {
+            Some(_) => prose::hanging("   ", advice, 1, screen),
+            None => format!("   {}\n", safe(advice)),
+        });
     }
     out
 }
@@ -104,7 +107,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     };
     let sure = sure(finding).map(|sure| format!(", {sure}")).unwrap_or_default();
     field("kind", &format!("{}, {}{sure}", finding.kind, finding.severity));
-    field("where", &finding.site.as_ref().map(stack).unwrap_or_default());
+    field("where", &finding.site.as_ref().map(|site| stack(site, CALLERS_SHOWN)).unwrap_or_default());
     field("ranks", &ranks(finding));
     field("rate", &rates(finding));
     field("since", &since(finding, true).unwrap_or_default());
@@ -213,17 +216,17 @@ pub fn until(finding: &Finding) -> Option<String> {
     (!parts.is_empty()).then(|| format!("the device is full in {}", parts.join(", ")))
 }
 
-/// The site and, behind arrows, the user's own code that called it; the site's file and line first.
+/// The site and, behind arrows, the user's own code that called it: so many callers at most.
 #[must_use]
-pub fn stack(site: &Site) -> String {
+pub fn stack(site: &Site, most: usize) -> String {
     let outside = site.stack.iter().position(|frame| *frame == site.frame).map_or(0, |at| at + 1);
     let callers: Vec<&Frame> = site.stack[outside..].iter().filter(|frame| frame.is_user_code()).collect();
     let mut text = place(&site.frame);
-    for caller in callers.iter().take(FRAMES_SHOWN) {
+    for caller in callers.iter().take(most) {
         text.push_str(" <- ");
         text.push_str(&place(caller));
     }
-    if callers.len() > FRAMES_SHOWN {
+    if callers.len() > most {
         text.push_str(" <- ...");
     }
     text
@@ -257,14 +260,14 @@ fn in_words(name: &str) -> String {
     safe(name.strip_suffix("_bytes").unwrap_or(name)).replace('_', " ")
 }
 
-/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`.
+/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`, `No finding`.
 #[must_use]
 pub fn nothing(what: &str, report: &Report, screen: &Screen) -> String {
-    let head = format!("{what} was found");
+    let head = if what == "No finding" { what.to_owned() } else { format!("{what} was found") };
     let sentence = prose::hanging("", &format!("{head}: {} looked at.", looked_at(report)), usize::MAX, screen);
     let mut out = match sentence.strip_prefix(head.as_str()) {
-        Some(rest) => format!("{}{rest}", screen.paint(Tone::Good, &head)),
-        None => sentence,
+        Some(rest) if !report.failed() => format!("{}{rest}", screen.paint(Tone::Good, &head)),
+        _ => sentence,
     };
     out.push_str(&not_judged(report, screen));
     out

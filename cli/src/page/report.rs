@@ -167,7 +167,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
         return finding::several(&report.findings, screen);
     }
     // Findings that are good to know do not make a job a sick one.
-    let mut out = finding::nothing("Nothing wrong", report, screen);
+    let mut out = finding::nothing(if report.failed() { "No finding" } else { "Nothing wrong" }, report, screen);
     if !report.findings.is_empty() {
         out.push_str("\nGood to know:\n");
         out.push_str(&finding::several(&report.findings, screen));
@@ -201,16 +201,12 @@ fn growth(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Whether a finding says already that this site grew: its site is the same, or a call on the way to it, on these ranks.
+/// Whether a finding explains already that a site grew: it is about live tensors that grow on these ranks. The sites of a
+/// kept graph are many and deep inside the model; the finding names the one line that they have in common.
 fn tells_of(finding: &Finding, growth: &Growth) -> bool {
-    let grows = finding.bytes_per_epoch.is_some() || finding.known_kind().is_some_and(FindingKind::is_leak);
-    let same = match (&finding.site, &growth.site) {
-        (Some(told), Some(site)) => told.frame == *site || growth.stack.contains(&told.frame),
-        (None, None) => true,
-        _ => false,
-    };
     let mut ranks = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0);
-    grows && same && ranks.all(|rank| finding.all_ranks || finding.ranks.contains(&rank.rank))
+    finding.known_kind().is_some_and(FindingKind::is_leak)
+        && ranks.all(|rank| finding.all_ranks || finding.ranks.contains(&rank.rank))
 }
 
 /// `  grows 3.00 MiB an epoch on rank 0 (not on 1-3): remember_features (scenarios.py:57) <- step`

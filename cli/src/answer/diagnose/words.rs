@@ -7,6 +7,7 @@ use memctl_model::{FindingKind, HumanBytes};
 use super::remedy::{Proof, Remedy, remedy};
 use super::{Question, Usage};
 use crate::answer::Job;
+use crate::answer::assert::settled_after;
 use crate::answer::finding::Finding;
 use crate::answer::leaks::grows;
 use crate::answer::report::{Rank, Report};
@@ -14,6 +15,8 @@ use crate::answer::unjudged::EPOCH_ENDS_MIN;
 use crate::page::{command, finding as show, place};
 use crate::render::text::{count, plural};
 
+/// Callers behind a line.
+const CALLERS: usize = 3;
 /// Below this share of the reserved memory in use at the peak, what is cached is worth a word.
 const USE_MIN: f64 = 0.75;
 /// Of a device that much may be in use at the peak: libraries and the next longer batch need the rest.
@@ -30,7 +33,7 @@ pub fn questions(report: &Report, usage: Option<&Usage>, flags: &str) -> Vec<Que
         Question::new("Does it grow, and where?", growth(report)),
         Question::new("Is it real demand, or fragmentation?", demand(report, usage)),
         Question::new("Which line, and which pattern?", pattern(report, main, &remedy)),
-        change(main, &remedy, usage),
+        change(report, main, &remedy, usage),
         proof(report, main, &remedy, usage, flags),
     ]
 }
@@ -48,8 +51,9 @@ fn bytes(value: Option<u64>) -> String {
 fn used(usage: Option<&Usage>) -> Vec<String> {
     let Some(usage) = usage else { return vec!["Nothing was recorded in this part of the job.".to_owned()] };
     let mut levels = format!(
-        "Rank {}: {} allocated in {} reserved; at most {} in {}.",
+        "Rank {} {}: {} allocated in {} reserved; at most {} in {}.",
         usage.rank,
+        usage.moment,
         bytes(usage.allocated_bytes),
         bytes(usage.reserved_bytes),
         bytes(usage.peak_allocated_bytes),
@@ -82,7 +86,7 @@ fn by_what(usage: &Usage) -> String {
     if let Some(unknown) = usage.without_stack_bytes.filter(|&bytes| bytes > 0) {
         parts.push(format!("{} without a stack", HumanBytes::of(unknown)));
     }
-    format!("Live {}: {}.", usage.moment, parts.join("; "))
+    format!("Live then: {}.", parts.join("; "))
 }
 
 fn growing(report: &Report) -> impl Iterator<Item = &Finding> {
@@ -92,7 +96,10 @@ fn growing(report: &Report) -> impl Iterator<Item = &Finding> {
 fn growth(report: &Report) -> Vec<String> {
     let Some(worst) = growing(report).next() else { return vec![no_growth(report)] };
     let mut text = if worst.hurts() { "Yes".to_owned() } else { "Perhaps".to_owned() };
-    let rates = show::rates(worst);
+    // A step's share of what grows once an epoch says nothing more.
+    let once =
+        Finding { bytes_per_step: worst.bytes_per_step.filter(|_| worst.bytes_per_epoch.is_none()), ..worst.clone() };
+    let rates = show::rates(&once);
     text.push_str(&format!(": {}", if rates.is_empty() { &worst.title } else { &rates }));
     for part in [show::on_ranks(worst), worst.site.as_ref().map_or(String::new(), |site| place_in(&site.frame))] {
         if !part.is_empty() && !rates.is_empty() {
@@ -181,6 +188,9 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
     let judged = match (verdict.is_empty(), share) {
         (false, _) => verdict,
         (true, None) => "Not to be told: no peaks were recorded.".to_owned(),
+        (true, Some(_)) if report.failed() => {
+            "Not to be told: a request or a rank failed, and no finding says why.".to_owned()
+        }
         (true, Some((_, _, share))) if share >= USE_MIN => "Real demand.".to_owned(),
         (true, Some(_)) => "Real demand, with much in the cache that no request of this job failed for.".to_owned(),
     };
@@ -194,15 +204,12 @@ fn capital(text: &str) -> String {
 
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
     let Some(finding) = main else {
-        return vec![if report.ranks.is_empty() {
-            "None: there is nothing to judge.".to_owned()
-        } else {
-            "None: no finding.".to_owned()
-        }];
+        let why = if report.ranks.is_empty() { "there is nothing to judge" } else { "no finding" };
+        return vec![format!("None: {why}.")];
     };
     let mut texts = Vec::new();
     match &finding.site {
-        Some(site) => texts.push(show::stack(site)),
+        Some(site) => texts.push(show::stack(site, CALLERS)),
         None if report.stacks == Some(false) => {
             texts.push("The line is not known: no stacks were recorded.".to_owned());
         }
@@ -213,9 +220,12 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     texts
 }
 
-fn change(main: Option<&Finding>, remedy: &Remedy, usage: Option<&Usage>) -> Question {
+fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Option<&Usage>) -> Question {
     let title = "What to change?";
-    let Some(finding) = main else { return Question::new(title, vec!["Nothing.".to_owned()]) };
+    let Some(finding) = main else {
+        let text = if report.failed() { "Not to be told from what was recorded." } else { "Nothing." };
+        return Question::new(title, vec![text.to_owned()]);
+    };
     let advice = finding.advice.trim();
     let texts = if advice.is_empty() { Vec::new() } else { vec![advice.to_owned()] };
     // What is set already is no advice.
@@ -232,8 +242,13 @@ fn proof(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Option
     if report.ranks.is_empty() {
         return Question::new("How to prove it?", vec!["There is nothing to prove.".to_owned()]);
     }
-    if main.is_none() {
-        let mut conditions = "no-leak stable --after-epoch 1".to_owned();
+    if main.is_none() && !report.failed() {
+        let few = report.ranks.iter().any(|rank| rank.epoch_ends.len() < EPOCH_ENDS_MIN);
+        // Only what this run would pass itself: a cache that filled late is no reason for a test to fail.
+        let mut conditions = match settled_after(report).or(few.then_some(1)) {
+            Some(epoch) => format!("no-leak stable --after-epoch {epoch}"),
+            None => "no-leak".to_owned(),
+        };
         if let Some(peak) = usage.and_then(|usage| usage.peak_allocated_bytes) {
             conditions.push_str(&format!(" 'peak<={}'", in_mib(peak)));
         }
