@@ -1,6 +1,8 @@
 //! `memctl query` as data: the object that scripts and dashboards depend on.
 //!
 //! The order of the fields is the documented one; what was added later comes after it.
+//!
+//! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
 
 use std::io::{self, Write};
 

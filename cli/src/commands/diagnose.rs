@@ -5,7 +5,7 @@ use std::io::Write;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
-use super::questions::{asking, live, report, show};
+use super::questions::{asking, live, report, same_job, show};
 use crate::answer::diagnose::{Diagnosis, rank_of};
 use crate::answer::sites::View;
 use crate::args::{self, Global};
@@ -29,8 +29,7 @@ pub async fn run(
         // One rank's: four nearly equal tables help nobody.
         let sites = match rank_of(&report) {
             Some(rank) => {
-                let selection = v1::Selection { ranks: vec![rank], ..selection };
-                let request = v1::SitesRequest { selection: Some(selection), moment: None };
+                let request = v1::SitesRequest { selection: Some(same_job(selection, &report, rank)), moment: None };
                 Some(live(connection, request, View::default()).await?)
             }
             None => None,

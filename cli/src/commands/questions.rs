@@ -91,12 +91,18 @@ pub async fn judged(connection: &mut Connection, selection: v1::Selection, globa
     let first = answer.ranks.iter().find(|rank| !rank.epoch_ends.is_empty()).map(|rank| rank.rank);
     if let (true, Some(rank)) = (answer.findings.iter().all(|finding| finding.site.is_none()), first) {
         // The site table of an epoch end lies in the store as it is asked for here: one rank's costs little.
-        let selection = v1::Selection { ranks: vec![rank], ..selection };
-        let request = v1::SitesRequest { selection: Some(selection), moment: None };
+        let request = v1::SitesRequest { selection: Some(same_job(selection, &answer, rank)), moment: None };
         // Not to know it is no reason to withhold the report.
         answer.stacks = live(connection, request, View::default()).await.ok().and_then(|sites| sites.with_stacks());
     }
     Ok(answer)
+}
+
+/// One rank of the job that a report is about: `latest` may be another job by now.
+#[must_use]
+pub fn same_job(selection: v1::Selection, report: &Report, rank: u32) -> v1::Selection {
+    let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
+    v1::Selection { job, attempt, ranks: vec![rank], ..selection }
 }
 
 /// `memctl timeline`.
