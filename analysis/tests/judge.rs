@@ -232,7 +232,7 @@ fn a_chained_state_is_told_from_a_kept_graph_by_its_falling_back() {
     let found = chained.judge();
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain));
     assert!(found[0].title.contains("within each epoch"), "{}", found[0].title);
-    assert_eq!(found[0].time_to_oom_seconds, None);
+    assert_eq!((found[0].first_seen.step, found[0].time_to_oom_seconds), (Some(1), None));
 }
 
 #[test]

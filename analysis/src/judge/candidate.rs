@@ -37,6 +37,8 @@ pub(super) struct Candidate {
     pub phase: Option<Phase>,
     pub live_bytes: u64,
     pub live_blocks: u64,
+    /// The boundary of the first rise; of teeth that of the first tooth.
+    pub since: Option<u32>,
     /// Blocks that were gained by all rises together.
     pub blocks_gained: u64,
     pub bytes_gained: u64,
@@ -78,6 +80,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         phase: site.phase,
         live_bytes: last.bytes,
         live_blocks: u64::from(last.blocks),
+        since: tooth.as_ref().map(|tooth| tooth.since).or(growth.times.first().copied()),
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,
         forward: site.stacks.iter().any(|&stack| is_forward(watch, stack)),
@@ -109,11 +112,13 @@ struct Tooth {
     blocks: u32,
     /// How many there were, one after the other.
     in_a_row: u32,
+    /// The boundary of the first one's first rise.
+    since: u32,
 }
 
 /// The last whole tooth, once one has fallen back.
 fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
-    let (mut teeth, mut fallen, mut blocks) = (0, false, 0);
+    let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, 0);
     let mut last = Growth::default();
     let mut foot = u64::MAX;
     for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
@@ -127,6 +132,9 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
         let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
         let steps = end.at - first.at;
         if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps * 6 {
+            if teeth == 0 {
+                since = epoch[1].at;
+            }
             teeth += 1;
             foot = foot.min(first.bytes);
             let times: Vec<u32> = epoch[1..].iter().map(|point| point.at).collect();
@@ -139,7 +147,7 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
             foot = u64::MAX;
         }
     }
-    fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth })
+    fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
 }
 
 /// Whether a stack runs through a module's forward pass.

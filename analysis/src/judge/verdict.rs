@@ -143,7 +143,7 @@ fn watched_seconds(watch: &RankWatch) -> Option<f64> {
 fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
     let course = &watch.course;
     let lead = group.lead();
-    let first = lead.growth.times.first().and_then(|&at| match lead.per {
+    let first = lead.since.and_then(|at| match lead.per {
         Per::Step => course.step_level(at),
         Per::Epoch => course.epoch_level(at),
     });
