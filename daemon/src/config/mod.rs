@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::alerts::{Rules, RulesError};
 use crate::ingest::IngestLimits;
 use crate::store::{Retention, StoreAddress};
 
@@ -37,6 +38,16 @@ pub struct Layer {
     pub session_queue: Option<String>,
     /// Bytes of all sessions that may wait for their commit, `256MiB`.
     pub total_queue: Option<String>,
+    /// Settings of alerting.
+    pub alerts: Option<AlertsLayer>,
+}
+
+/// `[alerts]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertsLayer {
+    /// The rules file.
+    pub rules: Option<PathBuf>,
 }
 
 /// The configuration that holds.
@@ -50,6 +61,8 @@ pub struct Config {
     pub retention: Retention,
     /// Bounds of what waits in memory.
     pub limits: IngestLimits,
+    /// Which findings become alerts, and who is told.
+    pub alerts: Rules,
 }
 
 /// A setting that cannot be.
@@ -81,6 +94,9 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// The alert rules are not what they should be.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// Neither a store nor a folder is known.
     #[error("no store: give --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
     NoStore,
@@ -97,6 +113,7 @@ pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
         retain_bytes: variable("MEMCTL_RETAIN_BYTES"),
         session_queue: variable("MEMCTL_SESSION_QUEUE"),
         total_queue: variable("MEMCTL_TOTAL_QUEUE"),
+        alerts: variable("MEMCTL_ALERT_RULES").map(|path| AlertsLayer { rules: Some(path.into()) }),
     }
 }
 
@@ -139,7 +156,16 @@ pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> R
         store: store(layers, default_data_dir)?,
         retention,
         limits,
+        alerts: alert_rules(layers)?,
     })
+}
+
+fn alert_rules(layers: &[(String, Layer)]) -> Result<Rules, ConfigError> {
+    let path = layers.iter().find_map(|(_, layer)| layer.alerts.as_ref()?.rules.as_deref());
+    match path.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => Ok(Rules::from_file(path)?),
+        None => Ok(Rules::default()),
+    }
 }
 
 fn limits(layers: &[(String, Layer)]) -> Result<IngestLimits, ConfigError> {
