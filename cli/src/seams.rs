@@ -13,7 +13,8 @@ use memctl_agent::source::snapshot::{self, Recording};
 use memctl_agent::uplink::backoff::Backoff;
 use memctl_agent::{Agent, AgentConfig, Breaker, Outcome};
 pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity};
-use memctl_daemon::config::{self, Config, Layer};
+use memctl_daemon::alerts::Rules;
+use memctl_daemon::config::{self, AlertsLayer, Config, Layer};
 use memctl_daemon::server::{self, ServeError};
 use memctl_daemon::store::{self, StoreError};
 use tonic::transport::Channel;
@@ -74,8 +75,22 @@ impl Embedded {
 pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
     let holder = format!("another memctl (pid {})", std::process::id());
     let store = store::open(&config::in_folder(data_dir), &holder).await.map_err(|error| store_failure(&error))?;
-    let daemon = server::Embedded::start(store).await.map_err(|error| serve_failure(&error))?;
+    let rules = alert_rules()?;
+    let daemon = server::Embedded::start_with(store, rules).await.map_err(|error| serve_failure(&error))?;
     Ok(Embedded { channel: daemon.channel(), daemon })
+}
+
+/// The rules of a daemon in this process: those of the file that the environment names, else the built-in ones.
+fn alert_rules() -> Result<Rules, Failure> {
+    match std::env::var_os("MEMCTL_ALERT_RULES").filter(|path| !path.is_empty()) {
+        Some(path) => Rules::from_file(Path::new(&path)).map_err(|error| Failure::usage(error.to_string())),
+        None => Ok(Rules::default()),
+    }
+}
+
+/// Nanoseconds of `45s`, `90m`, `2h`, `7d`, as the daemon's settings have them.
+pub fn length_of_time_ns(text: &str) -> Option<u64> {
+    config::quantity::duration_ns(text).ok()
 }
 
 fn store_failure(error: &StoreError) -> Failure {
@@ -119,6 +134,7 @@ fn configuration(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<Config
         data_dir: data_dir.map(Path::to_path_buf),
         retain_age: flags.retain_age.clone(),
         retain_bytes: flags.retain_bytes.clone(),
+        alerts: flags.alert_rules.clone().map(|path| AlertsLayer { rules: Some(path) }),
         ..Layer::default()
     };
     let mut layers = vec![
@@ -145,6 +161,9 @@ async fn check(config: &Config) -> Result<(), Failure> {
         "retain bytes  {}",
         kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string())
     );
+    let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
+    let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
+    println!("alert rules   {rules} ({origin}), told to {}", [&["log"], &receivers[..]].concat().join(", "));
     store.close().await.map_err(|error| store_failure(&error))
 }
 

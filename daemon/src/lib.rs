@@ -3,10 +3,12 @@
 //! - [`ingest`]: one stream a session; acknowledged means durable.
 //! - [`store`]: where everything lies (memory, SQLite, Postgres), behind one narrow trait.
 //! - [`query`]: every question that the command line asks.
+//! - [`alerts`]: rules that turn findings into alerts, and who is told of them.
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings.
 //!
 //! Refuses: to acknowledge what is not durable, and to import anything of the agent's.
 
+pub mod alerts;
 pub mod clock;
 pub mod config;
 pub mod ingest;

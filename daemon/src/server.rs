@@ -12,6 +12,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::FILE_DESCRIPTOR_SET;
+use memctl_proto::v1::alerts_server::AlertsServer;
 use memctl_proto::v1::ingest_server::IngestServer;
 use memctl_proto::v1::query_server::QueryServer;
 use tokio::io::DuplexStream;
@@ -22,12 +23,13 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 
+use crate::alerts::{Alerting, Alerts, Pace, Rules, Telling};
 use crate::clock::now_ns;
 use crate::config::Config;
 use crate::ingest::committer::Committer;
 use crate::ingest::streams::Streams;
 use crate::ingest::{IngestLimits, IngestService};
-use crate::judge::{self, Judge, Pokes};
+use crate::judge::{Judge, Judging, Pokes};
 use crate::query::QueryService;
 use crate::store::{self, Retention, Store, StoreError};
 
@@ -78,7 +80,8 @@ struct Parts {
     router: Router,
     committing: JoinHandle<()>,
     expiring: JoinHandle<()>,
-    judging: JoinHandle<()>,
+    judging: Judging,
+    alerting: Alerting,
     streams: Streams,
     store: Arc<dyn Store>,
     shut_down: watch::Sender<bool>,
@@ -89,6 +92,8 @@ async fn parts(
     limits: IngestLimits,
     retention: Retention,
     judging: bool,
+    rules: Rules,
+    telling: Telling,
 ) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
@@ -98,10 +103,12 @@ async fn parts(
         IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
     let judge = Judge::new(store.clone(), streams.clone());
     let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), now_ns());
-    let judging = tokio::spawn(judge::run(judge, pokes, judging, shutting_down.clone()));
+    let alerting = Alerting::start(store.clone(), rules, Pace::default(), telling);
+    let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging, shutting_down.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<IngestServer<IngestService>>().await;
     reporter.set_serving::<QueryServer<QueryService>>().await;
+    reporter.set_serving::<AlertsServer<Alerts>>().await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
@@ -122,9 +129,10 @@ async fn parts(
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
         )
         // Answers grow with the job (sites, timelines): bounded, but larger than items.
-        .add_service(QueryServer::new(query).max_encoding_message_size(64 << 20));
+        .add_service(QueryServer::new(query).max_encoding_message_size(64 << 20))
+        .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
     let expiring = tokio::spawn(expire(store.clone(), retention, shutting_down));
-    Ok(Parts { router, committing, expiring, judging, streams, store, shut_down })
+    Ok(Parts { router, committing, expiring, judging, alerting, streams, store, shut_down })
 }
 
 /// Serves on `config.listen` until `shutdown` resolves; `ready` hears the bound address.
@@ -144,13 +152,14 @@ pub async fn serve(
             .await?;
     tracing::info!(listen = %config.listen, store = %config.store, retain_age_ns = config.retention.age_ns,
         retain_bytes = config.retention.bytes, session_queue_bytes = config.limits.session_bytes,
-        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes, judging = config.judging, "configuration");
-    let parts = parts(store, config.limits, config.retention, config.judging).await?;
+        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes,
+        judging = config.judging, alert_rules = config.alerts.origin, "configuration");
+    let parts = parts(store, config.limits, config.retention, config.judging, config.alerts, Telling::Always).await?;
     let info = parts.store.info().await?;
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
         schema = info.schema_version, version = env!("CARGO_PKG_VERSION"), "serving");
     ready(bound);
-    let Parts { router, committing, expiring, judging, streams, store, shut_down } = parts;
+    let Parts { router, committing, expiring, judging, alerting, streams, store, shut_down } = parts;
     let ending = async move {
         shutdown.await;
         tracing::info!("shutting down: streams end, what was taken is committed");
@@ -163,7 +172,7 @@ pub async fn serve(
         ended.send_replace(true);
     });
     drain(serving, end).await?;
-    finish(committing, [expiring, judging], &*store).await
+    finish(committing, expiring, judging, alerting, &*store).await
 }
 
 fn listen_error(address: SocketAddr, source: std::io::Error) -> ServeError {
@@ -194,11 +203,20 @@ async fn drain(
     }
 }
 
-async fn finish(committing: JoinHandle<()>, others: [JoinHandle<()>; 2], store: &dyn Store) -> Result<(), ServeError> {
-    others.iter().for_each(JoinHandle::abort);
+async fn finish(
+    committing: JoinHandle<()>,
+    expiring: JoinHandle<()>,
+    judging: Judging,
+    alerting: Alerting,
+    store: &dyn Store,
+) -> Result<(), ServeError> {
+    expiring.abort();
     if tokio::time::timeout(DRAIN, committing).await.is_err() {
         tracing::error!("the last commit did not finish in time; what it held was not acknowledged");
     }
+    // Everything is stored now: the last verdicts, then the last notifications.
+    judging.finish().await;
+    alerting.finish().await;
     let totals = store.totals().await?;
     store.close().await?;
     tracing::info!(
@@ -243,18 +261,28 @@ pub struct Embedded {
     serving: JoinHandle<Result<(), tonic::transport::Error>>,
     committing: JoinHandle<()>,
     expiring: JoinHandle<()>,
-    judging: JoinHandle<()>,
+    judging: Judging,
+    alerting: Alerting,
     store: Arc<dyn Store>,
 }
 
 impl Embedded {
-    /// Starts one over a store.
+    /// Starts one over a store, with the built-in alert rules.
     ///
     /// # Errors
     /// See [`ServeError`].
     pub async fn start(store: Arc<dyn Store>) -> Result<Self, ServeError> {
-        let Parts { router, committing, expiring, judging, streams, store, shut_down } =
-            parts(store, IngestLimits::default(), Retention::default(), true).await?;
+        Self::start_with(store, Rules::default()).await
+    }
+
+    /// Starts one over a store with alert rules; receivers are told of nothing before something was judged.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn start_with(store: Arc<dyn Store>, rules: Rules) -> Result<Self, ServeError> {
+        let (limits, retention) = (IngestLimits::default(), Retention::default());
+        let Parts { router, committing, expiring, judging, alerting, streams, store, shut_down } =
+            parts(store, limits, retention, true, rules, Telling::AfterObserving).await?;
         let (connections, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
@@ -274,7 +302,7 @@ impl Embedded {
         });
         // The address is never looked up: the connector ignores it.
         let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
-        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, store })
+        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, alerting, store })
     }
 
     /// A connection to it.
@@ -288,13 +316,13 @@ impl Embedded {
     /// # Errors
     /// When the store cannot be closed.
     pub async fn stop(self) -> Result<(), ServeError> {
-        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, store } = self;
+        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, alerting, store } = self;
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);
         if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
             serving.abort();
         }
-        finish(committing, [expiring, judging], &*store).await
+        finish(committing, expiring, judging, alerting, &*store).await
     }
 }

@@ -62,5 +62,9 @@ suite! {
     retention::idle_keyframes_go_with_their_chunks,
     retention::limits_that_hold_change_nothing,
     retention::appends_and_removals_at_once,
+    alert_records::a_record_is_changed_by_who_knows_its_version,
+    alert_records::records_are_selected,
+    alert_records::of_many_at_once_one_wins,
+    alert_records::what_is_too_large_is_refused_and_what_is_too_much_is_full,
     sessions::a_closed_store_says_so,
 }

@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 4] =
-    ["memctl/v1/nouns.proto", "memctl/v1/ingest.proto", "memctl/v1/finding.proto", "memctl/v1/query.proto"];
+const PROTOS: [&str; 5] = [
+    "memctl/v1/nouns.proto",
+    "memctl/v1/ingest.proto",
+    "memctl/v1/finding.proto",
+    "memctl/v1/query.proto",
+    "memctl/v1/alerts.proto",
+];
 
 fn generate(out: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

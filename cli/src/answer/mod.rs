@@ -3,6 +3,7 @@
 //! Guarantees: `"schema": 1` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
 //! ratios 0..1; what is not known is null, never 0. Each answer is JSON, NDJSON, CSV or a page.
 
+pub mod alerts;
 pub mod assert;
 pub mod diagnose;
 pub mod finding;

@@ -5,6 +5,7 @@
 //!
 //! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
 
+pub mod alerts;
 pub mod conditions;
 pub mod values;
 
@@ -108,6 +109,8 @@ pub enum Command {
     Timeline(Timeline),
     /// Live memory by allocation site at one moment.
     Sites(Sites),
+    /// Alerts: what fires, who was told, what is silenced.
+    Alerts(alerts::Alerts),
     /// Write what is stored in another tool's format.
     Export(Export),
     /// Check what would be used, whether it answers, and say what to do.
@@ -167,6 +170,9 @@ pub struct Daemon {
     /// Forget the oldest jobs beyond this size (20GiB, 500MB).
     #[arg(long, value_name = "BYTES")]
     pub retain_bytes: Option<String>,
+    /// A TOML file with alert rules and receivers [default: the built-in rules, told to the log].
+    #[arg(long, env = "MEMCTL_ALERT_RULES", value_name = "FILE")]
+    pub alert_rules: Option<PathBuf>,
     /// Check configuration and store, report both, and end.
     #[arg(long)]
     pub check: bool,

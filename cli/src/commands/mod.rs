@@ -1,5 +1,6 @@
 //! The verbs: each asks, prints and closes what it opened.
 
+mod alerts;
 mod assert;
 mod daemon;
 mod delete;
@@ -43,6 +44,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Assert(args) => assert::run(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
+        Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,
         Command::Export(args) => export::run(args, global, now, out).await,
         Command::Doctor => doctor::run(global, screen, out).await,
         Command::Delete(args) => delete::run(args, global).await,

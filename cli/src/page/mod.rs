@@ -3,6 +3,7 @@
 //! Guarantees: pure functions of an answer and a screen; no line wider than the screen except
 //! commands to copy; everything that came from elsewhere is made safe.
 
+pub mod alerts;
 pub mod assert;
 pub mod diagnose;
 pub mod finding;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::alerts::{Rules, RulesError};
 use crate::ingest::IngestLimits;
 use crate::store::{Retention, StoreAddress};
 
@@ -39,6 +40,16 @@ pub struct Layer {
     pub total_queue: Option<String>,
     /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
     pub judging: Option<String>,
+    /// Settings of alerting.
+    pub alerts: Option<AlertsLayer>,
+}
+
+/// `[alerts]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertsLayer {
+    /// The rules file.
+    pub rules: Option<PathBuf>,
 }
 
 /// The configuration that holds.
@@ -54,6 +65,8 @@ pub struct Config {
     pub limits: IngestLimits,
     /// Whether jobs are judged while their data arrives.
     pub judging: bool,
+    /// Which findings become alerts, and who is told.
+    pub alerts: Rules,
 }
 
 /// A setting that cannot be.
@@ -85,6 +98,9 @@ pub enum ConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// The alert rules are not what they should be.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     /// Neither a store nor a folder is known.
     #[error("no store: give --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
     NoStore,
@@ -102,6 +118,7 @@ pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
         session_queue: variable("MEMCTL_SESSION_QUEUE"),
         total_queue: variable("MEMCTL_TOTAL_QUEUE"),
         judging: variable("MEMCTL_JUDGING"),
+        alerts: variable("MEMCTL_ALERT_RULES").map(|path| AlertsLayer { rules: Some(path.into()) }),
     }
 }
 
@@ -145,6 +162,7 @@ pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> R
         retention,
         limits,
         judging: checked(layers, "judging", |layer| layer.judging.as_deref(), on_or_off)?.unwrap_or(true),
+        alerts: alert_rules(layers)?,
     })
 }
 
@@ -153,6 +171,14 @@ fn on_or_off(text: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         other => Err(format!("{other:?} is neither on nor off")),
+    }
+}
+
+fn alert_rules(layers: &[(String, Layer)]) -> Result<Rules, ConfigError> {
+    let path = layers.iter().find_map(|(_, layer)| layer.alerts.as_ref()?.rules.as_deref());
+    match path.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => Ok(Rules::from_file(path)?),
+        None => Ok(Rules::default()),
     }
 }
 

@@ -17,7 +17,7 @@ use memctl_model::Finding;
 use crate::ingest::streams::Streams;
 use crate::query::{Found, QueryError, state};
 use crate::store::Store;
-pub use task::{Pokes, run};
+pub use task::{Judging, Pokes};
 use watching::JobWatch;
 pub use watching::Range;
 

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use memctl_proto::v1;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 
 use super::{Judge, Range};
-use crate::query::find;
+use crate::alerts::{Alerts, JobFacts, RunState};
+use crate::clock::now_ns;
+use crate::query::{Found, QueryError, find};
 
 /// A job is judged at most this often.
 const ROUND: Duration = Duration::from_secs(1);
@@ -22,6 +25,8 @@ const IDLE_ROUND: Duration = Duration::from_secs(15);
 const RESTS: u32 = 20;
 /// The longest rest: a job of thousands of ranks is still looked at every minute.
 const REST_MAX: Duration = Duration::from_secs(60);
+/// How long the last round may take when the daemon ends.
+const LAST_ROUND: Duration = Duration::from_secs(5);
 /// Jobs that are kept in mind; one more takes the place of another, which is judged when it is asked for or sends again.
 const JOBS_MAX: usize = 1_024;
 
@@ -69,42 +74,103 @@ impl Pokes {
     }
 }
 
-/// Judges jobs until the daemon shuts down, unless it shall not.
-pub async fn run(judge: Judge, pokes: Pokes, judging: bool, mut shutting_down: watch::Receiver<bool>) {
-    if !judging {
-        return;
-    }
-    loop {
-        let idle = tokio::select! {
-            () = pokes.woken.notified() => false,
-            () = tokio::time::sleep(IDLE_ROUND) => true,
-            _ = shutting_down.wait_for(|down| *down) => return,
+/// The task, while it runs.
+pub struct Judging {
+    looking: Option<Looking>,
+    task: JoinHandle<()>,
+}
+
+/// What a round needs.
+#[derive(Clone)]
+struct Looking {
+    judge: Judge,
+    pokes: Pokes,
+    alerts: Alerts,
+}
+
+impl Judging {
+    /// Starts the task, unless judging is off; questions are judged in any case.
+    #[must_use]
+    pub fn start(judge: Judge, pokes: Pokes, alerts: Alerts, on: bool, shutting_down: watch::Receiver<bool>) -> Self {
+        let looking = on.then_some(Looking { judge, pokes, alerts });
+        let task = match &looking {
+            Some(looking) => tokio::spawn(looking.clone().run(shutting_down)),
+            None => tokio::spawn(async {}),
         };
-        let begun = Instant::now();
-        for job in pokes.take(idle) {
-            match look(&judge, &job).await {
-                Ok(true) => {}
-                Ok(false) => pokes.forget(&job),
-                Err(error) => tracing::warn!(job = job.0, attempt = job.1, %error, "the job cannot be judged now"),
-            }
-        }
-        let rest = ROUND.max((begun.elapsed() * RESTS).min(REST_MAX));
-        tokio::select! {
-            () = tokio::time::sleep(rest) => {}
-            _ = shutting_down.wait_for(|down| *down) => return,
+        Self { looking, task }
+    }
+
+    /// Judges what came since the last round, once everything is stored, and ends.
+    pub async fn finish(self) {
+        self.task.abort();
+        if let Some(looking) = self.looking
+            && tokio::time::timeout(LAST_ROUND, looking.round(false)).await.is_err()
+        {
+            tracing::warn!(
+                "the last round of judging did not end in time; what it left out is judged when it is asked for"
+            );
         }
     }
 }
 
-/// Judges one job; says whether it goes on.
-async fn look(judge: &Judge, (name, attempt): &(String, u32)) -> Result<bool, crate::query::QueryError> {
-    let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
-    let found = match find(&*judge.store, &selection).await {
-        Ok(found) => found,
-        Err(crate::query::QueryError::NoJob(_)) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let findings = judge.findings(&found, Range::default()).await?;
-    tracing::debug!(job = name, attempt, findings = findings.len(), "judged");
-    Ok(found.answer(&judge.streams).state() == v1::JobState::Running)
+impl Looking {
+    async fn run(self, mut shutting_down: watch::Receiver<bool>) {
+        loop {
+            let idle = tokio::select! {
+                () = self.pokes.woken.notified() => false,
+                () = tokio::time::sleep(IDLE_ROUND) => true,
+                _ = shutting_down.wait_for(|down| *down) => return,
+            };
+            let begun = Instant::now();
+            self.round(idle).await;
+            let rest = ROUND.max((begun.elapsed() * RESTS).min(REST_MAX));
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                _ = shutting_down.wait_for(|down| *down) => return,
+            }
+        }
+    }
+
+    async fn round(&self, all: bool) {
+        for job in self.pokes.take(all) {
+            match self.look(&job).await {
+                Ok(true) => {}
+                Ok(false) => self.pokes.forget(&job),
+                Err(error) => tracing::warn!(job = job.0, attempt = job.1, %error, "the job cannot be judged now"),
+            }
+        }
+    }
+
+    /// Judges one job; says whether it goes on.
+    async fn look(&self, (name, attempt): &(String, u32)) -> Result<bool, QueryError> {
+        let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
+        let found = match find(&*self.judge.store, &selection).await {
+            Ok(found) => found,
+            Err(QueryError::NoJob(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let findings = self.judge.findings(&found, Range::default()).await?;
+        let job = found.answer(&self.judge.streams);
+        tracing::debug!(job = name, attempt, findings = findings.len(), "judged");
+        self.alerts.observe(&facts(&found, &job), &findings, now_ns());
+        Ok(job.state() == v1::JobState::Running)
+    }
+}
+
+fn facts(found: &Found, job: &v1::Job) -> JobFacts {
+    JobFacts {
+        name: found.job.name.clone(),
+        attempt: found.job.attempt,
+        labels: found.job.labels.clone(),
+        state: match job.state() {
+            v1::JobState::Finished => RunState::Finished,
+            v1::JobState::Failed => RunState::Failed,
+            v1::JobState::Lost => RunState::Lost,
+            v1::JobState::Running | v1::JobState::Unspecified => RunState::Running,
+        },
+        started_ns: found.job.started_ns,
+        ended_ns: job.ended_ns,
+        epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
+        imported: job.source() == v1::SourceKind::Import,
+    }
 }

@@ -9,6 +9,7 @@ use memctl_model::Dropped;
 use sqlx::Row;
 
 use super::StoreError;
+use super::alert_records::{AlertKind, AlertRecord};
 use super::expiry::Candidate;
 use super::plan::SessionState;
 use super::rows::{
@@ -103,6 +104,20 @@ macro_rules! cells {
 }
 cells!(sqlx::sqlite::SqliteRow);
 cells!(sqlx::postgres::PgRow);
+
+/// kind, id, version, job, due_ns, body.
+pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
+    let kind = row.int(0)?;
+    let kind = AlertKind::of_number(kind).ok_or_else(|| Fault::Damaged(format!("an alert record of kind {kind}")))?;
+    Ok(AlertRecord {
+        kind,
+        id: row.word(1)?,
+        version: row.word(2)?,
+        job: row.text(3)?,
+        due_ns: row.word(4)?,
+        body: row.blob(5)?.into(),
+    })
+}
 
 /// `session_state.sql`: session, then the state's columns.
 pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionState), Fault> {

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use memctl_model::{DeviceInfo, SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
+use super::alert_records::{self, AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::expiry::{Candidate, victims};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
@@ -36,6 +37,7 @@ struct Inner {
     by_id: BTreeMap<SessionId, SessionKey>,
     /// Events of jobs that expired whole.
     expired_whole: u64,
+    alerts: BTreeMap<(AlertKind, u64), AlertRecord>,
 }
 
 struct Job {
@@ -245,6 +247,33 @@ impl Store for MemoryStore {
         Ok(totals)
     }
 
+    async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError> {
+        let inner = self.inner()?;
+        let of_kind = |kind| inner.alerts.values().filter(move |record| record.kind == kind);
+        Ok(match selection {
+            AlertSelection::All(kind) => of_kind(kind).cloned().collect(),
+            AlertSelection::OfJob(job) => {
+                of_kind(AlertKind::Alert).filter(|record| record.job == job).cloned().collect()
+            }
+            AlertSelection::Ids(ids) => {
+                ids.iter().filter_map(|id| inner.alerts.get(&(AlertKind::Alert, *id))).cloned().collect()
+            }
+            AlertSelection::Due { before_ns, limit } => {
+                let mut due: Vec<_> =
+                    of_kind(AlertKind::Alert).filter(|record| record.due_ns <= before_ns).cloned().collect();
+                due.sort_by_key(|record| record.due_ns);
+                due.truncate(limit as usize);
+                due
+            }
+        })
+    }
+
+    async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError> {
+        alert_records::check(puts)?;
+        let mut inner = self.inner()?;
+        Ok(puts.iter().map(|put| inner.put_alert(put)).collect())
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Inner { closed: true, ..Inner::default() };
         Ok(())
@@ -252,6 +281,23 @@ impl Store for MemoryStore {
 }
 
 impl Inner {
+    fn put_alert(&mut self, put: &AlertPut) -> PutOutcome {
+        let key = (put.record.kind, put.record.id);
+        let found = self.alerts.get(&key).map_or(0, |record| record.version);
+        if found != put.expected_version {
+            return PutOutcome::Conflict;
+        }
+        if put.remove {
+            self.alerts.remove(&key);
+            return PutOutcome::Done;
+        }
+        if found == 0 && self.alerts.keys().filter(|(kind, _)| *kind == key.0).count() as u64 >= key.0.most() {
+            return PutOutcome::Full;
+        }
+        self.alerts.insert(key, AlertRecord { version: found + 1, ..put.record.clone() });
+        PutOutcome::Done
+    }
+
     fn next_key(&mut self) -> i64 {
         self.last_key += 1;
         self.last_key

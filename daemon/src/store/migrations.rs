@@ -12,8 +12,14 @@ use super::cells::Fault;
 /// Number, name, SQL.
 type Step = (i64, &'static str, &'static str);
 
-const SQLITE: &[Step] = &[(1, "init", include_str!("../../../migrations/sqlite/0001_init.sql"))];
-const POSTGRES: &[Step] = &[(1, "init", include_str!("../../../migrations/postgres/0001_init.sql"))];
+const SQLITE: &[Step] = &[
+    (1, "init", include_str!("../../../migrations/sqlite/0001_init.sql")),
+    (2, "alerts", include_str!("../../../migrations/sqlite/0002_alerts.sql")),
+];
+const POSTGRES: &[Step] = &[
+    (1, "init", include_str!("../../../migrations/postgres/0001_init.sql")),
+    (2, "alerts", include_str!("../../../migrations/postgres/0002_alerts.sql")),
+];
 
 /// The newest schema this program knows, the same on both.
 pub(super) const NEWEST: i64 = SQLITE[SQLITE.len() - 1].0;

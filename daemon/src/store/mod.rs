@@ -12,6 +12,7 @@
 //! - [`address`]: where a store is, and [`open`]; [`memory`], [`sqlite`], [`postgres`]: the three.
 
 pub mod address;
+pub mod alert_records;
 mod cells;
 mod expiry;
 pub mod memory;
@@ -28,6 +29,7 @@ use bytes::Bytes;
 use memctl_model::SessionInfo;
 
 pub use address::{AddressError, StoreAddress, open};
+pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use rows::{
@@ -218,6 +220,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sums over everything. Events of jobs that expired whole stay in `events` and `expired_events`; a deleted job's are gone.
     async fn totals(&self) -> Result<Totals, StoreError>;
+
+    /// Alerts and silences, in the order of what the selection selects by; see [`AlertSelection`].
+    async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError>;
+
+    /// Changes alerts and silences in one transaction, each only if its version is the expected one; what became of each, in order.
+    ///
+    /// Of two that change one record at once, in one daemon or in two, exactly one hears [`PutOutcome::Done`].
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] (of session 0) when a record is larger than it may be.
+    async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError>;
 
     /// Finishes what is under way and closes; afterwards everything answers [`StoreError::Closed`]. Closing twice is fine.
     async fn close(&self) -> Result<(), StoreError>;

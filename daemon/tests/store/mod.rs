@@ -3,6 +3,7 @@
 //! Refuses: to skip Postgres. Without a cluster its tests fail and say how to get one.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod alert_records;
 pub mod appends;
 pub mod made;
 pub mod reading;

@@ -8,6 +8,7 @@
 //! one session is refused by neither. No advisory locks, no LISTEN/NOTIFY. Everything lies in the schema `memctl`.
 //! Refuses: servers older than 13, databases of a newer version; and to show a password anywhere.
 
+mod alert_records;
 mod append;
 mod connection;
 mod expire;
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use memctl_model::SessionInfo;
 use sqlx::postgres::PgPool;
 
+use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection,
     SessionKey, SessionRow, StoreInfo, Totals,
@@ -181,6 +183,20 @@ impl Store for PostgresStore {
 
     async fn totals(&self) -> Result<Totals, StoreError> {
         self.told("adding up", read::totals(&self.pool).await)
+    }
+
+    async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError> {
+        self.told("reading alerts", alert_records::read(&self.pool, selection).await)
+    }
+
+    async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError> {
+        super::alert_records::check(puts)?;
+        let mut retries = Retries::new(self, "storing alerts");
+        loop {
+            if let Some(outcomes) = retries.done(alert_records::put(&self.pool, puts).await).await? {
+                return Ok(outcomes);
+            }
+        }
     }
 
     async fn close(&self) -> Result<(), StoreError> {

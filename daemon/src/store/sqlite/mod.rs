@@ -6,6 +6,7 @@
 //! nothing of it is there and the store goes on with a fresh connection.
 //! Refuses: files of newer versions, of other programs, damaged ones, and a SQLite library older than 3.51.3.
 
+mod alert_records;
 mod append;
 mod connection;
 mod expire;
@@ -21,6 +22,7 @@ use memctl_model::SessionInfo;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::Mutex;
 
+use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection,
     SessionKey, SessionRow, StoreInfo, Totals,
@@ -204,6 +206,22 @@ impl Store for SqliteStore {
 
     async fn totals(&self) -> Result<Totals, StoreError> {
         self.told("adding up", read::totals(&self.readers).await)
+    }
+
+    async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError> {
+        self.told("reading alerts", alert_records::read(&self.readers, selection).await)
+    }
+
+    async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError> {
+        super::alert_records::check(puts)?;
+        let mut writer = self.writer.lock().await;
+        let mut tx = writer.begin(&self.place).await?;
+        let outcome = alert_records::put(&mut tx, puts).await;
+        let outcome = connection::finish(tx, outcome).await;
+        let outcomes = writer.settle(&self.place, "storing alerts", outcome)?;
+        let written_bytes = puts.iter().map(|put| put.record.body.len() as u64).sum();
+        writer.checkpoint_when_due(&self.place, written_bytes).await;
+        Ok(outcomes)
     }
 
     async fn close(&self) -> Result<(), StoreError> {

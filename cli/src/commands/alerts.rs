@@ -1,0 +1,145 @@
+//! `memctl alerts`: lists, tests, silences, shows the rules.
+//!
+//! Guarantees: `test` ends with exit code 1 when a receiver failed; everything else as every question does.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use memctl_proto::v1;
+use memctl_proto::v1::alerts_client::AlertsClient;
+use tonic::transport::Channel;
+
+use super::questions::{asking, hint, show};
+use crate::answer::alerts::{Alerts, Answers, Rules, Silences};
+use crate::args::alerts::{self, AlertsCommand};
+use crate::args::{Format, Global};
+use crate::connect::Connection;
+use crate::exit::Failure;
+use crate::render::screen::Screen;
+use crate::render::text::safe;
+
+/// Bytes of a list of as many alerts as there can be.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &alerts::Alerts,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<ExitCode, Failure> {
+    match &args.command {
+        None => list(args.firing, global, screen, now, out).await?,
+        Some(AlertsCommand::Test { receiver }) => return test(receiver.clone(), global, screen, out).await,
+        Some(AlertsCommand::Silence(args)) => silence(args, global, screen, now, out).await?,
+        Some(AlertsCommand::Unsilence { id }) => unsilence(id, global).await?,
+        Some(AlertsCommand::Silences) => silences(global, screen, now, out).await?,
+        Some(AlertsCommand::Rules) => rules(global, screen, out).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn client(connection: &Connection) -> AlertsClient<Channel> {
+    AlertsClient::new(connection.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+async fn list(
+    firing_only: bool,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let answer = asking(global, async |connection| {
+        let response = client(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
+        let response = response.map_err(|status| connection.failure(&status))?.into_inner();
+        Ok(Alerts::new(response, now, hint(connection, global)))
+    });
+    show(&answer.await?, global, screen, out)
+}
+
+async fn test(
+    receiver: Option<String>,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<ExitCode, Failure> {
+    let answer = asking(global, async |connection| {
+        let response = client(connection).test_receivers(v1::TestReceiversRequest { receiver }).await;
+        Ok(Answers::from(response.map_err(|status| connection.failure(&status))?.into_inner()))
+    });
+    let answer = answer.await?;
+    show(&answer, global, screen, out)?;
+    Ok(if answer.receivers.iter().all(|receiver| receiver.delivered) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+async fn silence(
+    args: &alerts::Silence,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let alerts::Silence { job, kind, rule, rank, labels, duration, comment, author } = args.clone();
+    let silence = v1::Silence {
+        job: job.unwrap_or_default(),
+        kind: kind.unwrap_or_default(),
+        rule: rule.unwrap_or_default(),
+        ranks: rank.unwrap_or_default().0,
+        labels: labels.into_iter().map(|label| v1::Label { key: label.0, value: label.1 }).collect(),
+        comment,
+        author,
+        ..Default::default()
+    };
+    let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: duration.0 };
+    let answer = asking(global, async |connection| {
+        let response = client(connection).add_silence(request).await;
+        Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
+    });
+    show(&Silences::new(vec![answer.await?], now), global, screen, out)
+}
+
+async fn unsilence(id: &str, global: &Global) -> Result<(), Failure> {
+    let request = v1::RemoveSilenceRequest { id: id.to_owned() };
+    let done = asking(global, async |connection| {
+        let response = client(connection).remove_silence(request).await;
+        response.map(drop).map_err(|status| connection.failure(&status))
+    });
+    done.await?;
+    if !global.quiet {
+        eprintln!("memctl: silence {} was removed", safe(id));
+    }
+    Ok(())
+}
+
+async fn silences(
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let answer = asking(global, async |connection| {
+        let response = client(connection).list_silences(v1::ListSilencesRequest {}).await;
+        Ok(response.map_err(|status| connection.failure(&status))?.into_inner().silences)
+    });
+    show(&Silences::new(answer.await?, now), global, screen, out)
+}
+
+async fn rules(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    let answer = asking(global, async |connection| {
+        let response = client(connection).get_rules(v1::GetRulesRequest {}).await;
+        Ok(response.map_err(|status| connection.failure(&status))?.into_inner())
+    });
+    let answer = answer.await?;
+    if global.output == Format::Table {
+        // A file to be kept and edited: as it is, but harmless on a terminal.
+        let lines = answer.toml.lines().map(|line| format!("{}\n", safe(line))).collect::<String>();
+        return out.write_all(lines.as_bytes()).map_err(|error| Failure::output("standard output", &error));
+    }
+    show(&Rules::from(answer), global, screen, out)
+}

@@ -1,0 +1,140 @@
+//! The pages of `memctl alerts`: alerts with their sentence, silences, what receivers answered.
+
+use super::{next, shell_word};
+use crate::answer::alerts::{Alert, Alerts, Answers, Silences};
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{plural, rank_list, safe};
+use crate::render::time;
+
+/// Alerts.
+#[must_use]
+pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
+    let mut out = String::new();
+    if alerts.alerts.is_empty() {
+        out.push_str("No alerts.\n");
+    } else {
+        let mut table = Table::new(&[
+            left("STATE", 0),
+            left("SEVERITY", 1),
+            left("RULE", 0),
+            left("JOB", 0),
+            left("RANKS", 3),
+            right("SINCE", 2),
+            left("SILENCED BY", 4),
+            left("TOLD", 5),
+        ]);
+        for alert in &alerts.alerts {
+            table.toned(row(alert, alerts.now_ns));
+        }
+        out.push_str(&table.show(screen));
+        for alert in alerts.alerts.iter().filter(|alert| alert.state == "firing") {
+            let line = format!("{}: {}", alert.job, alert.title);
+            out.push_str(&format!("\n{}\n", screen.fit(&safe(&line), 0)));
+            if !alert.advice.is_empty() {
+                out.push_str(&format!("  {}\n", screen.paint(Tone::Faint, &screen.fit(&safe(&alert.advice), 2))));
+            }
+        }
+    }
+    for (count, what) in
+        [(alerts.refused, "alert was not made: there are too many"), (alerts.given_up, "notification was given up")]
+    {
+        if count > 0 {
+            let line = format!("Since the daemon started: {count} × {what}.");
+            out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
+        }
+    }
+    match (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
+        (Some(hint), Some(firing)) => {
+            let job = shell_word(&firing.job);
+            let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
+            let ways = [
+                (with(format!("memctl query --job {job}")), "the job's page"),
+                (with(format!("memctl alerts silence --job {job} --for 2h")), "tell nobody for two hours"),
+            ];
+            out.push_str(&next(&ways, screen));
+        }
+        _ => {}
+    }
+    out
+}
+
+fn row(alert: &Alert, now_ns: u64) -> Vec<(String, Option<Tone>)> {
+    let tone = match alert.state {
+        "firing" => Some(Tone::Alert),
+        "resolved" => Some(Tone::Good),
+        _ => None,
+    };
+    let listed = rank_list(&alert.ranks);
+    let more = if alert.rank_count as usize > alert.ranks.len() {
+        format!(",… ({})", alert.rank_count)
+    } else {
+        String::new()
+    };
+    let told: Vec<String> = alert
+        .receivers
+        .iter()
+        .map(|it| format!("{} {}", it.receiver, told(it.told, it.last_error.is_some())))
+        .collect();
+    vec![
+        (alert.state.to_owned(), tone),
+        (alert.severity.unwrap_or("-").to_owned(), None),
+        (alert.rule.clone(), Some(Tone::Strong)),
+        (alert.job.clone(), None),
+        (format!("{listed}{more}"), None),
+        (time::duration(now_ns.saturating_sub(alert.since_ns)), None),
+        (alert.silenced_by.clone().unwrap_or_default(), None),
+        (told.join(", "), None),
+    ]
+}
+
+fn told(told: Option<&str>, failed: bool) -> &str {
+    if failed { "FAILED" } else { told.unwrap_or("not yet") }
+}
+
+/// Silences.
+#[must_use]
+pub fn silences(silences: &Silences, screen: &Screen) -> String {
+    if silences.silences.is_empty() {
+        return "No silences.\n".to_owned();
+    }
+    let mut table =
+        Table::new(&[left("ID", 0), left("MATCHES", 0), right("ENDS IN", 0), left("AUTHOR", 1), left("COMMENT", 2)]);
+    for silence in &silences.silences {
+        table.row(vec![
+            silence.id.clone(),
+            silence.matches(),
+            time::duration(silence.ends_ns.saturating_sub(silences.now_ns)),
+            silence.author.clone().unwrap_or_default(),
+            silence.comment.clone().unwrap_or_default(),
+        ]);
+    }
+    table.show(screen)
+}
+
+/// What receivers answered to a test.
+#[must_use]
+pub fn answers(answers: &Answers, screen: &Screen) -> String {
+    let mut table =
+        Table::new(&[left("RECEIVER", 0), left("TYPE", 1), left("RESULT", 0), right("TOOK", 2), left("ANSWER", 0)]);
+    for tested in &answers.receivers {
+        let (word, tone) = if tested.delivered { ("delivered", Tone::Good) } else { ("FAILED", Tone::Alert) };
+        table.toned(vec![
+            (tested.receiver.clone(), Some(Tone::Strong)),
+            (tested.r#type.clone(), None),
+            (word.to_owned(), Some(tone)),
+            (time::duration(tested.took_ns), None),
+            (tested.answer.clone(), None),
+        ]);
+    }
+    let mut out = table.show(screen);
+    // A reason is there to be read whole; the table may have cut it.
+    for tested in answers.receivers.iter().filter(|tested| !tested.delivered) {
+        out.push_str(&format!("\n{}: {}\n", safe(&tested.receiver), safe(&tested.answer)));
+    }
+    let failed = answers.receivers.iter().filter(|tested| !tested.delivered).count() as u64;
+    if failed > 0 {
+        out.push_str(&format!("\n{} failed.\n", plural(failed, "receiver")));
+    }
+    out
+}

@@ -1,0 +1,264 @@
+//! An alert: one finding of one job that one rule made urgent, and what each receiver knows of it.
+//!
+//! Guarantees: its size is bounded whatever the finding holds; its id stays the same as long as it is about the same
+//! thing, over attempts, runs and restarts.
+
+use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
+use memctl_model::{Finding, Severity};
+
+use super::rules::{Rule, Rules};
+
+/// Ranks that an alert names; it counts all.
+pub const RANKS_MAX: usize = 64;
+/// Labels of the job that an alert keeps, for silences to match.
+const JOB_LABELS_MAX: usize = 16;
+const TITLE_BYTES_MAX: usize = 1_024;
+/// Bytes of what went wrong when a receiver was told.
+pub const ERROR_BYTES_MAX: usize = 512;
+
+/// Where an alert stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Seen, but not for long enough.
+    Pending,
+    /// Receivers are told.
+    Firing,
+    /// It is over.
+    Resolved,
+}
+
+/// How the run of a job stands that was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunState {
+    /// It goes on.
+    Running,
+    /// It ended well.
+    Finished,
+    /// It ended badly.
+    Failed,
+    /// It ended without a word.
+    Lost,
+    /// It was deleted, with everything stored for it.
+    Gone,
+}
+
+/// What alerting needs to know of the job that was judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobFacts {
+    /// Its name.
+    pub name: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// How it stands.
+    pub state: RunState,
+    /// When the run began (its first session's start), nanoseconds since the Unix epoch. A later value under the same
+    /// name is a later run, whether its attempt differs or not.
+    pub started_ns: u64,
+    /// When it ended, as far as it did.
+    pub ended_ns: Option<u64>,
+    /// Epochs that the run has ended, as far as it has epochs.
+    pub epochs: Option<u32>,
+    /// Whether it was read from files.
+    pub imported: bool,
+}
+
+/// One alert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alert {
+    /// Of finding and rule.
+    pub id: u64,
+    /// The rule's name.
+    pub rule: String,
+    /// The job.
+    pub job: String,
+    /// The attempt in which it was last seen, or found missing.
+    pub attempt: u32,
+    /// When that run began.
+    pub run_started_ns: u64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The finding's fingerprint.
+    pub finding: u64,
+    /// The finding's kind.
+    pub kind: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How sure.
+    pub confidence: f64,
+    /// The first [`RANKS_MAX`] ranks.
+    pub ranks: Vec<u32>,
+    /// How many ranks there are in all.
+    pub rank_count: u32,
+    /// Whether these are all of the job's.
+    pub all_ranks: bool,
+    /// The finding's sentence.
+    pub title: String,
+    /// Why memctl says so.
+    pub explanation: String,
+    /// What to do.
+    pub advice: String,
+    /// Labels of the rule and those of the job that the rules carry on.
+    pub labels: Vec<(String, String)>,
+    /// Annotations of the rule.
+    pub annotations: Vec<(String, String)>,
+    /// Names of its receivers.
+    pub receivers: Vec<String>,
+    /// Labels of the job, for silences.
+    pub job_labels: Vec<(String, String)>,
+    /// Since when it has been seen without a break.
+    pub since_ns: u64,
+    /// When it fired; the name of this firing.
+    pub fired_ns: Option<u64>,
+    /// When it resolved.
+    pub resolved_ns: Option<u64>,
+    /// When it was last seen.
+    pub seen_ns: u64,
+    /// Since when it has been missing while its run goes on.
+    pub missing_ns: Option<u64>,
+    /// Epochs that its run had ended when it fired.
+    pub fired_epochs: Option<u32>,
+    /// Whether its run has ended with it.
+    pub run_ended: bool,
+    /// What each receiver knows.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// What one receiver knows of an alert.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Delivery {
+    /// The receiver's name.
+    pub receiver: String,
+    /// What it was last told: firing or resolved.
+    pub told: Option<Phase>,
+    /// Of which firing.
+    pub told_fired_ns: u64,
+    /// With which severity.
+    pub told_severity: Option<Severity>,
+    /// When.
+    pub told_ns: u64,
+    /// Until then whoever claimed it is sending.
+    pub claimed_until_ns: Option<u64>,
+    /// After a failure: not before.
+    pub retry_ns: Option<u64>,
+    /// Notifications that were given up.
+    pub given_up: u64,
+    /// Why the last one was.
+    pub last_error: String,
+}
+
+/// A finding that a rule takes, with everything that an alert takes from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sighting {
+    /// The alert as it is when seen for the first time.
+    pub alert: Alert,
+    /// How long it has to be there before it fires.
+    pub for_ns: u64,
+}
+
+/// The findings of a job that rules take; one that two rules take is seen twice.
+#[must_use]
+pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u64) -> Vec<Sighting> {
+    if job.imported && !rules.imported {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for rule in &rules.rules {
+        for finding in findings.iter().filter(|finding| rule.takes(finding)) {
+            found.push(Sighting { alert: alert(rules, rule, job, finding, now_ns), for_ns: rule.for_ns });
+        }
+    }
+    // Two findings of one fingerprint are one alert: the worse one speaks.
+    found.sort_by_key(|sighting: &Sighting| (sighting.alert.id, std::cmp::Reverse(sighting.alert.severity)));
+    found.dedup_by_key(|sighting| sighting.alert.id);
+    found
+}
+
+fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: u64) -> Alert {
+    let fingerprint = finding.fingerprint(&job.name).0;
+    let mut labels = rule.labels.clone();
+    for (name, value) in job.labels.iter().filter(|(name, _)| rules.job_labels.contains(name)) {
+        if labels.iter().all(|(other, _)| other != name) {
+            labels.push((cut(name, LABEL_BYTES_MAX), cut(value, LABEL_BYTES_MAX)));
+        }
+    }
+    let job_labels = job.labels.iter().take(JOB_LABELS_MAX);
+    Alert {
+        id: id(fingerprint, &rule.name),
+        rule: rule.name.clone(),
+        job: job.name.clone(),
+        attempt: job.attempt,
+        run_started_ns: job.started_ns,
+        phase: Phase::Pending,
+        finding: fingerprint,
+        kind: finding.kind.name().to_owned(),
+        severity: finding.severity,
+        confidence: finding.confidence,
+        ranks: finding.ranks.iter().copied().take(RANKS_MAX).collect(),
+        rank_count: u32::try_from(finding.ranks.len()).unwrap_or(u32::MAX),
+        all_ranks: finding.all_ranks,
+        title: cut(&finding.title, TITLE_BYTES_MAX),
+        explanation: cut(&finding.explanation, NAME_BYTES_MAX),
+        advice: cut(&finding.advice, NAME_BYTES_MAX),
+        labels,
+        annotations: rule.annotations.clone(),
+        receivers: rule.receivers.clone(),
+        job_labels: job_labels.map(|(name, value)| (cut(name, LABEL_BYTES_MAX), cut(value, LABEL_BYTES_MAX))).collect(),
+        since_ns: now_ns,
+        fired_ns: None,
+        resolved_ns: None,
+        seen_ns: now_ns,
+        missing_ns: None,
+        fired_epochs: None,
+        run_ended: false,
+        deliveries: Vec::new(),
+    }
+}
+
+/// FNV-1a over the fingerprint and the rule's name.
+fn id(fingerprint: u64, rule: &str) -> u64 {
+    let bytes = fingerprint.to_le_bytes().into_iter().chain(rule.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The text's beginning, cut between two characters.
+#[must_use]
+pub fn cut(text: &str, bytes: usize) -> String {
+    text[..text.floor_char_boundary(bytes.min(text.len()))].to_owned()
+}
+
+impl Alert {
+    /// Its id as it is written: 16 hexadecimal digits.
+    #[must_use]
+    pub fn id_text(&self) -> String {
+        format!("{:016x}", self.id)
+    }
+
+    /// `0-3,7`, or `0-63, 64 of 1024` when there are more than are kept.
+    #[must_use]
+    pub fn rank_list(&self) -> String {
+        let mut sorted = self.ranks.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let runs = sorted.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(|run| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            _ => run.first().map(u32::to_string).unwrap_or_default(),
+        });
+        let shown = runs.collect::<Vec<_>>().join(",");
+        if self.rank_count as usize > self.ranks.len() {
+            format!("{shown}, … ({} ranks)", self.rank_count)
+        } else {
+            shown
+        }
+    }
+
+    /// What a receiver knows; made when it knows nothing yet.
+    pub fn delivery_mut(&mut self, receiver: &str) -> &mut Delivery {
+        let at = self.deliveries.iter().position(|delivery| delivery.receiver == receiver).unwrap_or_else(|| {
+            self.deliveries.push(Delivery { receiver: receiver.to_owned(), ..Delivery::default() });
+            self.deliveries.len() - 1
+        });
+        &mut self.deliveries[at]
+    }
+}

@@ -1,0 +1,147 @@
+//! Telling somebody over HTTP or HTTPS.
+//!
+//! Guarantees: one request has one time limit for everything (name, connection, TLS, answer); an answer's body is read up
+//! to a bound; certificates are checked against the system's, or those that the rules name.
+//! Refuses redirects: the address in the rules is the one that is told.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, StatusCode, body::Incoming};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::Failed;
+use crate::alerts::rules::Http;
+
+/// Bytes of an answer that are read; what it says is cut further.
+const ANSWER_BYTES_MAX: usize = 4_096;
+/// Bytes of a file with a token.
+const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// Somebody at an address.
+pub(super) struct Peer {
+    http: Http,
+    url: String,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+/// The certificates of a PEM file.
+pub(in crate::alerts) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let shown = path.display();
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if found.is_empty() => Err(format!("{shown} holds no certificate in PEM")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{shown} cannot be read as PEM: {error}")),
+    }
+}
+
+fn tls(http: &Http) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match &http.ca_file {
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+        }
+        // Reading them takes a while: only where they are needed.
+        None if http.url.starts_with("https://") => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(
+                    "no certificates of this system were found; install ca-certificates, or name a ca_file".into()
+                );
+            }
+        }
+        None => {}
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+impl Peer {
+    /// Somebody at the address with this added.
+    pub(super) fn new(http: &Http, path: &str) -> Result<Self, String> {
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls(http)?).https_or_http().enable_http1().build();
+        // Each message on a connection of its own: they are rare, and a connection that died meanwhile is a lost message.
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+        Ok(Self { http: http.clone(), url: format!("{}{path}", http.url.trim_end_matches('/')), client })
+    }
+
+    /// Posts JSON once; the answer in words.
+    pub(super) async fn post(&self, body: Vec<u8>, timeout: Duration) -> Result<String, Failed> {
+        let late = || Failed::passing(format!("{} did not answer within {} s", self.url, timeout.as_secs_f64()));
+        tokio::time::timeout(timeout, self.posted(body)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn posted(&self, body: Vec<u8>) -> Result<String, Failed> {
+        let request = self.request(body).await?;
+        let sent = self.client.request(request).await;
+        let answer = sent.map_err(|error| Failed::passing(format!("{}: {}", self.url, innermost(&error))))?;
+        let status = answer.status();
+        let words = words(answer).await;
+        if status.is_success() {
+            return Ok(format!("HTTP {status}"));
+        }
+        let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+        let reason = format!("{} answered HTTP {status}{words}", self.url);
+        let passing = status.is_server_error()
+            || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::TOO_EARLY);
+        Err(Failed { reason, passing })
+    }
+
+    async fn request(&self, body: Vec<u8>) -> Result<Request<Full<Bytes>>, Failed> {
+        let mut request = Request::post(&self.url)
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("memctl/", env!("CARGO_PKG_VERSION")));
+        if let Some(path) = &self.http.bearer_token_file {
+            let shown = path.display();
+            let token = tokio::fs::read(path).await.map_err(|error| Failed::passing(format!("{shown}: {error}")))?;
+            let token = std::str::from_utf8(&token).ok().map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
+            let value = token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok());
+            let mut value = value.ok_or_else(|| Failed::passing(format!("{shown} holds no token for a header")))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        for (name, value) in &self.http.headers {
+            request = request.header(name, value);
+        }
+        request.body(Full::new(body.into())).map_err(|error| Failed::passing(format!("{}: {error}", self.url)))
+    }
+}
+
+/// The beginning of an answer's body, on one line.
+async fn words(answer: Response<Incoming>) -> String {
+    let mut body = answer.into_body();
+    let mut bytes = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let data = frame.into_data().unwrap_or_default();
+        bytes.extend_from_slice(&data[..data.len().min(ANSWER_BYTES_MAX - bytes.len())]);
+        if bytes.len() >= ANSWER_BYTES_MAX {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The cause that says most: "Connection refused" rather than "client error (Connect)".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,268 @@
+//! Delivery: one worker a receiver, behind a bounded queue.
+//!
+//! Guarantees: nobody waits for a receiver: a full queue is an answer, and what waits in it is claimed in the store. A
+//! message is tried a few times with growing, random pauses while its claim lasts, and never after; what became of it is
+//! always told. One slow receiver does not hold up another.
+
+mod command;
+pub(in crate::alerts) mod http;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_model::Severity;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::alert::{Alert, Phase};
+use super::notice::{self, Notice};
+use super::rules::{Receiver, Rules, Way};
+use crate::clock::now_ns;
+
+/// Messages that wait for one receiver.
+const QUEUE: usize = 16;
+/// Alerts in one message.
+pub const ALERTS_MAX: usize = 64;
+/// After so many times `resend`, Alertmanager takes an alert for resolved.
+const ENDS_AFTER_RESENDS: u64 = 4;
+
+/// How often and how fast a message is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Attempts in all.
+    pub attempts: u32,
+    /// The longest first pause; it doubles each time. The actual one is random, up to that.
+    pub first_pause: Duration,
+    /// No pause is longer.
+    pub longest_pause: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { attempts: 5, first_pause: Duration::from_secs(1), longest_pause: Duration::from_secs(15) }
+    }
+}
+
+impl Pace {
+    /// How long all attempts may take, with a time limit for each.
+    #[must_use]
+    pub fn longest(&self, timeout: Duration) -> Duration {
+        (timeout + self.longest_pause) * self.attempts
+    }
+
+    fn pause(&self, attempt: u32) -> Duration {
+        let most = self.first_pause.saturating_mul(1 << attempt.min(16)).min(self.longest_pause);
+        // Without randomness the longest pause.
+        most.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX))
+    }
+}
+
+/// Why a message was not delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// In words.
+    pub reason: String,
+    /// Whether another attempt may succeed.
+    pub passing: bool,
+}
+
+impl Failed {
+    pub(super) fn passing(reason: String) -> Self {
+        Self { reason, passing: true }
+    }
+}
+
+/// A message for one receiver.
+#[derive(Debug)]
+pub struct Message {
+    /// Its alerts, [`ALERTS_MAX`] at most.
+    pub notices: Vec<Notice>,
+    /// Nothing is sent after that.
+    pub claimed_until_ns: u64,
+}
+
+/// One alert of a message, as the receiver was told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The alert.
+    pub id: u64,
+    /// What was told.
+    pub phase: Phase,
+    /// Of which firing.
+    pub fired_ns: u64,
+    /// With which severity.
+    pub severity: Severity,
+}
+
+impl From<&Alert> for Told {
+    fn from(alert: &Alert) -> Self {
+        let Alert { id, phase, severity, fired_ns, .. } = *alert;
+        Self { id, phase, fired_ns: fired_ns.unwrap_or(0), severity }
+    }
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The receiver's name.
+    pub receiver: String,
+    /// Its alerts.
+    pub told: Vec<Told>,
+    /// Whether it was delivered, or why not.
+    pub result: Result<(), Failed>,
+}
+
+enum Line {
+    Webhook(http::Peer),
+    Alertmanager(http::Peer, u64),
+    Command(Vec<String>),
+    /// It cannot be reached at all, for this reason.
+    Unusable(String),
+}
+
+/// One receiver, ready to be told.
+pub struct Teller {
+    name: String,
+    kind: &'static str,
+    timeout: Duration,
+    external_url: String,
+    line: Line,
+}
+
+impl Teller {
+    /// A receiver of these rules. What cannot be set up is said with every attempt.
+    #[must_use]
+    pub fn new(receiver: &Receiver, rules: &Rules) -> Self {
+        let line = match &receiver.way {
+            Way::Webhook(http) => http::Peer::new(http, "").map(Line::Webhook),
+            Way::Alertmanager { http, resend_ns } => {
+                http::Peer::new(http, "/api/v2/alerts").map(|peer| Line::Alertmanager(peer, *resend_ns))
+            }
+            Way::Command(command) => Ok(Line::Command(command.clone())),
+        };
+        Self {
+            name: receiver.name.clone(),
+            kind: receiver.kind(),
+            timeout: Duration::from_nanos(receiver.timeout_ns),
+            external_url: rules.external_url.clone(),
+            line: line.unwrap_or_else(Line::Unusable),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `webhook`, `alertmanager` or `command`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// The time limit of one attempt.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Whether alerts of different jobs may share a message.
+    #[must_use]
+    pub fn mixes_jobs(&self) -> bool {
+        matches!(self.line, Line::Alertmanager(..))
+    }
+
+    /// Tells it once; what it answered.
+    ///
+    /// # Errors
+    /// Why it did not take it.
+    pub async fn tell(&self, notices: &[Notice]) -> Result<String, Failed> {
+        let webhook = || notice::webhook(notices, &self.name, &self.external_url).to_string().into_bytes();
+        match &self.line {
+            Line::Webhook(peer) => peer.post(webhook(), self.timeout).await,
+            Line::Alertmanager(peer, resend_ns) => {
+                let lasts_ns = resend_ns.saturating_mul(ENDS_AFTER_RESENDS);
+                let body = notice::alertmanager(notices, &self.external_url, lasts_ns, now_ns());
+                peer.post(body.to_string().into_bytes(), self.timeout).await
+            }
+            Line::Command(command) => command::run(command, &webhook(), self.timeout).await.map_err(Failed::passing),
+            Line::Unusable(reason) => Err(Failed { reason: reason.clone(), passing: false }),
+        }
+    }
+}
+
+/// A receiver's queue and the task that empties it.
+pub struct Worker {
+    /// The receiver.
+    pub teller: Arc<Teller>,
+    queue: mpsc::Sender<Message>,
+    task: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts one; what becomes of messages goes to `outcomes`.
+    #[must_use]
+    pub fn start(teller: Arc<Teller>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let task = tokio::spawn(work(teller.clone(), pace, messages, outcomes));
+        Self { teller, queue, task }
+    }
+
+    /// Takes a message, unless the queue is full or the worker gone.
+    ///
+    /// # Errors
+    /// The message back.
+    pub fn take(&self, message: Message) -> Result<(), Message> {
+        self.queue.try_send(message).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message) => message,
+        })
+    }
+
+    /// Ends it, whatever it is doing.
+    pub fn abort(&self) {
+        self.task.abort();
+    }
+}
+
+async fn work(teller: Arc<Teller>, pace: Pace, mut messages: mpsc::Receiver<Message>, outcomes: mpsc::Sender<Outcome>) {
+    while let Some(message) = messages.recv().await {
+        let result = tried(&teller, pace, &message).await;
+        let told = message.notices.iter().map(|notice| Told::from(&notice.alert)).collect();
+        let outcome = Outcome { receiver: teller.name.clone(), told, result };
+        if outcomes.send(outcome).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tried(teller: &Teller, pace: Pace, message: &Message) -> Result<(), Failed> {
+    let mut last = Failed::passing("it waited too long in the queue".into());
+    for attempt in 0..pace.attempts.max(1) {
+        let ends_ns = now_ns().saturating_add(teller.timeout.as_nanos() as u64);
+        if ends_ns > message.claimed_until_ns {
+            return Err(last);
+        }
+        match teller.tell(&message.notices).await {
+            Ok(answer) => {
+                tracing::debug!(
+                    receiver = teller.name,
+                    alerts = message.notices.len(),
+                    attempt,
+                    answer,
+                    "alerts delivered"
+                );
+                return Ok(());
+            }
+            Err(failed) => last = failed,
+        }
+        tracing::debug!(receiver = teller.name, attempt, reason = last.reason, "alerts not delivered");
+        if !last.passing {
+            break;
+        }
+        if attempt + 1 < pace.attempts {
+            tokio::time::sleep(pace.pause(attempt)).await;
+        }
+    }
+    Err(last)
+}

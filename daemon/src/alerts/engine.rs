@@ -1,0 +1,436 @@
+//! The task behind alerting: takes observations, lets time pass, claims what is due, and writes down what became of it.
+//!
+//! Guarantees: every change is read, computed and put back only where nobody changed it meanwhile, else computed anew; a
+//! notification is sent by whoever put its claim. A store that fails costs nothing but time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use memctl_proto::v1;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::alert::{Alert, ERROR_BYTES_MAX, Phase, cut};
+use super::deliver::{ALERTS_MAX, Failed, Message, Outcome, Told, Worker};
+use super::mailbox::Observation;
+use super::notice::Notice;
+use super::record::{self, Stored};
+use super::{LAST_WORDS, Shared, Telling, machine, silence};
+use crate::clock::now_ns;
+use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
+
+/// How often it looks what is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Alerts that are looked at together.
+const BATCH: u32 = 256;
+/// Batches of one look; the rest waits for the next.
+const BATCHES_MAX: usize = 64;
+/// Tries of a change that somebody else is making as well.
+const TRIES: usize = 8;
+/// An alert that only goes on is stored no more often.
+const REFRESH_NS: u64 = 10_000_000_000;
+/// A receiver whose queue is full is tried again after.
+const BUSY_NS: u64 = 5_000_000_000;
+/// What cannot be read is looked at again after.
+const UNREADABLE_NS: u64 = 3_600_000_000_000;
+
+struct Engine {
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+    /// Claims under way, by receiver and alert.
+    claims: BTreeMap<(String, u64), Told>,
+    telling: bool,
+    /// Whether the store's last answer was an error: it is said once.
+    failing: bool,
+}
+
+/// Runs until it is told to stop.
+pub(super) async fn run(shared: Arc<Shared>, telling: Telling, mut stopping: watch::Receiver<bool>) {
+    let (told, mut outcomes) = mpsc::channel(64);
+    let workers =
+        shared.tellers.iter().map(|teller| Worker::start(teller.clone(), shared.pace, told.clone())).collect();
+    let telling = telling == Telling::Always;
+    let mut engine = Engine { shared: shared.clone(), workers, claims: BTreeMap::new(), telling, failing: false };
+    loop {
+        let outcome = tokio::select! {
+            () = shared.wake.notified() => None,
+            () = tokio::time::sleep(LOOK_EVERY) => None,
+            outcome = outcomes.recv() => outcome,
+            // An error means that the handle is gone: that is an end, too.
+            _ = async { stopping.wait_for(|stop| *stop).await.is_ok() } => break,
+        };
+        if let Some(outcome) = outcome {
+            engine.settle(outcome).await;
+        }
+        engine.look().await;
+    }
+    engine.look().await;
+    engine.end(&mut outcomes).await;
+}
+
+impl Engine {
+    async fn look(&mut self) {
+        let outcome = self.looked().await;
+        match &outcome {
+            Err(error) if !self.failing => tracing::error!(%error, "alerts wait for the store; it is tried again"),
+            Ok(()) if self.failing => tracing::info!("the store takes alerts again"),
+            _ => {}
+        }
+        self.failing = outcome.is_err();
+    }
+
+    async fn looked(&mut self) -> Result<(), StoreError> {
+        while let Some(observation) = self.shared.mailbox.take() {
+            self.telling = true;
+            if let Err(error) = self.observed(&observation).await {
+                // One that can never be stored must not hold up the others.
+                if !matches!(error, StoreError::Refused { .. }) {
+                    self.shared.mailbox.put_back(observation);
+                    return Err(error);
+                }
+                tracing::error!(job = observation.job.name, %error, "alerts of a job were left out");
+            }
+        }
+        if !self.telling {
+            return Ok(());
+        }
+        // AcqRel: whoever set it has stored the change before.
+        let everything = self.shared.reconsider.swap(false, Ordering::AcqRel);
+        if everything {
+            let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await;
+            let outcome = match records {
+                Ok(records) => self.passed(records).await,
+                Err(error) => Err(error),
+            };
+            if outcome.is_err() {
+                self.shared.reconsider.store(true, Ordering::Release);
+            }
+            outcome?;
+        }
+        for _ in 0..BATCHES_MAX {
+            let due = AlertSelection::Due { before_ns: now_ns(), limit: BATCH };
+            let records = self.shared.store.alert_records(due).await?;
+            let full = records.len() == BATCH as usize;
+            self.passed(records).await?;
+            if !full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a judgement change the alerts of its job.
+    async fn observed(&mut self, observation: &Observation) -> Result<(), StoreError> {
+        let Observation { job, sightings, now_ns } = observation;
+        let shared = self.shared.clone();
+        let rules = &shared.rules;
+        for _ in 0..TRIES {
+            let records = shared.store.alert_records(AlertSelection::OfJob(&job.name)).await?;
+            let mut known: BTreeMap<u64, Stored> =
+                records.iter().filter_map(record::read).map(|stored| (stored.alert.id, stored)).collect();
+            let mut changes = Vec::new();
+            for sighting in sightings {
+                let before = known.remove(&sighting.alert.id);
+                let alert = before.as_ref().map(|stored| stored.alert.clone());
+                changes.push((machine::seen(alert, sighting, job, rules, *now_ns), before));
+            }
+            for stored in known.into_values() {
+                changes.push((machine::missed(stored.alert.clone(), job, rules, *now_ns), Some(stored)));
+            }
+            changes.retain(|(after, before)| matters(before.as_ref().map(|stored| &stored.alert), after.as_ref()));
+            if changes.is_empty() || self.change(changes).await? {
+                return Ok(());
+            }
+        }
+        tracing::warn!(job = job.name, "another daemon changes the alerts of this job all the time; left to it");
+        Ok(())
+    }
+
+    /// Puts changes; whether nobody else was faster.
+    async fn change(&self, changes: Vec<(Option<Alert>, Option<Stored>)>) -> Result<bool, StoreError> {
+        let now_ns = now_ns();
+        let puts: Vec<AlertPut> = changes
+            .iter()
+            .filter_map(|(after, before)| {
+                let version = before.as_ref().map_or(0, |stored| stored.version);
+                match (after, before) {
+                    // Due at once: what has to be told is found out by the look that follows.
+                    (Some(after), _) => Some(record::put(after, version, now_ns)),
+                    (None, Some(stored)) => {
+                        Some(AlertPut { remove: true, ..record::put(&stored.alert, version, now_ns) })
+                    }
+                    (None, None) => None,
+                }
+            })
+            .collect();
+        let outcomes = self.shared.store.put_alert_records(&puts).await?;
+        let changes = changes.into_iter().filter(|(after, before)| after.is_some() || before.is_some());
+        let mut alone = true;
+        for ((after, before), outcome) in changes.zip(outcomes) {
+            match outcome {
+                PutOutcome::Done => log(before.as_ref().map(|stored| &stored.alert), after.as_ref()),
+                PutOutcome::Conflict => alone = false,
+                PutOutcome::Full => self.shared.refuse(1, "in all"),
+            }
+        }
+        Ok(alone)
+    }
+
+    /// Lets time pass for alerts: states change, receivers are told.
+    async fn passed(&mut self, records: Vec<AlertRecord>) -> Result<(), StoreError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let now_ns = now_ns();
+        let silences = self.shared.silences(now_ns).await?;
+        let (mut puts, mut steps) = (Vec::new(), Vec::new());
+        for record in records {
+            let Some(stored) = record::read(&record) else {
+                let expected_version = record.version;
+                let record = AlertRecord { due_ns: now_ns.saturating_add(UNREADABLE_NS), ..record };
+                puts.push(AlertPut { record, expected_version, remove: false });
+                steps.push(None);
+                continue;
+            };
+            let before = stored.alert.clone();
+            let step = self.step(stored.alert, &silences, now_ns);
+            puts.push(match &step {
+                Some(step) => record::put(&step.after, stored.version, step.due_ns),
+                None => AlertPut { remove: true, ..record::put(&before, stored.version, now_ns) },
+            });
+            steps.push(Some((before, step)));
+        }
+        let outcomes = self.shared.store.put_alert_records(&puts).await?;
+        let mut messages = Messages::default();
+        for (step, outcome) in steps.into_iter().zip(outcomes) {
+            // A conflict: whoever was faster has seen to it, or it is still due at the next look.
+            let (Some((before, step)), PutOutcome::Done) = (step, outcome) else { continue };
+            log(Some(&before), step.as_ref().map(|step| &step.after));
+            if let Some(step) = step {
+                messages.add(step);
+            }
+        }
+        self.send(messages).await;
+        Ok(())
+    }
+
+    /// What has to be done about one alert now; `None` when it is to be forgotten.
+    fn step(&self, alert: Alert, silences: &[v1::Silence], now_ns: u64) -> Option<Step> {
+        let rules = &self.shared.rules;
+        let mut after = machine::tick(alert, rules, now_ns)?;
+        let silenced_until_ns = silence::of(silences, &after, now_ns).map(|silence| silence.ends_ns);
+        let mut tell = Vec::new();
+        for (at, worker) in self.workers.iter().enumerate() {
+            let name = worker.teller.name();
+            let Some(receiver) = rules.receiver(name).filter(|_| after.receivers.iter().any(|it| it == name)) else {
+                continue;
+            };
+            let known = after.delivery_mut(name).clone();
+            if machine::wants(&after, &known, receiver, rules, silenced_until_ns, now_ns) != machine::Want::Now {
+                continue;
+            }
+            let lasts = self.shared.pace.longest(worker.teller.timeout()) + BUSY;
+            let until_ns = now_ns.saturating_add(lasts.as_nanos() as u64);
+            let delivery = after.delivery_mut(name);
+            delivery.claimed_until_ns = Some(until_ns);
+            delivery.retry_ns = None;
+            let told_before = known.told_severity.filter(|_| known.told == Some(Phase::Firing));
+            tell.push(Tell { worker: at, until_ns, replaces: told_before.filter(|before| *before != after.severity) });
+        }
+        let due_ns = machine::due_ns(&after, rules, silenced_until_ns, now_ns);
+        Some(Step { after, due_ns, tell })
+    }
+
+    async fn send(&mut self, messages: Messages) {
+        for ((worker, _), mut notices) in messages.0 {
+            while !notices.is_empty() {
+                let rest = notices.split_off(notices.len().min(ALERTS_MAX));
+                self.send_one(worker, std::mem::replace(&mut notices, rest)).await;
+            }
+        }
+    }
+
+    async fn send_one(&mut self, worker: usize, notices: Vec<(Notice, u64)>) {
+        let worker = &self.workers[worker];
+        let name = worker.teller.name().to_owned();
+        let claimed_until_ns = notices.iter().map(|(_, until_ns)| *until_ns).min().unwrap_or(0);
+        let notices: Vec<Notice> = notices.into_iter().map(|(notice, _)| notice).collect();
+        for notice in &notices {
+            self.claims.insert((name.clone(), notice.alert.id), Told::from(&notice.alert));
+        }
+        if let Err(message) = worker.take(Message { notices, claimed_until_ns }) {
+            let told = message.notices.iter().map(|notice| Told::from(&notice.alert)).collect();
+            self.settled(&name, told, &Settled::Later(BUSY_NS)).await;
+        }
+    }
+
+    /// Writes down what became of a message.
+    async fn settle(&mut self, outcome: Outcome) {
+        let Outcome { receiver, told, result } = outcome;
+        let settled = match result {
+            Ok(()) => Settled::Delivered,
+            Err(Failed { reason, .. }) => {
+                // Relaxed: a figure for people.
+                self.shared.given_up.fetch_add(told.len() as u64, Ordering::Relaxed);
+                tracing::warn!(
+                    receiver,
+                    alerts = told.len(),
+                    reason,
+                    "a notification was given up; what still fires is told again later"
+                );
+                Settled::GivenUp(reason)
+            }
+        };
+        self.settled(&receiver, told, &settled).await;
+    }
+
+    async fn settled(&mut self, receiver: &str, told: Vec<Told>, settled: &Settled) {
+        for told in &told {
+            self.claims.remove(&(receiver.to_owned(), told.id));
+        }
+        if let Err(error) = self.write_down(receiver, told, settled).await {
+            tracing::error!(receiver, %error, "what a receiver was told could not be stored; it may be told again");
+        }
+    }
+
+    async fn write_down(&self, receiver: &str, mut told: Vec<Told>, settled: &Settled) -> Result<(), StoreError> {
+        let rules = &self.shared.rules;
+        for _ in 0..TRIES {
+            let ids: Vec<u64> = told.iter().map(|told| told.id).collect();
+            let records = self.shared.store.alert_records(AlertSelection::Ids(&ids)).await?;
+            let now_ns = now_ns();
+            let silences = self.shared.silences(now_ns).await?;
+            let mut puts = Vec::new();
+            for stored in records.iter().filter_map(record::read) {
+                let Some(told) = told.iter().find(|told| told.id == stored.alert.id) else { continue };
+                let mut alert = stored.alert;
+                settled.apply(&mut alert, receiver, *told, now_ns);
+                let silenced_until_ns = silence::of(&silences, &alert, now_ns).map(|silence| silence.ends_ns);
+                let due_ns = machine::due_ns(&alert, rules, silenced_until_ns, now_ns);
+                puts.push(record::put(&alert, stored.version, due_ns));
+            }
+            let outcomes = self.shared.store.put_alert_records(&puts).await?;
+            let failed = puts.iter().zip(outcomes).filter(|(_, outcome)| *outcome != PutOutcome::Done);
+            let failed: Vec<u64> = failed.map(|(put, _)| put.record.id).collect();
+            told.retain(|told| failed.contains(&told.id));
+            if told.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits a little for what is under way and lets go of the rest.
+    async fn end(&mut self, outcomes: &mut mpsc::Receiver<Outcome>) {
+        let deadline = Instant::now() + LAST_WORDS;
+        while !self.claims.is_empty() {
+            match tokio::time::timeout_at(deadline, outcomes.recv()).await {
+                Ok(Some(outcome)) => self.settle(outcome).await,
+                Ok(None) | Err(_) => break,
+            }
+        }
+        for worker in &self.workers {
+            worker.abort();
+        }
+        let mut open: BTreeMap<String, Vec<Told>> = BTreeMap::new();
+        for ((receiver, _), told) in std::mem::take(&mut self.claims) {
+            open.entry(receiver).or_default().push(told);
+        }
+        for (receiver, told) in open {
+            tracing::warn!(receiver, alerts = told.len(), "not told before the end; the next daemon does");
+            self.settled(&receiver, told, &Settled::Later(0)).await;
+        }
+    }
+}
+
+const BUSY: Duration = Duration::from_nanos(BUSY_NS);
+
+/// What is to be done about an alert.
+struct Step {
+    after: Alert,
+    due_ns: u64,
+    tell: Vec<Tell>,
+}
+
+struct Tell {
+    worker: usize,
+    until_ns: u64,
+    replaces: Option<memctl_model::Severity>,
+}
+
+/// Notices by worker and, where messages are of one job, by job; each with the end of its claim.
+#[derive(Default)]
+struct Messages(BTreeMap<(usize, String), Vec<(Notice, u64)>>);
+
+impl Messages {
+    fn add(&mut self, step: Step) {
+        for Tell { worker, until_ns, replaces } in step.tell {
+            let notice = Notice { alert: step.after.clone(), replaces };
+            self.0.entry((worker, step.after.job.clone())).or_default().push((notice, until_ns));
+        }
+    }
+}
+
+enum Settled {
+    Delivered,
+    GivenUp(String),
+    /// Not tried; again after so many nanoseconds.
+    Later(u64),
+}
+
+impl Settled {
+    fn apply(&self, alert: &mut Alert, receiver: &str, told: Told, now_ns: u64) {
+        let delivery = alert.delivery_mut(receiver);
+        delivery.claimed_until_ns = None;
+        match self {
+            Self::Delivered => {
+                delivery.told = Some(told.phase);
+                delivery.told_fired_ns = told.fired_ns;
+                delivery.told_severity = Some(told.severity);
+                delivery.told_ns = now_ns;
+                delivery.retry_ns = None;
+                delivery.last_error.clear();
+            }
+            Self::GivenUp(reason) => {
+                delivery.given_up = delivery.given_up.saturating_add(1);
+                delivery.last_error = cut(reason, ERROR_BYTES_MAX);
+                delivery.retry_ns = Some(now_ns.saturating_add(machine::RETRY_NS));
+            }
+            Self::Later(wait_ns) => delivery.retry_ns = Some(now_ns.saturating_add(*wait_ns)),
+        }
+    }
+}
+
+/// Whether a change is worth storing: what only goes on is stored now and then.
+fn matters(before: Option<&Alert>, after: Option<&Alert>) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return before.is_some() || after.is_some() };
+    let state = |alert: &Alert| {
+        let Alert { phase, severity, fired_ns, missing_ns, run_ended, run_started_ns, attempt, rank_count, .. } = alert;
+        (*phase, *severity, *fired_ns, *missing_ns, *run_ended, *run_started_ns, *attempt, *rank_count)
+    };
+    state(before) != state(after)
+        || before.receivers != after.receivers
+        || after.seen_ns.saturating_sub(before.seen_ns) >= REFRESH_NS
+}
+
+/// The log is the receiver that is always there.
+fn log(before: Option<&Alert>, after: Option<&Alert>) {
+    let Some(after) = after else { return };
+    let was = before.map(|alert| (alert.phase, alert.fired_ns));
+    if was == Some((after.phase, after.fired_ns)) {
+        return;
+    }
+    let Alert { rule, job, kind, title, .. } = after;
+    let (id, severity, ranks) = (after.id_text(), after.severity.name(), after.rank_list());
+    match after.phase {
+        Phase::Firing => {
+            tracing::warn!(alert = rule, id, job, kind, severity, ranks, "alert fires: {}", title.escape_debug())
+        }
+        Phase::Resolved => {
+            tracing::info!(alert = rule, id, job, kind, severity, "alert resolved: {}", title.escape_debug())
+        }
+        Phase::Pending => tracing::debug!(alert = rule, id, job, kind, severity, "alert is pending"),
+    }
+}

@@ -1,0 +1,190 @@
+//! The state machine of alerts: pending, firing, resolved, and when each receiver is to be told. Time is a parameter.
+//!
+//! Guarantees: pure; an older run never changes what a later one said; judging the same twice changes nothing more; an
+//! alert whose run ended with it fires until a later run did without it or `resolve_after` passed.
+//! Refuses to take a run that has just begun for a proof that something is gone.
+
+use super::alert::{Alert, Delivery, JobFacts, Phase, RunState, Sighting};
+use super::rules::{Receiver, Rules};
+
+/// A resolved alert whose receiver cannot be told is tried so long.
+pub const RESOLVED_TRIED_NS: u64 = 3_600_000_000_000;
+/// After a notification was given up the next is tried no sooner.
+pub const RETRY_NS: u64 = 300_000_000_000;
+
+/// An alert that was seen: made, kept or fired anew.
+///
+/// `None` when there is nothing to be kept: what was seen is older than `resolve_after`.
+#[must_use]
+pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
+    if known.as_ref().is_some_and(|alert| job.started_ns < alert.run_started_ns) {
+        return known;
+    }
+    let ended = job.state != RunState::Running;
+    let seen_ns = if ended { job.ended_ns.unwrap_or(now_ns).min(now_ns) } else { now_ns };
+    if now_ns.saturating_sub(seen_ns) >= rules.resolve_after_ns {
+        return known;
+    }
+    let mut alert = sighting.alert.clone();
+    alert.seen_ns = seen_ns;
+    alert.run_ended = ended;
+    if let Some(known) = known {
+        alert.deliveries = known.deliveries;
+        alert.seen_ns = seen_ns.max(known.seen_ns);
+        alert.fired_ns = known.fired_ns;
+        if known.phase != Phase::Resolved {
+            alert.phase = known.phase;
+            alert.since_ns = known.since_ns;
+            alert.fired_epochs = known.fired_epochs;
+        }
+    }
+    // What an ended run leaves behind will not go away by waiting.
+    if alert.phase == Phase::Pending && (ended || now_ns.saturating_sub(alert.since_ns) >= sighting.for_ns) {
+        fire(&mut alert, now_ns);
+        alert.fired_epochs = job.epochs;
+    }
+    Some(alert)
+}
+
+fn fire(alert: &mut Alert, now_ns: u64) {
+    alert.phase = Phase::Firing;
+    // Later than the firing before, whose name it must not have.
+    alert.fired_ns = Some(alert.fired_ns.map_or(now_ns, |before| now_ns.max(before.saturating_add(1))));
+    alert.resolved_ns = None;
+}
+
+fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
+    alert.phase = Phase::Resolved;
+    alert.resolved_ns = Some(now_ns.max(alert.fired_ns.unwrap_or(0)));
+    alert.missing_ns = None;
+    alert
+}
+
+/// An alert of a job that was judged without it; `None` when it is to be forgotten.
+#[must_use]
+pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
+    if job.started_ns < alert.run_started_ns && job.state != RunState::Gone {
+        return Some(alert);
+    }
+    let later_run = job.started_ns > alert.run_started_ns;
+    match (alert.phase, job.state) {
+        (Phase::Pending, _) => None,
+        (Phase::Resolved, _) => Some(alert),
+        (Phase::Firing, RunState::Gone) => Some(resolve(alert, now_ns)),
+        (Phase::Firing, state) if later_run => {
+            let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
+            if state == RunState::Finished || further {
+                let (attempt, run_started_ns) = (job.attempt, job.started_ns);
+                Some(resolve(Alert { attempt, run_started_ns, run_ended: false, ..alert }, now_ns))
+            } else {
+                Some(alert)
+            }
+        }
+        (Phase::Firing, RunState::Running) => {
+            let missing_ns = alert.missing_ns.unwrap_or(now_ns);
+            tick(Alert { missing_ns: Some(missing_ns), ..alert }, rules, now_ns)
+        }
+        (Phase::Firing, _) => Some(resolve(alert, now_ns)),
+    }
+}
+
+/// What time alone does to an alert; `None` when it is to be forgotten.
+#[must_use]
+pub fn tick(mut alert: Alert, rules: &Rules, now_ns: u64) -> Option<Alert> {
+    let unseen = now_ns.saturating_sub(alert.seen_ns) >= rules.resolve_after_ns;
+    match (alert.phase, rules.rule(&alert.rule)) {
+        (Phase::Pending, None) => None,
+        (Phase::Pending, Some(_)) if unseen => None,
+        (Phase::Pending, Some(rule)) => {
+            if now_ns.saturating_sub(alert.since_ns) >= rule.for_ns {
+                fire(&mut alert, now_ns);
+            }
+            Some(alert)
+        }
+        (Phase::Firing, None) => Some(resolve(alert, now_ns)),
+        (Phase::Firing, Some(_)) => {
+            let gone = alert.missing_ns.is_some_and(|since| now_ns.saturating_sub(since) >= rules.keep_firing_ns);
+            Some(if gone || unseen { resolve(alert, now_ns) } else { alert })
+        }
+        (Phase::Resolved, _) => {
+            let forgotten_ns =
+                alert.resolved_ns.unwrap_or(0).saturating_add(rules.resolve_after_ns.max(RESOLVED_TRIED_NS));
+            (now_ns < forgotten_ns).then_some(alert)
+        }
+    }
+}
+
+/// Whether a receiver is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// It knows everything.
+    Nothing,
+    /// Now.
+    Now,
+    /// Not before.
+    At(u64),
+}
+
+/// Whether a receiver of an alert is to be told, and when. `silenced_until_ns` is the end of the silence that keeps it quiet.
+#[must_use]
+pub fn wants(
+    alert: &Alert,
+    delivery: &Delivery,
+    receiver: &Receiver,
+    rules: &Rules,
+    silenced_until_ns: Option<u64>,
+    now_ns: u64,
+) -> Want {
+    let mut next_ns = match alert.phase {
+        Phase::Pending => return Want::Nothing,
+        Phase::Firing => {
+            let known = delivery.told == Some(Phase::Firing) && Some(delivery.told_fired_ns) == alert.fired_ns;
+            let worse = delivery.told_severity.is_none_or(|told| told < alert.severity);
+            let repeat_ns = receiver.repeat_ns(rules.rule(&alert.rule).map_or(u64::MAX, |rule| rule.repeat_ns));
+            let next_ns = if known && !worse { delivery.told_ns.saturating_add(repeat_ns) } else { 0 };
+            next_ns.max(silenced_until_ns.unwrap_or(0))
+        }
+        // Who was never told that it fires need not hear that it is over; a silence does not leave anybody waiting.
+        Phase::Resolved if delivery.told == Some(Phase::Firing) => {
+            let given_up_ns = alert.resolved_ns.unwrap_or(0).saturating_add(RESOLVED_TRIED_NS);
+            if now_ns >= given_up_ns {
+                return Want::Nothing;
+            }
+            0
+        }
+        Phase::Resolved => return Want::Nothing,
+    };
+    for not_before_ns in [delivery.retry_ns, delivery.claimed_until_ns].into_iter().flatten() {
+        next_ns = next_ns.max(not_before_ns);
+    }
+    if next_ns <= now_ns { Want::Now } else { Want::At(next_ns) }
+}
+
+/// When something has to be done about an alert, if nothing is seen of it before.
+#[must_use]
+pub fn due_ns(alert: &Alert, rules: &Rules, silenced_until_ns: Option<u64>, now_ns: u64) -> u64 {
+    let unseen_ns = alert.seen_ns.saturating_add(rules.resolve_after_ns);
+    let own_ns = match (alert.phase, rules.rule(&alert.rule)) {
+        (Phase::Pending, Some(rule)) => alert.since_ns.saturating_add(rule.for_ns).min(unseen_ns),
+        (Phase::Firing, Some(_)) => {
+            alert.missing_ns.map_or(u64::MAX, |since| since.saturating_add(rules.keep_firing_ns)).min(unseen_ns)
+        }
+        (Phase::Pending | Phase::Firing, None) => now_ns,
+        (Phase::Resolved, _) => {
+            alert.resolved_ns.unwrap_or(0).saturating_add(rules.resolve_after_ns.max(RESOLVED_TRIED_NS))
+        }
+    };
+    let known = Delivery::default();
+    let told_ns = alert.receivers.iter().filter_map(|name| rules.receiver(name)).map(|receiver| {
+        let delivery = alert.deliveries.iter().find(|delivery| delivery.receiver == receiver.name).unwrap_or(&known);
+        match wants(alert, delivery, receiver, rules, silenced_until_ns, now_ns) {
+            Want::Nothing => u64::MAX,
+            Want::Now => now_ns,
+            Want::At(at_ns) => at_ns,
+        }
+    });
+    told_ns.fold(own_ns, u64::min)
+}
+
+#[cfg(test)]
+mod tests;

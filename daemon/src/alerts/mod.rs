@@ -1,0 +1,169 @@
+//! Alerts: from findings to a delivered notification.
+//!
+//! [`Alerts::observe`] takes what was found in a job; the engine lets the rules decide, keeps the state of each alert in the
+//! store and tells receivers. Guarantees: observing never waits and its memory is bounded; state survives restarts; of
+//! several daemons on one database exactly one makes each change and sends each notification, because every change is a
+//! compare-and-set in the store and only who made it sends. A claim that a daemon took to the grave is taken over when
+//! it has run out, so a notification may come twice then, but is not lost.
+//! Refuses: to let a receiver hold up judging, storing or another receiver.
+//!
+//! - [`rules`]: the TOML file; [`alert`]: what an alert is; [`machine`]: its states, pure; [`silence`]; [`record`]: how it
+//!   is stored; [`notice`]: what is sent; [`deliver`]: workers; [`engine`]: the task; [`service`]: the gRPC service.
+
+pub mod alert;
+pub mod deliver;
+mod engine;
+pub mod machine;
+mod mailbox;
+pub mod notice;
+pub mod record;
+pub mod rules;
+mod service;
+pub mod silence;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memctl_model::Finding;
+use memctl_proto::v1;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+pub use alert::{JobFacts, RunState};
+pub use deliver::Pace;
+pub use rules::{Rules, RulesError};
+
+use crate::store::{AlertKind, AlertSelection, Store, StoreError};
+use deliver::Teller;
+use mailbox::{Mailbox, Observation};
+
+/// Alerts of one job, of one judgement; the mildest beyond it are left out and counted.
+const JOB_ALERTS_MAX: usize = 256;
+/// How long the last notifications may take when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The way to alerting; clones are the same one.
+#[derive(Clone)]
+pub struct Alerts {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    store: Arc<dyn Store>,
+    rules: Rules,
+    tellers: Vec<Arc<Teller>>,
+    pace: Pace,
+    mailbox: Mailbox,
+    wake: Notify,
+    /// Silences changed: when alerts are due has to be found out anew.
+    reconsider: AtomicBool,
+    /// Alerts that were not made because there were too many.
+    refused: AtomicU64,
+    /// Notifications that were given up.
+    given_up: AtomicU64,
+}
+
+/// Alerting under way.
+pub struct Alerting {
+    /// The way to it.
+    pub alerts: Alerts,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// When notifications are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// As they are due.
+    Always,
+    /// Only once something was observed: a process that merely answers a question tells nobody anything.
+    AfterObserving,
+}
+
+impl Alerting {
+    /// Starts it over a store.
+    #[must_use]
+    pub fn start(store: Arc<dyn Store>, rules: Rules, pace: Pace, telling: Telling) -> Self {
+        let tellers = rules.receivers.iter().map(|receiver| Arc::new(Teller::new(receiver, &rules))).collect();
+        let shared = Arc::new(Shared {
+            store,
+            rules,
+            tellers,
+            pace,
+            mailbox: Mailbox::default(),
+            wake: Notify::new(),
+            reconsider: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+        });
+        let (stop, stopping) = watch::channel(false);
+        let task = tokio::spawn(engine::run(shared.clone(), telling, stopping));
+        Self { alerts: Alerts { shared }, stop, task }
+    }
+
+    /// Ends it: what was observed is stored, what is due is told within a few seconds, the rest later by the next one.
+    pub async fn finish(self) {
+        self.stop.send_replace(true);
+        if tokio::time::timeout(LAST_WORDS * 2, self.task).await.is_err() {
+            tracing::error!("alerting did not end in time; what it had claimed is told when the claims have run out");
+        }
+    }
+}
+
+impl Alerts {
+    /// Takes what was found in a job: call it each time the job was judged, and when it ended or went.
+    ///
+    /// Never waits. Several judgements of one run that were not looked at yet are one, the latest.
+    pub fn observe(&self, job: &JobFacts, findings: &[Finding], now_ns: u64) {
+        let mut sightings = alert::sightings(&self.shared.rules, job, findings, now_ns);
+        if sightings.len() > JOB_ALERTS_MAX {
+            sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.severity));
+            self.shared.refuse((sightings.len() - JOB_ALERTS_MAX) as u64, "of one job");
+            sightings.truncate(JOB_ALERTS_MAX);
+        }
+        if !self.shared.mailbox.put(Observation { job: job.clone(), sightings, now_ns }) {
+            tracing::warn!(
+                job = job.name,
+                "too many jobs wait to be looked at for alerts; this judgement was left out"
+            );
+        }
+        self.shared.wake.notify_one();
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.shared.rules
+    }
+
+    pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
+        self.shared.silences(now_ns).await
+    }
+}
+
+impl Shared {
+    fn refuse(&self, count: u64, why: &str) {
+        // Relaxed: a figure for people.
+        let before = self.refused.fetch_add(count, Ordering::Relaxed);
+        if before == 0 {
+            tracing::warn!(
+                count,
+                why,
+                "there are too many alerts: further ones are not made; `memctl alerts` counts them"
+            );
+        }
+    }
+
+    /// Silences that have not ended, those that end first first.
+    async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
+        let records = self.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
+        let mut silences: Vec<v1::Silence> = records.iter().filter_map(silence::read).collect();
+        silences.retain(|silence| silence.ends_ns > now_ns);
+        silences.sort_by(|a, b| (a.ends_ns, &a.id).cmp(&(b.ends_ns, &b.id)));
+        Ok(silences)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! What receivers are sent: Alertmanager's webhook shape, version 4, and the body of its `/api/v2/alerts`.
+//!
+//! Guarantees: valid JSON whatever names hold; labels are few and change only with the alert's severity; figures and ranks
+//! are annotations. Refuses to put a stack, a process or a time into a label.
+
+use memctl_model::Severity;
+use serde_json::{Map, Value, json};
+
+use super::alert::{Alert, Phase};
+
+/// One alert for one receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// The alert as it is.
+    pub alert: Alert,
+    /// Severity with which it was told before, if that differs: in Alertmanager that is another alert, which has to end.
+    pub replaces: Option<Severity>,
+}
+
+impl Notice {
+    fn labels(&self, severity: Severity) -> Map<String, Value> {
+        let Alert { rule, job, kind, .. } = &self.alert;
+        let mut labels = Map::new();
+        // Those of the rule first: the names that memctl gives are never anybody else's.
+        for (name, value) in &self.alert.labels {
+            labels.insert(label_name(name), json!(value));
+        }
+        let own = [
+            ("alertname", rule.as_str()),
+            ("job", job),
+            ("kind", kind),
+            ("severity", severity.name()),
+            ("fingerprint", &self.alert.id_text()),
+        ];
+        for (name, value) in own {
+            labels.insert(name.into(), json!(value));
+        }
+        labels
+    }
+
+    fn annotations(&self) -> Map<String, Value> {
+        let alert = &self.alert;
+        let mut annotations = Map::new();
+        for (name, value) in &alert.annotations {
+            annotations.insert(name.clone(), json!(value));
+        }
+        let ranks = if alert.all_ranks { format!("all ({})", alert.rank_list()) } else { alert.rank_list() };
+        let own = [
+            ("summary", alert.title.as_str()),
+            ("description", &alert.explanation),
+            ("advice", &alert.advice),
+            ("ranks", &ranks),
+        ];
+        for (name, value) in own {
+            // An empty annotation says nothing, and Alertmanager drops it.
+            if !value.is_empty() {
+                annotations.insert(name.into(), json!(value));
+            }
+        }
+        annotations
+    }
+
+    fn starts_at(&self) -> String {
+        rfc3339(self.alert.fired_ns.unwrap_or(self.alert.since_ns))
+    }
+
+    fn resolved(&self) -> bool {
+        self.alert.phase == Phase::Resolved
+    }
+}
+
+/// Prometheus takes letters, digits and `_`; labels of jobs may have other characters.
+fn label_name(name: &str) -> String {
+    let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
+        out.insert(0, '_');
+    }
+    out
+}
+
+/// RFC 3339 in UTC.
+fn rfc3339(ns: u64) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+/// What alerts share.
+fn common(maps: &[Map<String, Value>]) -> Map<String, Value> {
+    let Some((first, rest)) = maps.split_first() else { return Map::new() };
+    let shared = first.iter().filter(|(name, value)| rest.iter().all(|other| other.get(*name) == Some(*value)));
+    shared.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The webhook's message about alerts of one job.
+#[must_use]
+pub fn webhook(notices: &[Notice], receiver: &str, external_url: &str) -> Value {
+    let labels: Vec<Map<String, Value>> = notices.iter().map(|notice| notice.labels(notice.alert.severity)).collect();
+    let annotations: Vec<Map<String, Value>> = notices.iter().map(Notice::annotations).collect();
+    let job = notices.first().map_or("", |notice| notice.alert.job.as_str());
+    let status = |resolved: bool| if resolved { "resolved" } else { "firing" };
+    let alerts: Vec<Value> = notices
+        .iter()
+        .zip(labels.iter().zip(&annotations))
+        .map(|(notice, (labels, annotations))| {
+            json!({
+                "status": status(notice.resolved()),
+                "labels": labels,
+                "annotations": annotations,
+                "startsAt": notice.starts_at(),
+                // What has not ended has Go's zero time there.
+                "endsAt": match notice.alert.resolved_ns {
+                    Some(at_ns) if notice.resolved() => rfc3339(at_ns),
+                    _ => "0001-01-01T00:00:00Z".to_owned(),
+                },
+                "generatorURL": external_url,
+                "fingerprint": notice.alert.id_text(),
+            })
+        })
+        .collect();
+    json!({
+        "version": "4",
+        "groupKey": format!("{{}}:{{job={}}}", json!(job)),
+        "truncatedAlerts": 0,
+        "status": status(notices.iter().all(Notice::resolved)),
+        "receiver": receiver,
+        "groupLabels": { "job": job },
+        "commonLabels": common(&labels),
+        "commonAnnotations": common(&annotations),
+        "externalURL": external_url,
+        "alerts": alerts,
+    })
+}
+
+/// The body of a POST to Alertmanager. Alerts that fire end `lasts_ns` after now unless they are sent again.
+#[must_use]
+pub fn alertmanager(notices: &[Notice], external_url: &str, lasts_ns: u64, now_ns: u64) -> Value {
+    let mut alerts = Vec::new();
+    for notice in notices {
+        let ends_ns = match notice.alert.resolved_ns {
+            Some(at_ns) if notice.resolved() => at_ns,
+            _ => now_ns.saturating_add(lasts_ns),
+        };
+        let mut add = |severity, ends_ns: u64| {
+            let mut alert = json!({
+                "labels": notice.labels(severity),
+                "annotations": notice.annotations(),
+                "startsAt": notice.starts_at(),
+                "endsAt": rfc3339(ends_ns),
+            });
+            // It refuses an empty one.
+            if !external_url.is_empty() {
+                alert["generatorURL"] = json!(external_url);
+            }
+            alerts.push(alert);
+        };
+        if let Some(before) = notice.replaces {
+            add(before, now_ns);
+        }
+        add(notice.alert.severity, ends_ns);
+    }
+    Value::Array(alerts)
+}
+
+#[cfg(test)]
+mod tests;

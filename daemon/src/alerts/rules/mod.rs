@@ -1,0 +1,216 @@
+//! Rules: which findings become alerts, when, and who is told.
+//!
+//! Guarantees: checked whole before the daemon starts; an error names file, line, rule, key and the way out. What is in
+//! force can be printed again as a file, without secrets. Refuses: keys it does not know.
+
+mod read;
+mod render;
+
+use std::path::{Path, PathBuf};
+
+use memctl_model::{Finding, FindingKind, Severity};
+
+pub use read::RulesError;
+
+/// The built-in rules, as the file that `memctl alerts rules` prints.
+pub const DEFAULT: &str = include_str!("default.toml");
+/// What the built-in rules call their origin.
+pub const BUILT_IN: &str = "built in";
+
+/// Everything a rules file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// Where it came from.
+    pub origin: String,
+    /// Where links in notifications lead.
+    pub external_url: String,
+    /// An alert that was not seen for so long resolves.
+    pub resolve_after_ns: u64,
+    /// While a run goes on, an alert fires for so long after its finding went away.
+    pub keep_firing_ns: u64,
+    /// Whether imported jobs raise alerts.
+    pub imported: bool,
+    /// Labels of jobs that alerts carry on.
+    pub job_labels: Vec<String>,
+    /// The rules, each name once.
+    pub rules: Vec<Rule>,
+    /// The receivers, each name once.
+    pub receivers: Vec<Receiver>,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Its name, the alert's name.
+    pub name: String,
+    /// Kinds of findings that it is about.
+    pub kinds: Vec<FindingKind>,
+    /// The mildest severity that it takes.
+    pub severity: Severity,
+    /// The least confidence that it takes, 0..1.
+    pub confidence: f64,
+    /// Only findings that are this near to out of memory, in seconds.
+    pub horizon_seconds: Option<f64>,
+    /// Only findings that are this near to out of memory, in epochs; one of the two horizons suffices.
+    pub horizon_epochs: Option<f64>,
+    /// How long a finding is there before the alert fires.
+    pub for_ns: u64,
+    /// After how long webhooks and commands are told again.
+    pub repeat_ns: u64,
+    /// Labels of its alerts.
+    pub labels: Vec<(String, String)>,
+    /// Annotations of its alerts.
+    pub annotations: Vec<(String, String)>,
+    /// Names of the receivers that are told.
+    pub receivers: Vec<String>,
+}
+
+/// Somebody who is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Receiver {
+    /// Its name.
+    pub name: String,
+    /// For one attempt to tell it.
+    pub timeout_ns: u64,
+    /// How.
+    pub way: Way,
+}
+
+/// How a receiver is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// Alertmanager's webhook shape, version 4.
+    Webhook(Http),
+    /// Alertmanager's own interface; told again every `resend_ns`.
+    Alertmanager {
+        /// The base: `/api/v2/alerts` is added.
+        http: Http,
+        /// How often it is told that an alert still fires.
+        resend_ns: u64,
+    },
+    /// A program, with the webhook's JSON on its standard input.
+    Command(Vec<String>),
+}
+
+/// An address and what goes with requests to it.
+#[derive(Clone, PartialEq)]
+pub struct Http {
+    /// `http://` or `https://`.
+    pub url: String,
+    /// Headers; their values may be secrets.
+    pub headers: Vec<(String, String)>,
+    /// Holds a token for `Authorization: Bearer`.
+    pub bearer_token_file: Option<PathBuf>,
+    /// Certificates trusted instead of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Without the values of headers.
+impl std::fmt::Debug for Http {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let headers: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
+        let Self { url, bearer_token_file, ca_file, .. } = self;
+        f.debug_struct("Http")
+            .field("url", url)
+            .field("headers", &headers)
+            .field("bearer_token_file", bearer_token_file)
+            .field("ca_file", ca_file)
+            .finish()
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        // A test reads the built-in rules, so nothing is swallowed here.
+        read::built_in().unwrap_or_else(|_| Self {
+            origin: BUILT_IN.into(),
+            external_url: String::new(),
+            resolve_after_ns: 24 * 3_600_000_000_000,
+            keep_firing_ns: 0,
+            imported: false,
+            job_labels: Vec::new(),
+            rules: Vec::new(),
+            receivers: Vec::new(),
+        })
+    }
+}
+
+impl Rules {
+    /// The rules of a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn from_file(path: &Path) -> Result<Self, RulesError> {
+        let origin = path.display().to_string();
+        let bytes = read::bounded(path).map_err(|reason| RulesError::unreadable(&origin, reason))?;
+        Self::parse(&bytes, &origin)
+    }
+
+    /// The rules of a text; `origin` is what errors call it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, RulesError> {
+        read::rules(text, origin)
+    }
+
+    /// The rule of a name.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.name == name)
+    }
+
+    /// The receiver of a name.
+    #[must_use]
+    pub fn receiver(&self, name: &str) -> Option<&Receiver> {
+        self.receivers.iter().find(|receiver| receiver.name == name)
+    }
+
+    /// A rules file that gives what is in force; the built-in one with its comments.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        if self.origin == BUILT_IN { DEFAULT.to_owned() } else { render::toml(self) }
+    }
+}
+
+impl Rule {
+    /// Whether a finding is one that this rule is about.
+    #[must_use]
+    pub fn takes(&self, finding: &Finding) -> bool {
+        let within =
+            |left: Option<f64>, horizon: Option<f64>| left.zip(horizon).is_some_and(|(left, horizon)| left <= horizon);
+        let near = self.horizon_seconds.is_none() && self.horizon_epochs.is_none()
+            || within(finding.time_to_oom_seconds, self.horizon_seconds)
+            || within(finding.epochs_to_oom, self.horizon_epochs)
+            // What is near by its kind needs no slope.
+            || finding.kind == FindingKind::NearOom;
+        self.kinds.contains(&finding.kind)
+            && finding.severity >= self.severity
+            && finding.confidence >= self.confidence
+            && near
+    }
+}
+
+impl Receiver {
+    /// `webhook`, `alertmanager` or `command`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self.way {
+            Way::Webhook(_) => "webhook",
+            Way::Alertmanager { .. } => "alertmanager",
+            Way::Command(_) => "command",
+        }
+    }
+
+    /// After how long it is told again that an alert still fires.
+    #[must_use]
+    pub const fn repeat_ns(&self, rule_repeat_ns: u64) -> u64 {
+        match self.way {
+            Way::Alertmanager { resend_ns, .. } => resend_ns,
+            Way::Webhook(_) | Way::Command(_) => rule_repeat_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

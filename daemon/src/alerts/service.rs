@@ -1,0 +1,249 @@
+//! The gRPC service: lists, silences, tests and shows what is in force.
+//!
+//! Guarantees: a test tells each receiver once, at once, beside the queues; answers are bounded by the bounds of what is
+//! kept. Refuses silences that name nothing or never end.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use memctl_model::Severity;
+use memctl_proto::v1;
+use memctl_proto::v1::alerts_server;
+use tonic::{Request, Response, Status};
+
+use super::alert::{Alert, Phase, cut};
+use super::deliver::Teller;
+use super::notice::Notice;
+use super::{Alerts, record, silence};
+use crate::clock::now_ns;
+use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
+
+/// Bytes of what a receiver answered.
+const ANSWER_BYTES_MAX: usize = 1_024;
+/// What a test alert is called everywhere.
+const TEST: &str = "MemctlTest";
+
+fn failed(error: StoreError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+impl Alerts {
+    async fn listed(&self, firing_only: bool) -> Result<v1::ListAlertsResponse, StoreError> {
+        let now_ns = now_ns();
+        let silences = self.silences(now_ns).await?;
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
+        let mut alerts: Vec<Alert> = records.iter().filter_map(record::read).map(|stored| stored.alert).collect();
+        if firing_only {
+            alerts.retain(|alert| alert.phase == Phase::Firing);
+        }
+        let order = |alert: &Alert| match alert.phase {
+            Phase::Firing => 0,
+            Phase::Pending => 1,
+            Phase::Resolved => 2,
+        };
+        alerts.sort_by(|a, b| {
+            let newest = |alert: &Alert| alert.resolved_ns.or(alert.fired_ns).unwrap_or(alert.since_ns);
+            (order(a), b.severity, newest(b), a.id).cmp(&(order(b), a.severity, newest(a), b.id))
+        });
+        let wire = |alert: &Alert| v1::Alert {
+            silenced_by: silence::of(&silences, alert, now_ns).map(|silence| silence.id.clone()).unwrap_or_default(),
+            ..record::to_wire(alert)
+        };
+        Ok(v1::ListAlertsResponse {
+            alerts: alerts.iter().map(wire).collect(),
+            // Relaxed: figures for people.
+            refused: self.shared.refused.load(Ordering::Relaxed),
+            given_up: self.shared.given_up.load(Ordering::Relaxed),
+        })
+    }
+
+    async fn tested(&self, teller: &Teller, now_ns: u64) -> v1::ReceiverAnswer {
+        let began = Instant::now();
+        let result = teller.tell(&[Notice { alert: test_alert(now_ns), replaces: None }]).await;
+        let (delivered, answer) = match result {
+            Ok(answer) => (true, answer),
+            Err(failed) => (false, failed.reason),
+        };
+        v1::ReceiverAnswer {
+            receiver: teller.name().into(),
+            r#type: teller.kind().into(),
+            delivered,
+            answer: cut(&answer, ANSWER_BYTES_MAX),
+            took_ns: began.elapsed().as_nanos() as u64,
+        }
+    }
+
+    fn reconsider(&self) {
+        // Release: the engine that sees it sees what was stored before.
+        self.shared.reconsider.store(true, Ordering::Release);
+        self.shared.wake.notify_one();
+    }
+}
+
+/// An alert about nothing, which ends by itself in Alertmanager.
+fn test_alert(now_ns: u64) -> Alert {
+    Alert {
+        id: now_ns,
+        rule: TEST.into(),
+        job: "memctl-test".into(),
+        attempt: 0,
+        run_started_ns: now_ns,
+        phase: Phase::Firing,
+        finding: 0,
+        kind: "test".into(),
+        severity: Severity::Info,
+        confidence: 1.0,
+        ranks: vec![0],
+        rank_count: 1,
+        all_ranks: false,
+        title: "a test of this receiver, nothing is wrong".into(),
+        explanation: "somebody ran `memctl alerts test`".into(),
+        advice: "nothing is to be done".into(),
+        labels: Vec::new(),
+        annotations: Vec::new(),
+        receivers: Vec::new(),
+        job_labels: Vec::new(),
+        since_ns: now_ns,
+        fired_ns: Some(now_ns),
+        resolved_ns: None,
+        seen_ns: now_ns,
+        missing_ns: None,
+        fired_epochs: None,
+        run_ended: false,
+        deliveries: Vec::new(),
+    }
+}
+
+#[tonic::async_trait]
+impl alerts_server::Alerts for Alerts {
+    async fn list_alerts(
+        &self,
+        request: Request<v1::ListAlertsRequest>,
+    ) -> Result<Response<v1::ListAlertsResponse>, Status> {
+        Ok(Response::new(self.listed(request.into_inner().firing_only).await.map_err(failed)?))
+    }
+
+    async fn test_receivers(
+        &self,
+        request: Request<v1::TestReceiversRequest>,
+    ) -> Result<Response<v1::TestReceiversResponse>, Status> {
+        let wanted = request.into_inner().receiver;
+        let chosen = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+        let tellers: Vec<_> = self.shared.tellers.iter().filter(|teller| chosen(teller.name())).collect();
+        let mut answers = Vec::new();
+        let now_ns = now_ns();
+        if chosen("log") {
+            tracing::info!(alert = TEST, "a test of the log, nothing is wrong");
+            answers.push(v1::ReceiverAnswer {
+                receiver: "log".into(),
+                r#type: "log".into(),
+                delivered: true,
+                answer: "written".into(),
+                took_ns: 0,
+            });
+        } else if tellers.is_empty() {
+            let names: Vec<&str> = self.shared.tellers.iter().map(|teller| teller.name()).collect();
+            let known = [&["log"], &names[..]].concat().join(", ");
+            let wanted = cut(wanted.as_deref().unwrap_or_default(), 64);
+            return Err(Status::invalid_argument(format!("there is no receiver {wanted:?}; there are {known}")));
+        }
+        let mut tests = tokio::task::JoinSet::new();
+        for (at, teller) in tellers.into_iter().enumerate() {
+            let (alerts, teller) = (self.clone(), teller.clone());
+            tests.spawn(async move { (at, alerts.tested(&teller, now_ns).await) });
+        }
+        let mut tested = tests.join_all().await;
+        tested.sort_by_key(|(at, _)| *at);
+        answers.extend(tested.into_iter().map(|(_, answer)| answer));
+        Ok(Response::new(v1::TestReceiversResponse { answers }))
+    }
+
+    async fn add_silence(&self, request: Request<v1::AddSilenceRequest>) -> Result<Response<v1::Silence>, Status> {
+        let v1::AddSilenceRequest { silence: asked, for_ns } = request.into_inner();
+        let now_ns = now_ns();
+        self.forget_ended(now_ns).await.map_err(failed)?;
+        let id = getrandom::u64().map_err(|error| Status::internal(format!("no random number to be had: {error}")))?;
+        let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
+        let outcomes = self.shared.store.put_alert_records(&[silence::put(&silence, id)]).await.map_err(failed)?;
+        if outcomes.first() != Some(&PutOutcome::Done) {
+            let most = AlertKind::Silence.most();
+            return Err(Status::failed_precondition(format!(
+                "there are {most} silences already; remove some with `memctl alerts unsilence`"
+            )));
+        }
+        tracing::info!(
+            id = silence.id,
+            job = silence.job,
+            kind = silence.kind,
+            rule = silence.rule,
+            author = silence.author,
+            ends_ns = silence.ends_ns,
+            "silence added"
+        );
+        self.reconsider();
+        Ok(Response::new(silence))
+    }
+
+    async fn remove_silence(
+        &self,
+        request: Request<v1::RemoveSilenceRequest>,
+    ) -> Result<Response<v1::RemoveSilenceResponse>, Status> {
+        let id = request.into_inner().id;
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
+        let found = u64::from_str_radix(&id, 16).ok().and_then(|id| records.into_iter().find(|it| it.id == id));
+        let Some(record) = found else {
+            let id = cut(&id, 64);
+            return Err(Status::invalid_argument(format!(
+                "there is no silence {id:?}; `memctl alerts silences` lists them"
+            )));
+        };
+        let put = AlertPut { expected_version: record.version, record, remove: true };
+        // A conflict: somebody else removed it, which is what was asked for.
+        self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
+        tracing::info!(id, "silence removed");
+        self.reconsider();
+        Ok(Response::new(v1::RemoveSilenceResponse {}))
+    }
+
+    async fn list_silences(
+        &self,
+        _: Request<v1::ListSilencesRequest>,
+    ) -> Result<Response<v1::ListSilencesResponse>, Status> {
+        let silences = self.silences(now_ns()).await.map_err(failed)?;
+        Ok(Response::new(v1::ListSilencesResponse { silences }))
+    }
+
+    async fn get_rules(&self, _: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
+        let rules = self.rules();
+        let rule = |rule: &super::rules::Rule| v1::AlertRule {
+            name: rule.name.clone(),
+            kinds: rule.kinds.iter().map(|kind| kind.name().into()).collect(),
+            severity: v1::Severity::from(rule.severity) as i32,
+            confidence: rule.confidence,
+            horizon_seconds: rule.horizon_seconds,
+            horizon_epochs: rule.horizon_epochs,
+            for_ns: rule.for_ns,
+            repeat_ns: rule.repeat_ns,
+            receivers: [vec!["log".to_owned()], rule.receivers.clone()].concat(),
+        };
+        Ok(Response::new(v1::GetRulesResponse {
+            toml: rules.to_toml(),
+            origin: rules.origin.clone(),
+            rules: rules.rules.iter().map(rule).collect(),
+        }))
+    }
+}
+
+impl Alerts {
+    /// Removes silences that have ended, so that they do not fill the room of new ones.
+    async fn forget_ended(&self, now_ns: u64) -> Result<(), StoreError> {
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
+        let ended = records.into_iter().filter(|record: &AlertRecord| record.due_ns <= now_ns);
+        let puts: Vec<AlertPut> =
+            ended.map(|record| AlertPut { expected_version: record.version, record, remove: true }).collect();
+        if !puts.is_empty() {
+            self.shared.store.put_alert_records(&puts).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Silences: who is not told of what, until when.
+//!
+//! Guarantees: a silence names at least one thing, ends, and is bounded; one for a rank never hides an alert that concerns
+//! other ranks as well. What is silenced still fires and is listed, and is told of when the silence ends before it does.
+
+use memctl_model::FindingKind;
+use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
+use memctl_proto::v1;
+use prost::Message as _;
+
+use super::alert::{Alert, RANKS_MAX, cut};
+use crate::store::{AlertKind, AlertPut, AlertRecord};
+
+/// The longest silence: a year.
+const LONGEST_NS: u64 = 365 * 86_400 * 1_000_000_000;
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// A silence as it is asked for, checked and completed.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Result<v1::Silence, String> {
+    let asked = asked.unwrap_or_default();
+    let v1::Silence { job, kind, rule, ranks, labels, author, comment, .. } = asked;
+    if job.is_empty() && kind.is_empty() && rule.is_empty() && ranks.is_empty() && labels.is_empty() {
+        return Err("a silence names a job, a kind, a rule, ranks or labels; `*` as job means all".into());
+    }
+    if !kind.is_empty() && FindingKind::of_name(&kind).is_none() {
+        let known: Vec<&str> = FindingKind::ALL.iter().map(|kind| kind.name()).collect();
+        return Err(format!("there is no kind of finding {:?}; there are {}", cut(&kind, 64), known.join(", ")));
+    }
+    if job.len() > LABEL_BYTES_MAX || rule.len() > LABEL_BYTES_MAX || ranks.len() > 1 << 16 {
+        return Err(format!(
+            "a job's or rule's name has {LABEL_BYTES_MAX} bytes at most, a list of ranks 65536 entries"
+        ));
+    }
+    let long = |label: &v1::Label| label.key.is_empty() || label.key.len().max(label.value.len()) > LABEL_BYTES_MAX;
+    if labels.len() > LABELS_MAX || labels.iter().any(long) {
+        return Err(format!("a silence has {LABELS_MAX} labels of {LABEL_BYTES_MAX} bytes at most, each with a name"));
+    }
+    if for_ns == 0 || for_ns > LONGEST_NS {
+        return Err("a silence lasts longer than nothing and at most a year".into());
+    }
+    Ok(v1::Silence {
+        id: format!("{id:016x}"),
+        job,
+        kind,
+        rule,
+        ranks,
+        labels,
+        created_ns: now_ns,
+        ends_ns: now_ns.saturating_add(for_ns),
+        author: cut(&author, TEXT_BYTES_MAX),
+        comment: cut(&comment, TEXT_BYTES_MAX),
+    })
+}
+
+/// The record of a new silence.
+#[must_use]
+pub fn put(silence: &v1::Silence, id: u64) -> AlertPut {
+    let body = silence.encode_to_vec().into();
+    let record =
+        AlertRecord { kind: AlertKind::Silence, id, version: 0, job: String::new(), due_ns: silence.ends_ns, body };
+    AlertPut { record, expected_version: 0, remove: false }
+}
+
+/// Reads a record; `None` for what is none.
+#[must_use]
+pub fn read(record: &AlertRecord) -> Option<v1::Silence> {
+    v1::Silence::decode(record.body.clone()).ok()
+}
+
+/// The silence that keeps an alert quiet: of several, the one that ends last.
+#[must_use]
+pub fn of<'s>(silences: &'s [v1::Silence], alert: &Alert, now_ns: u64) -> Option<&'s v1::Silence> {
+    let matching = silences.iter().filter(|silence| silence.ends_ns > now_ns && matches(silence, alert));
+    matching.max_by_key(|silence| silence.ends_ns)
+}
+
+fn matches(silence: &v1::Silence, alert: &Alert) -> bool {
+    let whole = alert.ranks.len() < RANKS_MAX || alert.rank_count as usize == alert.ranks.len();
+    let ranks = silence.ranks.is_empty()
+        || whole && !alert.ranks.is_empty() && alert.ranks.iter().all(|rank| silence.ranks.contains(rank));
+    let labelled = |label: &v1::Label| {
+        alert.labels.iter().chain(&alert.job_labels).any(|(key, value)| *key == label.key && *value == label.value)
+    };
+    (silence.job.is_empty() || fits(&silence.job, &alert.job))
+        && (silence.kind.is_empty() || silence.kind == alert.kind)
+        && (silence.rule.is_empty() || silence.rule == alert.rule)
+        && ranks
+        && silence.labels.iter().all(labelled)
+}
+
+/// Whether a text fits a pattern in which `*` stands for anything. Linear in the text for each `*`.
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut text) = text.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = rest.split('*').collect();
+    let Some((last, middle)) = parts.split_last() else { return true };
+    for part in middle {
+        match text.find(part) {
+            Some(at) => text = &text[at + part.len()..],
+            None => return false,
+        }
+    }
+    text.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("vit", "vit", true),
+            ("vit", "vit2", false),
+            ("vit*", "vit-17", true),
+            ("*", "", true),
+            ("*vit*7", "a-vit-17", true),
+            ("a*b*c", "abc", true),
+            ("a*bc*c", "abc", false),
+            ("ab*ba", "aba", false),
+            ("**x", "yx", true),
+        ] {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn what_names_nothing_or_never_ends_is_refused() {
+        let job = |job: &str| Some(v1::Silence { job: job.into(), ..Default::default() });
+        assert!(made(None, 1, 1, 1).unwrap_err().contains("names a job"));
+        assert!(made(job("a"), 0, 1, 1).unwrap_err().contains("at most a year"));
+        assert!(made(job("a"), u64::MAX, 1, 1).unwrap_err().contains("at most a year"));
+        assert!(made(job(&"a".repeat(257)), 1, 1, 1).is_err());
+        let leek = Some(v1::Silence { kind: "leek".into(), ..Default::default() });
+        assert!(made(leek, 1, 1, 1).unwrap_err().contains("there are leak, eval_graph"));
+        let silence = made(job("a"), 5, 0xabc, 10).unwrap();
+        assert_eq!((silence.id.as_str(), silence.created_ns, silence.ends_ns), ("0000000000000abc", 10, 15));
+        assert_eq!(read(&put(&silence, 0xabc).record), Some(silence));
+    }
+}

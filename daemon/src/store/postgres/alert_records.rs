@@ -1,0 +1,94 @@
+//! Alerts and silences in Postgres: compare and set, one statement each, so that of two daemons one wins.
+//!
+//! Guarantees: all changes of a call are one transaction; records are changed in the order of their ids, so that two
+//! daemons cannot deadlock; the bound on their number is kept up to what daemons add at the same moment.
+
+use sqlx::postgres::{PgConnection, PgPool};
+
+use crate::store::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome, ordered};
+use crate::store::cells::{self, Fault};
+
+const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body FROM memctl.alert_record";
+
+pub(super) async fn read(pool: &PgPool, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, Fault> {
+    let sql = |rest: &str| sqlx::AssertSqlSafe(format!("{COLUMNS} {rest}"));
+    let rows = match selection {
+        AlertSelection::All(kind) => {
+            sqlx::query(sql("WHERE kind = $1 ORDER BY id")).bind(kind.number()).fetch_all(pool).await?
+        }
+        // No job's name holds a zero byte, and Postgres takes no text that does.
+        AlertSelection::OfJob(job) if job.contains('\0') => Vec::new(),
+        AlertSelection::OfJob(job) => {
+            sqlx::query(sql("WHERE kind = 1 AND job = $1 ORDER BY id")).bind(job.to_owned()).fetch_all(pool).await?
+        }
+        AlertSelection::Ids(ids) => {
+            let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
+            sqlx::query(sql("WHERE kind = 1 AND id = ANY($1) ORDER BY array_position($1, id)"))
+                .bind(ids)
+                .fetch_all(pool)
+                .await?
+        }
+        AlertSelection::Due { before_ns, limit } => {
+            sqlx::query(sql("WHERE kind = 1 AND due_ns <= $1 ORDER BY due_ns, id LIMIT $2"))
+                .bind(ordered(before_ns))
+                .bind(i64::from(limit))
+                .fetch_all(pool)
+                .await?
+        }
+    };
+    rows.iter().map(cells::alert_record).collect()
+}
+
+pub(super) async fn put(pool: &PgPool, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, Fault> {
+    let mut tx = pool.begin().await?;
+    let mut order: Vec<usize> = (0..puts.len()).collect();
+    order.sort_by_key(|&at| (puts[at].record.kind, puts[at].record.id));
+    let mut outcomes = vec![PutOutcome::Conflict; puts.len()];
+    for at in order {
+        outcomes[at] = put_one(&mut tx, &puts[at]).await?;
+    }
+    tx.commit().await?;
+    Ok(outcomes)
+}
+
+async fn put_one(tx: &mut PgConnection, put: &AlertPut) -> Result<PutOutcome, Fault> {
+    let AlertPut { record, expected_version, remove } = put;
+    let (kind, id) = (record.kind.number(), record.id.cast_signed());
+    let version: Option<i64> =
+        sqlx::query_scalar("SELECT version FROM memctl.alert_record WHERE kind = $1 AND id = $2 FOR UPDATE")
+            .bind(kind)
+            .bind(id)
+            .fetch_optional(&mut *tx)
+            .await?;
+    if version.unwrap_or(0) != expected_version.cast_signed() {
+        return Ok(PutOutcome::Conflict);
+    }
+    if *remove {
+        let query = sqlx::query("DELETE FROM memctl.alert_record WHERE kind = $1 AND id = $2").bind(kind).bind(id);
+        query.execute(tx).await?;
+        return Ok(PutOutcome::Done);
+    }
+    let statement = if version.is_some() {
+        "UPDATE memctl.alert_record SET version = $3, job = $4, due_ns = $5, body = $6 WHERE kind = $1 AND id = $2"
+    } else {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM memctl.alert_record WHERE kind = $1")
+            .bind(kind)
+            .fetch_one(&mut *tx)
+            .await?;
+        if count.cast_unsigned() >= record.kind.most() {
+            return Ok(PutOutcome::Full);
+        }
+        // A row that is not there cannot be locked: another daemon may have made it just now.
+        "INSERT INTO memctl.alert_record (kind, id, version, job, due_ns, body) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING"
+    };
+    let done = sqlx::query(statement)
+        .bind(kind)
+        .bind(id)
+        .bind(expected_version.saturating_add(1).cast_signed())
+        .bind(record.job.clone())
+        .bind(ordered(record.due_ns))
+        .bind(record.body.to_vec())
+        .execute(tx)
+        .await?;
+    Ok(if done.rows_affected() > 0 { PutOutcome::Done } else { PutOutcome::Conflict })
+}
