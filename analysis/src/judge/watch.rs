@@ -39,9 +39,21 @@ pub(super) struct Site {
     pub epochs: Series,
     /// Whether the recording had begun without it.
     pub since_start: bool,
-    /// What the table under way has shown so far, and the ordinal of that table plus one.
-    sum: (u64, u32),
+}
+
+/// Bytes and blocks.
+type Amount = (u64, u32);
+
+/// What a table changes at a site, apart from the rest of it: most rows of most tables change nothing, and this is all
+/// that they touch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    /// Number of the last table that showed the site.
     seen: u32,
+    /// What that table has shown so far.
+    sum: Amount,
+    /// What the last step's end and the last epoch's end showed.
+    known: [Amount; 2],
 }
 
 /// See the module.
@@ -49,6 +61,8 @@ pub(super) struct Site {
 pub struct RankWatch {
     pub(super) facts: RankFacts,
     pub(super) sites: Vec<Site>,
+    /// As many as `sites`.
+    recent: Vec<Recent>,
     by_key: HashMap<(Option<Arc<Frame>>, Option<Phase>), u32>,
     /// Per stack and phase (none, then the five): index of its site plus one.
     of_stack: Vec<[u32; 6]>,
@@ -68,6 +82,7 @@ impl RankWatch {
         Self {
             facts,
             sites: Vec::new(),
+            recent: Vec::new(),
             by_key: HashMap::new(),
             of_stack: Vec::new(),
             frames: Vec::new(),
@@ -127,7 +142,7 @@ impl RankWatch {
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
             let index = self.site_of(row.stack, row.birth_phase);
-            let site = &mut self.sites[index as usize];
+            let site = &mut self.recent[index as usize];
             if site.seen != tables {
                 site.seen = tables;
                 site.sum = (0, 0);
@@ -138,21 +153,20 @@ impl RankWatch {
             *bytes = bytes.saturating_add(row.bytes);
             *blocks = blocks.saturating_add(u32::try_from(row.blocks).unwrap_or(u32::MAX));
         }
-        let gone = before.into_iter().filter(|&index| self.sites[index as usize].seen != tables);
+        let gone = before.into_iter().filter(|&index| self.recent[index as usize].seen != tables);
         let gone: Vec<u32> = gone.collect();
         for &index in self.shown.iter().chain(&gone) {
-            let site = &mut self.sites[index as usize];
-            let (bytes, blocks) = if site.seen == tables { site.sum } else { (0, 0) };
-            let point = Point { at, epoch: table.epoch, blocks, bytes };
-            if epochs { &mut site.epochs } else { &mut site.steps }.push(point, site.since_start);
+            let recent = &mut self.recent[index as usize];
+            let amount = if recent.seen == tables { recent.sum } else { (0, 0) };
+            if std::mem::replace(&mut recent.known[usize::from(epochs)], amount) != amount {
+                let site = &mut self.sites[index as usize];
+                let point = Point { at, epoch: table.epoch, blocks: amount.1, bytes: amount.0 };
+                if epochs { &mut site.epochs } else { &mut site.steps }.push(point, site.since_start);
+            }
         }
         // A site that is gone from this kind of boundary may still have to be told so at the other kind's next one.
-        self.shown.extend(gone);
-        self.shown.retain(|&index| {
-            let site = &self.sites[index as usize];
-            let is_known = |series: &Series| series.last().is_some_and(|point| point.bytes > 0);
-            site.seen == tables || is_known(&site.steps) || is_known(&site.epochs)
-        });
+        let recent = &self.recent;
+        self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 2]));
     }
 
     /// Takes a measurement of this device.
@@ -195,7 +209,8 @@ impl RankWatch {
                 self.by_key.insert((frame.clone(), phase), next);
                 let (stacks, steps, epochs) = (Vec::new(), Series::default(), Series::default());
                 let since_start = self.tables > 1;
-                self.sites.push(Site { frame, phase, stacks, steps, epochs, since_start, sum: (0, 0), seen: 0 });
+                self.sites.push(Site { frame, phase, stacks, steps, epochs, since_start });
+                self.recent.push(Recent::default());
                 next
             }
         };
