@@ -26,7 +26,7 @@ fn stacks() -> [Vec<Frame>; 5] {
         vec![
             torch("forward"),
             frame("forward", "/work/model.py", line),
-            torch("_call_impl"),
+            torch("Module._call_impl"),
             frame("evaluate", "/work/train.py", 61),
             frame("main", "/work/train.py", 90),
         ]
