@@ -24,7 +24,8 @@ fn program() -> PathBuf {
         return path.into();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).flat_map(|dir| [dir.join("prometheus-alertmanager"), dir.join("alertmanager")]);
+    let found =
+        std::env::split_paths(&path).flat_map(|dir| [dir.join("prometheus-alertmanager"), dir.join("alertmanager")]);
     found.into_iter().find(|path| path.is_file()).expect(
         "no prometheus-alertmanager on PATH and MEMCTL_TEST_ALERTMANAGER is not set: ./test gets it (Debian's package prometheus-alertmanager)",
     )

@@ -69,7 +69,10 @@ impl Receiver {
     #[must_use]
     pub fn told(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let alerts = self.received().into_iter().flat_map(|request| request.body["alerts"].as_array().cloned().unwrap_or_default());
+        let alerts = self
+            .received()
+            .into_iter()
+            .flat_map(|request| request.body["alerts"].as_array().cloned().unwrap_or_default());
         alerts
             .map(|alert| (text(&alert["status"]), text(&alert["labels"]["alertname"]), text(&alert["labels"]["job"])))
             .collect()
@@ -112,7 +115,8 @@ fn serve(stream: TcpStream, received: &Mutex<Vec<Received>>, reply: &dyn Fn(usiz
     match reply(number) {
         Reply::Status(status) => {
             let text = "what it says";
-            let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
+            let answer =
+                format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
             // Who asked may be gone.
             let _ = stream.write_all(answer.as_bytes());
         }

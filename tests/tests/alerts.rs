@@ -100,13 +100,17 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     let labels = alert["labels"].as_object().unwrap();
     let names: Vec<&str> = labels.keys().map(String::as_str).collect();
     assert_eq!(names, ["alertname", "fingerprint", "job", "kind", "severity", "team"]);
-    let expected = [("alertname", "MemoryLeak"), ("job", "vit"), ("kind", "leak"), ("severity", "warning"), ("team", "vision")];
+    let expected =
+        [("alertname", "MemoryLeak"), ("job", "vit"), ("kind", "leak"), ("severity", "warning"), ("team", "vision")];
     for (name, value) in expected {
         assert_eq!(labels[name], value);
     }
     let annotations = &alert["annotations"];
     assert_eq!(annotations["summary"], leak(hostile).title);
-    assert_eq!((&annotations["description"], &annotations["advice"]), (&leak("").explanation.into(), &leak("").advice.into()));
+    assert_eq!(
+        (&annotations["description"], &annotations["advice"]),
+        (&leak("").explanation.into(), &leak("").advice.into())
+    );
     assert_eq!(annotations["ranks"], "all (0-3)");
     until("it was passed on", || behind.told().contains(&("firing".into(), "MemoryLeak".into(), "vit".into()))).await;
     // It is sent again before it would end by itself.
@@ -124,7 +128,8 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     // The fixed script ran under the same name.
     alerting.alerts.observe(&job("vit", RunState::Finished, now_ns()), &[], now_ns());
     until("Alertmanager holds nothing", || alertmanager.active().is_empty()).await;
-    until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into()))).await;
+    until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into())))
+        .await;
     assert_eq!(listed(&alerting).await.alerts[0].phase(), v1::AlertPhase::Resolved);
     alerting.finish().await;
 }
@@ -210,7 +215,8 @@ async fn two_daemons_on_one_database_tell_once() {
             alerting.alerts.observe(&job(name, RunState::Finished, now_ns()), &[], now_ns());
         }
     }
-    until("all ends are told", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60).await;
+    until("all ends are told", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60)
+        .await;
     for alerting in alertings {
         alerting.finish().await;
     }
@@ -237,7 +243,10 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
         webhook("mute", &mute.url).replace("5s", "1s"),
         webhook("stubborn", &stubborn.url),
         webhook("good", &good.url) + "headers = { X-Token = \"t\" }\n",
-        format!("[[receiver]]\nname = \"script\"\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"cat > {}\"]\n", file.display()),
+        format!(
+            "[[receiver]]\nname = \"script\"\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"cat > {}\"]\n",
+            file.display()
+        ),
     ];
     let alerting = start(Arc::new(MemoryStore::new()), &text.concat());
     let began = Instant::now();
@@ -268,13 +277,25 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
     assert!(request.path == "/hook" && request.headers.to_lowercase().contains("x-token: t"), "{request:?}");
     let fields: Vec<String> = request.body.as_object().unwrap().keys().cloned().collect();
     let expected = [
-        "alerts", "commonAnnotations", "commonLabels", "externalURL", "groupKey", "groupLabels", "receiver", "status", "truncatedAlerts", "version",
+        "alerts",
+        "commonAnnotations",
+        "commonLabels",
+        "externalURL",
+        "groupKey",
+        "groupLabels",
+        "receiver",
+        "status",
+        "truncatedAlerts",
+        "version",
     ];
     assert_eq!(fields, expected);
     let fields: Vec<String> = request.body["alerts"][0].as_object().unwrap().keys().cloned().collect();
     assert_eq!(fields, ["annotations", "endsAt", "fingerprint", "generatorURL", "labels", "startsAt", "status"]);
     let told: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!((&told["version"], &told["receiver"], &told["groupLabels"]["job"]), (&"4".into(), &"script".into(), &"vit".into()));
+    assert_eq!(
+        (&told["version"], &told["receiver"], &told["groupLabels"]["job"]),
+        (&"4".into(), &"script".into(), &"vit".into())
+    );
     alerting.finish().await;
 }
 
@@ -298,7 +319,10 @@ async fn the_command_line_lists_tests_and_silences() {
         command
     };
     let page = run(&mut ask("--firing"));
-    assert!(page.contains("firing") && page.contains("MemoryLeak") && page.contains(r"keep\u{1b}[31m (train.py:57)"), "{page}");
+    assert!(
+        page.contains("firing") && page.contains("MemoryLeak") && page.contains(r"keep\u{1b}[31m (train.py:57)"),
+        "{page}"
+    );
     assert!(page.contains("hook firing"), "who was told is known after a restart: {page}");
     let json = run_json(&mut ask("-o json"));
     assert_eq!((&json["alerts"][0]["job"], &json["alerts"][0]["state"]), (&"vit".into(), &"firing".into()));
@@ -330,7 +354,10 @@ fn a_receiver_that_fails_its_test_is_exit_code_1_and_wrong_rules_are_exit_code_2
     std::fs::create_dir(&data).unwrap();
     let test = |receiver: &str| {
         let mut command = memctl();
-        command.env("MEMCTL_ALERT_RULES", &file).args(["alerts", "test", "--receiver", receiver, "--data-dir"]).arg(&data);
+        command
+            .env("MEMCTL_ALERT_RULES", &file)
+            .args(["alerts", "test", "--receiver", receiver, "--data-dir"])
+            .arg(&data);
         command.output().unwrap()
     };
     let failed = test("gone");
@@ -338,13 +365,28 @@ fn a_receiver_that_fails_its_test_is_exit_code_1_and_wrong_rules_are_exit_code_2
     assert!(stdout(&failed).contains("FAILED") && stdout(&failed).contains("refused"), "{}", stdout(&failed));
     assert_eq!(test("log").status.code(), Some(0));
     let unknown = test("nobody");
-    assert_eq!((unknown.status.code(), stderr(&unknown).contains("there are log, gone")), (Some(2), true), "{}", stderr(&unknown));
+    assert_eq!(
+        (unknown.status.code(), stderr(&unknown).contains("there are log, gone")),
+        (Some(2), true),
+        "{}",
+        stderr(&unknown)
+    );
 
-    let check = || memctl().args(["daemon", "--check", "--alert-rules"]).arg(&file).arg("--data-dir").arg(&data).output().unwrap();
+    let check = || {
+        memctl().args(["daemon", "--check", "--alert-rules"]).arg(&file).arg("--data-dir").arg(&data).output().unwrap()
+    };
     let good = check();
-    assert!(stdout(&good).contains("alert rules   7 (") && stdout(&good).contains("told to log, gone"), "{}", stdout(&good));
+    assert!(
+        stdout(&good).contains("alert rules   7 (") && stdout(&good).contains("told to log, gone"),
+        "{}",
+        stdout(&good)
+    );
     std::fs::write(&file, "[[rule]]\nname = \"Mine\"\nkinds = [\"leek\"]\n").unwrap();
     let wrong = check();
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(stderr(&wrong).contains("rules.toml, line 3: rule \"Mine\", key `kinds`: there is no kind \"leek\""), "{}", stderr(&wrong));
+    assert!(
+        stderr(&wrong).contains("rules.toml, line 3: rule \"Mine\", key `kinds`: there is no kind \"leek\""),
+        "{}",
+        stderr(&wrong)
+    );
 }

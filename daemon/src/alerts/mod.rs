@@ -164,6 +164,3 @@ impl Shared {
         Ok(silences)
     }
 }
-
-#[cfg(test)]
-mod tests;
