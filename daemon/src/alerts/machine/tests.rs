@@ -135,6 +135,9 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     assert_eq!(later(RunState::Failed, Some(2)), Phase::Firing, "it proved nothing");
     assert_eq!(later(RunState::Lost, None), Phase::Firing);
     assert_eq!(later(RunState::Finished, None), Phase::Resolved);
+    // A second run that cannot be told from the first: it has to end well.
+    let same = |state| judged(Some(left.clone()), None, &job(state, 1, Some(9)), 70 * S).unwrap();
+    assert_eq!((same(RunState::Running), same(RunState::Finished).phase), (left.clone(), Phase::Resolved));
     // An older run does not know what a later one said.
     let fixed = judged(Some(left.clone()), None, &job(RunState::Finished, 60 * S, None), 70 * S).unwrap();
     for kind in [OOM, None] {
