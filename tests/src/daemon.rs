@@ -33,6 +33,15 @@ impl DaemonProcess {
         Self::start(memctl().arg("daemon").arg("--data-dir").arg(data_dir), port)
     }
 
+    /// The same with more flags.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn sqlite_with(data_dir: &Path, port: u16, flags: &[&str]) -> Self {
+        Self::start(memctl().arg("daemon").arg("--data-dir").arg(data_dir).args(flags), port)
+    }
+
     /// Starts a daemon on a store's URL.
     ///
     /// # Panics

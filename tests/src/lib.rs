@@ -2,7 +2,9 @@
 //!
 //! Refuses to skip: what is missing (the built binary, Postgres) fails with a sentence that says how to get it.
 
+pub mod alertmanager;
 pub mod daemon;
+pub mod http;
 pub mod postgres;
 pub mod recordings;
 pub mod source;

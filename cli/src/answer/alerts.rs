@@ -1,6 +1,8 @@
 //! `memctl alerts` as data: alerts, silences, what receivers answered, rules.
 //!
 //! Guarantees: as every answer ([`super`]): times are RFC 3339, what is not known is null.
+//!
+//! (Over 400 lines: four answers of one verb, each a list of fields and four ways to print them.)
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

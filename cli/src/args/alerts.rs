@@ -10,7 +10,6 @@ use super::values::{LabelArg, RankList};
 
 /// `memctl alerts`.
 #[derive(Clone, Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Alerts {
     /// Only what fires.
     #[arg(long)]

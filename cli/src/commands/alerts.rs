@@ -33,6 +33,9 @@ pub async fn run(
     now: Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<ExitCode, Failure> {
+    if args.firing && args.command.is_some() {
+        return Err(Failure::usage("--firing is for the list of alerts, which has no further word"));
+    }
     match &args.command {
         None => list(args.firing, global, screen, now, out).await?,
         Some(AlertsCommand::Test { receiver }) => return test(receiver.clone(), global, screen, out).await,

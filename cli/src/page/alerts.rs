@@ -44,17 +44,14 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
         }
     }
-    match (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
-        (Some(hint), Some(firing)) => {
-            let job = shell_word(&firing.job);
-            let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
-            let ways = [
-                (with(format!("memctl query --job {job}")), "the job's page"),
-                (with(format!("memctl alerts silence --job {job} --for 2h")), "tell nobody for two hours"),
-            ];
-            out.push_str(&next(&ways, screen));
-        }
-        _ => {}
+    if let (Some(hint), Some(firing)) = (&alerts.hint, alerts.alerts.iter().find(|alert| alert.state == "firing")) {
+        let job = shell_word(&firing.job);
+        let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
+        let ways = [
+            (with(format!("memctl query --job {job}")), "the job's page"),
+            (with(format!("memctl alerts silence --job {job} --for 2h")), "tell nobody for two hours"),
+        ];
+        out.push_str(&next(&ways, screen));
     }
     out
 }

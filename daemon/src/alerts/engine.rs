@@ -2,6 +2,8 @@
 //!
 //! Guarantees: every change is read, computed and put back only where nobody changed it meanwhile, else computed anew; a
 //! notification is sent by whoever put its claim. A store that fails costs nothing but time.
+//!
+//! (Over 400 lines: one task whose steps read and put the same records; apart they would have to pass all of its state.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

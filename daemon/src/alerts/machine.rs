@@ -80,6 +80,8 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
                 Some(alert)
             }
         }
+        // What had ended goes on: another run in the same place, which has proved nothing yet.
+        (Phase::Firing, RunState::Running) if alert.run_ended => Some(alert),
         (Phase::Firing, RunState::Running) => {
             let missing_ns = alert.missing_ns.unwrap_or(now_ns);
             tick(Alert { missing_ns: Some(missing_ns), ..alert }, rules, now_ns)

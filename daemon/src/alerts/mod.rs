@@ -116,6 +116,10 @@ impl Alerts {
     ///
     /// Never waits. Several judgements of one run that were not looked at yet are one, the latest.
     pub fn observe(&self, job: &JobFacts, findings: &[Finding], now_ns: u64) {
+        if job.imported && !self.shared.rules.imported {
+            // Neither raised nor resolved by what somebody read from a file.
+            return;
+        }
         let mut sightings = alert::sightings(&self.shared.rules, job, findings, now_ns);
         if sightings.len() > JOB_ALERTS_MAX {
             sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.severity));
@@ -164,6 +168,3 @@ impl Shared {
         Ok(silences)
     }
 }
-
-#[cfg(test)]
-mod tests;

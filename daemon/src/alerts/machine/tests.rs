@@ -1,1 +1,267 @@
-//! Tests.
+//! The state machine, case by case and under arbitrary courses; time is a number.
+
+use memctl_model::{Finding, FindingKind, Moment, Severity};
+use proptest::prelude::*;
+
+use super::*;
+use crate::alerts::alert::sightings;
+
+const S: u64 = 1_000_000_000;
+const RULES: &str = r#"
+default_rules = false
+resolve_after = "24h"
+keep_firing_for = "60s"
+[[receiver]]
+name = "hook"
+type = "webhook"
+url = "http://h"
+[[receiver]]
+name = "am"
+type = "alertmanager"
+url = "http://a"
+[[rule]]
+name = "Slow"
+kinds = ["leak"]
+for = "30s"
+repeat = "1h"
+[[rule]]
+name = "Quick"
+kinds = ["oom"]
+"#;
+
+fn rules() -> Rules {
+    Rules::parse(RULES, "r").unwrap()
+}
+
+fn finding(kind: FindingKind) -> Finding {
+    Finding {
+        kind,
+        severity: Severity::Warning,
+        confidence: 1.0,
+        ranks: vec![0],
+        all_ranks: false,
+        first_seen: Moment::default(),
+        bytes_per_epoch: None,
+        bytes_per_step: None,
+        live_bytes: None,
+        live_blocks: None,
+        time_to_oom_seconds: None,
+        epochs_to_oom: None,
+        site: None,
+        stack: Vec::new(),
+        subject: String::new(),
+        title: "t".into(),
+        explanation: String::new(),
+        advice: String::new(),
+        evidence: Vec::new(),
+    }
+}
+
+fn job(state: RunState, started_ns: u64, epochs: Option<u32>) -> JobFacts {
+    JobFacts {
+        name: "j".into(),
+        attempt: 0,
+        labels: Vec::new(),
+        state,
+        started_ns,
+        ended_ns: None,
+        epochs,
+        imported: false,
+    }
+}
+
+/// One judgement: with the finding or without.
+fn judged(known: Option<Alert>, kind: Option<FindingKind>, job: &JobFacts, now_ns: u64) -> Option<Alert> {
+    let rules = rules();
+    match kind {
+        Some(kind) => {
+            let sightings = sightings(&rules, job, &[finding(kind)], now_ns);
+            seen(known, &sightings[0], job, &rules, now_ns)
+        }
+        None => known.and_then(|alert| missed(alert, job, &rules, now_ns)),
+    }
+}
+
+const LEAK: Option<FindingKind> = Some(FindingKind::Leak);
+const OOM: Option<FindingKind> = Some(FindingKind::Oom);
+
+fn firing(run_ns: u64) -> Alert {
+    let alert = judged(None, OOM, &job(RunState::Running, run_ns, Some(4)), run_ns + S).unwrap();
+    assert_eq!((alert.phase, alert.fired_ns, alert.fired_epochs), (Phase::Firing, Some(run_ns + S), Some(4)));
+    alert
+}
+
+#[test]
+fn it_is_pending_until_it_was_there_long_enough() {
+    let running = job(RunState::Running, 1, None);
+    let alert = judged(None, LEAK, &running, 100 * S).unwrap();
+    assert_eq!((alert.phase, due_ns(&alert, &rules(), None, 100 * S)), (Phase::Pending, 130 * S));
+    let still = judged(Some(alert.clone()), LEAK, &running, 129 * S).unwrap();
+    assert_eq!((still.phase, still.since_ns), (Phase::Pending, 100 * S));
+    assert_eq!(judged(Some(still.clone()), LEAK, &running, 130 * S).unwrap().phase, Phase::Firing);
+    // Without a further judgement the last one holds.
+    assert_eq!(tick(still.clone(), &rules(), 130 * S).unwrap().phase, Phase::Firing);
+    // Gone before: nothing is left, and it begins anew.
+    assert_eq!(judged(Some(still.clone()), None, &running, 129 * S), None);
+    // What an ended run leaves behind does not wait.
+    assert_eq!(judged(Some(still), LEAK, &job(RunState::Failed, 1, None), 101 * S).unwrap().phase, Phase::Firing);
+}
+
+#[test]
+fn in_a_run_that_goes_on_it_resolves_after_a_while_without_it() {
+    let running = job(RunState::Running, 1, Some(9));
+    let missing = judged(Some(firing(1)), None, &running, 100 * S).unwrap();
+    assert_eq!((missing.phase, missing.missing_ns), (Phase::Firing, Some(100 * S)));
+    assert_eq!(due_ns(&missing, &rules(), Some(u64::MAX), 100 * S), 160 * S);
+    let back = judged(Some(missing.clone()), OOM, &running, 130 * S).unwrap();
+    assert_eq!((back.phase, back.missing_ns, back.fired_ns), (Phase::Firing, None, Some(1 + S)));
+    let gone = tick(missing, &rules(), 160 * S).unwrap();
+    assert_eq!((gone.phase, gone.resolved_ns), (Phase::Resolved, Some(160 * S)));
+    let again = judged(Some(gone), OOM, &running, 170 * S).unwrap();
+    assert_eq!((again.phase, again.fired_ns), (Phase::Firing, Some(170 * S)));
+    assert_eq!(judged(Some(firing(1)), None, &job(RunState::Finished, 1, None), 9 * S).unwrap().phase, Phase::Resolved);
+    assert_eq!(judged(Some(firing(1)), None, &job(RunState::Gone, 1, None), 9 * S).unwrap().phase, Phase::Resolved);
+}
+
+#[test]
+fn after_its_run_it_fires_until_a_later_run_did_without_it() {
+    let left = judged(Some(firing(1)), OOM, &job(RunState::Finished, 1, Some(6)), 50 * S).unwrap();
+    assert!(left.run_ended);
+    let later = |state, epochs| judged(Some(left.clone()), None, &job(state, 60 * S, epochs), 70 * S).unwrap().phase;
+    assert_eq!(later(RunState::Running, Some(0)), Phase::Firing, "it has just begun");
+    assert_eq!(later(RunState::Running, Some(4)), Phase::Firing, "not further than where it fired");
+    assert_eq!(later(RunState::Running, Some(5)), Phase::Resolved);
+    assert_eq!(later(RunState::Running, None), Phase::Firing);
+    assert_eq!(later(RunState::Failed, Some(2)), Phase::Firing, "it proved nothing");
+    assert_eq!(later(RunState::Lost, None), Phase::Firing);
+    assert_eq!(later(RunState::Finished, None), Phase::Resolved);
+    // A second run that cannot be told from the first: it has to end well.
+    let same = |state| judged(Some(left.clone()), None, &job(state, 1, Some(9)), 70 * S).unwrap();
+    assert_eq!((same(RunState::Running), same(RunState::Finished).phase), (left.clone(), Phase::Resolved));
+    // An older run does not know what a later one said.
+    let fixed = judged(Some(left.clone()), None, &job(RunState::Finished, 60 * S, None), 70 * S).unwrap();
+    for kind in [OOM, None] {
+        assert_eq!(judged(Some(fixed.clone()), kind, &job(RunState::Finished, 1, None), 80 * S), Some(fixed.clone()));
+    }
+    // Or it was long ago.
+    let day = 24 * 3_600 * S;
+    assert_eq!(tick(left.clone(), &rules(), 50 * S + day - 1).unwrap().phase, Phase::Firing);
+    let over = tick(left, &rules(), 50 * S + day).unwrap();
+    assert_eq!(over.phase, Phase::Resolved);
+    assert_eq!(tick(over, &rules(), 50 * S + 2 * day), None, "and forgotten");
+    // A daemon that starts and judges an old job anew does not raise it again.
+    let old = JobFacts { ended_ns: Some(50 * S), ..job(RunState::Finished, 1, None) };
+    assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
+}
+
+#[test]
+fn receivers_are_told_once_again_and_at_the_end() {
+    let rules = rules();
+    let (hook, am) = (rules.receiver("hook").unwrap(), rules.receiver("am").unwrap());
+    let alert = firing(1);
+    let fired_ns = alert.fired_ns.unwrap();
+    let at = |alert: &Alert, delivery: &Delivery, receiver, silenced, now| {
+        wants(alert, delivery, receiver, &rules, silenced, now)
+    };
+    let nothing = Delivery::default();
+    assert_eq!(at(&alert, &nothing, hook, None, 9 * S), Want::Now);
+    assert_eq!(at(&alert, &nothing, hook, Some(99 * S), 9 * S), Want::At(99 * S), "silenced");
+    let claimed = Delivery { claimed_until_ns: Some(20 * S), ..Delivery::default() };
+    assert_eq!(at(&alert, &claimed, hook, None, 9 * S), Want::At(20 * S), "somebody else is at it");
+    assert_eq!(at(&alert, &claimed, hook, None, 20 * S), Want::Now, "who went away");
+    let severity = Some(Severity::Warning);
+    let told = Delivery {
+        told: Some(Phase::Firing),
+        told_fired_ns: fired_ns,
+        told_severity: severity,
+        told_ns: 9 * S,
+        ..Delivery::default()
+    };
+    assert_eq!(at(&alert, &told, hook, None, 10 * S), Want::At(9 * S + 4 * 3_600 * S));
+    assert_eq!(at(&alert, &told, am, None, 10 * S), Want::At(69 * S));
+    let worse = Alert { severity: Severity::Critical, ..alert.clone() };
+    assert_eq!(at(&worse, &told, hook, None, 10 * S), Want::Now);
+    let failed = Delivery { retry_ns: Some(50 * S), ..Delivery::default() };
+    assert_eq!(at(&alert, &failed, hook, None, 10 * S), Want::At(50 * S));
+    let over = judged(Some(alert), None, &job(RunState::Finished, 1, None), 20 * S).unwrap();
+    assert_eq!(at(&over, &told, hook, Some(99 * S), 20 * S), Want::Now, "a silence leaves nobody waiting");
+    assert_eq!(at(&over, &nothing, hook, None, 20 * S), Want::Nothing);
+    assert_eq!(at(&over, &Delivery { told: Some(Phase::Resolved), ..told.clone() }, hook, None, 20 * S), Want::Nothing);
+    assert_eq!(at(&over, &told, hook, None, 20 * S + RESOLVED_TRIED_NS), Want::Nothing);
+}
+
+#[test]
+fn rules_that_are_gone_take_their_alerts_along() {
+    let none = Rules::parse("default_rules = false", "r").unwrap();
+    assert_eq!(tick(firing(1), &none, 9 * S).unwrap().phase, Phase::Resolved);
+    let pending = judged(None, LEAK, &job(RunState::Running, 1, None), 9 * S).unwrap();
+    assert_eq!(tick(pending, &none, 10 * S), None);
+}
+
+#[test]
+fn an_imported_job_raises_nothing_unless_told_to() {
+    let imported = JobFacts { imported: true, ..job(RunState::Finished, 1, None) };
+    assert_eq!(sightings(&rules(), &imported, &[finding(FindingKind::Oom)], 9), []);
+    let wanted = Rules { imported: true, ..rules() };
+    assert_eq!(sightings(&wanted, &imported, &[finding(FindingKind::Oom)], 9).len(), 1);
+}
+
+#[test]
+fn an_alert_stays_small_whatever_a_finding_holds() {
+    let large = Finding {
+        ranks: (0..100_000).collect(),
+        title: "é".repeat(1 << 20),
+        explanation: "x".repeat(1 << 20),
+        advice: "y".repeat(1 << 20),
+        ..finding(FindingKind::Oom)
+    };
+    let labels = (0..1_000).map(|at| (format!("l{at}"), "v".repeat(1 << 16))).collect();
+    let facts = JobFacts { labels, ..job(RunState::Running, 1, None) };
+    let sightings = sightings(&rules(), &facts, &[large.clone(), large], 9);
+    assert_eq!(sightings.len(), 1, "one fingerprint, one alert");
+    let put = crate::alerts::record::put(&sightings[0].alert, 0, 0);
+    assert!(put.record.body.len() < 32 << 10, "{}", put.record.body.len());
+    assert_eq!(sightings[0].alert.rank_list(), "0-63, … (100000 ranks)");
+    let back = crate::alerts::record::read(&put.record).unwrap();
+    assert_eq!(back.alert, sightings[0].alert);
+}
+
+proptest! {
+    /// Whatever happens in whatever order: states are consistent, times ordered, judging again changes nothing more, and
+    /// something is due only after now unless something is to be done now.
+    #[test]
+    fn any_course_is_consistent(steps in proptest::collection::vec((0_u8..8, 0_u64..4, 0_u64..40_000), 1..60)) {
+        let rules = rules();
+        let mut now_ns = 100 * S;
+        let mut alert: Option<Alert> = None;
+        for (what, run, wait_s) in steps {
+            now_ns += wait_s * S;
+            let states = [RunState::Running, RunState::Finished, RunState::Failed, RunState::Lost, RunState::Running];
+            let facts = job(states[(what % 5) as usize], 1 + run, Some(u32::from(what)));
+            let before = alert.clone();
+            alert = match what {
+                0..4 => judged(alert, LEAK, &facts, now_ns),
+                4..7 => judged(alert, None, &facts, now_ns),
+                _ => alert.and_then(|alert| tick(alert, &rules, now_ns)),
+            };
+            let Some(after) = &alert else { continue };
+            prop_assert_eq!(after.phase == Phase::Resolved, after.resolved_ns.is_some());
+            prop_assert!(after.phase == Phase::Pending || after.fired_ns.is_some());
+            prop_assert!(after.resolved_ns.is_none_or(|at| at >= after.fired_ns.unwrap()));
+            if let Some(before) = before {
+                prop_assert!(before.phase != Phase::Firing || after.phase != Phase::Pending, "it cannot be unsaid");
+                prop_assert!(after.fired_ns >= before.fired_ns && after.run_started_ns >= before.run_started_ns);
+            }
+            if what < 4 {
+                prop_assert_eq!(judged(alert.clone(), LEAK, &facts, now_ns), alert.clone());
+            }
+            let settled = alert.clone().and_then(|alert| tick(alert, &rules, now_ns));
+            prop_assert_eq!(settled.clone().and_then(|alert| tick(alert, &rules, now_ns)), settled.clone());
+            if let Some(settled) = settled {
+                let silenced = due_ns(&settled, &rules, Some(u64::MAX), now_ns);
+                let told = settled.phase == Phase::Resolved || silenced > now_ns;
+                prop_assert!(told, "nothing is due at {now_ns}: {settled:?}");
+            }
+        }
+    }
+}

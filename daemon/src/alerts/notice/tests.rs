@@ -1,1 +1,99 @@
-//! Tests.
+//! What is sent, as text.
+
+use super::*;
+use crate::alerts::alert::{JobFacts, RunState, sightings};
+use crate::alerts::rules::Rules;
+use memctl_model::{Finding, FindingKind, Moment};
+
+fn notice(title: &str, phase: Phase) -> Notice {
+    let rules = "[[rule]]\nname = \"MemoryLeak\"\nkinds = [\"leak\"]\nlabels = { pager = \"yes\" }\nannotations = { runbook = \"https://w\" }";
+    let rules = Rules { job_labels: vec!["team/a".into(), "job".into()], ..Rules::parse(rules, "r").unwrap() };
+    let finding = Finding {
+        kind: FindingKind::Leak,
+        severity: Severity::Warning,
+        confidence: 1.0,
+        ranks: vec![0, 1, 3],
+        all_ranks: false,
+        first_seen: Moment::default(),
+        bytes_per_epoch: None,
+        bytes_per_step: None,
+        live_bytes: None,
+        live_blocks: None,
+        time_to_oom_seconds: None,
+        epochs_to_oom: None,
+        site: None,
+        stack: Vec::new(),
+        subject: String::new(),
+        title: title.into(),
+        explanation: "why".into(),
+        advice: String::new(),
+        evidence: Vec::new(),
+    };
+    let job = JobFacts {
+        name: "vit".into(),
+        attempt: 2,
+        labels: vec![("team/a".into(), "v".into()), ("job".into(), "forged".into()), ("other".into(), "x".into())],
+        state: RunState::Running,
+        started_ns: 1,
+        ended_ns: None,
+        epochs: None,
+        imported: false,
+    };
+    let mut alert = sightings(&rules, &job, &[finding], 1_795_168_320_000_000_000).remove(0).alert;
+    alert.phase = phase;
+    alert.fired_ns = Some(1_795_168_320_000_000_000);
+    alert.resolved_ns = (phase == Phase::Resolved).then_some(1_795_168_380_500_000_000);
+    Notice { alert, replaces: None }
+}
+
+#[test]
+fn the_webhook_has_alertmanagers_fields() {
+    let notices = [notice("grows", Phase::Firing), notice("shrinks \"\u{1b}\n", Phase::Resolved)];
+    let sent = webhook(&notices, "hook", "https://w");
+    let labels = json!({
+        "alertname": "MemoryLeak", "job": "vit", "kind": "leak", "severity": "warning",
+        "fingerprint": notices[0].alert.id_text(), "pager": "yes", "team_a": "v",
+    });
+    let alert = |status: &str, summary: &str, ends: &str| {
+        json!({
+            "status": status,
+            "labels": labels,
+            "annotations": { "summary": summary, "description": "why", "ranks": "0-1,3", "runbook": "https://w" },
+            "startsAt": "2026-11-20T09:52:00Z",
+            "endsAt": ends,
+            "generatorURL": "https://w",
+            "fingerprint": notices[0].alert.id_text(),
+        })
+    };
+    let expected = json!({
+        "version": "4",
+        "groupKey": "{}:{job=\"vit\"}",
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "hook",
+        "groupLabels": { "job": "vit" },
+        "commonLabels": labels,
+        "commonAnnotations": { "description": "why", "ranks": "0-1,3", "runbook": "https://w" },
+        "externalURL": "https://w",
+        "alerts": [
+            alert("firing", "grows", "0001-01-01T00:00:00Z"),
+            alert("resolved", "shrinks \"\u{1b}\n", "2026-11-20T09:53:00.5Z"),
+        ],
+    });
+    assert_eq!(sent, expected);
+    assert!(sent.to_string().is_ascii() || sent.to_string().contains("\\u001b"));
+    assert_eq!(webhook(&notices[1..], "hook", "")["status"], "resolved");
+}
+
+#[test]
+fn alertmanager_is_told_when_it_ends_and_what_it_replaces() {
+    let now_ns = 1_795_168_330_000_000_000;
+    let worse = Notice { replaces: Some(Severity::Info), ..notice("grows", Phase::Firing) };
+    let sent = alertmanager(&[worse, notice("grows", Phase::Resolved)], "", 60_000_000_000, now_ns);
+    let of = |at: usize| (sent[at]["labels"]["severity"].clone(), sent[at]["endsAt"].clone());
+    assert_eq!(of(0), (json!("info"), json!("2026-11-20T09:52:10Z")));
+    assert_eq!(of(1), (json!("warning"), json!("2026-11-20T09:53:10Z")));
+    assert_eq!(of(2), (json!("warning"), json!("2026-11-20T09:53:00.5Z")));
+    assert!(sent[0].get("generatorURL").is_none());
+    assert!(alertmanager(&[notice("g", Phase::Firing)], "http://w", 1, 1)[0]["generatorURL"] == "http://w");
+}

@@ -1,0 +1,70 @@
+//! HTTPS: a receiver with a certificate of its own authority is told; one whose certificate nobody vouches for is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_daemon::alerts::{Alerting, Pace, Rules, Telling};
+use memctl_daemon::store::MemoryStore;
+use memctl_proto::v1;
+use memctl_proto::v1::alerts_server::Alerts as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+/// A server that answers everything with 200; its address and its certificate.
+async fn server() -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                // A client that does not trust it goes away.
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let mut buffer = vec![0; 1 << 16];
+                let _ = stream.read(&mut buffer).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    (url, made.cert.pem())
+}
+
+#[tokio::test]
+async fn a_certificate_has_to_be_vouched_for() {
+    let (url, certificate) = server().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, certificate).unwrap();
+    let (other, _) = (rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap().cert.pem(), ());
+    let foreign = folder.path().join("other.pem");
+    std::fs::write(&foreign, other).unwrap();
+    let receiver = |name: &str, ca: &std::path::Path| {
+        format!(
+            "[[receiver]]\nname = \"{name}\"\ntype = \"webhook\"\nurl = \"{url}/x\"\nca_file = \"{}\"\n",
+            ca.display()
+        )
+    };
+    let rules = Rules::parse(&(receiver("known", &file) + &receiver("unknown", &foreign)), "r.toml").unwrap();
+    let pace = Pace { attempts: 1, first_pause: Duration::ZERO, longest_pause: Duration::ZERO };
+    let alerting = Alerting::start(Arc::new(MemoryStore::new()), rules, pace, Telling::Always);
+    let request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
+    let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner().answers;
+    let said: Vec<(&str, bool)> = answers.iter().map(|it| (it.receiver.as_str(), it.delivered)).collect();
+    assert_eq!(said, [("log", true), ("known", true), ("unknown", false)], "{answers:?}");
+    assert!(answers[2].answer.contains("certificate"), "{:?}", answers[2].answer);
+    alerting.finish().await;
+}

@@ -1,0 +1,153 @@
+//! HTTP as tests need it: a receiver that answers as it is told to and remembers what it was sent, and a question.
+//!
+//! Guarantees: the receiver answers each request on a thread of its own, so that one it keeps waiting holds up nobody.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How the receiver answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// With this status.
+    Status(u16),
+    /// Not at all; the connection stays open.
+    Silence,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The path.
+    pub path: String,
+    /// The headers, one a line, names as they came.
+    pub headers: String,
+    /// The body.
+    pub body: Value,
+}
+
+/// A receiver.
+pub struct Receiver {
+    /// Its address.
+    pub url: String,
+    received: Arc<Mutex<Vec<Received>>>,
+}
+
+impl Receiver {
+    /// Starts one; `reply` is asked for the answer to the n-th request, from 0.
+    ///
+    /// # Panics
+    /// When there is no port.
+    #[must_use]
+    pub fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (known, reply) = (received.clone(), Arc::new(reply));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (known, reply) = (known.clone(), reply.clone());
+                std::thread::spawn(move || serve(stream, &known, &*reply));
+            }
+        });
+        Self { url, received }
+    }
+
+    /// Everything that came.
+    ///
+    /// # Panics
+    /// Never.
+    #[must_use]
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().expect("a lock").clone()
+    }
+
+    /// Status and alerts of all webhook messages that came: (status of the alert, its name, its job).
+    #[must_use]
+    pub fn told(&self) -> Vec<(String, String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let alerts = self
+            .received()
+            .into_iter()
+            .flat_map(|request| request.body["alerts"].as_array().cloned().unwrap_or_default());
+        alerts
+            .map(|alert| (text(&alert["status"]), text(&alert["labels"]["alertname"]), text(&alert["labels"]["job"])))
+            .collect()
+    }
+}
+
+fn serve(stream: TcpStream, received: &Mutex<Vec<Received>>, reply: &dyn Fn(usize) -> Reply) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    if reader.read_line(&mut line).unwrap_or(0) == 0 {
+        return;
+    }
+    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let (mut headers, mut length) = (String::new(), 0);
+    loop {
+        line.clear();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        headers.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    if reader.read_exact(&mut body).is_err() {
+        return;
+    }
+    let number = {
+        let mut received = received.lock().expect("a lock");
+        received.push(Received { path, headers, body: serde_json::from_slice(&body).unwrap_or(Value::Null) });
+        received.len() - 1
+    };
+    let mut stream = reader.into_inner();
+    match reply(number) {
+        Reply::Status(status) => {
+            let text = "what it says";
+            let answer =
+                format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len());
+            // Who asked may be gone.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+        Reply::Silence => {
+            // Ends when the other side closes.
+            let _ = stream.read(&mut [0]);
+        }
+    }
+}
+
+/// Status and body of a GET; `None` when nobody answers.
+#[must_use]
+pub fn get(url: &str) -> Option<(u16, String)> {
+    let (host, path) = url.strip_prefix("http://")?.split_once('/')?;
+    let mut stream = TcpStream::connect(host).ok()?;
+    // HTTP 1.0: the answer ends with the connection and comes in one piece.
+    write!(stream, "GET /{path} HTTP/1.0\r\nHost: {host}\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// Waits until it is so; the test fails when it is not within two minutes.
+///
+/// # Panics
+/// Then.
+pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !so() {
+        assert!(Instant::now() < deadline, "not within two minutes: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
