@@ -82,7 +82,10 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
     let what = match worst.cause {
         Some((Cause::VaryingSizes, _)) => {
             let typical = span(alike, |report| report.typical_bytes.unwrap_or(0));
-            format!("for typical steps of {typical}: request sizes go up and down from step to step, most in {place}")
+            let highest = span(alike, |report| report.highest_bytes);
+            format!(
+                "for steps of typically {typical} and at most {highest}: request sizes go up and down from step to step, most in {place}"
+            )
         }
         Some((Cause::LongLivedBlocks, stranded)) => {
             format!("of which {} lie idle beside {between}", bytes(stranded))
@@ -97,7 +100,7 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
 }
 
 fn reserved(report: &RankFragmentation) -> u64 {
-    report.typical_bytes.unwrap_or(0).saturating_add(report.unused_bytes.unwrap_or(0))
+    report.highest_bytes.saturating_add(report.unused_bytes.unwrap_or(0))
 }
 
 fn span(reports: &[&RankFragmentation], read: impl Fn(&RankFragmentation) -> u64) -> String {
@@ -119,9 +122,10 @@ fn explanation(report: &RankFragmentation) -> String {
     );
     if let (Some(typical), Some(varying), Some(share)) = (report.typical_bytes, &report.varying, report.varying_share) {
         text.push_str(&format!(
-            " Over {} a typical step reached {}; {:.0} % of the bytes asked for came from sites whose sizes go up and down ({} at the one that asks for most).",
+            " Over {} a typical step reached {}, the highest {}; {:.0} % of the bytes asked for came from sites whose sizes go up and down ({} at the one that asks for most).",
             plural(report.steps, "step"),
             bytes(typical),
+            bytes(report.highest_bytes),
             share * 100.0,
             byte_range(varying.smallest_bytes, varying.largest_bytes),
         ));
@@ -184,6 +188,7 @@ fn evidence(report: &RankFragmentation) -> Vec<(String, EvidenceValue)> {
     count("holes", Some(picture.holes));
     count("largest_free_bytes", Some(picture.largest_free_bytes));
     count("typical_step_bytes", report.typical_bytes);
+    count("highest_step_bytes", report.typical_bytes.map(|_| report.highest_bytes));
     count("steps", Some(report.steps));
     count("largest_request_bytes", report.largest_request.map(|request| request.rounded_bytes));
     count("largest_usable_bytes", Some(report.largest_usable_bytes));
@@ -195,9 +200,10 @@ fn evidence(report: &RankFragmentation) -> Vec<(String, EvidenceValue)> {
     if let Some(share) = report.varying_share {
         evidence.push(("varying_share".to_owned(), EvidenceValue::Number(share)));
     }
-    for Holder { pin, stack } in report.holders.iter().take(3) {
-        let words = format!("{} strand {}", plural(pin.blocks, "block"), bytes(pin.stranded_bytes));
-        evidence.push((format!("held by {}", place_or_none(stack.site())), EvidenceValue::Text(words)));
+    for (at, Holder { pin, stack }) in report.holders.iter().take(3).enumerate() {
+        let place = place_or_none(stack.site());
+        let words = format!("{} beside {} of {place}", bytes(pin.stranded_bytes), plural(pin.blocks, "block"));
+        evidence.push((format!("stranded_{}", at + 1), EvidenceValue::Text(words)));
     }
     evidence
 }

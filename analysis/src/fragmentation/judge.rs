@@ -3,7 +3,7 @@
 //! What counts as waste, and why these lines:
 //! - **A hole matters from the size of a request on.** Wasted bytes that are fewer than the largest request of the last
 //!   steps (or than a tenth of what is reserved) would have served nothing that this job asks for.
-//! - **Varying sizes**: reserved minus the height of a typical step is waste when a quarter or more of the bytes asked for
+//! - **Varying sizes**: reserved minus the height of the highest step is waste when a quarter or more of the bytes asked for
 //!   comes from sites whose sizes go up *and down*. Sizes that only grow leave what they outgrew behind once, and the
 //!   allocator gives it back before a request fails; sizes that return build the same cache up again after every flush.
 //! - **Long-lived blocks**: free bytes beside blocks that were born before the step under way. One partly used segment a
@@ -121,7 +121,9 @@ pub struct RankFragmentation {
     pub typical_bytes: Option<u64>,
     /// Steps that this rests on.
     pub steps: u64,
-    /// Reserved beyond that.
+    /// Allocated bytes at the height of the highest of them.
+    pub highest_bytes: u64,
+    /// Reserved at the end, beyond that: what no step needed.
     pub unused_bytes: Option<u64>,
     /// Share of the requested bytes from sites whose sizes go up and down.
     pub varying_share: Option<f64>,
@@ -163,7 +165,8 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let Facts { rank, device, picture, step, epoch, steady, settings, room_bytes, failed } = *facts;
     let typical_bytes = steady.typical_height_bytes();
     let reserved = steady.reserved.map_or(picture.reserved_bytes, |(_, now)| now.max(picture.reserved_bytes));
-    let unused_bytes = typical_bytes.map(|typical| reserved.saturating_sub(typical));
+    let highest_bytes = steady.highest_bytes;
+    let unused_bytes = typical_bytes.map(|_| reserved.saturating_sub(highest_bytes));
     let largest_request = failed.or_else(|| steady.largest_recent());
     let largest_usable_bytes = largest_request.map_or(picture.largest_free_bytes, |request| {
         picture.largest_for(request.rounded_bytes, request.stream, request.pool)
@@ -184,7 +187,10 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
         (None, Some(_), _) => Some(Severity::Info),
         (None, None, _) => None,
     };
-    let varying = steady.varying_sites().first().map(|&(stack, site)| Varying {
+    let sites = steady.varying_sites();
+    // A place that can be named helps more than the largest that cannot.
+    let named = sites.iter().find(|(stack, _)| stack.is_some()).or(sites.first());
+    let varying = named.map(|&(stack, site)| Varying {
         stack: resolve(stack),
         smallest_bytes: site.smallest_bytes,
         largest_bytes: site.largest_bytes,
@@ -198,6 +204,7 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
         picture: picture.clone(),
         typical_bytes,
         steps: steady.steps,
+        highest_bytes,
         unused_bytes,
         varying_share: steady.varying_share(),
         varying,

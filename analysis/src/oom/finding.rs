@@ -292,9 +292,10 @@ fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     for (class, bytes) in facts.classes.ranked() {
         count(&format!("{}_bytes", class.name()), Some(bytes));
     }
-    for site in facts.sites.iter().take(SITES_NAMED) {
-        let words = format!("{} in {}", bytes(site.bytes), plural(site.blocks, "block"));
-        evidence.push((format!("live in {}", place_or_none(site.stack.site())), EvidenceValue::Text(words)));
+    for (at, site) in facts.sites.iter().take(SITES_NAMED).enumerate() {
+        let place = place_or_none(site.stack.site());
+        let words = format!("{} in {} of {place}", bytes(site.bytes), plural(site.blocks, "block"));
+        evidence.push((format!("live_{}", at + 1), EvidenceValue::Text(words)));
     }
     evidence
 }

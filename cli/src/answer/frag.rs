@@ -68,9 +68,11 @@ pub struct Rank {
     pub partly_used_segments: u64,
     /// Allocated at the height of a typical step.
     pub typical_step_bytes: Option<u64>,
+    /// Allocated at the height of the highest step.
+    pub highest_step_bytes: Option<u64>,
     /// Steps that rests on.
     pub steps: u64,
-    /// Reserved beyond that.
+    /// Reserved at the end beyond the highest step.
     pub unused_bytes: Option<u64>,
     /// Share of the requested bytes from sites whose sizes go up and down.
     pub varying_share: Option<f64>,
@@ -218,6 +220,7 @@ impl From<v1::RankFragmentation> for Rank {
             segments: wire.segments,
             partly_used_segments: wire.partly_used_segments,
             typical_step_bytes: wire.typical_bytes,
+            highest_step_bytes: wire.highest_bytes,
             steps: wire.steps,
             unused_bytes: wire.unused_bytes,
             varying_share: finite(wire.varying_share),

@@ -81,6 +81,7 @@ fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentatio
         unusable: shares(report.picture.unusable_free_curve()),
         holders: report.holders.iter().map(holder).collect(),
         churn: Some(churn_answer(churn)),
+        highest_bytes: report.typical_bytes.map(|_| report.highest_bytes),
     }
 }
 

@@ -2089,7 +2089,7 @@ pub struct RankFragmentation {
     pub typical_bytes: ::core::option::Option<u64>,
     #[prost(uint64, tag = "17")]
     pub steps: u64,
-    /// Reserved beyond that.
+    /// Reserved at the end beyond the height of the highest of these steps.
     #[prost(uint64, optional, tag = "18")]
     pub unused_bytes: ::core::option::Option<u64>,
     /// Share of the requested bytes from sites whose sizes go up and down, 0..1.
@@ -2129,6 +2129,9 @@ pub struct RankFragmentation {
     pub holders: ::prost::alloc::vec::Vec<Holder>,
     #[prost(message, optional, tag = "31")]
     pub churn: ::core::option::Option<Churn>,
+    /// Allocated bytes at the height of the highest of the steps; absent without steps.
+    #[prost(uint64, optional, tag = "32")]
+    pub highest_bytes: ::core::option::Option<u64>,
 }
 /// The free blocks that one stream can use for one kind of request in one pool.
 #[derive(Clone, PartialEq, ::prost::Message)]
