@@ -153,9 +153,11 @@ impl Steady {
         if self.within.take().is_none() {
             return;
         }
+        // The step belongs to the steady part if it began in it.
+        let steady = self.is_steady();
         self.steps_seen += 1;
         let calls = std::mem::take(&mut self.step_calls);
-        if !self.is_steady() {
+        if !steady {
             self.current.clear();
             self.largest = Request::default();
             if self.steps_seen == WARM_UP_STEPS {

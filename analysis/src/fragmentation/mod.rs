@@ -15,3 +15,6 @@ pub mod space;
 pub use judge::{Cause, RankFragmentation, judge};
 pub use picture::{FreeList, Picture, Pin};
 pub use space::{FreeSpace, Occupancy, OccupancyClass};
+
+#[cfg(test)]
+mod tests;

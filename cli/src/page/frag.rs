@@ -15,7 +15,9 @@ use crate::render::text::{count, plural, safe};
 /// Sites shown that strand memory.
 const HOLDERS_SHOWN: usize = 5;
 /// Sizes shown of the curve.
-const SIZES_SHOWN: usize = 8;
+const SIZES_SHOWN: usize = 5;
+/// What strands less than this share of it is not shown.
+const SHARE_MIN: f64 = 0.01;
 
 /// See the module.
 #[must_use]
@@ -36,10 +38,8 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     }
     out.push('\n');
     if answer.findings.is_empty() {
-        out.push_str(&format!(
-            "{}\n",
-            screen.paint(Tone::Good, &screen.fit("No fragmentation that matters, and no churn.", 0))
-        ));
+        let nothing = screen.fit("No fragmentation that matters, and no churn.", 0);
+        out.push_str(&format!("{}\n\n", screen.paint(Tone::Good, &nothing)));
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
@@ -120,9 +120,10 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     let mut line = |text: String| out.push_str(&format!("  {}\n", screen.fit(&text, 2)));
     let curve = curve(&rank.unusable_free);
     if !curve.is_empty() {
-        line(format!("Of its free memory cannot serve a request of: {curve}"));
+        line(format!("Free memory that cannot serve a request of {curve}"));
     }
-    let holders: Vec<&Holder> = rank.held_by.iter().filter(|holder| holder.stranded_bytes > 0).collect();
+    let least = (rank.stranded_bytes as f64 * SHARE_MIN) as u64;
+    let holders: Vec<&Holder> = rank.held_by.iter().filter(|holder| holder.stranded_bytes > least).collect();
     if !holders.is_empty() {
         line(format!(
             "{} of {} are partly used; what lies beside their free memory:",
@@ -144,13 +145,13 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     out
 }
 
-/// `64.0 MiB 12 %, 128 MiB 55 %`: from the first size that something cannot serve.
+/// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that nothing can serve.
 fn curve(shares: &[Share]) -> String {
-    let from = shares.iter().position(|share| share.unusable >= 0.005).unwrap_or(shares.len());
-    let shown = shares[from..].iter().rev().take(SIZES_SHOWN).rev();
-    let points: Vec<String> =
-        shown.map(|share| format!("{} {:.0} %", bytes(share.request_bytes), share.unusable * 100.0)).collect();
-    points.join(", ")
+    // Requests up to 1 MiB have segments of their own, with little in them.
+    let large: Vec<&Share> = shares.iter().filter(|share| share.request_bytes >= 2 << 20).collect();
+    let shown = &large[large.len().saturating_sub(SIZES_SHOWN)..];
+    let point = |share: &&Share| format!("{} {:.0} %", bytes(share.request_bytes), share.unusable * 100.0);
+    shown.iter().map(point).collect::<Vec<_>>().join(", ")
 }
 
 fn asked(churn: &Churn) -> String {

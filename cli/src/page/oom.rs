@@ -57,16 +57,16 @@ fn bytes(bytes: u64) -> String {
 fn failures(answer: &Oom, screen: &Screen) -> String {
     let mut table = Table::new(&[
         right("RANK", 0),
-        right("EPOCH", 4),
-        right("STEP", 5),
+        right("EPOCH", 6),
+        right("STEP", 7),
         right("ASKED", 0),
         right("FREE IN CACHE", 0),
-        right("LARGEST FREE", 0),
-        right("IN USE", 1),
-        right("RESERVED", 0),
-        right("DEVICE FREE", 2),
-        right("LIMIT OR SIZE", 3),
-        right("OTHERS", 6),
+        right("LARGEST FREE", 1),
+        right("IN USE", 3),
+        right("RESERVED", 2),
+        right("DEVICE FREE", 4),
+        right("LIMIT OR SIZE", 5),
+        right("OTHERS", 8),
         left("CAUSE", 0),
     ]);
     let maybe = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), bytes);

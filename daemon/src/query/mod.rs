@@ -4,7 +4,7 @@
 //! where these tell, and from replay only where they do not; an answer's memory is bounded.
 
 mod error;
-pub(crate) mod explain;
+pub mod explain;
 mod export;
 mod fragmentation;
 mod growth;

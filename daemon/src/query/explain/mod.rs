@@ -15,9 +15,10 @@ use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::fragmentation::RankFragmentation;
 use memctl_analysis::{fragmentation, oom};
 use memctl_model::Finding;
+use memctl_proto::v1;
 
 use super::error::QueryError;
-use super::job::Found;
+use super::job::{Found, find};
 use crate::store::{DeviceRow, SessionRow, Store};
 
 /// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
@@ -38,15 +39,15 @@ pub(crate) struct Explained {
     pub left_out: u32,
 }
 
-/// The findings about out of memory, fragmentation and churn: of an import or of a job that runs.
+/// The findings about out of memory, fragmentation and churn of a job: of an import or of one that runs.
 ///
 /// # Errors
-/// The store's, or an item that does not open. What retention removed is no error.
-pub(crate) async fn findings(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, QueryError> {
-    Ok(explain(store, found).await?.findings)
+/// No such job; the store's; an item that does not open. What retention removed is no error.
+pub async fn findings(store: &dyn Store, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
+    Ok(explain(store, &find(store, selection).await?).await?.findings)
 }
 
-/// The same with the reports behind them.
+/// The same for a job that was found, with the reports behind the findings.
 ///
 /// # Errors
 /// See [`findings`].

@@ -27,7 +27,7 @@ const SITES_MAX: usize = 20;
 /// Blocks that strand, named per failure.
 const HOLDERS_MAX: usize = 10;
 /// Other ranks shown per failure.
-const PEERS_MAX: usize = 64;
+const PEERS_MAX: usize = 16;
 
 /// Where a failure lies in a device's stream. Numbers of events that lie before.
 struct Place {
@@ -62,10 +62,12 @@ pub(in crate::query) async fn of_device(
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let (places, reserved_peak) = places(store, session, device, (first, last), course.clone(), reserved_peak).await?;
     let mut reports = Vec::new();
+    // Failures of one chunk are close together: the others are looked at once, at the first of them.
+    let first_ns = places.first().map_or(0, |place| place.event.time_ns);
+    let peers = peers(store, found, session, first_ns).await?;
     for place in places {
         let (before, keyframe) = states(store, session, device, &place, course.clone()).await?;
         let sample = measured::before(store, session, device, place.event.time_ns).await?;
-        let peers = peers(store, found, session, place.event.time_ns).await?;
         let picture = Picture::of(&keyframe, session.info.settings.large_segment_size);
         reports.push(oom::explain(Facts {
             rank: session.info.rank,
@@ -90,7 +92,7 @@ pub(in crate::query) async fn of_device(
                 .take(HOLDERS_MAX)
                 .map(|&pin| Holder { pin, stack: resolve(pin.stack) })
                 .collect(),
-            peers,
+            peers: peers.clone(),
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
             found: picture,
