@@ -1,7 +1,7 @@
 //! The ledger: everything that the device says is used, by who uses it, at one moment of each rank.
 //!
 //! Guarantees: the allocator's part is replayed (one keyframe and the chunks behind it), classes and all; the device's part
-//! is the measurement last before that moment, and the answer says when that was.
+//! is the measurement nearest to that moment, and the answer says when that was.
 
 use memctl_analysis::classes::Classifier;
 use memctl_analysis::ledger::Ledger;
@@ -122,7 +122,7 @@ async fn rank(
     let step = if place.between_steps { None } else { course.step() };
     let shares = Classifier::new(&resolve).of_state(&keyframe, step, None);
     let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));
-    let sample = measured::before(store, session, device, keyframe.time_ns).await?;
+    let sample = measured::nearest(store, session, device, keyframe.time_ns).await?;
     let ledger = Ledger::new(shares, reserved, sample.as_ref());
     let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     Ok(v1::RankLedger {

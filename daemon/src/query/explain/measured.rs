@@ -38,6 +38,30 @@ pub(in crate::query) async fn before(
     Ok(known)
 }
 
+/// The same, or where the device was not measured in that time: the first measurements within the half minute behind it.
+pub(in crate::query) async fn nearest(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    time_ns: u64,
+) -> Result<Option<Sample>, QueryError> {
+    let earlier = before(store, session, device, time_ns).await?;
+    if earlier.is_some_and(|sample| sample.device_used_bytes.is_some()) {
+        return Ok(earlier);
+    }
+    let until = time_ns.saturating_add(LOOK_BACK_NS);
+    let mut known: Option<Sample> = None;
+    // Backwards, so that the first of each quantity replaces what came behind it.
+    for sample in samples(store, session, device, (time_ns, until)).await?.into_iter().rev() {
+        match &mut known {
+            Some(known) => fold(known, sample),
+            None => known = Some(sample),
+        }
+    }
+    let total = earlier.and_then(|sample| sample.device_total_bytes);
+    Ok(known.map(|sample| Sample { device_total_bytes: sample.device_total_bytes.or(total), ..sample }).or(earlier))
+}
+
 /// How often the allocator emptied its cache and tried again between two moments.
 pub(in crate::query) async fn retries(
     store: &dyn Store,

@@ -60,7 +60,7 @@ pub(in crate::query) async fn look(
             )
         }
     };
-    let sample = measured::before(store, session, device, time_ns).await?;
+    let sample = measured::nearest(store, session, device, time_ns).await?;
     let facts = Facts {
         rank: session.info.rank,
         device: index.0,
