@@ -167,12 +167,11 @@ impl Picture {
         self.largest_hole_bytes = self.largest_hole_bytes.max(largest);
         for hole in free_blocks(segment) {
             self.holes += 1;
-            if page_bytes > 0 {
-                // A hole that begins anywhere within a page has one whole page fewer than its size says.
-                let pages = (hole.size / page_bytes)
-                    .saturating_sub(u64::from(hole.size % page_bytes != 0 || hole.addr % page_bytes != 0));
-                self.stranded_page_bytes = self.stranded_page_bytes.saturating_add(pages * page_bytes);
-            }
+            // A hole that begins or ends anywhere within a page has one whole page fewer than its size says.
+            let is_cut = |pages: &u64| pages * page_bytes != hole.size || !hole.addr.is_multiple_of(page_bytes);
+            let pages =
+                hole.size.checked_div(page_bytes).map_or(0, |pages| pages.saturating_sub(u64::from(is_cut(&pages))));
+            self.stranded_page_bytes = self.stranded_page_bytes.saturating_add(pages * page_bytes);
         }
         pin(segment.addr, &live, free, pins);
     }
