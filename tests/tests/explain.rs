@@ -160,6 +160,7 @@ fn check_truth(name: &str, moment: Moment, rank: &RankLedger) {
         _ => return,
     };
     let Moment::EpochEnd(epoch) = moment else { return };
+    assert_eq!((rank.epoch, Some(rank.step)), (epoch, Some(8 * u64::from(epoch) + 7)), "8 steps an epoch");
     assert_eq!(Some(rank.allocated_bytes), epochs[epoch as usize][allocated].as_u64(), "{name} rank {}", rank.rank);
     assert_eq!(Some(rank.allocated_bytes + rank.cached_bytes), reserved, "{name} rank {}", rank.rank);
 }

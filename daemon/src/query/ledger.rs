@@ -47,6 +47,7 @@ pub(super) async fn ledger(
                     at: end_of(chunk),
                     exact: chunk.levels.exact,
                     between_steps: true,
+                    ended: None,
                 }),
             };
             if let Some(place) = place {
@@ -68,10 +69,12 @@ struct Place {
     exact: bool,
     /// Whether what lives then has outlived its step, whatever the marks say.
     between_steps: bool,
+    /// Epoch and step that ended there, where that is known.
+    ended: Option<(u32, u64)>,
 }
 
 fn place(end: &EpochEndRow) -> Place {
-    Place { at: end.at_event, exact: end.exact, between_steps: true }
+    Place { at: end.at_event, exact: end.exact, between_steps: true, ended: Some((end.epoch, end.step)) }
 }
 
 fn end_of(chunk: &ChunkRow) -> u64 {
@@ -100,7 +103,7 @@ async fn peak(
             Go::On
         })
         .await?;
-    Ok(Some(Place { at: most.0, exact: highest.levels.exact, between_steps: false }))
+    Ok(Some(Place { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
 }
 
 async fn rank(
@@ -129,8 +132,8 @@ async fn rank(
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
         time_ns: keyframe.time_ns,
-        epoch: course.epoch().unwrap_or(within.0),
-        step: course.step().unwrap_or(within.1),
+        epoch: place.ended.map(|(epoch, _)| epoch).or(course.epoch()).unwrap_or(within.0),
+        step: place.ended.map(|(_, step)| step).or(course.step()).unwrap_or(within.1),
         allocated_bytes: ledger.allocated_bytes(),
         classes: classes(&ledger.classes),
         cached_bytes: ledger.cached_bytes,
