@@ -5,12 +5,18 @@
 //! `torch.cuda.memory_stats()` means by them and are equal to it byte for byte.
 
 pub mod block_map;
+pub mod churn;
+pub mod classes;
 pub mod fragmentation;
 pub mod growth;
 pub mod initial_state;
 pub mod judge;
+pub mod ledger;
+pub mod oom;
 pub mod rules;
+pub mod steady;
 pub mod timeline;
+pub mod wording;
 
 pub use block_map::{Anomalies, Birth, BlockMap, FreeBlock, SegmentUse};
 pub use initial_state::{InitialState, initial_state};

@@ -4,14 +4,14 @@
 mod support;
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
-use memctl_model::{AllocatorSettings, Event};
+use memctl_model::{AllocatorSettings, Event, Phase};
 use proptest::prelude::*;
 use support::hostile::{hostile_event, hostile_keyframe};
 use support::requests::{recording, requests, settings};
 use support::{assert_consistent, counters_of, keyframe_of};
 
 fn birth_at(position: usize) -> Birth {
-    Birth { epoch: position as u32 / 50, step: position as u64 / 5, phase: None }
+    Birth { epoch: position as u32 / 50, step: position as u64 / 5, phase: Phase::of_number(position as u32 % 6) }
 }
 
 proptest! {

@@ -1,6 +1,7 @@
 //! A small job in the daemon's words, for tests: four ranks, rank 0 leaks 3 MiB an epoch; and a daemon that tells of it
 //! (and of the jobs in [`scenarios`]).
 
+pub mod explained;
 pub mod scenarios;
 
 use memctl_model::{
@@ -313,6 +314,26 @@ impl Query for FakeDaemon {
         let parts = parts.filter(|part| !without_events || !matches!(part, v1::export_part::Body::Chunk(_)));
         let parts: Vec<_> = parts.map(|body| Ok(v1::ExportPart { body: Some(body) })).collect();
         Ok(Response::new(tokio_stream::iter(parts)))
+    }
+
+    async fn get_fragmentation(
+        &self,
+        request: Request<v1::FragmentationRequest>,
+    ) -> Result<Response<v1::Fragmentation>, Status> {
+        let selection = request.into_inner().selection;
+        let name = selection.as_ref().map(|selection| selection.job.clone()).unwrap_or_default();
+        Ok(Response::new(explained::fragmentation(&name, &known(selection)?.1)))
+    }
+
+    async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
+        let selection = request.into_inner().selection;
+        let name = selection.as_ref().map(|selection| selection.job.clone()).unwrap_or_default();
+        Ok(Response::new(explained::oom(&name, &known(selection)?.1)))
+    }
+
+    async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
+        let ranks = known(request.into_inner().selection)?.1.into_iter().map(explained::ledger).collect();
+        Ok(Response::new(v1::Ledger { job: Some(job()), completeness: Some(exact()), ranks }))
     }
 
     async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 5] = [
+const PROTOS: [&str; 6] = [
     "memctl/v1/nouns.proto",
     "memctl/v1/ingest.proto",
     "memctl/v1/finding.proto",
-    "memctl/v1/query.proto",
     "memctl/v1/alerts.proto",
+    "memctl/v1/explain.proto",
+    "memctl/v1/query.proto",
 ];
 
 fn generate(out: &Path) {

@@ -95,6 +95,7 @@ impl BlockMap {
             birth_step: state.birth_step,
             stack: state.stack,
             birth_epoch: state.birth_epoch,
+            birth_phase: state.birth_phase,
             usage,
             ..Block::free(state.addr, state.size, kind, expandable)
         };

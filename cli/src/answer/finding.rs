@@ -148,7 +148,9 @@ pub fn findings(wire: Vec<v1::Finding>) -> Vec<Finding> {
     findings
 }
 
-fn level(severity: v1::Severity) -> Severity {
+/// How bad it is, for comparisons.
+#[must_use]
+pub fn level(severity: v1::Severity) -> Severity {
     match severity {
         v1::Severity::Info => Severity::Info,
         // A severity of a newer daemon is not made harmless.
@@ -220,7 +222,8 @@ impl From<v1::Finding> for Finding {
 
 impl Site {
     /// The frame that the daemon named, else the first of the stack that is the user's own code, else its innermost.
-    fn new(site: Option<v1::Frame>, stack: Vec<v1::Frame>) -> Option<Self> {
+    #[must_use]
+    pub fn new(site: Option<v1::Frame>, stack: Vec<v1::Frame>) -> Option<Self> {
         let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
         let own = || stack.iter().find(|frame| frame.is_user_code()).or_else(|| stack.first()).cloned();
         let frame = site.map(Frame::from).or_else(own)?;

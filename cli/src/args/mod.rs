@@ -101,6 +101,10 @@ pub enum Command {
     Leaks(Leaks),
     /// The ranks side by side, and what stands out among them.
     Ranks(Ranks),
+    /// How each rank's free memory lies, what pins it, and whether a request would fail.
+    Frag(Frag),
+    /// Requests that failed: why, with the arithmetic, and what filled the device.
+    Oom(Oom),
     /// A note on the job: what is wrong, in which line, what to change, how to prove it.
     Diagnose(Diagnose),
     /// Whether conditions hold, for CI: exit code 1 when one does not.
@@ -292,6 +296,22 @@ pub struct Leaks {
 /// `memctl ranks`.
 #[derive(Clone, Debug, Args)]
 pub struct Ranks {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl frag`.
+#[derive(Clone, Debug, Args)]
+pub struct Frag {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl oom`.
+#[derive(Clone, Debug, Args)]
+pub struct Oom {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,

@@ -7,6 +7,7 @@ mod delete;
 mod demo;
 mod diagnose;
 mod doctor;
+mod explain;
 mod export;
 mod import;
 mod leaks;
@@ -42,6 +43,8 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Ranks(args) => ranks::run(args, global, screen, now, out).await,
         Command::Diagnose(args) => diagnose::run(args, global, screen, now, out).await,
         Command::Assert(args) => assert::run(args, global, screen, now, out).await,
+        Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
+        Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,
@@ -60,6 +63,9 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod explain_tests;
 
 #[cfg(test)]
 mod findings_tests;

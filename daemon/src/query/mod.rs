@@ -4,9 +4,13 @@
 //! where these tell, and from replay only where they do not; an answer's memory is bounded.
 
 mod error;
+pub mod explain;
 mod export;
+mod fragmentation;
 mod growth;
-mod job;
+pub(crate) mod job;
+mod ledger;
+mod oom;
 mod replay;
 mod report;
 mod samples;
@@ -125,6 +129,21 @@ impl Query for QueryService {
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let parts = export::export(self.store.clone(), request.into_inner()).await?;
         Ok(Response::new(ReceiverStream::new(parts)))
+    }
+
+    async fn get_fragmentation(
+        &self,
+        request: Request<v1::FragmentationRequest>,
+    ) -> Result<Response<v1::Fragmentation>, Status> {
+        Ok(Response::new(fragmentation::fragmentation(&*self.store, &self.streams, request.into_inner()).await?))
+    }
+
+    async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
+        Ok(Response::new(oom::oom(&*self.store, &self.streams, request.into_inner()).await?))
+    }
+
+    async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
+        Ok(Response::new(ledger::ledger(&*self.store, &self.streams, request.into_inner()).await?))
     }
 
     async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

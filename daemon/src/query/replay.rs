@@ -9,6 +9,7 @@ use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
 
 use super::error::QueryError;
+use super::explain::course::Course;
 use super::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 
@@ -24,6 +25,8 @@ pub(super) struct Replay<'a> {
     decoder: Decoder,
     /// Epoch ends of this device, by event.
     epochs: Vec<(u64, u32, u64)>,
+    /// What marks tell of births, where somebody wants it.
+    course: Option<Course>,
     at_event: u64,
     /// Items that never came left a hole that was passed.
     jumped: bool,
@@ -59,7 +62,13 @@ impl<'a> Replay<'a> {
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
         let decoder = Decoder::new().map_err(QueryError::chunk(session.key, 0))?;
-        Ok(Self { store, session, device, map, decoder, epochs, at_event, jumped: false })
+        Ok(Self { store, session, device, map, decoder, epochs, course: None, at_event, jumped: false })
+    }
+
+    /// Blocks are born in the steps and phases that these marks tell.
+    pub fn with_course(mut self, course: Course) -> Self {
+        self.course = Some(course);
+        self
     }
 
     /// The event before which the state stands.
@@ -142,10 +151,13 @@ impl<'a> Replay<'a> {
                 births += 1;
             }
             // Events belong to the epoch whose end comes next; behind the last one to the epoch after it.
-            let birth = match self.epochs.get(births) {
+            let mut birth = match self.epochs.get(births) {
                 Some(&(_, epoch, step)) => Birth { epoch, step, phase: None },
                 None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step, phase: None },
             };
+            if let Some(course) = &mut self.course {
+                course.refine(event, &mut birth);
+            }
             self.map.apply(event, birth);
             number += 1;
             self.at_event = number;

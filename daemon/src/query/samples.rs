@@ -45,7 +45,7 @@ fn last_ns(found: &Found, session: &SessionRow) -> u64 {
 }
 
 /// Samples come in the order of their sending: what a later one knows replaces what an earlier one knew.
-fn fold(known: &mut Sample, later: Sample) {
+pub(super) fn fold(known: &mut Sample, later: Sample) {
     known.device = later.device;
     known.time_ns = known.time_ns.max(later.time_ns);
     macro_rules! replace {

@@ -1118,1187 +1118,6 @@ impl Severity {
         }
     }
 }
-/// Which part of a job. `job` is a name or `latest`.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Selection {
-    #[prost(string, tag = "1")]
-    pub job: ::prost::alloc::string::String,
-    /// The last attempt when absent.
-    #[prost(uint32, optional, tag = "2")]
-    pub attempt: ::core::option::Option<u32>,
-    /// All ranks when empty.
-    #[prost(uint32, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<u32>,
-    #[prost(uint32, optional, tag = "4")]
-    pub first_epoch: ::core::option::Option<u32>,
-    #[prost(uint32, optional, tag = "5")]
-    pub last_epoch: ::core::option::Option<u32>,
-    #[prost(fixed64, optional, tag = "6")]
-    pub since_ns: ::core::option::Option<u64>,
-    #[prost(fixed64, optional, tag = "7")]
-    pub until_ns: ::core::option::Option<u64>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Job {
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "2")]
-    pub attempt: u32,
-    #[prost(enumeration = "JobState", tag = "3")]
-    pub state: i32,
-    #[prost(fixed64, tag = "4")]
-    pub started_ns: u64,
-    #[prost(fixed64, optional, tag = "5")]
-    pub ended_ns: ::core::option::Option<u64>,
-    #[prost(uint32, optional, tag = "6")]
-    pub world_size: ::core::option::Option<u32>,
-    #[prost(uint32, tag = "7")]
-    pub ranks: u32,
-    #[prost(uint64, tag = "8")]
-    pub events: u64,
-    #[prost(uint64, tag = "9")]
-    pub stored_bytes: u64,
-    #[prost(message, repeated, tag = "10")]
-    pub labels: ::prost::alloc::vec::Vec<Label>,
-    #[prost(uint32, tag = "11")]
-    pub attempts: u32,
-    #[prost(enumeration = "SourceKind", tag = "12")]
-    pub source: i32,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Completeness {
-    #[prost(bool, tag = "1")]
-    pub exact: bool,
-    #[prost(uint64, tag = "2")]
-    pub events_stored: u64,
-    #[prost(uint64, tag = "3")]
-    pub events_dropped: u64,
-    #[prost(uint64, tag = "4")]
-    pub events_expired: u64,
-    #[prost(uint64, tag = "5")]
-    pub gaps: u64,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListJobsRequest {
-    /// 0 = 100
-    #[prost(uint32, tag = "1")]
-    pub limit: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListJobsResponse {
-    #[prost(message, repeated, tag = "1")]
-    pub jobs: ::prost::alloc::vec::Vec<Job>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReportRequest {
-    #[prost(message, optional, tag = "1")]
-    pub selection: ::core::option::Option<Selection>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Report {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankReport>,
-    /// Sites whose live bytes grew most from epoch end to epoch end, most first.
-    #[prost(message, repeated, tag = "4")]
-    pub growth: ::prost::alloc::vec::Vec<SiteGrowth>,
-    /// What is wrong, the worst first.
-    #[prost(message, repeated, tag = "5")]
-    pub findings: ::prost::alloc::vec::Vec<Finding>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankReport {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(string, optional, tag = "2")]
-    pub host: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(uint32, optional, tag = "3")]
-    pub pid: ::core::option::Option<u32>,
-    #[prost(uint32, tag = "4")]
-    pub device: u32,
-    #[prost(string, optional, tag = "5")]
-    pub gpu_uuid: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, optional, tag = "6")]
-    pub gpu_name: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, optional, tag = "7")]
-    pub framework: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(string, tag = "8")]
-    pub allocator_conf: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "9")]
-    pub epochs: u64,
-    #[prost(uint64, tag = "10")]
-    pub steps: u64,
-    #[prost(uint64, tag = "11")]
-    pub events: u64,
-    #[prost(uint64, optional, tag = "12")]
-    pub allocated_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "13")]
-    pub reserved_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "14")]
-    pub peak_allocated_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "15")]
-    pub peak_reserved_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "16")]
-    pub device_used_bytes: ::core::option::Option<u64>,
-    #[prost(uint64, optional, tag = "17")]
-    pub device_total_bytes: ::core::option::Option<u64>,
-    /// Share of the reserved bytes that no live block used at the last boundary, 0..1.
-    #[prost(double, optional, tag = "18")]
-    pub fragmentation_ratio: ::core::option::Option<f64>,
-    #[prost(double, optional, tag = "19")]
-    pub growth_bytes_per_epoch: ::core::option::Option<f64>,
-    #[prost(uint64, optional, tag = "20")]
-    pub alloc_retries: ::core::option::Option<u64>,
-    #[prost(uint64, tag = "21")]
-    pub ooms: u64,
-    #[prost(message, repeated, tag = "22")]
-    pub epoch_ends: ::prost::alloc::vec::Vec<EpochEnd>,
-    #[prost(message, optional, tag = "23")]
-    pub completeness: ::core::option::Option<Completeness>,
-    /// How the session ended, when it did not end well.
-    #[prost(string, optional, tag = "24")]
-    pub failure: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(enumeration = "JobState", tag = "25")]
-    pub state: i32,
-    #[prost(uint64, tag = "26")]
-    pub stored_bytes: u64,
-    /// What was measured last of each quantity within the last half minute that was recorded; absent when nothing was.
-    #[prost(message, optional, tag = "27")]
-    pub sample: ::core::option::Option<Sample>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EpochEnd {
-    #[prost(uint32, tag = "1")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "2")]
-    pub step: u64,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(message, optional, tag = "4")]
-    pub counters: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "5")]
-    pub peaks: ::core::option::Option<Peaks>,
-    #[prost(message, optional, tag = "6")]
-    pub peaks_within: ::core::option::Option<Peaks>,
-    #[prost(bool, tag = "7")]
-    pub exact: bool,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SiteGrowth {
-    /// The innermost frame of the user's own code.
-    #[prost(message, optional, tag = "1")]
-    pub site: ::core::option::Option<Frame>,
-    /// The stack that grew most there, innermost first.
-    #[prost(message, repeated, tag = "2")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankGrowth>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankGrowth {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    /// Theil-Sen slope of the live bytes at epoch ends.
-    #[prost(double, tag = "2")]
-    pub bytes_per_epoch: f64,
-    #[prost(uint64, tag = "3")]
-    pub live_bytes: u64,
-    #[prost(uint64, tag = "4")]
-    pub live_blocks: u64,
-    /// First epoch after which it had grown.
-    #[prost(uint32, tag = "5")]
-    pub first_epoch: u32,
-    /// Live bytes at each epoch end.
-    #[prost(uint64, repeated, tag = "6")]
-    pub series_bytes: ::prost::alloc::vec::Vec<u64>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TimelineRequest {
-    #[prost(message, optional, tag = "1")]
-    pub selection: ::core::option::Option<Selection>,
-    /// Points wanted per rank at most; 0 = 240.
-    #[prost(uint32, tag = "2")]
-    pub points: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Timeline {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankTimeline>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankTimeline {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(message, repeated, tag = "3")]
-    pub points: ::prost::alloc::vec::Vec<TimelinePoint>,
-    #[prost(message, repeated, tag = "4")]
-    pub marks: ::prost::alloc::vec::Vec<TimelineMark>,
-}
-/// What happened within one stretch of time: highest and last values.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TimelinePoint {
-    #[prost(fixed64, tag = "1")]
-    pub first_ns: u64,
-    #[prost(fixed64, tag = "2")]
-    pub last_ns: u64,
-    #[prost(uint32, tag = "3")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "4")]
-    pub step: u64,
-    #[prost(uint64, tag = "5")]
-    pub allocated_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub reserved_bytes: u64,
-    #[prost(uint64, tag = "7")]
-    pub peak_allocated_bytes: u64,
-    #[prost(uint64, tag = "8")]
-    pub peak_reserved_bytes: u64,
-    #[prost(uint64, tag = "9")]
-    pub min_allocated_bytes: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TimelineMark {
-    #[prost(fixed64, tag = "1")]
-    pub time_ns: u64,
-    #[prost(enumeration = "MarkKind", tag = "2")]
-    pub kind: i32,
-    #[prost(uint64, tag = "3")]
-    pub value: u64,
-    #[prost(string, tag = "4")]
-    pub name: ::prost::alloc::string::String,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SitesRequest {
-    #[prost(message, optional, tag = "1")]
-    pub selection: ::core::option::Option<Selection>,
-    #[prost(oneof = "sites_request::Moment", tags = "2, 3, 4, 5")]
-    pub moment: ::core::option::Option<sites_request::Moment>,
-}
-/// Nested message and enum types in `SitesRequest`.
-pub mod sites_request {
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
-    pub enum Moment {
-        /// The moment of the highest allocated bytes (of each rank).
-        #[prost(bool, tag = "2")]
-        Peak(bool),
-        /// The end of this epoch.
-        #[prost(uint32, tag = "3")]
-        EpochEnd(u32),
-        /// This moment, ns since the Unix epoch.
-        #[prost(fixed64, tag = "4")]
-        AtNs(u64),
-        /// The end of what is stored. When no moment is given: the end of the last epoch that has ended, or this where none has.
-        #[prost(bool, tag = "5")]
-        End(bool),
-    }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Sites {
-    #[prost(message, optional, tag = "1")]
-    pub job: ::core::option::Option<Job>,
-    #[prost(message, optional, tag = "2")]
-    pub completeness: ::core::option::Option<Completeness>,
-    #[prost(message, repeated, tag = "3")]
-    pub ranks: ::prost::alloc::vec::Vec<RankSites>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankSites {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(fixed64, tag = "3")]
-    pub time_ns: u64,
-    #[prost(uint32, tag = "4")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "5")]
-    pub step: u64,
-    #[prost(message, optional, tag = "6")]
-    pub counters: ::core::option::Option<Counters>,
-    /// Most bytes first.
-    #[prost(message, repeated, tag = "7")]
-    pub sites: ::prost::alloc::vec::Vec<SiteStack>,
-    #[prost(bool, tag = "8")]
-    pub exact: bool,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SiteStack {
-    /// Innermost first; empty when no stack was recorded.
-    #[prost(message, repeated, tag = "1")]
-    pub stack: ::prost::alloc::vec::Vec<Frame>,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-    /// Live bytes by the epoch in which they were allocated.
-    #[prost(message, repeated, tag = "4")]
-    pub births: ::prost::alloc::vec::Vec<BirthBytes>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct BirthBytes {
-    #[prost(uint32, tag = "1")]
-    pub epoch: u32,
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub blocks: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ExportRequest {
-    #[prost(message, optional, tag = "1")]
-    pub selection: ::core::option::Option<Selection>,
-    /// Leave out the events: keyframes, stacks and marks only.
-    #[prost(bool, tag = "2")]
-    pub without_events: bool,
-}
-/// Per rank: a `start`, then the parts of that rank in order.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ExportPart {
-    #[prost(oneof = "export_part::Body", tags = "1, 2, 3, 4, 5")]
-    pub body: ::core::option::Option<export_part::Body>,
-}
-/// Nested message and enum types in `ExportPart`.
-pub mod export_part {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Body {
-        #[prost(message, tag = "1")]
-        Start(super::RankStart),
-        #[prost(message, tag = "2")]
-        Stacks(super::StackBatch),
-        /// The state before the first event of the selection.
-        #[prost(message, tag = "3")]
-        Keyframe(super::Keyframe),
-        /// A chunk as stored.
-        #[prost(bytes, tag = "4")]
-        Chunk(::prost::bytes::Bytes),
-        #[prost(message, tag = "5")]
-        Marks(super::MarkBatch),
-    }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RankStart {
-    #[prost(uint32, tag = "1")]
-    pub rank: u32,
-    #[prost(uint32, tag = "2")]
-    pub device: u32,
-    #[prost(message, optional, tag = "3")]
-    pub session: ::core::option::Option<SessionInfo>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Status {
-    #[prost(string, tag = "1")]
-    pub version: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub store: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub store_version: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "4")]
-    pub schema_version: u32,
-    #[prost(fixed64, tag = "5")]
-    pub started_ns: u64,
-    #[prost(uint64, tag = "6")]
-    pub jobs: u64,
-    #[prost(uint64, tag = "7")]
-    pub sessions_streaming: u64,
-    #[prost(uint64, tag = "8")]
-    pub events_stored: u64,
-    #[prost(uint64, tag = "9")]
-    pub stored_bytes: u64,
-    #[prost(uint64, tag = "10")]
-    pub items_duplicate: u64,
-    #[prost(uint64, tag = "11")]
-    pub gaps: u64,
-    #[prost(uint64, tag = "12")]
-    pub events_expired: u64,
-    #[prost(uint64, tag = "13")]
-    pub queued_bytes: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeleteJobRequest {
-    #[prost(string, tag = "1")]
-    pub job: ::prost::alloc::string::String,
-    #[prost(uint32, optional, tag = "2")]
-    pub attempt: ::core::option::Option<u32>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeleteJobResponse {
-    #[prost(uint32, tag = "1")]
-    pub sessions: u32,
-    #[prost(uint64, tag = "2")]
-    pub stored_bytes: u64,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum JobState {
-    Unspecified = 0,
-    Running = 1,
-    Finished = 2,
-    Failed = 3,
-    /// Ended without a word.
-    Lost = 4,
-}
-impl JobState {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::Unspecified => "JOB_STATE_UNSPECIFIED",
-            Self::Running => "JOB_STATE_RUNNING",
-            Self::Finished => "JOB_STATE_FINISHED",
-            Self::Failed => "JOB_STATE_FAILED",
-            Self::Lost => "JOB_STATE_LOST",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "JOB_STATE_UNSPECIFIED" => Some(Self::Unspecified),
-            "JOB_STATE_RUNNING" => Some(Self::Running),
-            "JOB_STATE_FINISHED" => Some(Self::Finished),
-            "JOB_STATE_FAILED" => Some(Self::Failed),
-            "JOB_STATE_LOST" => Some(Self::Lost),
-            _ => None,
-        }
-    }
-}
-/// Generated client implementations.
-pub mod query_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    #[derive(Debug, Clone)]
-    pub struct QueryClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl QueryClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> QueryClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> QueryClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            QueryClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// Jobs, newest first.
-        pub async fn list_jobs(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ListJobsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListJobsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/ListJobs");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "ListJobs"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Everything `memctl query` prints.
-        pub async fn get_report(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ReportRequest>,
-        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Query/GetReport",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetReport"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Memory over time.
-        pub async fn get_timeline(
-            &mut self,
-            request: impl tonic::IntoRequest<super::TimelineRequest>,
-        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Query/GetTimeline",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("memctl.v1.Query", "GetTimeline"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Live memory by allocation site at one moment.
-        pub async fn get_sites(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SitesRequest>,
-        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetSites");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetSites"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Stored events with what is needed to read them, in order.
-        pub async fn export(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ExportRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::ExportPart>>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/Export");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "Export"));
-            self.inner.server_streaming(req, path, codec).await
-        }
-        /// How the daemon does.
-        pub async fn get_status(
-            &mut self,
-            request: impl tonic::IntoRequest<super::StatusRequest>,
-        ) -> std::result::Result<tonic::Response<super::Status>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Query/GetStatus",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetStatus"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Removes a job (or one attempt of it) and everything stored for it.
-        pub async fn delete_job(
-            &mut self,
-            request: impl tonic::IntoRequest<super::DeleteJobRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DeleteJobResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/memctl.v1.Query/DeleteJob",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "DeleteJob"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod query_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with QueryServer.
-    #[async_trait]
-    pub trait Query: std::marker::Send + std::marker::Sync + 'static {
-        /// Jobs, newest first.
-        async fn list_jobs(
-            &self,
-            request: tonic::Request<super::ListJobsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::ListJobsResponse>,
-            tonic::Status,
-        >;
-        /// Everything `memctl query` prints.
-        async fn get_report(
-            &self,
-            request: tonic::Request<super::ReportRequest>,
-        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status>;
-        /// Memory over time.
-        async fn get_timeline(
-            &self,
-            request: tonic::Request<super::TimelineRequest>,
-        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status>;
-        /// Live memory by allocation site at one moment.
-        async fn get_sites(
-            &self,
-            request: tonic::Request<super::SitesRequest>,
-        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status>;
-        /// Server streaming response type for the Export method.
-        type ExportStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::ExportPart, tonic::Status>,
-            >
-            + std::marker::Send
-            + 'static;
-        /// Stored events with what is needed to read them, in order.
-        async fn export(
-            &self,
-            request: tonic::Request<super::ExportRequest>,
-        ) -> std::result::Result<tonic::Response<Self::ExportStream>, tonic::Status>;
-        /// How the daemon does.
-        async fn get_status(
-            &self,
-            request: tonic::Request<super::StatusRequest>,
-        ) -> std::result::Result<tonic::Response<super::Status>, tonic::Status>;
-        /// Removes a job (or one attempt of it) and everything stored for it.
-        async fn delete_job(
-            &self,
-            request: tonic::Request<super::DeleteJobRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::DeleteJobResponse>,
-            tonic::Status,
-        >;
-    }
-    #[derive(Debug)]
-    pub struct QueryServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> QueryServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for QueryServer<T>
-    where
-        T: Query,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/memctl.v1.Query/ListJobs" => {
-                    #[allow(non_camel_case_types)]
-                    struct ListJobsSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::ListJobsRequest>
-                    for ListJobsSvc<T> {
-                        type Response = super::ListJobsResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ListJobsRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::list_jobs(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ListJobsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/GetReport" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetReportSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::ReportRequest>
-                    for GetReportSvc<T> {
-                        type Response = super::Report;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ReportRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::get_report(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetReportSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/GetTimeline" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetTimelineSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::TimelineRequest>
-                    for GetTimelineSvc<T> {
-                        type Response = super::Timeline;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::TimelineRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::get_timeline(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetTimelineSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/GetSites" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetSitesSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::SitesRequest>
-                    for GetSitesSvc<T> {
-                        type Response = super::Sites;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SitesRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::get_sites(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetSitesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/Export" => {
-                    #[allow(non_camel_case_types)]
-                    struct ExportSvc<T: Query>(pub Arc<T>);
-                    impl<
-                        T: Query,
-                    > tonic::server::ServerStreamingService<super::ExportRequest>
-                    for ExportSvc<T> {
-                        type Response = super::ExportPart;
-                        type ResponseStream = T::ExportStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ExportRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::export(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ExportSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.server_streaming(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/GetStatus" => {
-                    #[allow(non_camel_case_types)]
-                    struct GetStatusSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::StatusRequest>
-                    for GetStatusSvc<T> {
-                        type Response = super::Status;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::StatusRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::get_status(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = GetStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/memctl.v1.Query/DeleteJob" => {
-                    #[allow(non_camel_case_types)]
-                    struct DeleteJobSvc<T: Query>(pub Arc<T>);
-                    impl<T: Query> tonic::server::UnaryService<super::DeleteJobRequest>
-                    for DeleteJobSvc<T> {
-                        type Response = super::DeleteJobResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::DeleteJobRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Query>::delete_job(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = DeleteJobSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for QueryServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "memctl.v1.Query";
-    impl<T> tonic::server::NamedService for QueryServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
 /// An alert; the store keeps this message as well.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Alert {
@@ -3227,6 +2046,1775 @@ pub mod alerts_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "memctl.v1.Alerts";
     impl<T> tonic::server::NamedService for AlertsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// How one device of a rank is fragmented, at its fullest moment of the last stretch of events, or when a request failed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankFragmentation {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(uint32, optional, tag = "3")]
+    pub epoch: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "4")]
+    pub step: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "5")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub active_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub allocated_bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub requested_bytes: u64,
+    /// Free in segments without a live block; the allocator gives them back before a request fails.
+    #[prost(uint64, tag = "9")]
+    pub empty_bytes: u64,
+    /// Free beside live blocks.
+    #[prost(uint64, tag = "10")]
+    pub stranded_bytes: u64,
+    #[prost(uint64, tag = "11")]
+    pub holes: u64,
+    #[prost(uint64, tag = "12")]
+    pub largest_hole_bytes: u64,
+    #[prost(uint64, tag = "13")]
+    pub largest_free_bytes: u64,
+    #[prost(uint64, tag = "14")]
+    pub segments: u64,
+    #[prost(uint64, tag = "15")]
+    pub partly_used_segments: u64,
+    /// Allocated bytes at the height of a typical step, and the steps it rests on.
+    #[prost(uint64, optional, tag = "16")]
+    pub typical_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "17")]
+    pub steps: u64,
+    /// Reserved at the end beyond the height of the highest of these steps.
+    #[prost(uint64, optional, tag = "18")]
+    pub unused_bytes: ::core::option::Option<u64>,
+    /// Share of the requested bytes from sites whose sizes go up and down, 0..1.
+    #[prost(double, optional, tag = "19")]
+    pub varying_share: ::core::option::Option<f64>,
+    /// The largest request of the last steps, or the one that failed.
+    #[prost(uint64, optional, tag = "20")]
+    pub largest_request_bytes: ::core::option::Option<u64>,
+    /// The largest free block that could serve it.
+    #[prost(uint64, tag = "21")]
+    pub largest_usable_bytes: u64,
+    /// What the allocator could still get from the driver.
+    #[prost(uint64, optional, tag = "22")]
+    pub room_bytes: ::core::option::Option<u64>,
+    /// Whether such a request would be served.
+    #[prost(bool, optional, tag = "23")]
+    pub would_fit: ::core::option::Option<bool>,
+    /// `varying_sizes`, `long_lived_blocks`, `streams`, `rounding`; empty when there is nothing to say.
+    #[prost(string, tag = "24")]
+    pub cause: ::prost::alloc::string::String,
+    /// Bytes that lie idle for that cause.
+    #[prost(uint64, tag = "25")]
+    pub idle_bytes: u64,
+    /// Absent when there is nothing to say.
+    #[prost(enumeration = "Severity", optional, tag = "26")]
+    pub severity: ::core::option::Option<i32>,
+    #[prost(bool, tag = "27")]
+    pub expandable: bool,
+    /// Most free bytes first.
+    #[prost(message, repeated, tag = "28")]
+    pub lists: ::prost::alloc::vec::Vec<FreeList>,
+    /// Over all lists.
+    #[prost(message, repeated, tag = "29")]
+    pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
+    /// Blocks that strand most, first.
+    #[prost(message, repeated, tag = "30")]
+    pub holders: ::prost::alloc::vec::Vec<Holder>,
+    #[prost(message, optional, tag = "31")]
+    pub churn: ::core::option::Option<Churn>,
+    /// Allocated bytes at the height of the highest of the steps; absent without steps.
+    #[prost(uint64, optional, tag = "32")]
+    pub highest_bytes: ::core::option::Option<u64>,
+}
+/// The free blocks that one stream can use for one kind of request in one pool.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FreeList {
+    #[prost(fixed64, tag = "1")]
+    pub stream: u64,
+    #[prost(uint32, tag = "2")]
+    pub pool_first: u32,
+    #[prost(uint32, tag = "3")]
+    pub pool_second: u32,
+    /// Requests up to 1 MiB.
+    #[prost(bool, tag = "4")]
+    pub small: bool,
+    #[prost(uint64, tag = "5")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub segments: u64,
+    #[prost(uint64, tag = "7")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "8")]
+    pub free_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub largest_free_bytes: u64,
+    #[prost(message, repeated, tag = "10")]
+    pub unusable: ::prost::alloc::vec::Vec<UnusableShare>,
+}
+/// The share of the free bytes that cannot serve a request of so many bytes, 0..1.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct UnusableShare {
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    #[prost(double, tag = "2")]
+    pub share: f64,
+}
+/// Live blocks of one site that lie beside free memory.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Holder {
+    /// Innermost first.
+    #[prost(message, repeated, tag = "1")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    #[prost(uint64, tag = "2")]
+    pub blocks: u64,
+    #[prost(uint64, tag = "3")]
+    pub live_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub segments: u64,
+    /// Free bytes of these segments, shared evenly by their live blocks.
+    #[prost(uint64, tag = "5")]
+    pub stranded_bytes: u64,
+    /// Earliest birth.
+    #[prost(uint32, tag = "6")]
+    pub birth_epoch: u32,
+    #[prost(uint64, tag = "7")]
+    pub birth_step: u64,
+    /// Name of the phase, empty when none was marked.
+    #[prost(string, tag = "8")]
+    pub birth_phase: ::prost::alloc::string::String,
+}
+/// What was asked of the driver in steady state.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Churn {
+    #[prost(uint64, tag = "1")]
+    pub steps: u64,
+    #[prost(uint64, tag = "2")]
+    pub steps_taking: u64,
+    #[prost(uint64, tag = "3")]
+    pub steps_returning: u64,
+    #[prost(uint64, tag = "4")]
+    pub takes: u64,
+    #[prost(uint64, tag = "5")]
+    pub taken_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub returns: u64,
+    #[prost(uint64, tag = "7")]
+    pub returned_bytes: u64,
+    /// Taken beyond what reserved memory grew by.
+    #[prost(uint64, tag = "8")]
+    pub taken_again_bytes: u64,
+    #[prost(double, tag = "9")]
+    pub allocations_per_step: f64,
+    #[prost(uint64, optional, tag = "10")]
+    pub retries: ::core::option::Option<u64>,
+}
+/// One failed request, explained.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OomReport {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(fixed64, tag = "3")]
+    pub time_ns: u64,
+    #[prost(uint32, optional, tag = "4")]
+    pub epoch: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    pub step: ::core::option::Option<u64>,
+    /// `capacity`, `fragmentation`, `neighbour`, `outside_allocator`.
+    #[prost(string, tag = "6")]
+    pub cause: ::prost::alloc::string::String,
+    /// The request, rounded.
+    #[prost(uint64, tag = "7")]
+    pub asked_bytes: u64,
+    /// Who asked, innermost first.
+    #[prost(message, repeated, tag = "8")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    /// When the request came.
+    #[prost(uint64, tag = "9")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub active_bytes: u64,
+    #[prost(uint64, tag = "11")]
+    pub allocated_bytes: u64,
+    #[prost(uint64, tag = "12")]
+    pub free_bytes: u64,
+    /// The largest free block that could have served it.
+    #[prost(uint64, tag = "13")]
+    pub largest_usable_bytes: u64,
+    #[prost(uint64, tag = "14")]
+    pub holes: u64,
+    /// Given back to the driver in the last attempt.
+    #[prost(uint64, tag = "15")]
+    pub flushed_bytes: u64,
+    /// Still in the cache behind it.
+    #[prost(uint64, tag = "16")]
+    pub stranded_bytes: u64,
+    /// Missing, were all free memory one piece.
+    #[prost(uint64, tag = "17")]
+    pub missing_bytes: u64,
+    #[prost(uint64, tag = "18")]
+    pub device_free_bytes: u64,
+    #[prost(uint64, optional, tag = "19")]
+    pub device_total_bytes: ::core::option::Option<u64>,
+    /// A limit of the process was in force: at least this, and less than that.
+    #[prost(uint64, optional, tag = "20")]
+    pub limit_at_least_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "21")]
+    pub limit_below_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "22")]
+    pub others_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "23")]
+    pub outside_bytes: ::core::option::Option<u64>,
+    #[prost(bool, tag = "24")]
+    pub expandable_would_serve: bool,
+    #[prost(message, repeated, tag = "25")]
+    pub classes: ::prost::alloc::vec::Vec<ClassBytes>,
+    /// Most bytes first.
+    #[prost(message, repeated, tag = "26")]
+    pub sites: ::prost::alloc::vec::Vec<OomSite>,
+    #[prost(message, repeated, tag = "27")]
+    pub holders: ::prost::alloc::vec::Vec<Holder>,
+    #[prost(message, repeated, tag = "28")]
+    pub peers: ::prost::alloc::vec::Vec<OomPeer>,
+    #[prost(bool, tag = "29")]
+    pub exact: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OomSite {
+    /// Innermost first.
+    #[prost(message, repeated, tag = "1")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    /// At the end of the last step that ended well.
+    #[prost(uint64, optional, tag = "4")]
+    pub before_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OomPeer {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint64, tag = "2")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub peak_allocated_bytes: u64,
+    #[prost(uint64, optional, tag = "4")]
+    pub device_free_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClassBytes {
+    /// `parameters`, `gradients`, `optimizer_state`, `activations`, `temporaries`, `workspace`, `unknown`.
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+/// Everything that the device says is used, by who uses it. The parts sum to `device_used_bytes` where that was measured.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankLedger {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(fixed64, tag = "3")]
+    pub time_ns: u64,
+    #[prost(uint32, tag = "4")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "5")]
+    pub step: u64,
+    #[prost(uint64, tag = "6")]
+    pub allocated_bytes: u64,
+    /// Sum to `allocated_bytes`.
+    #[prost(message, repeated, tag = "7")]
+    pub classes: ::prost::alloc::vec::Vec<ClassBytes>,
+    #[prost(uint64, tag = "8")]
+    pub cached_bytes: u64,
+    /// Of this process beside the allocator; absent when not measured.
+    #[prost(uint64, optional, tag = "9")]
+    pub context_bytes: ::core::option::Option<u64>,
+    /// Of other processes; absent when not measured.
+    #[prost(uint64, optional, tag = "10")]
+    pub others_bytes: ::core::option::Option<u64>,
+    /// Left over; negative when the parts, measured at different moments, exceed the whole.
+    #[prost(sint64, optional, tag = "11")]
+    pub unexplained_bytes: ::core::option::Option<i64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub device_used_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "13")]
+    pub device_total_bytes: ::core::option::Option<u64>,
+    /// When the device was measured.
+    #[prost(fixed64, optional, tag = "14")]
+    pub measured_ns: ::core::option::Option<u64>,
+    #[prost(bool, tag = "15")]
+    pub exact: bool,
+}
+/// Which part of a job. `job` is a name or `latest`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Selection {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// The last attempt when absent.
+    #[prost(uint32, optional, tag = "2")]
+    pub attempt: ::core::option::Option<u32>,
+    /// All ranks when empty.
+    #[prost(uint32, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub first_epoch: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub last_epoch: ::core::option::Option<u32>,
+    #[prost(fixed64, optional, tag = "6")]
+    pub since_ns: ::core::option::Option<u64>,
+    #[prost(fixed64, optional, tag = "7")]
+    pub until_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Job {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+    #[prost(enumeration = "JobState", tag = "3")]
+    pub state: i32,
+    #[prost(fixed64, tag = "4")]
+    pub started_ns: u64,
+    #[prost(fixed64, optional, tag = "5")]
+    pub ended_ns: ::core::option::Option<u64>,
+    #[prost(uint32, optional, tag = "6")]
+    pub world_size: ::core::option::Option<u32>,
+    #[prost(uint32, tag = "7")]
+    pub ranks: u32,
+    #[prost(uint64, tag = "8")]
+    pub events: u64,
+    #[prost(uint64, tag = "9")]
+    pub stored_bytes: u64,
+    #[prost(message, repeated, tag = "10")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    #[prost(uint32, tag = "11")]
+    pub attempts: u32,
+    #[prost(enumeration = "SourceKind", tag = "12")]
+    pub source: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Completeness {
+    #[prost(bool, tag = "1")]
+    pub exact: bool,
+    #[prost(uint64, tag = "2")]
+    pub events_stored: u64,
+    #[prost(uint64, tag = "3")]
+    pub events_dropped: u64,
+    #[prost(uint64, tag = "4")]
+    pub events_expired: u64,
+    #[prost(uint64, tag = "5")]
+    pub gaps: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListJobsRequest {
+    /// 0 = 100
+    #[prost(uint32, tag = "1")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListJobsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub jobs: ::prost::alloc::vec::Vec<Job>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Report {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankReport>,
+    /// Sites whose live bytes grew most from epoch end to epoch end, most first.
+    #[prost(message, repeated, tag = "4")]
+    pub growth: ::prost::alloc::vec::Vec<SiteGrowth>,
+    /// What is wrong, the worst first.
+    #[prost(message, repeated, tag = "5")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankReport {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, optional, tag = "2")]
+    pub host: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "3")]
+    pub pid: ::core::option::Option<u32>,
+    #[prost(uint32, tag = "4")]
+    pub device: u32,
+    #[prost(string, optional, tag = "5")]
+    pub gpu_uuid: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "6")]
+    pub gpu_name: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "7")]
+    pub framework: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, tag = "8")]
+    pub allocator_conf: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "9")]
+    pub epochs: u64,
+    #[prost(uint64, tag = "10")]
+    pub steps: u64,
+    #[prost(uint64, tag = "11")]
+    pub events: u64,
+    #[prost(uint64, optional, tag = "12")]
+    pub allocated_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "13")]
+    pub reserved_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "14")]
+    pub peak_allocated_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "15")]
+    pub peak_reserved_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "16")]
+    pub device_used_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "17")]
+    pub device_total_bytes: ::core::option::Option<u64>,
+    /// Share of the reserved bytes that no live block used at the last boundary, 0..1.
+    #[prost(double, optional, tag = "18")]
+    pub fragmentation_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "19")]
+    pub growth_bytes_per_epoch: ::core::option::Option<f64>,
+    #[prost(uint64, optional, tag = "20")]
+    pub alloc_retries: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "21")]
+    pub ooms: u64,
+    #[prost(message, repeated, tag = "22")]
+    pub epoch_ends: ::prost::alloc::vec::Vec<EpochEnd>,
+    #[prost(message, optional, tag = "23")]
+    pub completeness: ::core::option::Option<Completeness>,
+    /// How the session ended, when it did not end well.
+    #[prost(string, optional, tag = "24")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(enumeration = "JobState", tag = "25")]
+    pub state: i32,
+    #[prost(uint64, tag = "26")]
+    pub stored_bytes: u64,
+    /// What was measured last of each quantity within the last half minute that was recorded; absent when nothing was.
+    #[prost(message, optional, tag = "27")]
+    pub sample: ::core::option::Option<Sample>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EpochEnd {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "2")]
+    pub step: u64,
+    #[prost(fixed64, tag = "3")]
+    pub time_ns: u64,
+    #[prost(message, optional, tag = "4")]
+    pub counters: ::core::option::Option<Counters>,
+    #[prost(message, optional, tag = "5")]
+    pub peaks: ::core::option::Option<Peaks>,
+    #[prost(message, optional, tag = "6")]
+    pub peaks_within: ::core::option::Option<Peaks>,
+    #[prost(bool, tag = "7")]
+    pub exact: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SiteGrowth {
+    /// The innermost frame of the user's own code.
+    #[prost(message, optional, tag = "1")]
+    pub site: ::core::option::Option<Frame>,
+    /// The stack that grew most there, innermost first.
+    #[prost(message, repeated, tag = "2")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankGrowth>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankGrowth {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Theil-Sen slope of the live bytes at epoch ends.
+    #[prost(double, tag = "2")]
+    pub bytes_per_epoch: f64,
+    #[prost(uint64, tag = "3")]
+    pub live_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub live_blocks: u64,
+    /// First epoch after which it had grown.
+    #[prost(uint32, tag = "5")]
+    pub first_epoch: u32,
+    /// Live bytes at each epoch end.
+    #[prost(uint64, repeated, tag = "6")]
+    pub series_bytes: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TimelineRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// Points wanted per rank at most; 0 = 240.
+    #[prost(uint32, tag = "2")]
+    pub points: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Timeline {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankTimeline>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankTimeline {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(message, repeated, tag = "3")]
+    pub points: ::prost::alloc::vec::Vec<TimelinePoint>,
+    #[prost(message, repeated, tag = "4")]
+    pub marks: ::prost::alloc::vec::Vec<TimelineMark>,
+}
+/// What happened within one stretch of time: highest and last values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TimelinePoint {
+    #[prost(fixed64, tag = "1")]
+    pub first_ns: u64,
+    #[prost(fixed64, tag = "2")]
+    pub last_ns: u64,
+    #[prost(uint32, tag = "3")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "4")]
+    pub step: u64,
+    #[prost(uint64, tag = "5")]
+    pub allocated_bytes: u64,
+    #[prost(uint64, tag = "6")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub peak_allocated_bytes: u64,
+    #[prost(uint64, tag = "8")]
+    pub peak_reserved_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub min_allocated_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TimelineMark {
+    #[prost(fixed64, tag = "1")]
+    pub time_ns: u64,
+    #[prost(enumeration = "MarkKind", tag = "2")]
+    pub kind: i32,
+    #[prost(uint64, tag = "3")]
+    pub value: u64,
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SitesRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    #[prost(oneof = "sites_request::Moment", tags = "2, 3, 4, 5")]
+    pub moment: ::core::option::Option<sites_request::Moment>,
+}
+/// Nested message and enum types in `SitesRequest`.
+pub mod sites_request {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Moment {
+        /// The moment of the highest allocated bytes (of each rank).
+        #[prost(bool, tag = "2")]
+        Peak(bool),
+        /// The end of this epoch.
+        #[prost(uint32, tag = "3")]
+        EpochEnd(u32),
+        /// This moment, ns since the Unix epoch.
+        #[prost(fixed64, tag = "4")]
+        AtNs(u64),
+        /// The end of what is stored. When no moment is given: the end of the last epoch that has ended, or this where none has.
+        #[prost(bool, tag = "5")]
+        End(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Sites {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankSites>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankSites {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(fixed64, tag = "3")]
+    pub time_ns: u64,
+    #[prost(uint32, tag = "4")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "5")]
+    pub step: u64,
+    #[prost(message, optional, tag = "6")]
+    pub counters: ::core::option::Option<Counters>,
+    /// Most bytes first.
+    #[prost(message, repeated, tag = "7")]
+    pub sites: ::prost::alloc::vec::Vec<SiteStack>,
+    #[prost(bool, tag = "8")]
+    pub exact: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SiteStack {
+    /// Innermost first; empty when no stack was recorded.
+    #[prost(message, repeated, tag = "1")]
+    pub stack: ::prost::alloc::vec::Vec<Frame>,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    /// Live bytes by the epoch in which they were allocated.
+    #[prost(message, repeated, tag = "4")]
+    pub births: ::prost::alloc::vec::Vec<BirthBytes>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BirthBytes {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// Leave out the events: keyframes, stacks and marks only.
+    #[prost(bool, tag = "2")]
+    pub without_events: bool,
+}
+/// Per rank: a `start`, then the parts of that rank in order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExportPart {
+    #[prost(oneof = "export_part::Body", tags = "1, 2, 3, 4, 5")]
+    pub body: ::core::option::Option<export_part::Body>,
+}
+/// Nested message and enum types in `ExportPart`.
+pub mod export_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Start(super::RankStart),
+        #[prost(message, tag = "2")]
+        Stacks(super::StackBatch),
+        /// The state before the first event of the selection.
+        #[prost(message, tag = "3")]
+        Keyframe(super::Keyframe),
+        /// A chunk as stored.
+        #[prost(bytes, tag = "4")]
+        Chunk(::prost::bytes::Bytes),
+        #[prost(message, tag = "5")]
+        Marks(super::MarkBatch),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStart {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(uint32, tag = "2")]
+    pub device: u32,
+    #[prost(message, optional, tag = "3")]
+    pub session: ::core::option::Option<SessionInfo>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Status {
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub store: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub store_version: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub schema_version: u32,
+    #[prost(fixed64, tag = "5")]
+    pub started_ns: u64,
+    #[prost(uint64, tag = "6")]
+    pub jobs: u64,
+    #[prost(uint64, tag = "7")]
+    pub sessions_streaming: u64,
+    #[prost(uint64, tag = "8")]
+    pub events_stored: u64,
+    #[prost(uint64, tag = "9")]
+    pub stored_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub items_duplicate: u64,
+    #[prost(uint64, tag = "11")]
+    pub gaps: u64,
+    #[prost(uint64, tag = "12")]
+    pub events_expired: u64,
+    #[prost(uint64, tag = "13")]
+    pub queued_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteJobRequest {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    #[prost(uint32, optional, tag = "2")]
+    pub attempt: ::core::option::Option<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteJobResponse {
+    #[prost(uint32, tag = "1")]
+    pub sessions: u32,
+    #[prost(uint64, tag = "2")]
+    pub stored_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FragmentationRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Fragmentation {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankFragmentation>,
+    /// About fragmentation and churn, the worst first.
+    #[prost(message, repeated, tag = "4")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
+    /// Ranks of the selection that were not looked at: beyond 16, those that stand out are.
+    #[prost(uint32, tag = "5")]
+    pub ranks_left_out: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OomRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Oom {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    /// By time.
+    #[prost(message, repeated, tag = "3")]
+    pub reports: ::prost::alloc::vec::Vec<OomReport>,
+    #[prost(message, repeated, tag = "4")]
+    pub findings: ::prost::alloc::vec::Vec<Finding>,
+    /// Requests that failed, on all ranks of the selection; the last ones of each rank are explained.
+    #[prost(uint64, tag = "5")]
+    pub failed: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LedgerRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    #[prost(oneof = "ledger_request::Moment", tags = "2, 3, 4")]
+    pub moment: ::core::option::Option<ledger_request::Moment>,
+}
+/// Nested message and enum types in `LedgerRequest`.
+pub mod ledger_request {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Moment {
+        /// The moment of the highest allocated bytes (of each rank). The default.
+        #[prost(bool, tag = "2")]
+        Peak(bool),
+        /// The end of this epoch.
+        #[prost(uint32, tag = "3")]
+        EpochEnd(u32),
+        /// The end of what is stored.
+        #[prost(bool, tag = "4")]
+        End(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Ledger {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub ranks: ::prost::alloc::vec::Vec<RankLedger>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum JobState {
+    Unspecified = 0,
+    Running = 1,
+    Finished = 2,
+    Failed = 3,
+    /// Ended without a word.
+    Lost = 4,
+}
+impl JobState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "JOB_STATE_UNSPECIFIED",
+            Self::Running => "JOB_STATE_RUNNING",
+            Self::Finished => "JOB_STATE_FINISHED",
+            Self::Failed => "JOB_STATE_FAILED",
+            Self::Lost => "JOB_STATE_LOST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "JOB_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "JOB_STATE_RUNNING" => Some(Self::Running),
+            "JOB_STATE_FINISHED" => Some(Self::Finished),
+            "JOB_STATE_FAILED" => Some(Self::Failed),
+            "JOB_STATE_LOST" => Some(Self::Lost),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod query_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct QueryClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl QueryClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> QueryClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> QueryClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            QueryClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Jobs, newest first.
+        pub async fn list_jobs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/ListJobs");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "ListJobs"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Everything `memctl query` prints.
+        pub async fn get_report(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportRequest>,
+        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetReport",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetReport"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Memory over time.
+        pub async fn get_timeline(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TimelineRequest>,
+        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetTimeline",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Query", "GetTimeline"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Live memory by allocation site at one moment.
+        pub async fn get_sites(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SitesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetSites");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetSites"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Stored events with what is needed to read them, in order.
+        pub async fn export(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ExportPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/Export");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "Export"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Free memory: what fragments it and whether a request would fail.
+        pub async fn get_fragmentation(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FragmentationRequest>,
+        ) -> std::result::Result<tonic::Response<super::Fragmentation>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetFragmentation",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Query", "GetFragmentation"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Requests that failed, explained.
+        pub async fn get_oom(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OomRequest>,
+        ) -> std::result::Result<tonic::Response<super::Oom>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetOom");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetOom"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Who uses the device, rank by rank.
+        pub async fn get_ledger(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LedgerRequest>,
+        ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetLedger",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetLedger"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// How the daemon does.
+        pub async fn get_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::Status>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/GetStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes a job (or one attempt of it) and everything stored for it.
+        pub async fn delete_job(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteJobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteJobResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/DeleteJob",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "DeleteJob"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod query_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with QueryServer.
+    #[async_trait]
+    pub trait Query: std::marker::Send + std::marker::Sync + 'static {
+        /// Jobs, newest first.
+        async fn list_jobs(
+            &self,
+            request: tonic::Request<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        >;
+        /// Everything `memctl query` prints.
+        async fn get_report(
+            &self,
+            request: tonic::Request<super::ReportRequest>,
+        ) -> std::result::Result<tonic::Response<super::Report>, tonic::Status>;
+        /// Memory over time.
+        async fn get_timeline(
+            &self,
+            request: tonic::Request<super::TimelineRequest>,
+        ) -> std::result::Result<tonic::Response<super::Timeline>, tonic::Status>;
+        /// Live memory by allocation site at one moment.
+        async fn get_sites(
+            &self,
+            request: tonic::Request<super::SitesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Sites>, tonic::Status>;
+        /// Server streaming response type for the Export method.
+        type ExportStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ExportPart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Stored events with what is needed to read them, in order.
+        async fn export(
+            &self,
+            request: tonic::Request<super::ExportRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ExportStream>, tonic::Status>;
+        /// Free memory: what fragments it and whether a request would fail.
+        async fn get_fragmentation(
+            &self,
+            request: tonic::Request<super::FragmentationRequest>,
+        ) -> std::result::Result<tonic::Response<super::Fragmentation>, tonic::Status>;
+        /// Requests that failed, explained.
+        async fn get_oom(
+            &self,
+            request: tonic::Request<super::OomRequest>,
+        ) -> std::result::Result<tonic::Response<super::Oom>, tonic::Status>;
+        /// Who uses the device, rank by rank.
+        async fn get_ledger(
+            &self,
+            request: tonic::Request<super::LedgerRequest>,
+        ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status>;
+        /// How the daemon does.
+        async fn get_status(
+            &self,
+            request: tonic::Request<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::Status>, tonic::Status>;
+        /// Removes a job (or one attempt of it) and everything stored for it.
+        async fn delete_job(
+            &self,
+            request: tonic::Request<super::DeleteJobRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteJobResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct QueryServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> QueryServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for QueryServer<T>
+    where
+        T: Query,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/memctl.v1.Query/ListJobs" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListJobsSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::ListJobsRequest>
+                    for ListJobsSvc<T> {
+                        type Response = super::ListJobsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListJobsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::list_jobs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListJobsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetReport" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetReportSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::ReportRequest>
+                    for GetReportSvc<T> {
+                        type Response = super::Report;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_report(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetReportSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetTimeline" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetTimelineSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::TimelineRequest>
+                    for GetTimelineSvc<T> {
+                        type Response = super::Timeline;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TimelineRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_timeline(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetTimelineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetSites" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetSitesSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::SitesRequest>
+                    for GetSitesSvc<T> {
+                        type Response = super::Sites;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SitesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_sites(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetSitesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/Export" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::ServerStreamingService<super::ExportRequest>
+                    for ExportSvc<T> {
+                        type Response = super::ExportPart;
+                        type ResponseStream = T::ExportStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::export(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetFragmentation" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetFragmentationSvc<T: Query>(pub Arc<T>);
+                    impl<
+                        T: Query,
+                    > tonic::server::UnaryService<super::FragmentationRequest>
+                    for GetFragmentationSvc<T> {
+                        type Response = super::Fragmentation;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FragmentationRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_fragmentation(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetFragmentationSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetOom" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetOomSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::OomRequest>
+                    for GetOomSvc<T> {
+                        type Response = super::Oom;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OomRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_oom(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetOomSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetLedger" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetLedgerSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::LedgerRequest>
+                    for GetLedgerSvc<T> {
+                        type Response = super::Ledger;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LedgerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_ledger(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetLedgerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetStatusSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::StatusRequest>
+                    for GetStatusSvc<T> {
+                        type Response = super::Status;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/DeleteJob" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteJobSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::DeleteJobRequest>
+                    for DeleteJobSvc<T> {
+                        type Response = super::DeleteJobResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteJobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::delete_job(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for QueryServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "memctl.v1.Query";
+    impl<T> tonic::server::NamedService for QueryServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

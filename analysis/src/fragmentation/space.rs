@@ -1,4 +1,4 @@
-//! Fragmentation: which requests the free memory could serve, and which segments keep it from the driver.
+//! Free blocks by size, and segments by how full they are.
 //!
 //! Guarantees: sizes are the allocator's own (true sizes, rounded requests); a request is only
 //! offered blocks of its own kind, as the allocator does. Refuses to predict an out-of-memory:

@@ -1,0 +1,97 @@
+//! The rules behind the classes: what a stack says, and what it means together with phase, age and size.
+//!
+//! Guarantees: a pure table; every rule is a sentence about PyTorch that can be looked up in its sources.
+
+use memctl_model::{Phase, Stack};
+
+use super::Class;
+
+/// Workspaces that cuBLAS gets from the allocator once per handle and stream: `:4096:2:16:8`, and 32 MiB from Hopper on
+/// (aten/src/ATen/cuda/CublasHandlePool.cpp).
+const CUBLAS_WORKSPACES: [u64; 2] = [8_519_680, 33_554_432];
+
+/// What a stack says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// The optimizer makes its state (`_init_group`).
+    OptimizerState,
+    /// Within the optimizer's step.
+    Optimizer,
+    /// A module is made, moved or loaded.
+    Module,
+    /// A reducer makes its gradient buckets.
+    Buckets,
+    /// An autograd node that takes a gradient over.
+    AccumulateGrad,
+    /// Another autograd node.
+    Autograd,
+    /// A module's forward.
+    Forward,
+    /// The user's own code outside all of these.
+    Elsewhere,
+    /// No stack.
+    Nothing,
+}
+
+pub(super) fn read(stack: &Stack) -> Says {
+    let Some(innermost) = stack.frames.first() else { return Says::Nothing };
+    // Behind a node stands the forward call that made it: the node is what allocates.
+    if &*innermost.file == "<autograd>" {
+        return if innermost.function.contains("AccumulateGrad") { Says::AccumulateGrad } else { Says::Autograd };
+    }
+    let any = |file: &str, functions: &[&str]| {
+        let mut frames = stack.frames.iter();
+        frames.any(|frame| frame.file.contains(file) && (functions.is_empty() || functions.contains(&&*frame.function)))
+    };
+    if any("", &["_init_group", "_init_state", "init_state"]) {
+        return Says::OptimizerState;
+    }
+    if any("torch/optim/", &[]) {
+        return Says::Optimizer;
+    }
+    let reducer = innermost.file.ends_with("torch/nn/parallel/distributed.py");
+    if reducer && ["_ddp_init_helper", "_pre_forward", "_rebuild_buckets"].contains(&&*innermost.function) {
+        return Says::Buckets;
+    }
+    let is_module = any("torch/nn/modules/module.py", &["_apply", "to_empty", "load_state_dict"])
+        || any("torch/nn/modules/", &["__init__", "reset_parameters"])
+        || any("torch/nn/init.py", &[])
+        || any("", &["from_pretrained", "_load_state_dict_into_model"]);
+    let is_forward = any("", &["forward"]);
+    match (is_forward, is_module) {
+        // A module that is made within a forward pass is rare; one whose forward calls a factory is not.
+        (true, _) => Says::Forward,
+        (false, true) => Says::Module,
+        (false, false) => Says::Elsewhere,
+    }
+}
+
+pub(super) fn class(
+    says: Says,
+    phase: Option<Phase>,
+    old: bool,
+    requested_bytes: u64,
+    is_parameter_size: bool,
+) -> Class {
+    let backward = |old: bool| match (is_parameter_size, old) {
+        // A gradient has its parameter's size; nothing else of a backward pass outlives it.
+        (true, _) => Class::Gradients,
+        (false, false) => Class::Temporaries,
+        (false, true) => Class::Unknown,
+    };
+    let is_workspace = old && CUBLAS_WORKSPACES.contains(&requested_bytes) && !is_parameter_size;
+    match (says, phase) {
+        (Says::OptimizerState, _) => Class::OptimizerState,
+        (Says::Module, _) => Class::Parameters,
+        (Says::Buckets | Says::AccumulateGrad, _) => Class::Gradients,
+        (Says::Forward | Says::Autograd | Says::Nothing, _) if is_workspace => Class::Workspace,
+        // What the optimizer made and kept is its state; the rest goes with the step.
+        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if old => Class::OptimizerState,
+        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
+        (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(old),
+        (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,
+        // Inputs, targets, losses.
+        (Says::Elsewhere, _) | (_, Some(Phase::Train)) if !old => Class::Temporaries,
+        (Says::Elsewhere | Says::Nothing, _) => Class::Unknown,
+    }
+}

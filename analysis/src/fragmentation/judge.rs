@@ -1,0 +1,253 @@
+//! A rank's picture and its steps become a report: how much is wasted, why, and whether a request would fail.
+//!
+//! What counts as waste, and why these lines:
+//! - **A hole matters from the size of a request on.** Wasted bytes that are fewer than the largest request of the last
+//!   steps (or than a tenth of what is reserved) would have served nothing that this job asks for.
+//! - **Varying sizes**: reserved minus the height of the highest step is waste when a quarter or more of the bytes asked for
+//!   comes from sites whose sizes go up *and down*. Sizes that only grow leave what they outgrew behind once, and the
+//!   allocator gives it back before a request fails; sizes that return build the same cache up again after every flush.
+//! - **Long-lived blocks**: free bytes beside blocks that were born before the step under way. One partly used segment a
+//!   free list is how the allocator works and is not counted.
+//! - **Streams**: free bytes that another stream holds while the stream of the largest request has no room for it.
+//! - **Rounding**: live bytes beyond what was asked for.
+//!
+//! Severity: info while everything would fit, warning when a request as large as the largest of the last steps would find
+//! neither a free block nor room on the device at the fullest moment, critical when one failed with the bytes it needed in
+//! the cache. Where the device's room is not known, nothing is said to fail.
+
+use memctl_model::{AllocatorSettings, Severity, Stack, StackId};
+
+use super::picture::{Picture, Pin};
+use crate::rules::{SMALL_BYTES_MAX, SMALL_SEGMENT_BYTES};
+use crate::steady::{Request, Steady};
+
+/// The share of the requested bytes that must vary before variety is the cause.
+const VARYING_SHARE_MIN: f64 = 0.25;
+/// Requests from here on get a segment of their own size instead of an ordinary one (10 MiB in PyTorch).
+const OWN_SEGMENT_BYTES_MIN: u64 = 10 << 20;
+/// Segments of a size of their own are multiples of this.
+const SEGMENT_STEP_BYTES: u64 = 2 << 20;
+/// Pins in a report.
+const PINS_SHOWN: usize = 10;
+
+/// Why memory lies idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// Request sizes go up and down from step to step.
+    VaryingSizes,
+    /// Blocks that live long lie among freed ones.
+    LongLivedBlocks,
+    /// Free memory belongs to other streams.
+    Streams,
+    /// Blocks are larger than what was asked for.
+    Rounding,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 4] = [Self::VaryingSizes, Self::LongLivedBlocks, Self::Streams, Self::Rounding];
+
+    /// The name in evidence, JSON and on the wire; never changes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::VaryingSizes => "varying_sizes",
+            Self::LongLivedBlocks => "long_lived_blocks",
+            Self::Streams => "streams",
+            Self::Rounding => "rounding",
+        }
+    }
+}
+
+/// What is known of a rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in its process.
+    pub device: u8,
+    /// Ranks may be judged at their fullest moment, or at the moment of a failure.
+    pub picture: &'a Picture,
+    /// Step under way at that moment.
+    pub step: Option<u64>,
+    /// Epoch under way at that moment.
+    pub epoch: Option<u32>,
+    /// What the steps did.
+    pub steady: &'a Steady,
+    /// The allocator's settings.
+    pub settings: &'a AllocatorSettings,
+    /// What the allocator could still get from the driver (or up to its limit) at that moment.
+    pub room_bytes: Option<u64>,
+    /// The request that failed at that moment although the cache held the bytes for it.
+    pub failed: Option<Request>,
+}
+
+/// Blocks that keep free memory from being used, with their place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The blocks.
+    pub pin: Pin,
+    /// Who allocated them.
+    pub stack: Stack,
+}
+
+/// A site whose request sizes vary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Varying {
+    /// Who asks.
+    pub stack: Stack,
+    /// Smallest request above 1 MiB.
+    pub smallest_bytes: u64,
+    /// Largest request.
+    pub largest_bytes: u64,
+    /// Steps looked at.
+    pub steps: u64,
+}
+
+/// How one device of a rank is fragmented.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankFragmentation {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in its process.
+    pub device: u8,
+    /// The moment: epoch.
+    pub epoch: Option<u32>,
+    /// The moment: step.
+    pub step: Option<u64>,
+    /// The moment's picture.
+    pub picture: Picture,
+    /// Allocated bytes at the height of a typical step; `None` without steps.
+    pub typical_bytes: Option<u64>,
+    /// Steps that this rests on.
+    pub steps: u64,
+    /// Allocated bytes at the height of the highest of them.
+    pub highest_bytes: u64,
+    /// Reserved at the end, beyond that: what no step needed.
+    pub unused_bytes: Option<u64>,
+    /// Share of the requested bytes from sites whose sizes go up and down.
+    pub varying_share: Option<f64>,
+    /// The varying site that asks for most.
+    pub varying: Option<Varying>,
+    /// The largest request of the last steps, or the one that failed.
+    pub largest_request: Option<Request>,
+    /// The largest free block that could serve it.
+    pub largest_usable_bytes: u64,
+    /// What the allocator could still get from the driver.
+    pub room_bytes: Option<u64>,
+    /// Whether such a request would be served at that moment; `None` where the room is not known and no block is free.
+    pub would_fit: Option<bool>,
+    /// Why memory lies idle, and how much of it.
+    pub cause: Option<(Cause, u64)>,
+    /// `None` = nothing to say.
+    pub severity: Option<Severity>,
+    /// Blocks that strand most, first.
+    pub holders: Vec<Holder>,
+    /// Whether expandable segments are on.
+    pub expandable: bool,
+}
+
+/// Bytes that the allocator asks of the driver for a rounded request.
+#[must_use]
+pub fn segment_bytes(rounded: u64, settings: &AllocatorSettings) -> u64 {
+    if rounded <= SMALL_BYTES_MAX {
+        SMALL_SEGMENT_BYTES
+    } else if rounded < OWN_SEGMENT_BYTES_MIN {
+        settings.large_segment_size
+    } else {
+        rounded.checked_next_multiple_of(SEGMENT_STEP_BYTES).unwrap_or(rounded)
+    }
+}
+
+/// Judges one device; `resolve` names stacks.
+#[must_use]
+pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragmentation {
+    let Facts { rank, device, picture, step, epoch, steady, settings, room_bytes, failed } = *facts;
+    let typical_bytes = steady.typical_height_bytes();
+    let reserved = steady.reserved.map_or(picture.reserved_bytes, |(_, now)| now.max(picture.reserved_bytes));
+    let highest_bytes = steady.highest_bytes;
+    let unused_bytes = typical_bytes.map(|_| reserved.saturating_sub(highest_bytes));
+    let largest_request = failed.or_else(|| steady.largest_recent());
+    let largest_usable_bytes = largest_request.map_or(picture.largest_free_bytes, |request| {
+        picture.largest_for(request.rounded_bytes, request.stream, request.pool)
+    });
+    let would_fit = largest_request.and_then(|request| fits(request, largest_usable_bytes, facts));
+    let matters = largest_request.map_or(0, |request| request.rounded_bytes).max(reserved / 10).max(1);
+    let causes = [
+        (Cause::VaryingSizes, varying_bytes(steady, unused_bytes)),
+        (Cause::LongLivedBlocks, long_lived_bytes(facts)),
+        (Cause::Streams, other_streams_bytes(picture, largest_request, largest_usable_bytes)),
+        (Cause::Rounding, picture.unsplit_bytes()),
+    ];
+    let worst = causes.into_iter().max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)));
+    let cause = worst.filter(|&(_, bytes)| bytes >= matters);
+    let severity = match (failed, cause, would_fit) {
+        (Some(_), ..) => Some(Severity::Critical),
+        (None, Some(_), Some(false)) => Some(Severity::Warning),
+        (None, Some(_), _) => Some(Severity::Info),
+        (None, None, _) => None,
+    };
+    let sites = steady.varying_sites();
+    // A place that can be named helps more than the largest that cannot.
+    let named = sites.iter().find(|(stack, _)| stack.is_some()).or(sites.first());
+    let varying = named.map(|&(stack, site)| Varying {
+        stack: resolve(stack),
+        smallest_bytes: site.smallest_bytes,
+        largest_bytes: site.largest_bytes,
+        steps: site.steps,
+    });
+    RankFragmentation {
+        rank,
+        device,
+        epoch,
+        step,
+        picture: picture.clone(),
+        typical_bytes,
+        steps: steady.steps,
+        highest_bytes,
+        unused_bytes,
+        varying_share: steady.varying_share(),
+        varying,
+        largest_request,
+        largest_usable_bytes,
+        room_bytes,
+        would_fit,
+        cause,
+        severity,
+        holders: picture.pins.iter().take(PINS_SHOWN).map(|&pin| Holder { pin, stack: resolve(pin.stack) }).collect(),
+        expandable: settings.expandable_segments,
+    }
+}
+
+fn fits(request: Request, largest_usable_bytes: u64, facts: &Facts<'_>) -> Option<bool> {
+    if facts.failed.is_some() {
+        return Some(false);
+    }
+    if largest_usable_bytes >= request.rounded_bytes {
+        return Some(true);
+    }
+    // Before a request fails the allocator gives back every segment without a live block.
+    let room = facts.room_bytes?.saturating_add(facts.picture.empty_bytes);
+    Some(room >= segment_bytes(request.rounded_bytes, facts.settings))
+}
+
+fn varying_bytes(steady: &Steady, unused_bytes: Option<u64>) -> u64 {
+    let varies = steady.varying_share().is_some_and(|share| share >= VARYING_SHARE_MIN);
+    if varies { unused_bytes.unwrap_or(0) } else { 0 }
+}
+
+/// Free bytes beside blocks that were there before the step under way. At a failure outside every step all of them were.
+fn long_lived_bytes(facts: &Facts<'_>) -> u64 {
+    let Facts { picture, step, settings, .. } = *facts;
+    let old = |pin: &&Pin| step.is_none_or(|step| pin.birth_step < step);
+    let stranded = picture.pins.iter().filter(old).fold(0_u64, |sum, pin| sum.saturating_add(pin.stranded_bytes));
+    let usual = (picture.lists.len() as u64).saturating_mul(settings.large_segment_size);
+    stranded.saturating_sub(usual)
+}
+
+fn other_streams_bytes(picture: &Picture, request: Option<Request>, usable: u64) -> u64 {
+    let Some(request) = request.filter(|request| usable < request.rounded_bytes) else { return 0 };
+    let others = picture.lists.iter().filter(|list| list.stream != request.stream && list.pool == request.pool);
+    // Blocks that would have done, had they belonged to the asking stream.
+    others.fold(0, |sum: u64, list| sum.saturating_add(list.space.serving(request.rounded_bytes).1))
+}

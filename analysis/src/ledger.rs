@@ -1,0 +1,110 @@
+//! The ledger of a rank: everything that the device says is used, by who uses it.
+//!
+//! Guarantees: allocated + cached + context and libraries + other processes + unexplained = device used, whatever was
+//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained.
+//! Refuses to hide a negative rest: measurements of different moments can disagree, and the ledger shows by how much.
+
+use memctl_model::Sample;
+
+use crate::classes::Shares;
+
+/// See the module. Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Handed out by the allocator, by class.
+    pub classes: Shares,
+    /// Reserved and not handed out.
+    pub cached_bytes: u64,
+    /// Of this process beside the allocator: CUDA context, kernels, libraries such as NCCL.
+    pub context_bytes: Option<u64>,
+    /// Of other processes.
+    pub others_bytes: Option<u64>,
+    /// What is left over; negative when the parts exceed the whole.
+    pub unexplained_bytes: Option<i64>,
+    /// In use on the device, by everybody.
+    pub device_used_bytes: Option<u64>,
+    /// All bytes of the device.
+    pub device_total_bytes: Option<u64>,
+    /// When the device was measured, ns since the Unix epoch.
+    pub measured_ns: Option<u64>,
+}
+
+impl Ledger {
+    /// The ledger of an allocator's state (allocated bytes by class, reserved bytes) and the measurement nearest to it.
+    #[must_use]
+    pub fn new(classes: Shares, reserved_bytes: u64, sample: Option<&Sample>) -> Self {
+        let allocated = classes.total();
+        let cached_bytes = reserved_bytes.saturating_sub(allocated);
+        let ours = allocated.saturating_add(cached_bytes);
+        let context_bytes = sample.and_then(|sample| sample.process_used_bytes).map(|used| used.saturating_sub(ours));
+        let others_bytes = sample.and_then(|sample| sample.foreign_used_bytes);
+        let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes);
+        let explained =
+            i128::from(ours) + i128::from(context_bytes.unwrap_or(0)) + i128::from(others_bytes.unwrap_or(0));
+        let unexplained_bytes = device_used_bytes.map(|used| {
+            let rest = i128::from(used) - explained;
+            rest.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+        });
+        Self {
+            classes,
+            cached_bytes,
+            context_bytes,
+            others_bytes,
+            unexplained_bytes,
+            device_used_bytes,
+            device_total_bytes: sample.and_then(|sample| sample.device_total_bytes),
+            measured_ns: device_used_bytes.and(sample.map(|sample| sample.time_ns)),
+        }
+    }
+
+    /// Handed out by the allocator.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.classes.total()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classes::Class;
+    use proptest::prelude::*;
+
+    const BYTES: u64 = 1 << 50;
+
+    proptest! {
+        #[test]
+        fn the_parts_sum_to_what_the_device_says(
+            allocated in 0..BYTES,
+            reserved in 0..BYTES,
+            used in 0..BYTES,
+            process in prop::option::of(0..BYTES),
+            foreign in prop::option::of(0..BYTES),
+        ) {
+            let mut classes = Shares::default();
+            classes.add(Class::Activations, allocated / 2);
+            classes.add(Class::Unknown, allocated - allocated / 2);
+            let sample = Sample {
+                device_used_bytes: Some(used),
+                process_used_bytes: process,
+                foreign_used_bytes: foreign,
+                ..Sample::default()
+            };
+            let ledger = Ledger::new(classes, reserved, Some(&sample));
+            let parts = ledger.allocated_bytes() as i64
+                + ledger.cached_bytes as i64
+                + ledger.context_bytes.unwrap_or(0) as i64
+                + ledger.others_bytes.unwrap_or(0) as i64
+                + ledger.unexplained_bytes.unwrap();
+            prop_assert_eq!(parts, used as i64);
+            prop_assert_eq!(ledger.allocated_bytes() + ledger.cached_bytes, reserved.max(allocated));
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_known() {
+        let ledger = Ledger::new(Shares::default(), 7, None);
+        assert_eq!((ledger.cached_bytes, ledger.context_bytes, ledger.unexplained_bytes), (7, None, None));
+        assert_eq!(ledger.measured_ns, None);
+    }
+}

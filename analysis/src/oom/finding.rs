@@ -1,0 +1,301 @@
+//! Explained failures become findings: one over all ranks that failed the same way at the same place.
+//!
+//! Guarantees: the sentence has the request, the place, and the figure that decided; the advice names what would have
+//! helped, with figures. Refuses to advise what the arithmetic says would not have helped.
+
+use std::collections::BTreeMap;
+
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
+
+use super::{Cause, Report};
+use crate::classes::Class;
+use crate::wording::{bytes, moment, place_or_none, plural, ranks};
+
+/// Sites named in the evidence.
+const SITES_NAMED: usize = 5;
+
+/// One finding for each way in which ranks failed; `known` is how many ranks the job shows.
+#[must_use]
+pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
+    let mut alike: BTreeMap<(Cause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
+    for report in reports {
+        alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
+    }
+    alike.into_values().filter_map(|reports| finding(&reports, known)).collect()
+}
+
+/// A rank that ended by out of memory without an event that says of what: memory outside the allocator, or of the host.
+#[must_use]
+pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &[(&str, Option<u64>)]) -> Finding {
+    let figures: Vec<(String, EvidenceValue)> = last
+        .iter()
+        .filter_map(|&(name, value)| value.map(|value| (name.to_owned(), EvidenceValue::Count(value))))
+        .collect();
+    let said: Vec<String> = last
+        .iter()
+        .filter_map(|&(name, value)| {
+            value.map(|value| format!("{} {}", name.trim_end_matches("_bytes").replace('_', " "), bytes(value)))
+        })
+        .collect();
+    let last_words = if said.is_empty() {
+        "nothing was measured before".to_owned()
+    } else {
+        format!("the last figures: {}", said.join(", "))
+    };
+    Finding {
+        kind: FindingKind::Oom,
+        severity: Severity::Critical,
+        confidence: 0.7,
+        all_ranks: false,
+        ranks: vec![rank],
+        first_seen: Moment { time_ns: Some(time_ns), ..Moment::default() },
+        bytes_per_epoch: None,
+        bytes_per_step: None,
+        live_bytes: None,
+        live_blocks: None,
+        time_to_oom_seconds: None,
+        epochs_to_oom: None,
+        site: None,
+        stack: Vec::new(),
+        subject: format!("rank {rank}"),
+        title: format!("{} ended by running out of memory, and not of PyTorch's allocator: {failure}", ranks(&[rank], known)),
+        explanation: format!(
+            "No request of PyTorch's allocator failed in what is stored of rank {rank}, so what ran out lies outside of it: device memory of a library, or memory of the host; {last_words}."
+        ),
+        advice: "look at the host's kernel log (out-of-memory killer) and at the container's limit; lower the number of DataLoader workers and what they prefetch; libraries beside PyTorch allocate device memory on their own".to_owned(),
+        evidence: figures,
+    }
+}
+
+fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
+    // The first failure speaks: what comes later is often its consequence.
+    let first = *reports.iter().min_by_key(|report| (report.facts.time_ns, report.facts.rank))?;
+    let facts = &first.facts;
+    let mut numbers: Vec<u32> = reports.iter().map(|report| report.facts.rank).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let on = ranks(&numbers, known);
+    let site = facts.stack.site().cloned();
+    Some(Finding {
+        kind: FindingKind::Oom,
+        severity: Severity::Critical,
+        confidence: if facts.exact { 1.0 } else { 0.8 },
+        all_ranks: numbers.len() > 1 && numbers.len() == known,
+        first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns) },
+        bytes_per_epoch: None,
+        bytes_per_step: None,
+        live_bytes: Some(facts.found.allocated_bytes),
+        live_blocks: None,
+        time_to_oom_seconds: None,
+        epochs_to_oom: None,
+        title: format!(
+            "out of memory on {on}{}: {} asked in {}, {}",
+            moment(facts.epoch, facts.step),
+            bytes(facts.asked_bytes),
+            place_or_none(site.as_ref()),
+            deciding(first),
+        ),
+        explanation: explanation(first),
+        advice: advice(first, &numbers),
+        evidence: evidence(first),
+        ranks: numbers,
+        site,
+        stack: facts.stack.frames.clone(),
+        subject: first.cause.name().to_owned(),
+    })
+}
+
+/// The figure that decided.
+fn deciding(report: &Report) -> String {
+    let facts = &report.facts;
+    match report.cause {
+        Cause::Fragmentation => format!(
+            "{} free in the cache, but in pieces of at most {}: fragmentation",
+            bytes(report.free_bytes),
+            bytes(report.largest_usable_bytes),
+        ),
+        Cause::Neighbour => {
+            format!("while other processes hold {} of its device", bytes(facts.others_bytes.unwrap_or(0)))
+        }
+        Cause::OutsideAllocator => format!(
+            "while {} of this process lie outside PyTorch's allocator",
+            bytes(report.outside_bytes.unwrap_or(0))
+        ),
+        Cause::Capacity => format!(
+            "with {} in use{}: {} more than there is",
+            bytes(facts.found.active_bytes),
+            of_what(report),
+            bytes(report.missing_bytes),
+        ),
+    }
+}
+
+fn of_what(report: &Report) -> String {
+    match (report.limit_bytes, report.facts.device_total_bytes) {
+        (Some((_, below)), _) => format!(" under a limit below {}", bytes(below)),
+        (None, Some(total)) => format!(" of {}", bytes(total)),
+        (None, None) => String::new(),
+    }
+}
+
+fn explanation(report: &Report) -> String {
+    let facts = &report.facts;
+    let found = &facts.found;
+    let mut text = format!(
+        "Rank {} had {} reserved, of which {} were in use and {} free: the largest free block that could serve {} was {}.",
+        facts.rank,
+        bytes(found.reserved_bytes),
+        bytes(found.active_bytes),
+        bytes(report.free_bytes),
+        bytes(facts.asked_bytes),
+        bytes(report.largest_usable_bytes),
+    );
+    text.push_str(&match report.flushed_bytes {
+        0 => " Emptying the cache gave nothing back, because live blocks lie in every segment.".to_owned(),
+        flushed => format!(
+            " Emptying the cache gave {} back, {} stayed beside live blocks.",
+            bytes(flushed),
+            bytes(report.stranded_bytes)
+        ),
+    });
+    text.push_str(&match report.limit_bytes {
+        Some((least, below)) => format!(
+            " The device had {} free, so the process's own limit was in force: at least {}, less than {}.",
+            bytes(facts.device_free_bytes),
+            bytes(least),
+            bytes(below)
+        ),
+        None => format!(" The device had {} free.", bytes(facts.device_free_bytes)),
+    });
+    if let Some(others) = facts.others_bytes.filter(|&others| others > 0) {
+        text.push_str(&format!(" Other processes held {} of it.", bytes(others)));
+    }
+    let filled: Vec<String> = facts
+        .sites
+        .iter()
+        .take(3)
+        .map(|site| format!("{} {}", bytes(site.bytes), place_or_none(site.stack.site())))
+        .collect();
+    if !filled.is_empty() {
+        text.push_str(&format!(" What was live: {}.", filled.join(", ")));
+    }
+    let grown =
+        facts.sites.iter().filter(|site| site.growth_bytes().unwrap_or(0) > 0).max_by_key(|site| site.growth_bytes());
+    if let Some(grown) = grown {
+        text.push_str(&format!(
+            " Since the last step that ended, {} grew most, by {}.",
+            place_or_none(grown.stack.site()),
+            bytes(grown.growth_bytes().unwrap_or(0)),
+        ));
+    }
+    if let Some(sentence) = peers(report) {
+        text.push_str(&sentence);
+    }
+    text
+}
+
+fn peers(report: &Report) -> Option<String> {
+    let free: Vec<(u32, u64)> =
+        report.facts.peers.iter().filter_map(|peer| Some((peer.rank, peer.device_free_bytes?))).collect();
+    let least = free.iter().min_by_key(|(_, free)| *free)?;
+    Some(format!(
+        " Of the other ranks, rank {} was nearest to its end, with {} free on its device.",
+        least.0,
+        bytes(least.1)
+    ))
+}
+
+fn advice(report: &Report, failed: &[u32]) -> String {
+    let facts = &report.facts;
+    match report.cause {
+        Cause::Fragmentation => {
+            let holder = facts.holders.first();
+            let between = holder.map(|holder| {
+                format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
+            });
+            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor before them"));
+            if report.expandable_would_serve {
+                format!("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it would have served this request; {between}")
+            } else if facts.settings.expandable_segments {
+                between
+            } else {
+                format!("{between}. expandable_segments alone would not have served it: it moves whole pages of {}, and the holes are smaller", bytes(facts.settings.large_segment_size))
+            }
+        }
+        Cause::Neighbour => format!(
+            "end the other processes on this device (nvidia-smi names them), or choose another: without them {} more would have been free",
+            bytes(facts.others_bytes.unwrap_or(0))
+        ),
+        Cause::OutsideAllocator => "look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each tells which".to_owned(),
+        Cause::Capacity => capacity(report, failed),
+    }
+}
+
+fn capacity(report: &Report, failed: &[u32]) -> String {
+    let missing = report.missing_bytes;
+    let activations = report.facts.classes.of(Class::Activations).saturating_add(report.facts.asked_bytes);
+    let alone = match failed {
+        [rank] if !report.facts.peers.is_empty() => {
+            format!("rank {rank} alone would have needed {} less", bytes(missing))
+        }
+        _ => format!("{} less would have been enough", bytes(missing)),
+    };
+    let share = missing as f64 / activations.max(1) as f64;
+    let batch = if share < 0.9 {
+        // Activations grow with the batch, in proportion.
+        format!(
+            ": a batch smaller by {:.0} % (activations were {})",
+            (share * 100.0).ceil().max(1.0),
+            bytes(activations)
+        )
+    } else {
+        String::new()
+    };
+    let optimizer = report.facts.classes.of(Class::OptimizerState);
+    let shard = if optimizer > 0 && optimizer >= missing {
+        format!(", or shard the optimizer's state ({})", bytes(optimizer))
+    } else {
+        String::new()
+    };
+    format!("{alone}{batch}; gradient checkpointing trades activations for time{shard}")
+}
+
+fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
+    let facts = &report.facts;
+    let found = &facts.found;
+    let mut evidence = vec![
+        ("cause".to_owned(), EvidenceValue::Text(report.cause.name().to_owned())),
+        ("rank".to_owned(), EvidenceValue::Count(u64::from(facts.rank))),
+    ];
+    let mut count = |name: &str, value: Option<u64>| {
+        if let Some(value) = value {
+            evidence.push((name.to_owned(), EvidenceValue::Count(value)));
+        }
+    };
+    count("asked_bytes", Some(facts.asked_bytes));
+    count("segment_bytes", Some(report.segment_bytes));
+    count("free_in_cache_bytes", Some(report.free_bytes));
+    count("largest_usable_bytes", Some(report.largest_usable_bytes));
+    count("holes", Some(found.holes));
+    count("reserved_bytes", Some(found.reserved_bytes));
+    count("active_bytes", Some(found.active_bytes));
+    count("allocated_bytes", Some(found.allocated_bytes));
+    count("flushed_bytes", Some(report.flushed_bytes));
+    count("stranded_bytes", Some(report.stranded_bytes));
+    count("missing_bytes", Some(report.missing_bytes));
+    count("device_free_bytes", Some(facts.device_free_bytes));
+    count("device_total_bytes", facts.device_total_bytes);
+    count("limit_at_least_bytes", report.limit_bytes.map(|(least, _)| least));
+    count("limit_below_bytes", report.limit_bytes.map(|(_, below)| below));
+    count("others_bytes", facts.others_bytes);
+    count("outside_allocator_bytes", report.outside_bytes);
+    for (class, bytes) in facts.classes.ranked() {
+        count(&format!("{}_bytes", class.name()), Some(bytes));
+    }
+    for (at, site) in facts.sites.iter().take(SITES_NAMED).enumerate() {
+        let place = place_or_none(site.stack.site());
+        let words = format!("{} in {} of {place}", bytes(site.bytes), plural(site.blocks, "block"));
+        evidence.push((format!("live_{}", at + 1), EvidenceValue::Text(words)));
+    }
+    evidence
+}

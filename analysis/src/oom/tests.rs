@@ -1,0 +1,187 @@
+//! Each cause from its arithmetic, and the sentences.
+
+use memctl_model::{
+    BlockState, BlockUse, DeviceIndex, Frame, Keyframe, KeyframeReason, SegmentKind, SegmentState, StackId,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fragmentation::picture::Pin;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Segments of 20 MiB, in which every second block of 4 MiB is free, and live blocks of 1 GiB.
+fn picture(holed: u64, whole: u64) -> Picture {
+    let base = 1 << 40;
+    let block = |addr: u64, size: u64, live: bool| BlockState {
+        addr,
+        size,
+        requested: if live { size } else { 0 },
+        usage: if live { BlockUse::Allocated } else { BlockUse::Inactive },
+        stack: StackId(1),
+        ..BlockState::default()
+    };
+    let mut segments: Vec<SegmentState> = (0..holed)
+        .map(|at| {
+            let addr = base + at * 20 * MIB;
+            let blocks = (0..5).map(|place| block(addr + place * 4 * MIB, 4 * MIB, place % 2 == 0)).collect();
+            SegmentState { addr, size: 20 * MIB, blocks, kind: SegmentKind::Large, ..SegmentState::default() }
+        })
+        .collect();
+    segments.extend((0..whole).map(|at| {
+        let addr = 2 * base + at * GIB;
+        SegmentState { addr, size: GIB, blocks: vec![block(addr, GIB, true)], ..SegmentState::default() }
+    }));
+    let state = Keyframe {
+        device: DeviceIndex(0),
+        at_event: 0,
+        time_ns: 0,
+        reason: KeyframeReason::OutOfMemory,
+        segments,
+        loose: Vec::new(),
+    };
+    Picture::of(&state, 20 * MIB)
+}
+
+fn frame() -> Stack {
+    Stack { frames: vec![Frame { function: "forward".into(), file: "/home/me/model.py".into(), line: 12 }] }
+}
+
+fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
+    Facts {
+        rank: 0,
+        device: 0,
+        time_ns: 1,
+        epoch: Some(2),
+        step: Some(117),
+        asked_bytes,
+        stream: 0,
+        pool: PoolId::DEFAULT,
+        stack: frame(),
+        device_free_bytes,
+        reserved_after_bytes: found.reserved_bytes,
+        reserved_peak_bytes: found.reserved_bytes,
+        holders: found.pins.iter().map(|&pin: &Pin| Holder { pin, stack: frame() }).collect(),
+        found,
+        device_total_bytes: None,
+        others_bytes: None,
+        classes: Shares::default(),
+        sites: Vec::new(),
+        peers: Vec::new(),
+        settings: AllocatorSettings::default(),
+        exact: true,
+    }
+}
+
+fn title(facts: Facts) -> (Cause, String) {
+    let report = explain(facts);
+    let found = findings(std::slice::from_ref(&report), 4);
+    (report.cause, found[0].title.clone())
+}
+
+#[test]
+fn free_bytes_in_pieces_are_fragmentation() {
+    let report = explain(facts(picture(128, 0), GIB, 100 * GIB));
+    assert_eq!(report.cause, Cause::Fragmentation);
+    assert_eq!((report.free_bytes, report.largest_usable_bytes), (GIB, 4 * MIB));
+    assert_eq!(report.limit_bytes, Some((128 * 20 * MIB, 128 * 20 * MIB + GIB)));
+    assert!(!report.expandable_would_serve, "no whole page is free");
+    let found = &findings(&[report], 1)[0];
+    assert_eq!(
+        found.title,
+        "out of memory on rank 0 in epoch 2, step 117: 1.00 GiB asked in forward (model.py:12), 1.00 GiB free in the cache, but in pieces of at most 4.00 MiB: fragmentation"
+    );
+    assert_eq!(
+        found.explanation,
+        "Rank 0 had 2.50 GiB reserved, of which 1.50 GiB were in use and 1.00 GiB free: the largest free block that could serve 1.00 GiB was 4.00 MiB. Emptying the cache gave nothing back, because live blocks lie in every segment. The device had 100 GiB free, so the process's own limit was in force: at least 2.50 GiB, less than 3.50 GiB."
+    );
+    assert_eq!(
+        found.advice,
+        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor before them. expandable_segments alone would not have served it: it moves whole pages of 20.0 MiB, and the holes are smaller"
+    );
+}
+
+#[test]
+fn a_full_device_is_capacity_a_neighbour_or_memory_outside() {
+    let full = || facts(picture(0, 70), 4 * GIB, GIB);
+    let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), ..full() });
+    assert_eq!(cause, Cause::Capacity);
+    assert_eq!(
+        sentence,
+        "out of memory on rank 0 in epoch 2, step 117: 4.00 GiB asked in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: 3.00 GiB more than there is"
+    );
+    let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(8 * GIB), ..full() });
+    assert_eq!(cause, Cause::Neighbour);
+    assert!(sentence.ends_with("while other processes hold 8.00 GiB of its device"), "{sentence}");
+    let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(0), ..full() });
+    assert_eq!(cause, Cause::OutsideAllocator);
+    assert!(sentence.ends_with("while 9.00 GiB of this process lie outside PyTorch's allocator"), "{sentence}");
+}
+
+#[test]
+fn capacity_says_how_much_less_would_have_done() {
+    let mut classes = Shares::default();
+    classes.add(Class::Activations, 16 * GIB);
+    classes.add(Class::OptimizerState, 20 * GIB);
+    let peers =
+        vec![Peer { rank: 1, reserved_bytes: GIB, peak_allocated_bytes: GIB, device_free_bytes: Some(9 * GIB) }];
+    let report = explain(Facts { classes, peers, ..facts(picture(0, 70), 4 * GIB, GIB) });
+    let found = &findings(&[report], 2)[0];
+    assert_eq!(
+        found.advice,
+        "rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations were 20.0 GiB); gradient checkpointing trades activations for time, or shard the optimizer's state (20.0 GiB)"
+    );
+    assert!(found.explanation.ends_with("rank 1 was nearest to its end, with 9.00 GiB free on its device."));
+}
+
+#[test]
+fn ranks_that_failed_alike_are_one_finding() {
+    let report = |rank| explain(Facts { rank, ..facts(picture(128, 0), GIB, 100 * GIB) });
+    let other = explain(Facts { rank: 3, ..facts(picture(0, 70), 4 * GIB, GIB) });
+    let found = findings(&[report(1), report(0), report(2), other], 4);
+    let ranks: Vec<&[u32]> = found.iter().map(|finding| finding.ranks.as_slice()).collect();
+    assert_eq!(ranks, [&[3][..], &[0, 1, 2]]);
+    assert_ne!(found[0].fingerprint("j"), found[1].fingerprint("j"));
+}
+
+#[test]
+fn a_death_outside_torch_says_what_is_known() {
+    let found = unexplained(
+        2,
+        4,
+        "killed by signal 9 (SIGKILL)",
+        5,
+        &[("host_rss_bytes", Some(60 * GIB)), ("device_used_bytes", None)],
+    );
+    assert_eq!(
+        found.title,
+        "rank 2 ended by running out of memory, and not of PyTorch's allocator: killed by signal 9 (SIGKILL)"
+    );
+    assert!(found.explanation.ends_with("the last figures: host rss 60.0 GiB."), "{}", found.explanation);
+}
+
+use super::finding::unexplained;
+use crate::classes::Class;
+
+proptest! {
+    #[test]
+    fn the_arithmetic_holds(holed in 0_u64..200, whole in 0_u64..40, asked in 1_u64..8192, free in 0_u64..200, others in prop::option::of(0_u64..80)) {
+        let picture = picture(holed, whole);
+        let report = explain(Facts { others_bytes: others.map(|gib| gib * GIB), ..facts(picture.clone(), asked * MIB, free * GIB / 4) });
+        prop_assert_eq!(picture.reserved_bytes + picture.loose_bytes, picture.active_bytes + picture.free_bytes);
+        prop_assert_eq!(picture.free_bytes, picture.empty_bytes + picture.stranded_bytes);
+        let pinned: u64 = picture.pins.iter().map(|pin| pin.stranded_bytes).sum();
+        prop_assert_eq!(pinned + picture.other_pins_bytes, picture.stranded_bytes);
+        prop_assert!(report.stranded_bytes <= report.free_bytes);
+        prop_assert!(picture.stranded_page_bytes <= picture.stranded_bytes);
+        if let Some((least, below)) = report.limit_bytes {
+            prop_assert!(least <= below && report.facts.device_free_bytes >= report.segment_bytes);
+        }
+        if report.cause == Cause::Capacity {
+            prop_assert!(report.stranded_bytes < report.segment_bytes);
+        }
+        // Whatever the input, there is a sentence.
+        prop_assert!(findings(&[report], 1)[0].title.contains("asked in"));
+    }
+}

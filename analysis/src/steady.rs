@@ -1,0 +1,290 @@
+//! What the steps of a stretch of a job did: their heights, their requests site by site, what they asked of the driver.
+//!
+//! Fed event by event with the levels behind it; warm-up is left out. Guarantees: O(1) per event, bounded memory (the
+//! last [`STEPS_MAX`] steps' heights, [`SITES_MAX`] sites). Refuses to see a step where none was marked.
+
+use std::collections::{HashMap, VecDeque};
+
+use memctl_model::{Action, Event, Levels, PoolId, StackId};
+
+use crate::rules::{PlacementRules, SMALL_BYTES_MAX};
+
+/// Steps whose heights are kept.
+pub const STEPS_MAX: usize = 4096;
+/// Sites whose requests are followed; what comes beyond is counted as one.
+pub const SITES_MAX: usize = 65_536;
+/// Steps left out at a job's beginning: lazy optimizer state, autotuning, the first buckets.
+pub const WARM_UP_STEPS: u64 = 10;
+/// Steps that "the last steps" are.
+pub const RECENT_STEPS: usize = 16;
+/// Different sums of one site that are told apart.
+const SIZES_MAX: usize = 8;
+/// Steps a site must have been seen in before it is said to vary.
+const SEEN_MIN: u64 = 4;
+
+/// One request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes after rounding.
+    pub rounded_bytes: u64,
+    /// Who asked.
+    pub stack: StackId,
+    /// On which stream.
+    pub stream: u64,
+    /// In which pool.
+    pub pool: PoolId,
+}
+
+/// The large requests of one site, step by step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteRequests {
+    /// Steps it was seen in.
+    pub steps: u64,
+    /// Steps in which it asked for less in all than in the one before.
+    pub falls: u64,
+    /// Different sums, up to [`SIZES_MAX`].
+    pub sums: Vec<u64>,
+    /// Bytes asked for in all.
+    pub total_bytes: u64,
+    /// Smallest single request.
+    pub smallest_bytes: u64,
+    /// Largest single request.
+    pub largest_bytes: u64,
+    last_sum: u64,
+}
+
+impl SiteRequests {
+    /// Whether its sizes go up and down from step to step. Sizes that only ever grow (a curriculum) leave what they outgrew
+    /// behind once; those that return keep the cache of every size in use for ever. Two sizes in turn are not variety.
+    #[must_use]
+    pub fn varies(&self) -> bool {
+        self.steps >= SEEN_MIN && self.sums.len() >= 3 && self.falls >= 2 && self.falls * 8 >= self.steps
+    }
+}
+
+/// What was asked of the driver in one stretch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverCalls {
+    /// Segments and pages taken.
+    pub takes: u64,
+    /// Their bytes.
+    pub taken_bytes: u64,
+    /// Segments and pages given back.
+    pub returns: u64,
+    /// Their bytes.
+    pub returned_bytes: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Steady {
+    rules: PlacementRules,
+    warm: bool,
+    /// Steps seen, warm-up included.
+    pub steps_seen: u64,
+    /// Steps counted.
+    pub steps: u64,
+    /// Allocated bytes at the height of each of the last steps.
+    heights: VecDeque<u64>,
+    height: u64,
+    /// Highest allocated bytes of the steady part, and behind how many events.
+    pub highest_bytes: u64,
+    /// Events of the device behind which that was so.
+    pub highest_at: Option<u64>,
+    /// Step under way at that moment.
+    pub highest_step: Option<u64>,
+    sites: HashMap<StackId, SiteRequests>,
+    current: HashMap<StackId, (u64, u64, u64)>,
+    recent: VecDeque<Request>,
+    largest: Request,
+    /// Asked of the driver in the steady part.
+    pub calls: DriverCalls,
+    step_calls: DriverCalls,
+    /// Steps that took memory from the driver.
+    pub steps_taking: u64,
+    /// Steps that gave memory back to the driver.
+    pub steps_returning: u64,
+    /// Allocations of the steady part.
+    pub allocations: u64,
+    /// Reserved bytes at the beginning of the steady part and now.
+    pub reserved: Option<(u64, u64)>,
+    within: Option<u64>,
+}
+
+impl Steady {
+    /// Nothing seen yet. `warm` says that the job's beginning lies before this stretch.
+    #[must_use]
+    pub fn new(rules: PlacementRules, warm: bool) -> Self {
+        Self {
+            rules,
+            warm,
+            steps_seen: 0,
+            steps: 0,
+            heights: VecDeque::new(),
+            height: 0,
+            highest_bytes: 0,
+            highest_at: None,
+            highest_step: None,
+            sites: HashMap::new(),
+            current: HashMap::new(),
+            recent: VecDeque::new(),
+            largest: Request::default(),
+            calls: DriverCalls::default(),
+            step_calls: DriverCalls::default(),
+            steps_taking: 0,
+            steps_returning: 0,
+            allocations: 0,
+            reserved: None,
+            within: None,
+        }
+    }
+
+    /// A step begins (or the event stream joins one that is under way).
+    pub fn step_begins(&mut self, step: u64, levels: Levels) {
+        if self.within != Some(step) {
+            self.step_ends(levels);
+            self.within = Some(step);
+            self.height = levels.allocated_bytes;
+        }
+    }
+
+    /// The step that was under way has ended.
+    pub fn step_ends(&mut self, levels: Levels) {
+        if self.within.take().is_none() {
+            return;
+        }
+        // The step belongs to the steady part if it began in it.
+        let steady = self.is_steady();
+        self.steps_seen += 1;
+        let calls = std::mem::take(&mut self.step_calls);
+        if !steady {
+            self.current.clear();
+            self.largest = Request::default();
+            if self.steps_seen == WARM_UP_STEPS {
+                self.warm = true;
+                self.reserved = Some((levels.reserved_bytes, levels.reserved_bytes));
+            }
+            return;
+        }
+        self.steps += 1;
+        push_bounded(&mut self.heights, self.height, STEPS_MAX);
+        push_bounded(&mut self.recent, std::mem::take(&mut self.largest), RECENT_STEPS);
+        self.steps_taking += u64::from(calls.takes > 0);
+        self.steps_returning += u64::from(calls.returns > 0);
+        let first = self.reserved.map_or(levels.reserved_bytes, |(first, _)| first);
+        self.reserved = Some((first, levels.reserved_bytes));
+        for (stack, (sum, smallest, largest)) in self.current.drain() {
+            let known = self.sites.len() < SITES_MAX || self.sites.contains_key(&stack);
+            let stack = if known { stack } else { StackId::NONE };
+            let site = self
+                .sites
+                .entry(stack)
+                .or_insert_with(|| SiteRequests { smallest_bytes: u64::MAX, ..SiteRequests::default() });
+            site.falls += u64::from(site.steps > 0 && sum < site.last_sum);
+            site.steps += 1;
+            site.last_sum = sum;
+            site.total_bytes = site.total_bytes.saturating_add(sum);
+            site.smallest_bytes = site.smallest_bytes.min(smallest);
+            site.largest_bytes = site.largest_bytes.max(largest);
+            if site.sums.len() < SIZES_MAX && !site.sums.contains(&sum) {
+                site.sums.push(sum);
+            }
+        }
+    }
+
+    /// One event, with the levels behind it; `number` events of the device are behind it then.
+    pub fn event(&mut self, number: u64, event: &Event, levels: Levels) {
+        if self.is_steady() && levels.allocated_bytes > self.highest_bytes {
+            (self.highest_bytes, self.highest_at, self.highest_step) =
+                (levels.allocated_bytes, Some(number), self.within);
+        }
+        self.height = self.height.max(levels.allocated_bytes);
+        if self.within.is_none() {
+            return;
+        }
+        match event.action {
+            Action::Alloc => self.alloc(event),
+            Action::SegmentAlloc | Action::SegmentMap => self.call(|calls| {
+                calls.takes += 1;
+                calls.taken_bytes = calls.taken_bytes.saturating_add(event.size);
+            }),
+            Action::SegmentFree | Action::SegmentUnmap => self.call(|calls| {
+                calls.returns += 1;
+                calls.returned_bytes = calls.returned_bytes.saturating_add(event.size);
+            }),
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, add: impl Fn(&mut DriverCalls)) {
+        add(&mut self.step_calls);
+        if self.is_steady() {
+            add(&mut self.calls);
+        }
+    }
+
+    fn alloc(&mut self, event: &Event) {
+        self.allocations += u64::from(self.is_steady());
+        let rounded_bytes = self.rules.round_size(event.size);
+        if rounded_bytes > self.largest.rounded_bytes {
+            let &Event { stack, stream, pool, .. } = event;
+            self.largest = Request { rounded_bytes, stack, stream, pool };
+        }
+        if rounded_bytes > SMALL_BYTES_MAX {
+            let known = self.current.len() < SITES_MAX || self.current.contains_key(&event.stack);
+            let stack = if known { event.stack } else { StackId::NONE };
+            let (sum, smallest, largest) = self.current.entry(stack).or_insert((0, u64::MAX, 0));
+            *sum = sum.saturating_add(rounded_bytes);
+            (*smallest, *largest) = ((*smallest).min(rounded_bytes), (*largest).max(rounded_bytes));
+        }
+    }
+
+    fn is_steady(&self) -> bool {
+        self.warm || self.steps_seen >= WARM_UP_STEPS
+    }
+
+    /// The middle of the steps' heights: what a typical step needs at most.
+    #[must_use]
+    pub fn typical_height_bytes(&self) -> Option<u64> {
+        let mut heights: Vec<u64> = self.heights.iter().copied().collect();
+        let middle = heights.len().checked_sub(1)? / 2;
+        Some(*heights.select_nth_unstable(middle).1)
+    }
+
+    /// The largest request of the last steps.
+    #[must_use]
+    pub fn largest_recent(&self) -> Option<Request> {
+        self.recent
+            .iter()
+            .copied()
+            .chain([self.largest])
+            .filter(|request| request.rounded_bytes > 0)
+            .max_by_key(|request| request.rounded_bytes)
+    }
+
+    /// The share of the large requests' bytes that comes from sites whose sizes go up and down; `None` without such requests.
+    #[must_use]
+    pub fn varying_share(&self) -> Option<f64> {
+        let total = |sites: &mut dyn Iterator<Item = &SiteRequests>| {
+            sites.fold(0_u64, |sum, site| sum.saturating_add(site.total_bytes))
+        };
+        let all = total(&mut self.sites.values());
+        (all > 0).then(|| total(&mut self.sites.values().filter(|site| site.varies())) as f64 / all as f64)
+    }
+
+    /// The sites whose sizes vary, those that ask for most first; ties by stack, so that the answer is always the same.
+    #[must_use]
+    pub fn varying_sites(&self) -> Vec<(StackId, &SiteRequests)> {
+        let mut sites: Vec<_> =
+            self.sites.iter().filter(|(_, site)| site.varies()).map(|(&stack, site)| (stack, site)).collect();
+        sites.sort_by_key(|&(stack, site)| (std::cmp::Reverse(site.total_bytes), stack));
+        sites
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}

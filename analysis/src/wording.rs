@@ -1,0 +1,110 @@
+//! Words that findings share: places, ranks, bytes, lists.
+//!
+//! Guarantees: nothing here is longer than a line, and nothing invents what is not known.
+//! Refuses to escape: texts of findings hold names as recorded; whoever shows them makes them safe.
+
+use memctl_model::{Frame, HumanBytes};
+
+/// `remember_features (scenarios.py:57)`.
+#[must_use]
+pub fn place(frame: &Frame) -> String {
+    let function = if frame.function.is_empty() { "?" } else { &*frame.function };
+    let file = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
+    match (file.is_empty(), frame.line) {
+        (true, _) => function.to_owned(),
+        (false, 0) => format!("{function} ({file})"),
+        (false, line) => format!("{function} ({file}:{line})"),
+    }
+}
+
+/// The place, or that none was recorded.
+#[must_use]
+pub fn place_or_none(frame: Option<&Frame>) -> String {
+    frame.map_or_else(|| "an unrecorded place".to_owned(), place)
+}
+
+/// `all 4 ranks`, `rank 3`, `ranks 0-2, 7`; `ranks` ascending, `known` how many ranks were seen.
+#[must_use]
+pub fn ranks(ranks: &[u32], known: usize) -> String {
+    match ranks {
+        [] => "no rank".to_owned(),
+        [_, _, ..] if ranks.len() == known => format!("all {known} ranks"),
+        [rank] => format!("rank {rank}"),
+        many => {
+            let runs = many.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+            let words: Vec<String> = runs
+                .map(|run| match run {
+                    [first, .., last] => format!("{first}-{last}"),
+                    [only] => only.to_string(),
+                    [] => String::new(),
+                })
+                .collect();
+            match words.len() {
+                0..=8 => format!("ranks {}", words.join(", ")),
+                _ => format!("{} ranks ({}, …)", many.len(), words[..8].join(", ")),
+            }
+        }
+    }
+}
+
+/// `1.20 GiB`.
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
+    HumanBytes::of(bytes).to_string()
+}
+
+/// `2.60 to 5.04 GiB`, or one figure when both read alike.
+#[must_use]
+pub fn byte_range(low: u64, high: u64) -> String {
+    let (from, to) = (bytes(low), bytes(high));
+    if from == to {
+        return to;
+    }
+    match (from.rsplit_once(' '), to.rsplit_once(' ')) {
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} to {to}"),
+        _ => format!("{from} to {to}"),
+    }
+}
+
+/// `1 block`, `300 blocks`.
+#[must_use]
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// `in epoch 2, step 117`, ` ` in front; empty when neither is known.
+#[must_use]
+pub fn moment(epoch: Option<u32>, step: Option<u64>) -> String {
+    match (epoch, step) {
+        (Some(epoch), Some(step)) => format!(" in epoch {epoch}, step {step}"),
+        (Some(epoch), None) => format!(" in epoch {epoch}"),
+        (None, Some(step)) => format!(" in step {step}"),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_words() {
+        assert_eq!(ranks(&[0, 1, 2, 3], 4), "all 4 ranks");
+        assert_eq!(ranks(&[0], 1), "rank 0");
+        assert_eq!(ranks(&[0, 1, 2, 7], 9), "ranks 0-2, 7");
+        let even: Vec<u32> = (0..40).map(|rank| rank * 2).collect();
+        assert_eq!(ranks(&even, 80), "40 ranks (0, 2, 4, 6, 8, 10, 12, 14, …)");
+        assert_eq!(ranks(&[], 3), "no rank");
+    }
+
+    #[test]
+    fn bytes_and_places_in_words() {
+        assert_eq!(byte_range(2 << 30, 5 << 30), "2.00 to 5.00 GiB");
+        assert_eq!(byte_range(5 << 20, 5 << 30), "5.00 MiB to 5.00 GiB");
+        assert_eq!(byte_range(7, 7), "7 B");
+        let frame = Frame { function: "f".into(), file: "/a/b.py".into(), line: 3 };
+        assert_eq!(place(&frame), "f (b.py:3)");
+        assert_eq!(place_or_none(None), "an unrecorded place");
+        assert_eq!(moment(Some(2), Some(117)), " in epoch 2, step 117");
+    }
+}

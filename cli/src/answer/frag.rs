@@ -1,0 +1,416 @@
+//! `memctl frag` as data: how each rank's free memory lies, what pins it, and whether a request would fail.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::finding::{Finding, Site, findings};
+use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::json;
+use crate::render::screen::Screen;
+
+/// How a job's memory is fragmented.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fragmentation {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// By rank and device.
+    pub ranks: Vec<Rank>,
+    /// About fragmentation and churn, the worst first.
+    pub findings: Vec<Finding>,
+    /// Ranks that were not looked at.
+    pub ranks_left_out: u32,
+    /// Flags that reach the same store; `None` = no advice.
+    #[serde(skip)]
+    pub hint: Option<String>,
+}
+
+/// One device of a rank, at its fullest moment or when a request failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rank {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in the process.
+    pub device: u32,
+    /// The moment: epoch.
+    pub epoch: Option<u32>,
+    /// The moment: step.
+    pub step: Option<u64>,
+    /// Held from the driver.
+    pub reserved_bytes: u64,
+    /// In use, blocks that wait for another stream included.
+    pub active_bytes: u64,
+    /// Handed out.
+    pub allocated_bytes: u64,
+    /// What was asked for, of the active blocks.
+    pub requested_bytes: u64,
+    /// Free in segments without a live block.
+    pub empty_segment_bytes: u64,
+    /// Free beside live blocks.
+    pub stranded_bytes: u64,
+    /// Holes beside live blocks.
+    pub holes: u64,
+    /// The largest of them.
+    pub largest_hole_bytes: u64,
+    /// The largest free block.
+    pub largest_free_bytes: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Segments with live and free bytes.
+    pub partly_used_segments: u64,
+    /// Allocated at the height of a typical step.
+    pub typical_step_bytes: Option<u64>,
+    /// Allocated at the height of the highest step.
+    pub highest_step_bytes: Option<u64>,
+    /// Steps that rests on.
+    pub steps: u64,
+    /// Reserved at the end beyond the highest step.
+    pub unused_bytes: Option<u64>,
+    /// Share of the requested bytes from sites whose sizes go up and down.
+    pub varying_share: Option<f64>,
+    /// The largest request of the last steps, or the one that failed.
+    pub largest_request_bytes: Option<u64>,
+    /// The largest free block that could serve it.
+    pub largest_usable_bytes: u64,
+    /// What the allocator could still get from the driver.
+    pub room_bytes: Option<u64>,
+    /// Whether such a request would be served.
+    pub would_fit: Option<bool>,
+    /// Why memory lies idle.
+    pub cause: Option<String>,
+    /// How much for that cause.
+    pub idle_bytes: Option<u64>,
+    /// How bad it is.
+    pub severity: Option<&'static str>,
+    /// Whether expandable segments are on.
+    pub expandable_segments: bool,
+    /// The share of the free bytes that cannot serve a request of each size.
+    pub unusable_free: Vec<Share>,
+    /// Free blocks by stream, pool and kind.
+    pub free_lists: Vec<FreeList>,
+    /// Blocks that strand most, first.
+    pub held_by: Vec<Holder>,
+    /// What was asked of the driver in steady state.
+    pub churn: Option<Churn>,
+}
+
+/// A point of the unusable-free curve.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Share {
+    /// Size of the request.
+    pub request_bytes: u64,
+    /// Share of the free bytes that cannot serve it, 0..1.
+    pub unusable: f64,
+}
+
+/// Free blocks that one stream can use for one kind of request in one pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct FreeList {
+    /// Stream.
+    pub stream: u64,
+    /// Pool.
+    pub pool: String,
+    /// `small` (requests up to 1 MiB) or `large`.
+    pub kind: &'static str,
+    /// Bytes of its segments.
+    pub reserved_bytes: u64,
+    /// Its segments.
+    pub segments: u64,
+    /// Its free blocks.
+    pub free_blocks: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// The largest.
+    pub largest_free_bytes: u64,
+    /// The share of these bytes that cannot serve a request of each size.
+    pub unusable_free: Vec<Share>,
+}
+
+/// Live blocks of one site that lie beside free memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// Who allocated them; null when no stack was recorded.
+    pub site: Option<Site>,
+    /// Blocks.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Segments they lie in.
+    pub segments: u64,
+    /// Free bytes of these segments, shared evenly by their live blocks.
+    pub stranded_bytes: u64,
+    /// Earliest birth.
+    pub birth_epoch: u32,
+    /// Earliest birth.
+    pub birth_step: u64,
+    /// Phase of the earliest birth.
+    pub birth_phase: Option<String>,
+}
+
+/// What was asked of the driver in steady state.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Churn {
+    /// Steps looked at.
+    pub steps: u64,
+    /// Steps that took memory.
+    pub steps_taking: u64,
+    /// Steps that gave memory back.
+    pub steps_returning: u64,
+    /// Calls that took memory.
+    pub takes: u64,
+    /// Their bytes.
+    pub taken_bytes: u64,
+    /// Calls that gave memory back.
+    pub returns: u64,
+    /// Their bytes.
+    pub returned_bytes: u64,
+    /// Taken beyond what reserved memory grew by.
+    pub taken_again_bytes: u64,
+    /// Allocations a step.
+    pub allocations_per_step: Option<f64>,
+    /// Times the cache was emptied because a request found no room.
+    pub alloc_retries: Option<u64>,
+}
+
+impl Fragmentation {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without a job.
+    pub fn new(wire: v1::Fragmentation, hint: Option<String>) -> Result<Self, Failure> {
+        let v1::Fragmentation { job, completeness, ranks, findings: found, ranks_left_out } = wire;
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            completeness: part(completeness, "completeness")?.into(),
+            ranks: ranks.into_iter().map(Rank::from).collect(),
+            findings: findings(found),
+            ranks_left_out,
+            hint,
+        })
+    }
+}
+
+impl From<v1::RankFragmentation> for Rank {
+    fn from(wire: v1::RankFragmentation) -> Self {
+        let severity = wire.severity.map(|_| super::finding::level(wire.severity()).name());
+        let has_cause = !wire.cause.is_empty();
+        Self {
+            rank: wire.rank,
+            device: wire.device,
+            epoch: wire.epoch,
+            step: wire.step,
+            reserved_bytes: wire.reserved_bytes,
+            active_bytes: wire.active_bytes,
+            allocated_bytes: wire.allocated_bytes,
+            requested_bytes: wire.requested_bytes,
+            empty_segment_bytes: wire.empty_bytes,
+            stranded_bytes: wire.stranded_bytes,
+            holes: wire.holes,
+            largest_hole_bytes: wire.largest_hole_bytes,
+            largest_free_bytes: wire.largest_free_bytes,
+            segments: wire.segments,
+            partly_used_segments: wire.partly_used_segments,
+            typical_step_bytes: wire.typical_bytes,
+            highest_step_bytes: wire.highest_bytes,
+            steps: wire.steps,
+            unused_bytes: wire.unused_bytes,
+            varying_share: finite(wire.varying_share),
+            largest_request_bytes: wire.largest_request_bytes,
+            largest_usable_bytes: wire.largest_usable_bytes,
+            room_bytes: wire.room_bytes,
+            would_fit: wire.would_fit,
+            idle_bytes: has_cause.then_some(wire.idle_bytes),
+            cause: has_cause.then_some(wire.cause),
+            severity,
+            expandable_segments: wire.expandable,
+            unusable_free: shares(wire.unusable),
+            free_lists: wire.lists.into_iter().map(FreeList::from).collect(),
+            held_by: wire.holders.into_iter().map(Holder::from).collect(),
+            churn: wire.churn.map(Churn::from),
+        }
+    }
+}
+
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}
+
+fn shares(wire: Vec<v1::UnusableShare>) -> Vec<Share> {
+    let share = |wire: v1::UnusableShare| Share {
+        request_bytes: wire.bytes,
+        unusable: finite(Some(wire.share)).unwrap_or(1.0).clamp(0.0, 1.0),
+    };
+    wire.into_iter().map(share).collect()
+}
+
+impl From<v1::FreeList> for FreeList {
+    fn from(wire: v1::FreeList) -> Self {
+        let v1::FreeList {
+            stream,
+            pool_first,
+            pool_second,
+            small,
+            reserved_bytes,
+            segments,
+            blocks,
+            free_bytes,
+            largest_free_bytes,
+            unusable,
+        } = wire;
+        Self {
+            stream,
+            pool: format!("{pool_first}:{pool_second}"),
+            kind: if small { "small" } else { "large" },
+            reserved_bytes,
+            segments,
+            free_blocks: blocks,
+            free_bytes,
+            largest_free_bytes,
+            unusable_free: shares(unusable),
+        }
+    }
+}
+
+impl From<v1::Holder> for Holder {
+    fn from(wire: v1::Holder) -> Self {
+        let v1::Holder { stack, blocks, live_bytes, segments, stranded_bytes, birth_epoch, birth_step, birth_phase } =
+            wire;
+        Self {
+            site: Site::new(None, stack),
+            live_blocks: blocks,
+            live_bytes,
+            segments,
+            stranded_bytes,
+            birth_epoch,
+            birth_step,
+            birth_phase: (!birth_phase.is_empty()).then_some(birth_phase),
+        }
+    }
+}
+
+impl Holder {
+    /// The innermost frame of the user's own code.
+    #[must_use]
+    pub fn frame(&self) -> Option<&Frame> {
+        self.site.as_ref().map(|site| &site.frame)
+    }
+}
+
+impl From<v1::Churn> for Churn {
+    fn from(wire: v1::Churn) -> Self {
+        let v1::Churn {
+            steps,
+            steps_taking,
+            steps_returning,
+            takes,
+            taken_bytes,
+            returns,
+            returned_bytes,
+            taken_again_bytes,
+            allocations_per_step,
+            retries,
+        } = wire;
+        Self {
+            steps,
+            steps_taking,
+            steps_returning,
+            takes,
+            taken_bytes,
+            returns,
+            returned_bytes,
+            taken_again_bytes,
+            allocations_per_step: finite(Some(allocations_per_step)),
+            alloc_retries: retries,
+        }
+    }
+}
+
+/// One line of NDJSON.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Line<'a> {
+    Job(&'a Job),
+    Rank(&'a Rank),
+    Finding(&'a Finding),
+}
+
+impl Answer for Fragmentation {
+    fn page(&self, screen: &Screen) -> String {
+        page::frag::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::line(out, &Line::Job(&self.job))?;
+        self.ranks.iter().try_for_each(|rank| json::line(out, &Line::Rank(rank)))?;
+        self.findings.iter().try_for_each(|finding| json::line(out, &Line::Finding(finding)))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names = [
+            "rank",
+            "device",
+            "epoch",
+            "step",
+            "reserved_bytes",
+            "active_bytes",
+            "allocated_bytes",
+            "requested_bytes",
+            "empty_segment_bytes",
+            "stranded_bytes",
+            "holes",
+            "largest_free_bytes",
+            "typical_step_bytes",
+            "unused_bytes",
+            "varying_share",
+            "largest_request_bytes",
+            "largest_usable_bytes",
+            "room_bytes",
+            "would_fit",
+            "cause",
+            "idle_bytes",
+            "severity",
+        ];
+        csv::header(out, &names)?;
+        for rank in &self.ranks {
+            let cells = [
+                Cell::plain(rank.rank),
+                Cell::plain(rank.device),
+                Cell::maybe(rank.epoch),
+                Cell::maybe(rank.step),
+                Cell::plain(rank.reserved_bytes),
+                Cell::plain(rank.active_bytes),
+                Cell::plain(rank.allocated_bytes),
+                Cell::plain(rank.requested_bytes),
+                Cell::plain(rank.empty_segment_bytes),
+                Cell::plain(rank.stranded_bytes),
+                Cell::plain(rank.holes),
+                Cell::plain(rank.largest_free_bytes),
+                Cell::maybe(rank.typical_step_bytes),
+                Cell::maybe(rank.unused_bytes),
+                Cell::maybe(rank.varying_share),
+                Cell::maybe(rank.largest_request_bytes),
+                Cell::plain(rank.largest_usable_bytes),
+                Cell::maybe(rank.room_bytes),
+                Cell::maybe(rank.would_fit),
+                Cell::maybe_text(rank.cause.as_deref()),
+                Cell::maybe(rank.idle_bytes),
+                Cell::maybe(rank.severity),
+            ];
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! `memctl oom` as data: the requests that failed, each with the arithmetic that explains it.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::finding::{Finding, Site, findings};
+use super::frag::Holder;
+use super::{Answer, Completeness, Job, SCHEMA, part};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::screen::Screen;
+use crate::render::{json, time};
+
+/// The requests of a job that failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Oom {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// Requests that failed; the last ones of each rank are below.
+    pub failed: u64,
+    /// By time.
+    pub failures: Vec<Failed>,
+    /// One for each way in which ranks failed.
+    pub findings: Vec<Finding>,
+    /// Flags that reach the same store; `None` = no advice.
+    #[serde(skip)]
+    pub hint: Option<String>,
+}
+
+/// One request that failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in the process.
+    pub device: u32,
+    /// When.
+    pub at: String,
+    /// Epoch under way.
+    pub epoch: Option<u32>,
+    /// Step under way.
+    pub step: Option<u64>,
+    /// `capacity`, `fragmentation`, `neighbour` or `outside_allocator`.
+    pub cause: String,
+    /// Who asked; null when no stack was recorded.
+    pub site: Option<Site>,
+    /// The request, rounded.
+    pub asked_bytes: u64,
+    /// Held from the driver when it came.
+    pub reserved_bytes: u64,
+    /// Of these in use.
+    pub active_bytes: u64,
+    /// Of these handed out.
+    pub allocated_bytes: u64,
+    /// Of these free.
+    pub free_in_cache_bytes: u64,
+    /// The largest free block that could have served it.
+    pub largest_usable_bytes: u64,
+    /// Holes beside live blocks.
+    pub holes: u64,
+    /// Given back to the driver in the last attempt.
+    pub flushed_bytes: u64,
+    /// Still in the cache behind it.
+    pub stranded_bytes: u64,
+    /// Missing, were all free memory one piece.
+    pub missing_bytes: u64,
+    /// Free on the device.
+    pub device_free_bytes: u64,
+    /// The device's size.
+    pub device_total_bytes: Option<u64>,
+    /// A limit of the process was in force: at least this.
+    pub limit_at_least_bytes: Option<u64>,
+    /// And less than this.
+    pub limit_below_bytes: Option<u64>,
+    /// Other processes' memory on the device.
+    pub others_bytes: Option<u64>,
+    /// This process's memory outside the allocator.
+    pub outside_bytes: Option<u64>,
+    /// Whether expandable segments would have served it.
+    pub expandable_segments_would_serve: bool,
+    /// What was live, by class.
+    pub classes: Vec<Class>,
+    /// What was live, by site, most first.
+    pub sites: Vec<Live>,
+    /// Blocks that strand most, first.
+    pub held_by: Vec<Holder>,
+    /// The other ranks.
+    pub peers: Vec<Peer>,
+    /// Whether the figures are exact.
+    pub exact: bool,
+}
+
+/// Bytes of a class.
+#[derive(Clone, Debug, Serialize)]
+pub struct Class {
+    /// Its name.
+    pub class: String,
+    /// Live bytes.
+    pub live_bytes: u64,
+}
+
+/// Live memory of one site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Live {
+    /// Who allocated it; null when no stack was recorded.
+    pub site: Option<Site>,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Live bytes at the end of the last step that ended.
+    pub before_bytes: Option<u64>,
+}
+
+/// Another rank.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Peer {
+    /// The rank.
+    pub rank: u32,
+    /// Held from the driver at its last boundary.
+    pub reserved_bytes: u64,
+    /// The most it had allocated.
+    pub peak_allocated_bytes: u64,
+    /// Free on its device.
+    pub device_free_bytes: Option<u64>,
+}
+
+impl Oom {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without a job.
+    pub fn new(wire: v1::Oom, hint: Option<String>) -> Result<Self, Failure> {
+        let v1::Oom { job, completeness, reports, findings: found, failed } = wire;
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            completeness: part(completeness, "completeness")?.into(),
+            failed,
+            failures: reports.into_iter().map(Failed::from).collect(),
+            findings: findings(found),
+            hint,
+        })
+    }
+}
+
+impl From<v1::OomReport> for Failed {
+    fn from(wire: v1::OomReport) -> Self {
+        Self {
+            rank: wire.rank,
+            device: wire.device,
+            at: time::rfc3339(wire.time_ns),
+            epoch: wire.epoch,
+            step: wire.step,
+            cause: wire.cause,
+            site: Site::new(None, wire.stack),
+            asked_bytes: wire.asked_bytes,
+            reserved_bytes: wire.reserved_bytes,
+            active_bytes: wire.active_bytes,
+            allocated_bytes: wire.allocated_bytes,
+            free_in_cache_bytes: wire.free_bytes,
+            largest_usable_bytes: wire.largest_usable_bytes,
+            holes: wire.holes,
+            flushed_bytes: wire.flushed_bytes,
+            stranded_bytes: wire.stranded_bytes,
+            missing_bytes: wire.missing_bytes,
+            device_free_bytes: wire.device_free_bytes,
+            device_total_bytes: wire.device_total_bytes,
+            limit_at_least_bytes: wire.limit_at_least_bytes,
+            limit_below_bytes: wire.limit_below_bytes,
+            others_bytes: wire.others_bytes,
+            outside_bytes: wire.outside_bytes,
+            expandable_segments_would_serve: wire.expandable_would_serve,
+            classes: wire.classes.into_iter().map(Class::from).collect(),
+            sites: wire.sites.into_iter().map(Live::from).collect(),
+            held_by: wire.holders.into_iter().map(Holder::from).collect(),
+            peers: wire.peers.into_iter().map(Peer::from).collect(),
+            exact: wire.exact,
+        }
+    }
+}
+
+impl From<v1::ClassBytes> for Class {
+    fn from(wire: v1::ClassBytes) -> Self {
+        let v1::ClassBytes { class, bytes } = wire;
+        Self { class, live_bytes: bytes }
+    }
+}
+
+impl From<v1::OomSite> for Live {
+    fn from(wire: v1::OomSite) -> Self {
+        let v1::OomSite { stack, bytes, blocks, before_bytes } = wire;
+        Self { site: Site::new(None, stack), live_bytes: bytes, live_blocks: blocks, before_bytes }
+    }
+}
+
+impl From<v1::OomPeer> for Peer {
+    fn from(wire: v1::OomPeer) -> Self {
+        let v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes } = wire;
+        Self { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes }
+    }
+}
+
+/// One line of NDJSON.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Line<'a> {
+    Job(&'a Job),
+    Failure(&'a Failed),
+    Finding(&'a Finding),
+}
+
+impl Answer for Oom {
+    fn page(&self, screen: &Screen) -> String {
+        page::oom::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::line(out, &Line::Job(&self.job))?;
+        self.failures.iter().try_for_each(|failure| json::line(out, &Line::Failure(failure)))?;
+        self.findings.iter().try_for_each(|finding| json::line(out, &Line::Finding(finding)))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names = [
+            "rank",
+            "device",
+            "at",
+            "epoch",
+            "step",
+            "cause",
+            "asked_bytes",
+            "reserved_bytes",
+            "active_bytes",
+            "free_in_cache_bytes",
+            "largest_usable_bytes",
+            "holes",
+            "flushed_bytes",
+            "stranded_bytes",
+            "missing_bytes",
+            "device_free_bytes",
+            "device_total_bytes",
+            "limit_at_least_bytes",
+            "limit_below_bytes",
+            "others_bytes",
+            "outside_bytes",
+            "function",
+            "file",
+            "line",
+        ];
+        csv::header(out, &names)?;
+        for failed in &self.failures {
+            let site = failed.site.as_ref().map(|site| &site.frame);
+            let cells = [
+                Cell::plain(failed.rank),
+                Cell::plain(failed.device),
+                Cell::plain(&failed.at),
+                Cell::maybe(failed.epoch),
+                Cell::maybe(failed.step),
+                Cell::text(&failed.cause),
+                Cell::plain(failed.asked_bytes),
+                Cell::plain(failed.reserved_bytes),
+                Cell::plain(failed.active_bytes),
+                Cell::plain(failed.free_in_cache_bytes),
+                Cell::plain(failed.largest_usable_bytes),
+                Cell::plain(failed.holes),
+                Cell::plain(failed.flushed_bytes),
+                Cell::plain(failed.stranded_bytes),
+                Cell::plain(failed.missing_bytes),
+                Cell::plain(failed.device_free_bytes),
+                Cell::maybe(failed.device_total_bytes),
+                Cell::maybe(failed.limit_at_least_bytes),
+                Cell::maybe(failed.limit_below_bytes),
+                Cell::maybe(failed.others_bytes),
+                Cell::maybe(failed.outside_bytes),
+                Cell::maybe_text(site.map(|frame| frame.function.as_str())),
+                Cell::maybe_text(site.map(|frame| frame.file.as_str())),
+                Cell::maybe(site.and_then(|frame| frame.line)),
+            ];
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! What people and scripts are told by `frag` and `oom`, whole, as text.
+
+use clap::Parser;
+
+use super::run;
+use crate::args::Cli;
+use crate::fixture::FakeDaemon;
+use crate::render::screen::Screen;
+use crate::render::text::width;
+
+fn on(line: &str, columns: usize) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = FakeDaemon::start().await;
+        let words = ["memctl", "--daemon", &url].into_iter().chain(line.split_whitespace());
+        let screen = Screen { columns: Some(columns), unicode: true, colour: false };
+        let mut out = Vec::new();
+        run(&Cli::try_parse_from(words).unwrap(), &screen, &mut out).await.unwrap();
+        String::from_utf8(out).unwrap().replace(&url, "http://gpu-7:7717")
+    })
+}
+
+fn memctl(line: &str) -> String {
+    on(line, 120)
+}
+
+fn json(line: &str) -> serde_json::Value {
+    serde_json::from_str(&memctl(&format!("{line} -o json"))).unwrap()
+}
+
+#[test]
+fn frag() {
+    insta::assert_snapshot!(memctl("frag --job kind/fragmentation"));
+    insta::assert_snapshot!(memctl("frag --job gpt_clean --rank 0 --quiet"));
+    assert!(memctl("frag --job nothing_recorded --quiet").contains("No allocator event is stored"));
+}
+
+#[test]
+fn frag_as_data() {
+    insta::assert_snapshot!(memctl("frag --job kind/fragmentation --rank 0-1 -o csv"));
+    let json = json("frag --job kind/fragmentation");
+    assert_eq!((&json["schema"], &json["ranks_left_out"]), (&1.into(), &12.into()));
+    let rank = &json["ranks"][1];
+    assert_eq!((&rank["cause"], &rank["severity"]), (&"varying_sizes".into(), &"warning".into()));
+    assert_eq!(rank["held_by"][0]["site"]["function"], "remember_features");
+    assert_eq!(rank["held_by"][1]["site"], serde_json::Value::Null);
+    assert_eq!(rank["unusable_free"][20]["unusable"], 1.0);
+    assert_eq!(rank["free_lists"][0]["pool"], "0:0");
+    assert_eq!(self::json("frag --job gpt_clean")["ranks"][0]["idle_bytes"], serde_json::Value::Null);
+    let lines = memctl("frag --job kind/fragmentation -o ndjson");
+    let records: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["job", "rank", "rank", "rank", "rank", "finding"]);
+}
+
+#[test]
+fn oom() {
+    insta::assert_snapshot!(memctl("oom --job kind/oom"));
+    insta::assert_snapshot!(memctl("oom --job gpt_clean --quiet"));
+}
+
+#[test]
+fn oom_as_data() {
+    insta::assert_snapshot!(memctl("oom --job kind/oom -o csv"));
+    let json = json("oom --job kind/oom");
+    assert_eq!((&json["failed"], &json["failures"][0]["cause"]), (&3.into(), &"capacity".into()));
+    assert_eq!(json["failures"][0]["limit_below_bytes"], serde_json::Value::Null);
+    assert_eq!(json["failures"][0]["sites"][0]["before_bytes"], 2_u64 << 30);
+    let lines = memctl("oom --job kind/oom -o ndjson");
+    let records: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["job", "failure", "finding"]);
+}
+
+#[test]
+fn pages_fit_narrow_screens() {
+    for line in ["frag --job kind/fragmentation --quiet", "oom --job kind/oom --quiet", "frag --job gpt_clean --quiet"]
+    {
+        for columns in [40, 60, 80] {
+            let text = on(line, columns);
+            let widest = text.lines().max_by_key(|line| width(line)).unwrap_or_default();
+            assert!(width(widest) <= columns, "{line} at {columns}: {widest:?}");
+        }
+    }
+}

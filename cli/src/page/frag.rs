@@ -1,0 +1,172 @@
+//! The page of `memctl frag`: how each rank's memory lies, what pins it, whether a request would fail, and what to change.
+//!
+//! Without anything wrong it still shows the figures, and says that nothing is wrong. The curve and the blocks are drawn for
+//! the rank that wastes most; the others are a line each.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, finding, heading, next, place};
+use crate::answer::frag::{Churn, Fragmentation, Holder, Rank, Share};
+use crate::render::folded::NO_STACK;
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{count, plural, safe};
+
+/// Sites shown that strand memory.
+const HOLDERS_SHOWN: usize = 5;
+/// Sizes shown of the curve.
+const SIZES_SHOWN: usize = 5;
+/// What strands less than this share of it is not shown.
+const SHARE_MIN: f64 = 0.01;
+
+/// See the module.
+#[must_use]
+pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
+    let mut out = heading(&answer.job, screen);
+    out.push('\n');
+    if answer.ranks.is_empty() {
+        out.push_str(
+            "No allocator event is stored of this part of the job, so there is nothing to say about its blocks.\n",
+        );
+        return out;
+    }
+    let line = "Each rank at its fullest moment of the last steps, or when a request failed";
+    out.push_str(&format!("{}\n\n{}", screen.fit(line, 0), ranks(answer, screen)));
+    if answer.ranks_left_out > 0 {
+        let left = plural(u64::from(answer.ranks_left_out), "more rank");
+        out.push_str(&format!("{}\n", screen.fit(&format!("and {left} that stand out less (--rank chooses)"), 0)));
+    }
+    out.push('\n');
+    if answer.findings.is_empty() {
+        let nothing = screen.fit("No fragmentation that matters, and no churn.", 0);
+        out.push_str(&format!("{}\n\n", screen.paint(Tone::Good, &nothing)));
+    }
+    for found in &answer.findings {
+        out.push_str(&format!("{}\n", finding::full(found, screen)));
+    }
+    if let Some(worst) = worst(&answer.ranks) {
+        out.push_str(&detail(worst, screen));
+    }
+    out.push('\n');
+    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    if let Some(hint) = &answer.hint {
+        let rank = worst(&answer.ranks).map_or(0, |rank| rank.rank);
+        let commands = [
+            (command("sites", &answer.job, &format!("--rank {rank} --peak"), hint), "whose memory it is then"),
+            (command("timeline", &answer.job, &format!("--rank {rank}"), hint), "allocated and reserved over time"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn worst(ranks: &[Rank]) -> Option<&Rank> {
+    ranks.iter().max_by_key(|rank| {
+        (
+            rank.severity.is_some(),
+            rank.idle_bytes,
+            rank.reserved_bytes.saturating_sub(rank.active_bytes),
+            std::cmp::Reverse(rank.rank),
+        )
+    })
+}
+
+fn ranks(answer: &Fragmentation, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        right("EPOCH", 6),
+        right("RESERVED", 0),
+        right("ALLOCATED", 0),
+        right("TYPICAL STEP", 2),
+        right("CACHED", 3),
+        right("STRANDED", 1),
+        right("LARGEST FREE", 4),
+        right("LARGEST REQUEST", 3),
+        left("FITS", 1),
+        left("CAUSE", 0),
+    ]);
+    let maybe = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), bytes);
+    for rank in &answer.ranks {
+        let fits = match rank.would_fit {
+            Some(true) => ("yes", None),
+            Some(false) => ("NO", Some(Tone::Alert)),
+            None => ("?", None),
+        };
+        let cause =
+            rank.cause.as_deref().map_or_else(|| "-".to_owned(), |cause| safe(&cause.replace('_', " ")).into_owned());
+        table.toned(vec![
+            (rank.rank.to_string(), None),
+            (rank.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()), None),
+            (bytes(rank.reserved_bytes), None),
+            (bytes(rank.allocated_bytes), None),
+            (maybe(rank.typical_step_bytes), None),
+            (bytes(rank.empty_segment_bytes), None),
+            (bytes(rank.stranded_bytes), None),
+            (bytes(rank.largest_usable_bytes), None),
+            (maybe(rank.largest_request_bytes), None),
+            (fits.0.to_owned(), fits.1),
+            (cause, None),
+        ]);
+    }
+    table.show(screen)
+}
+
+fn bytes(bytes: u64) -> String {
+    HumanBytes::of(bytes).to_string()
+}
+
+fn detail(rank: &Rank, screen: &Screen) -> String {
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &format!("rank {}", rank.rank)));
+    let mut line = |text: String| out.push_str(&format!("  {}\n", screen.fit(&text, 2)));
+    let curve = curve(&rank.unusable_free);
+    if !curve.is_empty() {
+        line(format!("Free memory that cannot serve a request of {curve}"));
+    }
+    let least = (rank.stranded_bytes as f64 * SHARE_MIN) as u64;
+    let holders: Vec<&Holder> = rank.held_by.iter().filter(|holder| holder.stranded_bytes > least).collect();
+    if !holders.is_empty() {
+        line(format!(
+            "{} of {} are partly used; what lies beside their free memory:",
+            count(rank.partly_used_segments),
+            plural(rank.segments, "segment")
+        ));
+    }
+    for holder in holders.iter().take(HOLDERS_SHOWN) {
+        let site = holder.frame().map_or_else(|| NO_STACK.to_owned(), place);
+        line(format!(
+            "  {:>9} stranded by {} of {site}",
+            bytes(holder.stranded_bytes),
+            plural(holder.live_blocks, "block")
+        ));
+    }
+    if let Some(churn) = rank.churn.as_ref().filter(|churn| churn.steps > 0) {
+        line(asked(churn));
+    }
+    out
+}
+
+/// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that nothing can serve.
+fn curve(shares: &[Share]) -> String {
+    // Requests up to 1 MiB have segments of their own, with little in them.
+    let large: Vec<&Share> = shares.iter().filter(|share| share.request_bytes >= 2 << 20).collect();
+    let shown = &large[large.len().saturating_sub(SIZES_SHOWN)..];
+    let point = |share: &&Share| format!("{} {:.0} %", bytes(share.request_bytes), share.unusable * 100.0);
+    shown.iter().map(point).collect::<Vec<_>>().join(", ")
+}
+
+fn asked(churn: &Churn) -> String {
+    let allocations =
+        churn.allocations_per_step.map_or(String::new(), |each| format!(", {each:.0} allocations a step"));
+    match (churn.takes, churn.returns) {
+        (0, 0) => format!("Asked nothing of the driver in {}{allocations}", plural(churn.steps, "steady step")),
+        (takes, returns) => format!(
+            "Asked the driver {} for {} in {} of {}, gave {} back in {}{allocations}",
+            plural(takes, "time"),
+            bytes(churn.taken_bytes),
+            churn.steps_taking,
+            plural(churn.steps, "steady step"),
+            bytes(churn.returned_bytes),
+            plural(returns, "call"),
+        ),
+    }
+}

@@ -1,0 +1,125 @@
+//! The page of `memctl oom`: what failed and why in a sentence, the arithmetic rank by rank, what filled the device.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, finding, heading, next, place};
+use crate::answer::oom::{Failed, Live, Oom};
+use crate::render::folded::NO_STACK;
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{plural, safe};
+
+/// Sites shown of what filled the device.
+const SITES_SHOWN: usize = 6;
+
+/// See the module.
+#[must_use]
+pub fn page(answer: &Oom, screen: &Screen) -> String {
+    let mut out = heading(&answer.job, screen);
+    out.push('\n');
+    for found in &answer.findings {
+        out.push_str(&format!("{}\n", finding::full(found, screen)));
+    }
+    match answer.failures.last() {
+        None if answer.failed > 0 => {
+            let line =
+                format!("{} failed; the events behind them are no longer stored.", plural(answer.failed, "request"));
+            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        }
+        None if answer.findings.is_empty() => {
+            out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit("No request failed.", 0))));
+        }
+        None => {}
+        Some(_) => out.push_str(&failures(answer, screen)),
+    }
+    if let Some(first) = answer.failures.first() {
+        out.push_str(&filled(first, screen));
+    }
+    out.push('\n');
+    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    if let (Some(hint), Some(first)) = (&answer.hint, answer.failures.first()) {
+        let commands = [
+            (
+                command("sites", &answer.job, &format!("--rank {} --at {}", first.rank, first.at), hint),
+                "whose memory was live then",
+            ),
+            (command("frag", &answer.job, &format!("--rank {}", first.rank), hint), "how its free memory lay"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn bytes(bytes: u64) -> String {
+    HumanBytes::of(bytes).to_string()
+}
+
+fn failures(answer: &Oom, screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        right("RANK", 0),
+        right("EPOCH", 6),
+        right("STEP", 7),
+        right("ASKED", 0),
+        right("FREE IN CACHE", 0),
+        right("LARGEST FREE", 1),
+        right("IN USE", 3),
+        right("RESERVED", 2),
+        right("DEVICE FREE", 4),
+        right("LIMIT OR SIZE", 5),
+        right("OTHERS", 8),
+        left("CAUSE", 0),
+    ]);
+    let maybe = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), bytes);
+    for failed in &answer.failures {
+        let most = match failed.limit_below_bytes {
+            Some(below) => format!("< {}", bytes(below)),
+            None => maybe(failed.device_total_bytes),
+        };
+        table.row(vec![
+            failed.rank.to_string(),
+            failed.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
+            failed.step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
+            bytes(failed.asked_bytes),
+            bytes(failed.free_in_cache_bytes),
+            bytes(failed.largest_usable_bytes),
+            bytes(failed.active_bytes),
+            bytes(failed.reserved_bytes),
+            bytes(failed.device_free_bytes),
+            most,
+            maybe(failed.others_bytes),
+            safe(&failed.cause.replace('_', " ")).into_owned(),
+        ]);
+    }
+    let mut out = table.show(screen);
+    let shown = answer.failures.len() as u64;
+    if answer.failed > shown {
+        let earlier = plural(answer.failed - shown, "earlier failure");
+        out.push_str(&format!("{}\n", screen.fit(&format!("and {earlier}"), 0)));
+    }
+    out
+}
+
+/// What filled the device when the first of them failed.
+fn filled(failed: &Failed, screen: &Screen) -> String {
+    let title = format!("What was live on rank {}: {}", failed.rank, bytes(failed.allocated_bytes));
+    let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    let classes: Vec<String> = failed
+        .classes
+        .iter()
+        .map(|class| format!("{} {}", safe(&class.class.replace('_', " ")), bytes(class.live_bytes)))
+        .collect();
+    if !classes.is_empty() {
+        out.push_str(&format!("  {}\n", screen.fit(&classes.join(", "), 2)));
+    }
+    for live in failed.sites.iter().take(SITES_SHOWN) {
+        out.push_str(&format!("  {}\n", screen.fit(&line(live), 2)));
+    }
+    out
+}
+
+fn line(live: &Live) -> String {
+    let site = live.site.as_ref().map_or_else(|| NO_STACK.to_owned(), |site| place(&site.frame));
+    let grown = live.before_bytes.map(|before| live.live_bytes.saturating_sub(before)).filter(|&grown| grown > 0);
+    let grown = grown.map_or(String::new(), |grown| format!(", {} since the last step", bytes(grown)));
+    format!("{:>9} in {}  {site}{grown}", bytes(live.live_bytes), plural(live.live_blocks, "block"))
+}

@@ -1,0 +1,171 @@
+//! The course of a training loop under a replay: which epoch, step and phase an event belongs to, from the stored marks.
+//!
+//! Guarantees: an end takes effect behind the events of its own instant, a begin before them, as when they were recorded.
+//! Refuses to claim a phase that nobody marked, with one exception: what a thread without Python frames allocates between a
+//! forward pass and the optimizer is the backward pass, because autograd's threads are those without frames.
+
+use std::sync::Arc;
+
+use memctl_analysis::Birth;
+use memctl_model::{Event, Mark, MarkKind, Phase};
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
+
+use crate::query::error::QueryError;
+use crate::query::stacks::open;
+use crate::store::{Selection, SessionKey, Store};
+
+/// Items of marks that are read for one stretch: each holds up to four thousand marks, a stretch has a million events.
+const ITEMS_MAX: usize = 1024;
+
+/// A place in a session's marks that moves forward with the events.
+#[derive(Clone, Debug, Default)]
+pub(in crate::query) struct Course {
+    marks: Arc<[Mark]>,
+    next: usize,
+    epoch: Option<u32>,
+    /// The step under way.
+    step: Option<u64>,
+    eval: bool,
+    train: bool,
+    part: Option<Phase>,
+    /// A forward pass has ended in this step and nothing has begun since.
+    after_forward: bool,
+}
+
+/// A step's boundary that was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::query) enum Passed {
+    StepBegin(u64),
+    StepEnd,
+}
+
+impl Course {
+    /// The marks of a session between two times.
+    pub async fn between(store: &dyn Store, session: SessionKey, times_ns: (u64, u64)) -> Result<Self, QueryError> {
+        let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
+        let mut marks = Vec::new();
+        for row in store.items(session, ItemKind::Marks as i32, None, selection).await?.iter().take(ITEMS_MAX) {
+            if let Content::Marks(found) = open(session, row)? {
+                marks.extend(found);
+            }
+        }
+        Ok(Self::of(marks))
+    }
+
+    fn of(mut marks: Vec<Mark>) -> Self {
+        // Items come in the order of their sending, marks of several threads may be out of order by a little.
+        marks.sort_by_key(|mark| mark.time_ns);
+        Self { marks: marks.into(), ..Self::default() }
+    }
+
+    /// Epoch under way, as far as a mark told it.
+    pub fn epoch(&self) -> Option<u32> {
+        self.epoch
+    }
+
+    /// Step under way.
+    pub fn step(&self) -> Option<u64> {
+        self.step
+    }
+
+    /// Moves before an event of this time; `passed` hears of every step's boundary on the way.
+    pub fn advance(&mut self, time_ns: u64, mut passed: impl FnMut(Passed)) {
+        while let Some(mark) = self.marks.get(self.next).filter(|mark| precedes(mark, time_ns)) {
+            match mark.kind {
+                MarkKind::EpochBegin(epoch) => self.epoch = Some(epoch),
+                MarkKind::StepBegin(step) => {
+                    (self.step, self.after_forward) = (Some(step), false);
+                    passed(Passed::StepBegin(step));
+                }
+                MarkKind::StepEnd(_) => {
+                    (self.step, self.after_forward) = (None, false);
+                    passed(Passed::StepEnd);
+                }
+                MarkKind::PhaseBegin(phase) => self.begin(phase),
+                MarkKind::PhaseEnd(phase) => self.end(phase),
+                MarkKind::EpochEnd(_) | MarkKind::RegionBegin(_) | MarkKind::RegionEnd(_) | MarkKind::Note(_) => {}
+            }
+            self.next += 1;
+        }
+    }
+
+    fn begin(&mut self, phase: Phase) {
+        match phase {
+            Phase::Train => (self.train, self.eval) = (true, false),
+            Phase::Eval => self.eval = true,
+            Phase::Forward | Phase::Backward | Phase::Optimizer => {
+                (self.part, self.after_forward) = (Some(phase), false)
+            }
+        }
+    }
+
+    fn end(&mut self, phase: Phase) {
+        match phase {
+            Phase::Train => self.train = false,
+            Phase::Eval => self.eval = false,
+            _ if self.part == Some(phase) => {
+                self.part = None;
+                self.after_forward = phase == Phase::Forward && self.step.is_some() && !self.eval;
+            }
+            _ => {}
+        }
+    }
+
+    /// What the marks know of the birth of what this event allocates; where they do not, `birth` stays.
+    pub fn refine(&mut self, event: &Event, birth: &mut Birth) {
+        self.advance(event.time_ns, |_| ());
+        birth.epoch = self.epoch.unwrap_or(birth.epoch);
+        birth.step = self.step.unwrap_or(birth.step);
+        birth.phase = match self {
+            Self { eval: true, .. } => Some(Phase::Eval),
+            Self { part: Some(part), .. } => Some(*part),
+            Self { after_forward: true, .. } if !event.stack.is_some() => Some(Phase::Backward),
+            Self { train: true, .. } => Some(Phase::Train),
+            _ => None,
+        };
+    }
+}
+
+fn precedes(mark: &Mark, time_ns: u64) -> bool {
+    match mark.kind {
+        MarkKind::EpochEnd(_) | MarkKind::StepEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => {
+            mark.time_ns < time_ns
+        }
+        _ => mark.time_ns <= time_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::StackId;
+
+    #[test]
+    fn events_belong_to_the_phase_of_their_moment() {
+        let marks = [
+            (10, MarkKind::EpochBegin(2)),
+            (10, MarkKind::StepBegin(7)),
+            (11, MarkKind::PhaseBegin(Phase::Forward)),
+            (20, MarkKind::PhaseEnd(Phase::Forward)),
+            (30, MarkKind::PhaseBegin(Phase::Optimizer)),
+            (40, MarkKind::PhaseEnd(Phase::Optimizer)),
+            (40, MarkKind::StepEnd(7)),
+            (50, MarkKind::PhaseBegin(Phase::Eval)),
+        ];
+        let mut course = Course::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
+        let mut born = |time_ns, stack| {
+            let mut birth = Birth { epoch: 9, step: 99, phase: None };
+            course.refine(&Event { time_ns, stack: StackId(stack), ..Event::default() }, &mut birth);
+            (birth.epoch, birth.step, birth.phase)
+        };
+        assert_eq!(born(5, 1), (9, 99, None));
+        assert_eq!(born(11, 1), (2, 7, Some(Phase::Forward)));
+        assert_eq!(born(20, 0), (2, 7, Some(Phase::Forward)), "an end is behind its own instant");
+        assert_eq!(born(21, 0), (2, 7, Some(Phase::Backward)), "autograd's thread has no frames");
+        assert_eq!(born(22, 1), (2, 7, None));
+        assert_eq!(born(35, 1), (2, 7, Some(Phase::Optimizer)));
+        assert_eq!(born(41, 0), (2, 99, None), "between steps");
+        assert_eq!(born(60, 0), (2, 99, Some(Phase::Eval)));
+    }
+}

@@ -1,0 +1,96 @@
+//! What was measured of a device around a moment, and how much its retries rose.
+//!
+//! Guarantees: reads the samples of half a minute; a figure that was not measured then is `None`.
+
+use memctl_model::Sample;
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
+
+use crate::query::error::QueryError;
+use crate::query::samples::fold;
+use crate::query::stacks::open;
+use crate::store::{DeviceRow, Selection, SessionRow, Store};
+
+/// NVML and host memory come once a second, counters every step: half a minute has both, also of slow steps.
+const LOOK_BACK_NS: u64 = 30_000_000_000;
+/// Items of samples that are opened.
+const ITEMS_MAX: usize = 64;
+
+/// The newest of each quantity within the half minute before `time_ns`; the device's size also from what its session said.
+pub(in crate::query) async fn before(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    time_ns: u64,
+) -> Result<Option<Sample>, QueryError> {
+    let since = time_ns.saturating_sub(LOOK_BACK_NS);
+    let mut known: Option<Sample> = None;
+    for sample in samples(store, session, device, (since, time_ns)).await? {
+        match &mut known {
+            Some(known) => fold(known, sample),
+            None => known = Some(sample),
+        }
+    }
+    if let Some(total) = device.info.total_bytes {
+        let known = known.get_or_insert(Sample { device: device.info.index, time_ns, ..Sample::default() });
+        known.device_total_bytes = known.device_total_bytes.or(Some(total));
+    }
+    Ok(known)
+}
+
+/// The same, or where the device was not measured in that time: the first measurements within the half minute behind it.
+pub(in crate::query) async fn nearest(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    time_ns: u64,
+) -> Result<Option<Sample>, QueryError> {
+    let earlier = before(store, session, device, time_ns).await?;
+    if earlier.is_some_and(|sample| sample.device_used_bytes.is_some()) {
+        return Ok(earlier);
+    }
+    let until = time_ns.saturating_add(LOOK_BACK_NS);
+    let mut known: Option<Sample> = None;
+    // Backwards, so that the first of each quantity replaces what came behind it.
+    for sample in samples(store, session, device, (time_ns, until)).await?.into_iter().rev() {
+        match &mut known {
+            Some(known) => fold(known, sample),
+            None => known = Some(sample),
+        }
+    }
+    let total = earlier.and_then(|sample| sample.device_total_bytes);
+    Ok(known.map(|sample| Sample { device_total_bytes: sample.device_total_bytes.or(total), ..sample }).or(earlier))
+}
+
+/// How often the allocator emptied its cache and tried again between two moments.
+pub(in crate::query) async fn retries(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    times_ns: (u64, u64),
+) -> Result<Option<u64>, QueryError> {
+    let counts: Vec<u64> = samples(store, session, device, times_ns)
+        .await?
+        .into_iter()
+        .filter_map(|sample| sample.alloc_retries)
+        .collect();
+    Ok(counts.iter().max().zip(counts.iter().min()).filter(|_| counts.len() > 1).map(|(most, least)| most - least))
+}
+
+async fn samples(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    times_ns: (u64, u64),
+) -> Result<Vec<Sample>, QueryError> {
+    let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
+    let rows = store.items(session.key, ItemKind::Samples as i32, None, selection).await?;
+    let mut all = Vec::new();
+    for row in &rows[rows.len().saturating_sub(ITEMS_MAX)..] {
+        if let Content::Samples(samples) = open(session.key, row)? {
+            all.extend(samples);
+        }
+    }
+    all.retain(|sample| sample.device == device.info.index && (times_ns.0..=times_ns.1).contains(&sample.time_ns));
+    Ok(all)
+}

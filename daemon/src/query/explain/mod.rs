@@ -1,0 +1,107 @@
+//! What explains a job's memory with single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
+//!
+//! Guarantees: per device at most one stretch of [`window::EVENTS_MAX`] events and a keyframe's distance before it are
+//! replayed for each moment looked at, [`RANKS_MAX`] ranks, [`ooms::FAILURES_MAX`] failures a rank; what retention removed is
+//! left out, never guessed. Refuses to look at a device that told no events.
+
+pub(in crate::query) mod course;
+pub(in crate::query) mod measured;
+pub(in crate::query) mod ooms;
+pub(in crate::query) mod window;
+
+use std::cmp::Reverse;
+
+use memctl_analysis::churn::{self, RankChurn};
+use memctl_analysis::fragmentation::RankFragmentation;
+use memctl_analysis::{fragmentation, oom};
+use memctl_model::Finding;
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use super::job::{Found, find};
+use crate::store::{DeviceRow, SessionRow, Store};
+
+/// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
+pub const RANKS_MAX: usize = 16;
+
+/// Everything that single events explain about a job.
+#[derive(Debug, Default)]
+pub(crate) struct Explained {
+    /// By rank and device.
+    pub fragmentation: Vec<RankFragmentation>,
+    /// By rank and device.
+    pub churn: Vec<RankChurn>,
+    /// Failed requests, by time.
+    pub ooms: Vec<oom::Report>,
+    /// The worst first.
+    pub findings: Vec<Finding>,
+    /// Ranks that were not looked at.
+    pub left_out: u32,
+}
+
+/// The findings about out of memory, fragmentation and churn of a job: of an import or of one that runs.
+///
+/// # Errors
+/// No such job; the store's; an item that does not open. What retention removed is no error.
+pub async fn findings(store: &dyn Store, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
+    Ok(explain(store, &find(store, selection).await?).await?.findings)
+}
+
+/// The same for a job that was found, with the reports behind the findings.
+///
+/// # Errors
+/// See [`findings`].
+pub(crate) async fn explain(store: &dyn Store, found: &Found) -> Result<Explained, QueryError> {
+    let chosen = chosen(found);
+    let mut explained = Explained::default();
+    let known = found.sessions.len();
+    for (session, device) in &chosen {
+        let ooms = match ooms::of_device(store, found, session, device).await {
+            Err(QueryError::Expired { .. }) => Vec::new(),
+            other => other?,
+        };
+        match window::look(store, session, device, ooms.last()).await {
+            Ok(Some(window::Looked { fragmentation, churn })) => {
+                explained.fragmentation.push(fragmentation);
+                explained.churn.push(churn);
+            }
+            Ok(None) | Err(QueryError::Expired { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        explained.ooms.extend(ooms);
+    }
+    explained.ooms.sort_by_key(|report| (report.facts.time_ns, report.facts.rank));
+    explained.findings = oom::findings(&explained.ooms, known);
+    explained.findings.extend(ooms::deaths(store, found).await?);
+    explained.findings.extend(fragmentation::finding::finding(&explained.fragmentation, known));
+    explained.findings.extend(churn::finding(&explained.churn, known));
+    explained.findings.sort_by_key(|finding| Reverse(finding.severity));
+    let mut looked: Vec<u32> = chosen.iter().map(|(session, _)| session.info.rank).collect();
+    looked.dedup();
+    explained.left_out = known.saturating_sub(looked.len()) as u32;
+    Ok(explained)
+}
+
+/// The devices to look at, by rank: all of small jobs; else rank 0, those that ran out of memory, and those that hold most
+/// beyond what they use.
+fn chosen(found: &Found) -> Vec<(&SessionRow, &DeviceRow)> {
+    let mut devices: Vec<(&SessionRow, &DeviceRow)> = found
+        .sessions
+        .iter()
+        .flat_map(|session| {
+            found.devices.iter().filter(|device| device.session == session.key).map(move |device| (session, device))
+        })
+        .filter(|(_, device)| device.events > 0)
+        .collect();
+    if devices.len() > RANKS_MAX {
+        let unused = |device: &DeviceRow| {
+            device.latest.map_or(0, |at| at.counters.reserved_bytes.saturating_sub(at.counters.allocated_bytes))
+        };
+        devices.sort_by_key(|(session, device)| {
+            (session.info.rank != 0, device.ooms == 0, Reverse(unused(device)), session.info.rank)
+        });
+        devices.truncate(RANKS_MAX);
+        devices.sort_by_key(|(session, device)| (session.info.rank, device.info.index.0));
+    }
+    devices
+}

@@ -1,0 +1,264 @@
+//! The failed requests of a device: found by the chunks that count them, replayed to what each of them found.
+//!
+//! The allocator gives its cache back before a request fails; the state that the request found lies before that burst.
+//! Guarantees: the last [`FAILURES_MAX`] failures of the last chunk that has any, each at most a keyframe and
+//! a chunk of events away.
+
+use std::collections::BTreeMap;
+
+use memctl_analysis::classes::Classifier;
+use memctl_analysis::fragmentation::Picture;
+use memctl_analysis::fragmentation::judge::Holder;
+use memctl_analysis::oom::{self, Facts, Peer, SiteUse};
+use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Stack, StackId};
+
+use super::course::{Course, Passed};
+use super::measured;
+use crate::query::error::QueryError;
+use crate::query::job::Found;
+use crate::query::replay::{Go, Replay};
+use crate::query::stacks::dictionary;
+use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
+
+/// Failures explained per device: a job that catches them may have thousands.
+pub(in crate::query) const FAILURES_MAX: usize = 4;
+/// Sites named per failure.
+const SITES_MAX: usize = 20;
+/// Blocks that strand, named per failure.
+const HOLDERS_MAX: usize = 10;
+/// Other ranks shown per failure.
+const PEERS_MAX: usize = 16;
+
+/// Where a failure lies in a device's stream. Numbers of events that lie before.
+struct Place {
+    event: Event,
+    /// Before the allocator emptied its cache.
+    found_at: u64,
+    /// At the end of the last step before.
+    step_end_at: Option<u64>,
+    reserved_after_bytes: u64,
+    epoch: Option<u32>,
+    step: Option<u64>,
+}
+
+/// The last failures of a device, explained, by time.
+pub(in crate::query) async fn of_device(
+    store: &dyn Store,
+    found: &Found,
+    session: &SessionRow,
+    device: &DeviceRow,
+) -> Result<Vec<oom::Report>, QueryError> {
+    if device.ooms == 0 {
+        return Ok(Vec::new());
+    }
+    let chunks = store.chunks(session.key, device.info.index.0, Selection::default()).await?;
+    let Some(at) = chunks.iter().rposition(|chunk| chunk.levels.ooms > 0) else { return Ok(Vec::new()) };
+    // The burst, and the step before, may have begun in the chunk before.
+    let first = &chunks[at.saturating_sub(1)];
+    let last = &chunks[at];
+    let reserved_peak = chunks[..at].iter().map(|chunk| chunk.levels.reserved_max).max().unwrap_or(0);
+    let course = Course::between(store, session.key, (first.index.first_ns, last.index.last_ns)).await?;
+    let stacks = dictionary(store, session.key).await?;
+    let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+    let (places, reserved_peak) = places(store, session, device, (first, last), course.clone(), reserved_peak).await?;
+    let mut reports = Vec::new();
+    // Failures of one chunk are close together: the others are looked at once, at the first of them.
+    let first_ns = places.first().map_or(0, |place| place.event.time_ns);
+    let peers = peers(store, found, session, first_ns).await?;
+    for place in places {
+        let (before, keyframe) = states(store, session, device, &place, course.clone()).await?;
+        let sample = measured::before(store, session, device, place.event.time_ns).await?;
+        let picture = Picture::of(&keyframe, session.info.settings.large_segment_size);
+        reports.push(oom::explain(Facts {
+            rank: session.info.rank,
+            device: device.info.index.0,
+            time_ns: place.event.time_ns,
+            epoch: place.epoch.or(Some(last.index.last_epoch)),
+            step: place.step,
+            asked_bytes: place.event.size,
+            stream: place.event.stream,
+            pool: place.event.pool,
+            stack: resolve(place.event.stack),
+            device_free_bytes: place.event.addr,
+            reserved_after_bytes: place.reserved_after_bytes,
+            reserved_peak_bytes: reserved_peak,
+            device_total_bytes: sample.as_ref().and_then(|sample| sample.device_total_bytes),
+            others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
+            classes: Classifier::new(&resolve).of_state(&keyframe, place.step, None),
+            sites: sites(&keyframe, before.as_ref(), &resolve),
+            holders: picture
+                .pins
+                .iter()
+                .take(HOLDERS_MAX)
+                .map(|&pin| Holder { pin, stack: resolve(pin.stack) })
+                .collect(),
+            peers: peers.clone(),
+            settings: session.info.settings.clone(),
+            exact: last.levels.exact,
+            found: picture,
+        }));
+    }
+    Ok(reports)
+}
+
+/// Finds the failures of the last chunk, and how much was ever reserved before the last of them.
+async fn places(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    (first, last): (&ChunkRow, &ChunkRow),
+    mut course: Course,
+    mut reserved_peak: u64,
+) -> Result<(Vec<Place>, u64), QueryError> {
+    let from = first.index.first_event;
+    let mut replay = Replay::before(store, session, device.info.index.0, &[], from).await?;
+    let mut places: Vec<Place> = Vec::new();
+    let (mut burst, mut step_end_at): (Option<u64>, Option<u64>) = (None, None);
+    replay
+        .run(last.index.first_event + last.index.count, |number, event, map| {
+            reserved_peak = reserved_peak.max(map.levels().reserved_bytes);
+            course.advance(event.time_ns, |passed| {
+                if passed == Passed::StepEnd {
+                    step_end_at = Some(number - 1);
+                }
+            });
+            match event.action {
+                Action::SegmentFree | Action::SegmentUnmap => {
+                    burst.get_or_insert(number - 1);
+                }
+                // Blocks that waited for another stream complete while the cache is emptied.
+                Action::FreeCompleted => {}
+                Action::Oom if number > last.index.first_event => {
+                    if places.len() == FAILURES_MAX {
+                        places.remove(0);
+                    }
+                    places.push(Place {
+                        event: *event,
+                        found_at: burst.unwrap_or(number - 1),
+                        step_end_at,
+                        reserved_after_bytes: map.levels().reserved_bytes,
+                        epoch: course.epoch(),
+                        step: course.step(),
+                    });
+                    burst = None;
+                }
+                _ => burst = None,
+            }
+            Go::On
+        })
+        .await?;
+    Ok((places, reserved_peak))
+}
+
+/// Live bytes by stack at the end of the last step, and the state that the request found.
+async fn states(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    place: &Place,
+    course: Course,
+) -> Result<(Option<BTreeMap<StackId, u64>>, Keyframe), QueryError> {
+    let index = device.info.index;
+    let start = place.step_end_at.unwrap_or(place.found_at).min(place.found_at);
+    let mut replay = Replay::before(store, session, index.0, &[], start).await?.with_course(course);
+    let mut before = None;
+    if place.step_end_at.is_some() {
+        replay.run(start, |_, _, _| Go::On).await?;
+        let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();
+        for row in replay.map().site_rows() {
+            let bytes = by_stack.entry(row.stack).or_default();
+            *bytes = bytes.saturating_add(row.bytes);
+        }
+        before = Some(by_stack);
+    }
+    replay.run(place.found_at, |_, _, _| Go::On).await?;
+    let keyframe = replay.map().keyframe(index, place.found_at, place.event.time_ns, KeyframeReason::OutOfMemory);
+    Ok((before, keyframe))
+}
+
+fn sites(
+    keyframe: &Keyframe,
+    before: Option<&BTreeMap<StackId, u64>>,
+    resolve: &dyn Fn(StackId) -> Stack,
+) -> Vec<SiteUse> {
+    let mut by_stack: BTreeMap<StackId, (u64, u64)> = BTreeMap::new();
+    let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks).chain(&keyframe.loose);
+    for block in blocks.filter(|block| block.usage == BlockUse::Allocated) {
+        let (bytes, count) = by_stack.entry(block.stack).or_default();
+        *bytes = bytes.saturating_add(block.size);
+        *count += 1;
+    }
+    let mut sites: Vec<(StackId, (u64, u64))> = by_stack.into_iter().collect();
+    sites.sort_by_key(|&(stack, (bytes, _))| (std::cmp::Reverse(bytes), stack));
+    sites.truncate(SITES_MAX);
+    sites
+        .into_iter()
+        .map(|(stack, (bytes, blocks))| SiteUse {
+            stack: resolve(stack),
+            bytes,
+            blocks,
+            before_bytes: before.map(|before| before.get(&stack).copied().unwrap_or(0)),
+        })
+        .collect()
+}
+
+/// How the other ranks stand: their latest boundary, and what was free on their devices at that time.
+async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, QueryError> {
+    let mut peers = Vec::new();
+    for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
+        for device in found.devices.iter().filter(|device| device.session == session.key) {
+            let Some(latest) = device.latest else { continue };
+            let sample = measured::before(store, session, device, time_ns).await?;
+            let free =
+                sample.and_then(|sample| Some(sample.device_total_bytes?.saturating_sub(sample.device_used_bytes?)));
+            peers.push(Peer {
+                rank: session.info.rank,
+                reserved_bytes: latest.counters.reserved_bytes,
+                peak_allocated_bytes: latest.peaks.allocated_bytes,
+                device_free_bytes: free,
+            });
+        }
+    }
+    Ok(peers)
+}
+
+/// Ranks that ended by out of memory while no request of the allocator failed: what is known of them.
+pub(in crate::query) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, QueryError> {
+    let mut findings = Vec::new();
+    for session in &found.sessions {
+        let Some((end, failure)) = session.end.as_ref().and_then(|end| Some((end, end.failure.as_ref()?))) else {
+            continue;
+        };
+        let devices: Vec<&DeviceRow> = found.devices.iter().filter(|device| device.session == session.key).collect();
+        if !says_out_of_memory(failure) || devices.iter().any(|device| device.ooms > 0) {
+            continue;
+        }
+        let sample = match devices.first() {
+            Some(device) => measured::before(store, session, device, end.time_ns).await?,
+            None => None,
+        };
+        let sample = sample.unwrap_or_default();
+        let last = [
+            ("device_used_bytes", sample.device_used_bytes),
+            ("device_total_bytes", sample.device_total_bytes),
+            ("process_used_bytes", sample.process_used_bytes),
+            ("others_bytes", sample.foreign_used_bytes),
+            (
+                "reserved_bytes",
+                devices.iter().filter_map(|device| device.latest).map(|at| at.counters.reserved_bytes).max(),
+            ),
+            ("host_rss_bytes", sample.host_rss_bytes),
+            ("children_rss_bytes", sample.children_rss_bytes),
+        ];
+        let known = found.sessions.len();
+        findings.push(oom::finding::unexplained(session.info.rank, known, failure, end.time_ns, &last));
+    }
+    Ok(findings)
+}
+
+fn says_out_of_memory(failure: &str) -> bool {
+    let failure = failure.to_ascii_lowercase();
+    ["out of memory", "outofmemory", "out_of_memory", "oom-kill", "cannot allocate memory"]
+        .iter()
+        .any(|words| failure.contains(words))
+}

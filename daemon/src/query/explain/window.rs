@@ -1,0 +1,155 @@
+//! The last stretch of a device's events: what its steps did, and its picture at the fullest moment of the steady part.
+//!
+//! Guarantees: two replays of at most [`EVENTS_MAX`] events and a keyframe's distance each; the second one only where there
+//! was a steady part.
+
+use memctl_analysis::churn::RankChurn;
+use memctl_analysis::fragmentation::judge::{Facts, judge};
+use memctl_analysis::fragmentation::{Picture, RankFragmentation};
+use memctl_analysis::oom;
+use memctl_analysis::rules::PlacementRules;
+use memctl_analysis::steady::{Request, Steady, WARM_UP_STEPS};
+use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, Sample, Stack, StackId};
+
+use super::course::{Course, Passed};
+use super::measured;
+use crate::query::error::QueryError;
+use crate::query::replay::{Go, Replay};
+use crate::query::stacks::dictionary;
+use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
+
+/// Events of a stretch: tens of steps of a large model, thousands of a small one; some tens of milliseconds to replay.
+pub(in crate::query) const EVENTS_MAX: u64 = 1 << 19;
+
+/// What was seen of a device.
+pub(in crate::query) struct Looked {
+    pub fragmentation: RankFragmentation,
+    pub churn: RankChurn,
+}
+
+/// Looks at the last stretch. A failure for which the cache had the bytes stands for the fullest moment.
+pub(in crate::query) async fn look(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    failure: Option<&oom::Report>,
+) -> Result<Option<Looked>, QueryError> {
+    let index = device.info.index;
+    let chunks = store.chunks(session.key, index.0, Selection::default()).await?;
+    let chunks = last_events(&chunks, EVENTS_MAX);
+    let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(None) };
+    let times_ns = (first.index.first_ns, last.index.last_ns);
+    let until = last.index.first_event + last.index.count;
+    let course = Course::between(store, session.key, times_ns).await?;
+    let steady = steps(store, session, index, first, until, course.clone()).await?;
+    let retries = measured::retries(store, session, device, times_ns).await?;
+    let churn = RankChurn::of(session.info.rank, index.0, &steady, retries);
+    let stacks = dictionary(store, session.key).await?;
+    let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+    let settings = &session.info.settings;
+    let failed = failure.filter(|report| report.cause == oom::Cause::Fragmentation).map(|report| &report.facts);
+    let (picture, course, time_ns) = match failed {
+        Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
+        None => {
+            let at = steady.highest_at.unwrap_or(until);
+            let (keyframe, course) = state_at(store, session, index.0, at, course).await?;
+            (
+                Picture::of(&keyframe, settings.large_segment_size),
+                (course.epoch(), steady.highest_step),
+                keyframe.time_ns,
+            )
+        }
+    };
+    let sample = measured::nearest(store, session, device, time_ns).await?;
+    let facts = Facts {
+        rank: session.info.rank,
+        device: index.0,
+        picture: &picture,
+        epoch: course.0,
+        step: course.1,
+        steady: &steady,
+        settings,
+        room_bytes: sample.as_ref().and_then(|sample| room(sample, picture.reserved_bytes)),
+        failed: failed.map(|facts| Request {
+            rounded_bytes: facts.asked_bytes,
+            stack: StackId::NONE,
+            stream: facts.stream,
+            pool: facts.pool,
+        }),
+    };
+    Ok(Some(Looked { fragmentation: judge(&facts, &resolve), churn }))
+}
+
+/// The last chunks that hold at most so many events; at least one.
+fn last_events(chunks: &[ChunkRow], most: u64) -> &[ChunkRow] {
+    let mut events = 0_u64;
+    let fitting = chunks.iter().rev().take_while(|chunk| {
+        events = events.saturating_add(chunk.index.count);
+        events <= most
+    });
+    let count = fitting.count().max(1).min(chunks.len());
+    &chunks[chunks.len() - count..]
+}
+
+async fn steps(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: DeviceIndex,
+    first: &ChunkRow,
+    until: u64,
+    mut course: Course,
+) -> Result<Steady, QueryError> {
+    let rules = PlacementRules::new(&session.info.settings);
+    let from = first.index.first_event;
+    // A stretch that begins in the middle of a job has its warm-up behind it.
+    let mut steady = Steady::new(rules, from > 0 && first.index.first_step >= WARM_UP_STEPS);
+    let mut replay = Replay::before(store, session, device.0, &[], from).await?;
+    let mut before = replay.map().levels();
+    replay
+        .run(until, |number, event, map| {
+            if number > from {
+                course.advance(event.time_ns, |passed| match passed {
+                    Passed::StepBegin(step) => steady.step_begins(step, before),
+                    Passed::StepEnd => steady.step_ends(before),
+                });
+                steady.event(number, event, map.levels());
+            }
+            before = map.levels();
+            Go::On
+        })
+        .await?;
+    // The step under way has not ended: its height counts, its requests are among the last ones.
+    course.advance(u64::MAX, |passed| {
+        if passed == Passed::StepEnd {
+            steady.step_ends(before);
+        }
+    });
+    Ok(steady)
+}
+
+/// The state behind so many events, and where the loop was.
+pub(in crate::query) async fn state_at(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: u8,
+    at: u64,
+    mut course: Course,
+) -> Result<(Keyframe, Course), QueryError> {
+    let mut replay = Replay::before(store, session, device, &[], at).await?.with_course(course.clone());
+    let mut time_ns = session.info.started_ns;
+    replay
+        .run(at, |_, event, _| {
+            time_ns = event.time_ns;
+            Go::On
+        })
+        .await?;
+    course.advance(time_ns, |_| ());
+    Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), course))
+}
+
+/// What the driver could still give when so much is reserved. Samples are taken at step ends, so what was reserved then counts.
+fn room(sample: &Sample, reserved_bytes: u64) -> Option<u64> {
+    let used = sample.device_used_bytes?;
+    let beside = used.saturating_sub(sample.reserved_bytes.unwrap_or(reserved_bytes));
+    Some(sample.device_total_bytes?.saturating_sub(beside).saturating_sub(reserved_bytes))
+}

@@ -1,0 +1,138 @@
+//! `frag`: how each rank's free memory lies, what pins it, whether a request would fail; and what was asked of the driver.
+
+use memctl_analysis::churn::RankChurn;
+use memctl_analysis::fragmentation::judge::Holder;
+use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
+use memctl_model::{FindingKind, SegmentKind};
+use memctl_proto::convert::finding::to_wire;
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use super::explain::explain;
+use super::job::{completeness_answer, find};
+use super::stacks::frame;
+use crate::ingest::streams::Streams;
+use crate::store::Store;
+
+/// Answers a fragmentation request.
+pub(super) async fn fragmentation(
+    store: &dyn Store,
+    streams: &Streams,
+    request: v1::FragmentationRequest,
+) -> Result<v1::Fragmentation, QueryError> {
+    let found = find(store, &request.selection.unwrap_or_default()).await?;
+    let explained = explain(store, &found).await?;
+    let ranks = explained.fragmentation.iter().zip(&explained.churn).map(|(report, churn)| answer(report, churn));
+    let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);
+    let findings = explained.findings.iter().filter(|finding| about(finding.kind));
+    Ok(v1::Fragmentation {
+        job: Some(found.answer(streams)),
+        completeness: Some(completeness_answer(found.completeness(streams))),
+        ranks: ranks.collect(),
+        findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
+        ranks_left_out: explained.left_out,
+    })
+}
+
+fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentation {
+    let Picture {
+        reserved_bytes,
+        active_bytes,
+        allocated_bytes,
+        requested_bytes,
+        empty_bytes,
+        stranded_bytes,
+        holes,
+        largest_hole_bytes,
+        largest_free_bytes,
+        segments,
+        partly_used_segments,
+        ..
+    } = report.picture;
+    v1::RankFragmentation {
+        rank: report.rank,
+        device: u32::from(report.device),
+        epoch: report.epoch,
+        step: report.step,
+        reserved_bytes,
+        active_bytes,
+        allocated_bytes,
+        requested_bytes,
+        empty_bytes,
+        stranded_bytes,
+        holes,
+        largest_hole_bytes,
+        largest_free_bytes,
+        segments,
+        partly_used_segments,
+        typical_bytes: report.typical_bytes,
+        steps: report.steps,
+        unused_bytes: report.unused_bytes,
+        varying_share: report.varying_share,
+        largest_request_bytes: report.largest_request.map(|request| request.rounded_bytes),
+        largest_usable_bytes: report.largest_usable_bytes,
+        room_bytes: report.room_bytes,
+        would_fit: report.would_fit,
+        cause: report.cause.map_or_else(String::new, |(cause, _)| cause.name().to_owned()),
+        idle_bytes: report.cause.map_or(0, |(_, bytes)| bytes),
+        severity: report.severity.map(|severity| v1::Severity::from(severity) as i32),
+        expandable: report.expandable,
+        lists: report.picture.lists.iter().map(list).collect(),
+        unusable: shares(report.picture.unusable_free_curve()),
+        holders: report.holders.iter().map(holder).collect(),
+        churn: Some(churn_answer(churn)),
+        highest_bytes: report.typical_bytes.map(|_| report.highest_bytes),
+    }
+}
+
+fn shares(curve: Vec<(u64, f64)>) -> Vec<v1::UnusableShare> {
+    curve.into_iter().map(|(bytes, share)| v1::UnusableShare { bytes, share }).collect()
+}
+
+fn list(list: &FreeList) -> v1::FreeList {
+    let &FreeList { stream, pool, kind, reserved_bytes, segments, blocks, ref space } = list;
+    v1::FreeList {
+        stream,
+        pool_first: pool.first,
+        pool_second: pool.second,
+        small: kind == SegmentKind::Small,
+        reserved_bytes,
+        segments,
+        blocks,
+        free_bytes: space.free_bytes(),
+        largest_free_bytes: space.largest_free_bytes(),
+        unusable: shares(space.unusable_free_curve()),
+    }
+}
+
+/// Blocks that strand memory, for an answer.
+pub(super) fn holder(holder: &Holder) -> v1::Holder {
+    let Holder { pin, stack } = holder;
+    v1::Holder {
+        stack: stack.frames.iter().map(frame).collect(),
+        blocks: pin.blocks,
+        live_bytes: pin.live_bytes,
+        segments: pin.segments,
+        stranded_bytes: pin.stranded_bytes,
+        birth_epoch: pin.birth_epoch,
+        birth_step: pin.birth_step,
+        birth_phase: pin.birth_phase.map_or_else(String::new, |phase| phase.name().to_owned()),
+    }
+}
+
+fn churn_answer(churn: &RankChurn) -> v1::Churn {
+    let &RankChurn { steps, steps_taking, steps_returning, calls, again_bytes, allocations_per_step, retries, .. } =
+        churn;
+    v1::Churn {
+        steps,
+        steps_taking,
+        steps_returning,
+        takes: calls.takes,
+        taken_bytes: calls.taken_bytes,
+        returns: calls.returns,
+        returned_bytes: calls.returned_bytes,
+        taken_again_bytes: again_bytes,
+        allocations_per_step,
+        retries,
+    }
+}

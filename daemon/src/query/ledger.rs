@@ -1,0 +1,151 @@
+//! The ledger: everything that the device says is used, by who uses it, at one moment of each rank.
+//!
+//! Guarantees: the allocator's part is replayed (one keyframe and the chunks behind it), classes and all; the device's part
+//! is the measurement nearest to that moment, and the answer says when that was.
+
+use memctl_analysis::classes::Classifier;
+use memctl_analysis::ledger::Ledger;
+use memctl_model::{Stack, StackId};
+use memctl_proto::v1;
+use memctl_proto::v1::ledger_request::Moment;
+
+use super::error::QueryError;
+use super::explain::course::Course;
+use super::explain::measured;
+use super::explain::window::state_at;
+use super::job::{completeness_answer, find};
+use super::oom::classes;
+use super::replay::{Go, Replay};
+use super::stacks::dictionary;
+use super::timeline::chosen;
+use crate::ingest::streams::Streams;
+use crate::store::{ChunkRow, DeviceRow, EpochEndRow, SessionRow, Store};
+
+/// Answers a ledger request.
+pub(super) async fn ledger(
+    store: &dyn Store,
+    streams: &Streams,
+    request: v1::LedgerRequest,
+) -> Result<v1::Ledger, QueryError> {
+    let selection = request.selection.unwrap_or_default();
+    let moment = request.moment.unwrap_or(Moment::Peak(true));
+    let found = find(store, &selection).await?;
+    let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let mut ranks = Vec::new();
+    for session in &found.sessions {
+        for device in found.devices.iter().filter(|device| device.session == session.key) {
+            let ends =
+                || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device.info.index.0);
+            let chunks = store.chunks(session.key, device.info.index.0, chosen(&selection)?).await?;
+            let place = match moment {
+                Moment::Peak(_) => peak(store, session, device, &chunks).await?,
+                Moment::EpochEnd(epoch) => {
+                    let end = ends().rfind(|end| end.epoch == epoch);
+                    Some(place(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
+                }
+                Moment::End(_) => chunks.last().map(|chunk| Place {
+                    at: end_of(chunk),
+                    exact: chunk.levels.exact,
+                    between_steps: true,
+                    ended: None,
+                }),
+            };
+            if let Some(place) = place {
+                ranks.push(rank(store, session, device, &chunks, place).await?);
+            }
+        }
+    }
+    Ok(v1::Ledger {
+        job: Some(found.answer(streams)),
+        completeness: Some(completeness_answer(found.completeness(streams))),
+        ranks,
+    })
+}
+
+/// A moment of a device: behind so many events.
+#[derive(Clone, Copy)]
+struct Place {
+    at: u64,
+    exact: bool,
+    /// Whether what lives then has outlived its step, whatever the marks say.
+    between_steps: bool,
+    /// Epoch and step that ended there, where that is known.
+    ended: Option<(u32, u64)>,
+}
+
+fn place(end: &EpochEndRow) -> Place {
+    Place { at: end.at_event, exact: end.exact, between_steps: true, ended: Some((end.epoch, end.step)) }
+}
+
+fn end_of(chunk: &ChunkRow) -> u64 {
+    chunk.index.first_event + chunk.index.count
+}
+
+fn no_epoch(job: &str, rank: u32, epoch: u32) -> QueryError {
+    QueryError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
+}
+
+async fn peak(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    chunks: &[ChunkRow],
+) -> Result<Option<Place>, QueryError> {
+    let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else { return Ok(None) };
+    let mut replay = Replay::before(store, session, device.info.index.0, &[], highest.index.first_event).await?;
+    let mut most = (highest.index.first_event, 0);
+    replay
+        .run(end_of(highest), |number, _, map| {
+            let allocated = map.levels().allocated_bytes;
+            if number > highest.index.first_event && allocated > most.1 {
+                most = (number, allocated);
+            }
+            Go::On
+        })
+        .await?;
+    Ok(Some(Place { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
+}
+
+async fn rank(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    chunks: &[ChunkRow],
+    place: Place,
+) -> Result<v1::RankLedger, QueryError> {
+    // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
+    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < place.at).collect();
+    let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
+    let times_ns =
+        (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
+    let course = Course::between(store, session.key, times_ns).await?;
+    let (keyframe, course) = state_at(store, session, device.info.index.0, place.at, course).await?;
+    let stacks = dictionary(store, session.key).await?;
+    let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+    let step = if place.between_steps { None } else { course.step() };
+    let shares = Classifier::new(&resolve).of_state(&keyframe, step, None);
+    let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));
+    let sample = measured::nearest(store, session, device, keyframe.time_ns).await?;
+    let ledger = Ledger::new(shares, reserved, sample.as_ref());
+    let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
+    Ok(v1::RankLedger {
+        rank: session.info.rank,
+        device: u32::from(device.info.index.0),
+        time_ns: keyframe.time_ns,
+        epoch: place.ended.map(|(epoch, _)| epoch).or(course.epoch()).unwrap_or(within.0),
+        step: place.ended.map(|(_, step)| step).or(course.step()).unwrap_or(within.1),
+        allocated_bytes: ledger.allocated_bytes(),
+        classes: classes(&ledger.classes),
+        cached_bytes: ledger.cached_bytes,
+        context_bytes: ledger.context_bytes,
+        others_bytes: ledger.others_bytes,
+        unexplained_bytes: ledger.unexplained_bytes,
+        device_used_bytes: ledger.device_used_bytes,
+        device_total_bytes: ledger.device_total_bytes,
+        measured_ns: ledger.measured_ns,
+        exact: place.exact,
+    })
+}
+
+/// Chunks between two keyframes.
+const KEYFRAME_CHUNKS: usize = 17;

@@ -1,0 +1,84 @@
+//! `oom`: the requests that failed, each with the arithmetic that explains it.
+
+use memctl_analysis::classes::Shares;
+use memctl_analysis::oom;
+use memctl_model::FindingKind;
+use memctl_proto::convert::finding::to_wire;
+use memctl_proto::v1;
+
+use super::error::QueryError;
+use super::explain::explain;
+use super::fragmentation::holder;
+use super::job::{completeness_answer, find};
+use super::stacks::frame;
+use crate::ingest::streams::Streams;
+use crate::store::Store;
+
+/// Answers an out-of-memory request.
+pub(super) async fn oom(store: &dyn Store, streams: &Streams, request: v1::OomRequest) -> Result<v1::Oom, QueryError> {
+    let found = find(store, &request.selection.unwrap_or_default()).await?;
+    let explained = explain(store, &found).await?;
+    let findings = explained.findings.iter().filter(|finding| finding.kind == FindingKind::Oom);
+    Ok(v1::Oom {
+        job: Some(found.answer(streams)),
+        completeness: Some(completeness_answer(found.completeness(streams))),
+        reports: explained.ooms.iter().map(answer).collect(),
+        findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
+        failed: found.devices.iter().fold(0, |sum, device| device.ooms.saturating_add(sum)),
+    })
+}
+
+fn answer(report: &oom::Report) -> v1::OomReport {
+    let facts = &report.facts;
+    v1::OomReport {
+        rank: facts.rank,
+        device: u32::from(facts.device),
+        time_ns: facts.time_ns,
+        epoch: facts.epoch,
+        step: facts.step,
+        cause: report.cause.name().to_owned(),
+        asked_bytes: facts.asked_bytes,
+        stack: facts.stack.frames.iter().map(frame).collect(),
+        reserved_bytes: facts.found.reserved_bytes,
+        active_bytes: facts.found.active_bytes,
+        allocated_bytes: facts.found.allocated_bytes,
+        free_bytes: report.free_bytes,
+        largest_usable_bytes: report.largest_usable_bytes,
+        holes: facts.found.holes,
+        flushed_bytes: report.flushed_bytes,
+        stranded_bytes: report.stranded_bytes,
+        missing_bytes: report.missing_bytes,
+        device_free_bytes: facts.device_free_bytes,
+        device_total_bytes: facts.device_total_bytes,
+        limit_at_least_bytes: report.limit_bytes.map(|(least, _)| least),
+        limit_below_bytes: report.limit_bytes.map(|(_, below)| below),
+        others_bytes: facts.others_bytes,
+        outside_bytes: report.outside_bytes,
+        expandable_would_serve: report.expandable_would_serve,
+        classes: classes(&facts.classes),
+        sites: facts.sites.iter().map(site).collect(),
+        holders: facts.holders.iter().map(holder).collect(),
+        peers: facts.peers.iter().map(peer).collect(),
+        exact: facts.exact,
+    }
+}
+
+/// Bytes by class, most first.
+pub(super) fn classes(shares: &Shares) -> Vec<v1::ClassBytes> {
+    shares.ranked().into_iter().map(|(class, bytes)| v1::ClassBytes { class: class.name().to_owned(), bytes }).collect()
+}
+
+fn site(site: &oom::SiteUse) -> v1::OomSite {
+    let oom::SiteUse { stack, bytes, blocks, before_bytes } = site;
+    v1::OomSite {
+        stack: stack.frames.iter().map(frame).collect(),
+        bytes: *bytes,
+        blocks: *blocks,
+        before_bytes: *before_bytes,
+    }
+}
+
+fn peer(peer: &oom::Peer) -> v1::OomPeer {
+    let &oom::Peer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes } = peer;
+    v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes }
+}

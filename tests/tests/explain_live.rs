@@ -1,0 +1,185 @@
+//! What explains memory, for jobs that ran under an agent: a failed request behind a flush, a neighbour, churn, a death
+//! outside the allocator, and a ledger that sums to what the device says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
+use memctl_daemon::query::explain::findings;
+use memctl_daemon::server::Embedded;
+use memctl_daemon::store::MemoryStore;
+use memctl_model::{
+    AllocatorSettings, DeviceIndex, DeviceInfo, EvidenceValue, Finding, FindingKind, Frame, Sample, SessionId,
+    SessionInfo, Severity, SourceKind, StackId,
+};
+use memctl_proto::v1::query_client::QueryClient;
+use memctl_proto::v1::{LedgerRequest, OomRequest, Selection, ledger_request::Moment};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
+const STEPS: u64 = 30;
+
+fn session(job: &str, rank: u32) -> SessionInfo {
+    SessionInfo {
+        id: SessionId([rank as u8 + 1; 16]),
+        job: job.into(),
+        attempt: 0,
+        rank,
+        world_size: Some(2),
+        source: SourceKind::Live,
+        host: Some("here".into()),
+        pid: Some(1),
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo { total_bytes: Some(1024 * MIB), ..DeviceInfo::default() }],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+fn selection(job: &str) -> Selection {
+    Selection { job: job.into(), ..Selection::default() }
+}
+
+/// A daemon in this process on a store that the test can ask itself.
+async fn embedded() -> (Arc<MemoryStore>, Embedded) {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Embedded::start(store.clone()).await.unwrap();
+    (store, daemon)
+}
+
+/// Runs a rank to its end beside the runtime that hosts the daemon.
+async fn run(daemon: &Embedded, job: &str, rank: u32, failure: Option<&str>, work: fn(&Agent, &mut Recorder, StackId)) {
+    let config = AgentConfig::new(session(job, rank), Daemon::Connected(daemon.channel()));
+    let failure = failure.map(str::to_owned);
+    let outcome = tokio::task::spawn_blocking(move || {
+        let agent = Agent::start(config).unwrap();
+        let stack = agent.stack(&[Frame { function: "forward".into(), file: "/home/me/model.py".into(), line: 12 }]);
+        let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+        work(&agent, &mut recorder, stack);
+        agent.stop(failure, PATIENCE)
+    });
+    let outcome = outcome.await.unwrap();
+    assert!(outcome.delivered && outcome.notes_dropped == 0, "nothing was lost on the way");
+}
+
+fn of_kind(found: &[Finding], kind: FindingKind) -> &Finding {
+    found.iter().find(|finding| finding.kind == kind).unwrap_or_else(|| panic!("no {kind:?} in {found:#?}"))
+}
+
+/// 400 MiB live, 200 MiB cached; 324 MiB of the device are somebody else's. 600 MiB do not fit.
+fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    agent.epoch_begin(0);
+    agent.step_begin(0);
+    recorder.segment_alloc(1 << 40, 400 * MIB, 0);
+    recorder.alloc(1 << 40, 400 * MIB, 0, stack);
+    recorder.segment_alloc(2 << 40, 200 * MIB, 0);
+    let sample = Sample {
+        device_used_bytes: Some(924 * MIB),
+        device_total_bytes: Some(1024 * MIB),
+        process_used_bytes: Some(600 * MIB),
+        foreign_used_bytes: Some(324 * MIB),
+        reserved_bytes: Some(600 * MIB),
+        time_ns: memctl_agent::clock::now_ns(),
+        ..Sample::default()
+    };
+    agent.sample(sample);
+    agent.step_end(0);
+    agent.step_begin(1);
+    // What the allocator does before it gives up.
+    recorder.segment_free(2 << 40, 200 * MIB, 0);
+    recorder.out_of_memory(600 * MIB, 300 * MIB, stack);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_named() {
+    let (store, daemon) = embedded().await;
+    run(&daemon, "crowded", 0, Some("out of memory"), crowded).await;
+    let request = OomRequest { selection: Some(selection("crowded")) };
+    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap().into_inner();
+    let [report] = answer.reports.as_slice() else { panic!("one report: {answer:#?}") };
+    assert_eq!((report.reserved_bytes, report.flushed_bytes, report.free_bytes), (600 * MIB, 200 * MIB, 200 * MIB));
+    assert_eq!((report.others_bytes, report.outside_bytes), (Some(324 * MIB), Some(0)));
+    assert_eq!((report.epoch, report.step, report.limit_below_bytes), (Some(0), Some(1), None));
+    assert_eq!((report.sites[0].bytes, report.sites[0].before_bytes), (400 * MIB, Some(400 * MIB)));
+    let found = findings(&*store, &selection("crowded")).await.unwrap();
+    let oom = of_kind(&found, FindingKind::Oom);
+    assert_eq!(
+        oom.title,
+        "out of memory on rank 0 in epoch 0, step 1: 600 MiB asked in forward (model.py:12), while other processes hold 324 MiB of its device"
+    );
+    assert_eq!(oom.severity, Severity::Critical);
+    assert_eq!(found.len(), 1, "the session's own word for it is no second finding: {found:#?}");
+
+    let request = LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::Peak(true)) };
+    let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap().into_inner();
+    let rank = &ledger.ranks[0];
+    assert_eq!(rank.others_bytes, Some(324 * MIB));
+    let parts = rank.allocated_bytes + rank.cached_bytes + rank.context_bytes.unwrap() + rank.others_bytes.unwrap();
+    assert_eq!(parts as i64 + rank.unexplained_bytes.unwrap(), rank.device_used_bytes.unwrap() as i64);
+    daemon.stop().await.unwrap();
+}
+
+/// Every step takes a segment from the driver and gives it back.
+fn churning(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    agent.epoch_begin(0);
+    for step in 0..STEPS {
+        agent.step_begin(step);
+        recorder.segment_alloc(1 << 40, 100 * MIB, 0);
+        recorder.alloc(1 << 40, 100 * MIB, 0, stack);
+        recorder.free(1 << 40, 100 * MIB, 0);
+        recorder.segment_free(1 << 40, 100 * MIB, 0);
+        // Marks and events carry the time: the next step has to begin at a later one.
+        let now = memctl_agent::clock::now_ns();
+        while memctl_agent::clock::now_ns() < now + 2_000 {
+            std::hint::spin_loop();
+        }
+        agent.step_end(step);
+    }
+    agent.epoch_end(0);
+}
+
+/// A cache that is filled once.
+fn calm(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    agent.epoch_begin(0);
+    recorder.segment_alloc(1 << 40, 100 * MIB, 0);
+    for step in 0..STEPS {
+        agent.step_begin(step);
+        recorder.alloc(1 << 40, 100 * MIB, 0, stack);
+        recorder.free(1 << 40, 100 * MIB, 0);
+        agent.step_end(step);
+    }
+    agent.epoch_end(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_taken_again_and_again_is_churn_and_a_filled_cache_is_not() {
+    let (store, daemon) = embedded().await;
+    run(&daemon, "churning", 0, None, churning).await;
+    run(&daemon, "churning", 1, None, calm).await;
+    let found = findings(&*store, &selection("churning")).await.unwrap();
+    let churn = of_kind(&found, FindingKind::Churn);
+    assert_eq!(churn.ranks, [0]);
+    assert_eq!(churn.title, "rank 0 gives device memory back and takes it again in 20 of 20 steps (100 MiB a step)");
+    assert_eq!(churn.severity, Severity::Warning);
+    assert!(churn.evidence.contains(&("takes".to_owned(), EvidenceValue::Count(20))), "{:?}", churn.evidence);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_without_a_failed_request_says_what_is_known() {
+    let (store, daemon) = embedded().await;
+    run(&daemon, "dying", 0, None, calm).await;
+    run(&daemon, "dying", 1, Some("RuntimeError: NCCL error: CUDA out of memory"), calm).await;
+    let found = findings(&*store, &selection("dying")).await.unwrap();
+    let [death] = found.as_slice() else { panic!("one finding: {found:#?}") };
+    assert_eq!((death.kind, death.severity, death.ranks.as_slice()), (FindingKind::Oom, Severity::Critical, &[1][..]));
+    assert_eq!(
+        death.title,
+        "rank 1 ended by running out of memory, and not of PyTorch's allocator: RuntimeError: NCCL error: CUDA out of memory"
+    );
+    assert!(death.explanation.contains("reserved 100 MiB"), "{}", death.explanation);
+    daemon.stop().await.unwrap();
+}
