@@ -102,8 +102,9 @@ async fn parts(
     let ingest =
         IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
     let judge = Judge::new(store.clone(), streams.clone());
-    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), now_ns());
     let alerting = Alerting::start(store.clone(), rules, Pace::default(), telling);
+    let alerts = alerting.alerts.clone();
+    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), alerts);
     let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging, shutting_down.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<IngestServer<IngestService>>().await;

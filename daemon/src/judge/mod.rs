@@ -4,6 +4,7 @@
 //! worked); memory is bounded by [`DEVICES_MAX`] watched devices, of which idle jobs go first.
 //! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
 
+mod explaining;
 mod lost;
 mod task;
 mod watching;
@@ -42,7 +43,14 @@ struct Jobs {
 struct Known {
     asked: u64,
     devices: usize,
-    watch: Arc<tokio::sync::Mutex<JobWatch>>,
+    watch: Arc<tokio::sync::Mutex<Seen>>,
+}
+
+/// What is known of a job.
+#[derive(Default)]
+struct Seen {
+    watch: JobWatch,
+    explained: Option<explaining::Kept>,
 }
 
 impl Judge {
@@ -60,11 +68,13 @@ impl Judge {
         let counts =
             |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
         let mut findings = if range == Range::default() {
-            let watch = self.watch(found.job.key);
-            let mut watch = watch.lock().await;
-            watch.catch_up(&self.store, &found.sessions).await?;
-            self.keep(found.job.key, watch.devices());
-            judge::findings(&watch.watches(counts))
+            let seen = self.watch(found.job.key);
+            let mut seen = seen.lock().await;
+            seen.watch.catch_up(&self.store, &found.sessions).await?;
+            self.keep(found.job.key, seen.watch.devices());
+            let mut findings = judge::findings(&seen.watch.watches(counts));
+            findings.extend(explaining::findings(&*self.store, found, &mut seen.explained).await?);
+            findings
         } else {
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, &found.sessions).await?;
@@ -79,7 +89,7 @@ impl Judge {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self, job: i64) -> Arc<tokio::sync::Mutex<JobWatch>> {
+    fn watch(&self, job: i64) -> Arc<tokio::sync::Mutex<Seen>> {
         let mut jobs = self.lock();
         jobs.clock += 1;
         let clock = jobs.clock;

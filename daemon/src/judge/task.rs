@@ -168,7 +168,8 @@ fn facts(found: &Found, job: &v1::Job) -> JobFacts {
             v1::JobState::Lost => RunState::Lost,
             v1::JobState::Running | v1::JobState::Unspecified => RunState::Running,
         },
-        started_ns: found.job.started_ns,
+        // The run that is judged, not the first of that name.
+        started_ns: found.sessions.iter().map(|session| session.info.started_ns).min().unwrap_or(found.job.started_ns),
         ended_ns: job.ended_ns,
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
         imported: job.source() == v1::SourceKind::Import,

@@ -21,6 +21,7 @@ mod timeline;
 use std::sync::Arc;
 
 pub use error::QueryError;
+pub(crate) use explain::explain;
 pub(crate) use job::{Found, find, state};
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
@@ -28,6 +29,8 @@ pub(crate) use stacks::open;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::alerts::{Alerts, JobFacts, RunState};
+use crate::clock::now_ns;
 use crate::ingest::IngestService;
 use crate::ingest::streams::Streams;
 use crate::judge::Judge;
@@ -44,14 +47,15 @@ pub struct QueryService {
     streams: Streams,
     ingest: IngestService,
     judge: Judge,
+    alerts: Alerts,
     started_ns: u64,
 }
 
 impl QueryService {
-    /// A service over a store; streams and ingest tell what is under way.
+    /// A service over a store; streams and ingest tell what is under way, alerts hear of jobs that are deleted.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, judge: Judge, started_ns: u64) -> Self {
-        Self { store, streams, ingest, judge, started_ns }
+    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, judge: Judge, alerts: Alerts) -> Self {
+        Self { store, streams, ingest, judge, alerts, started_ns: now_ns() }
     }
 
     async fn jobs(&self, limit: u32) -> Result<v1::ListJobsResponse, QueryError> {
@@ -102,8 +106,16 @@ impl QueryService {
         if answer.sessions == 0 {
             return Err(QueryError::NoJob(name));
         }
+        self.alerts.observe(&gone(name), &[], now_ns());
         Ok(answer)
     }
+}
+
+/// What alerting needs to know of a job that is gone with everything stored for it.
+fn gone(name: String) -> JobFacts {
+    let (started_ns, ended_ns) = (now_ns(), None);
+    let state = RunState::Gone;
+    JobFacts { name, attempt: 0, labels: Vec::new(), state, started_ns, ended_ns, epochs: None, imported: false }
 }
 
 #[tonic::async_trait]

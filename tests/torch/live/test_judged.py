@@ -80,8 +80,9 @@ class Alertmanager:
     """The real one, in a process and a folder of its own."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-        assert program, "prometheus-alertmanager is not on PATH: ./test gets it (Debian's package of that name)"
+        named = os.environ.get("MEMCTL_TEST_ALERTMANAGER")
+        program = named or shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+        assert program, "no prometheus-alertmanager on PATH: ./test gets it (Debian's package of that name)"
         folder.mkdir()
         (folder / "config.yml").write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
         port = free_port()
