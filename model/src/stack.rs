@@ -35,6 +35,13 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// The function's name without the classes and functions it lies in: live stacks have qualified names from CPython 3.11 on
+    /// (`Module._call_impl`), snapshots have plain ones.
+    #[must_use]
+    pub fn plain_function(&self) -> &str {
+        self.function.rsplit('.').next().unwrap_or_default()
+    }
+
     /// Whether the frame is the user's own code: a file that is neither the standard library's nor an installed package's nor the interpreter's.
     ///
     /// Judged by path alone, because the files are on another machine.
@@ -77,6 +84,14 @@ mod tests {
 
     fn frame(file: &str) -> Frame {
         Frame { function: "f".into(), file: file.into(), line: 1 }
+    }
+
+    #[test]
+    fn plain_names_have_no_classes() {
+        let named = |function: &str| Frame { function: function.into(), ..frame("a.py") };
+        assert_eq!(named("Module._call_impl").plain_function(), "_call_impl");
+        assert_eq!(named("Outer.f.<locals>.<lambda>").plain_function(), "<lambda>");
+        assert_eq!(named("forward").plain_function(), "forward");
     }
 
     #[test]

@@ -157,9 +157,7 @@ fn is_forward(watch: &RankWatch, stack: StackId) -> bool {
 
 /// Whether a frame is a module's forward pass: torch.nn's own way into it, or a method that every module has.
 pub(super) fn is_forward_frame(frame: &Frame) -> bool {
-    // Since CPython 3.11 a live stack has qualified names, `Module._call_impl`; a snapshot's has plain ones.
-    let name = frame.function.rsplit('.').next().unwrap_or_default();
-    matches!(name, "forward" | "_call_impl" | "_wrapped_call_impl")
+    matches!(frame.plain_function(), "forward" | "_call_impl" | "_wrapped_call_impl")
 }
 
 /// Of the ways to a site the longest known: it says most.
