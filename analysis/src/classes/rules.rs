@@ -41,7 +41,9 @@ pub(super) fn read(stack: &Stack) -> Says {
     }
     let any = |file: &str, functions: &[&str]| {
         let mut frames = stack.frames.iter();
-        frames.any(|frame| frame.file.contains(file) && (functions.is_empty() || functions.contains(&&*frame.function)))
+        frames.any(|frame| {
+            frame.file.contains(file) && (functions.is_empty() || functions.contains(&frame.plain_function()))
+        })
     };
     if any("", &["_init_group", "_init_state", "init_state"]) {
         return Says::OptimizerState;
@@ -50,7 +52,7 @@ pub(super) fn read(stack: &Stack) -> Says {
         return Says::Optimizer;
     }
     let reducer = innermost.file.ends_with("torch/nn/parallel/distributed.py");
-    if reducer && ["_ddp_init_helper", "_pre_forward", "_rebuild_buckets"].contains(&&*innermost.function) {
+    if reducer && ["_ddp_init_helper", "_pre_forward", "_rebuild_buckets"].contains(&innermost.plain_function()) {
         return Says::Buckets;
     }
     let is_module = any("torch/nn/modules/module.py", &["_apply", "to_empty", "load_state_dict"])
