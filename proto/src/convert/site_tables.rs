@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn unsorted_and_uneven_rows_are_refused() {
-        let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0, 0), (1, 512)), ((2, 0, 4), (1, 512))]))]);
+        let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0, 0), (1, 512)), ((2, 0, 0), (1, 512))]))]);
         let mut bad = good.clone();
         bad.tables[0].stacks[1] = 0;
         assert!(matches!(from_wire(bad), Err(WireError::Invalid { field: "site_table.rows", .. })));
