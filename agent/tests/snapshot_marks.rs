@@ -120,6 +120,7 @@ fn phases_by_name() {
         ("evaluation", "eval"),
         ("eval_loop", "eval"),
         ("Optimizer.step#SGD.step", "optimizer"),
+        ("optimizer", "optimizer"),
     ];
     for (name, phase) in phases {
         let told = marks(&[("step#0", "START", 100), (name, "START", 110), (name, "END", 120), ("step#0", "END", 130)]);

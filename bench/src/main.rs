@@ -1,6 +1,7 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, `judge`, or `all`. BENCHMARKS.md has the method and the
+//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with its own
+//! options (`--part tune|report`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 
@@ -11,6 +12,7 @@ mod hook;
 mod import;
 mod ingest;
 mod judge;
+mod leakbench;
 mod query;
 mod recordings;
 mod store;
@@ -23,6 +25,9 @@ const NAMES: [&str; 8] = ["hook", "codec", "batch", "import", "ingest", "store",
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    if asked.first().is_some_and(|name| name == "leakbench") {
+        asked.truncate(1); // what follows are its own options
+    }
     if asked.is_empty() || asked.iter().any(|name| name == "all") {
         asked = NAMES.map(String::from).to_vec();
     }
@@ -36,6 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "import" => run_import()?,
             "ingest" => runtime.block_on(run_ingest())?,
             "store" => runtime.block_on(run_store())?,
+            "leakbench" => leakbench::run(&std::env::args().skip(2).collect::<Vec<_>>())?,
             "query" => runtime.block_on(run_query())?,
             "judge" => runtime.block_on(run_judge())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),

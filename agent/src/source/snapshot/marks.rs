@@ -89,6 +89,7 @@ impl Steps {
             "forward" | "DistributedDataParallel.forward" => Meaning::Phase(Phase::Forward),
             "backward" => Meaning::Phase(Phase::Backward),
             _ if name.starts_with("eval") => Meaning::Phase(Phase::Eval),
+            "optimizer" => Meaning::Phase(Phase::Optimizer),
             _ if is_optimizer_step(name) => Meaning::Phase(Phase::Optimizer),
             _ => Meaning::Region,
         }

@@ -1,0 +1,112 @@
+//! Where added blocks lie: segments of their own, far above any real address, managed as the caching allocator manages its own.
+//!
+//! Guarantees: best fit, splits and merges follow PyTorch's native allocator with default settings (small blocks from 2 MiB
+//! segments, large ones from 20 MiB or their own), so that the block map, which concludes the same, is never contradicted.
+//! Segments are never given back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX, SMALL_SEGMENT_BYTES};
+use memctl_model::{Action, Event, PoolId, StackId};
+
+use super::replay::{Added, Change};
+
+const FIRST_ADDRESS: u64 = 1 << 60;
+const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
+const OWN_SEGMENT_FROM_BYTES: u64 = 10 << 20;
+const ROUND_LARGE_BYTES: u64 = 2 << 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    addr: u64,
+    size: u64,
+    requested: u64,
+    small: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Arena {
+    /// Free blocks by address: size, small pool, segment.
+    free: BTreeMap<u64, (u64, bool, u64)>,
+    live: HashMap<u32, (Block, u64)>,
+    segments: u64,
+}
+
+impl Arena {
+    /// Carries out a change; the events go to `sink` in order.
+    pub fn change(&mut self, block: Added, change: Change, time_ns: u64, sink: &mut dyn FnMut(Event)) {
+        let event =
+            |action, addr, size, stack| Event { time_ns, addr, size, stream: 0, pool: PoolId::DEFAULT, stack, action };
+        match change {
+            Change::Keep { size, stack } => {
+                let rounded = size.max(MIN_BLOCK_BYTES).next_multiple_of(MIN_BLOCK_BYTES);
+                let small = rounded <= SMALL_BYTES_MAX;
+                let found = self.best_fit(rounded, small).unwrap_or_else(|| {
+                    let (addr, bytes) = self.segment(rounded, small);
+                    sink(event(Action::SegmentAlloc, addr, bytes, stack));
+                    addr
+                });
+                let taken = self.take(found, rounded);
+                sink(event(Action::Alloc, found, size, stack));
+                self.live.insert(block.0, (Block { requested: size, ..taken.0 }, taken.1));
+            }
+            Change::Drop => {
+                let Some((gone, segment)) = self.live.remove(&block.0) else { return };
+                for action in [Action::FreeRequested, Action::FreeCompleted] {
+                    sink(event(action, gone.addr, gone.requested, StackId::NONE));
+                }
+                self.give_back(gone, segment);
+            }
+        }
+    }
+
+    fn best_fit(&self, rounded: u64, small: bool) -> Option<u64> {
+        let fits = self.free.iter().filter(|&(_, &(size, pool, _))| pool == small && size >= rounded);
+        fits.min_by_key(|&(&addr, &(size, ..))| (size, addr)).map(|(&addr, _)| addr)
+    }
+
+    fn segment(&mut self, rounded: u64, small: bool) -> (u64, u64) {
+        let bytes = if small {
+            SMALL_SEGMENT_BYTES
+        } else if rounded < OWN_SEGMENT_FROM_BYTES {
+            LARGE_SEGMENT_BYTES
+        } else {
+            rounded.next_multiple_of(ROUND_LARGE_BYTES)
+        };
+        self.segments += 1;
+        // 256 GiB apart: segments never touch.
+        let addr = FIRST_ADDRESS + (self.segments << 38);
+        self.free.insert(addr, (bytes, small, addr));
+        (addr, bytes)
+    }
+
+    fn take(&mut self, addr: u64, rounded: u64) -> (Block, u64) {
+        let (size, small, segment) = self.free.remove(&addr).unwrap_or((rounded, true, addr));
+        let rest = size - rounded;
+        let splits = if small { rest >= MIN_BLOCK_BYTES } else { rest > SMALL_BYTES_MAX };
+        if splits {
+            self.free.insert(addr + rounded, (rest, small, segment));
+        }
+        let size = if splits { rounded } else { size };
+        (Block { addr, size, requested: 0, small }, segment)
+    }
+
+    fn give_back(&mut self, gone: Block, segment: u64) {
+        let (mut addr, mut size) = (gone.addr, gone.size);
+        if let Some(&(above, _, of)) = self.free.get(&(addr + size))
+            && of == segment
+        {
+            self.free.remove(&(addr + size));
+            size += above;
+        }
+        if let Some((&below, &(bytes, _, of))) = self.free.range(..addr).next_back()
+            && of == segment
+            && below + bytes == addr
+        {
+            self.free.remove(&below);
+            (addr, size) = (below, size + bytes);
+        }
+        self.free.insert(addr, (size, gone.small, segment));
+    }
+}

@@ -1,0 +1,199 @@
+//! A base: one rank of a training that leaks nothing of its own, with everything that injection asks of it.
+//!
+//! Guarantees: the stream is the recording's, marks and events in the order in which an import passes them; what lived when
+//! is read off it once. Refuses recordings whose events contradict the block map.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::path::Path;
+
+use memctl_agent::source::snapshot::{Moment, load, merge};
+use memctl_analysis::initial_state;
+use memctl_model::{Action, AllocatorSettings, Event, Frame, Keyframe, Mark, MarkKind, Phase, StackId};
+
+/// Positions in a stream: from the first to the last moment of something, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First moment.
+    pub begin: usize,
+    /// Last moment.
+    pub end: usize,
+}
+
+impl Span {
+    /// Whether a position lies in it.
+    #[must_use]
+    pub fn holds(self, at: usize) -> bool {
+        (self.begin..=self.end).contains(&at)
+    }
+}
+
+/// One moment of a stream.
+#[derive(Clone, Debug)]
+pub enum Passing {
+    /// An event.
+    Event(Event),
+    /// A mark.
+    Mark(Mark),
+}
+
+/// A block of the base from birth to death.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// Position of its allocation.
+    pub born: usize,
+    /// Position of its free request; `None` when it lives to the end.
+    pub died: Option<usize>,
+    /// Requested bytes.
+    pub size: u64,
+    /// Who allocated it.
+    pub stack: StackId,
+    /// Phase of birth.
+    pub phase: Option<Phase>,
+}
+
+/// See the module.
+pub struct Base {
+    /// The allocator's settings.
+    pub settings: AllocatorSettings,
+    /// The state before the first moment.
+    pub start: Keyframe,
+    /// The stream.
+    pub moments: Vec<Passing>,
+    /// Stacks by id − 1, innermost frame first.
+    pub stacks: Vec<Vec<Frame>>,
+    /// Steps in order.
+    pub steps: Vec<Span>,
+    /// Epochs in order.
+    pub epochs: Vec<Span>,
+    /// Evaluations in order.
+    pub evals: Vec<Span>,
+    /// Positions of the ends of steps and epochs: where site tables are taken.
+    pub boundaries: Vec<usize>,
+    /// Blocks in the order of their birth.
+    pub lives: Vec<Life>,
+}
+
+impl Base {
+    /// Reads a recording; the device with most events is taken.
+    ///
+    /// # Errors
+    /// When it cannot be read or has no events.
+    pub fn load(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let recording = load(path, &mut |_| {})?;
+        let device = recording.devices.iter().max_by_key(|device| device.events.len());
+        let device = device.ok_or_else(|| format!("{}: no events", path.display()))?;
+        let start =
+            initial_state(&recording.settings, device.device, &device.final_segments, device.events.iter()).keyframe;
+        let moments: Vec<Passing> = merge(recording.marks.iter().cloned(), vec![(device.device, device.events.iter())])
+            .map(|moment| match moment {
+                Moment::Event(_, event) => Passing::Event(event),
+                Moment::Mark(mark) => Passing::Mark(mark),
+            })
+            .collect();
+        let frame = |id: &memctl_model::FrameId| recording.frames.get(id.0 as usize).cloned();
+        let stacks = recording.stacks.iter().map(|stack| stack.iter().filter_map(frame).collect()).collect();
+        let mut base = Self {
+            settings: recording.settings.clone(),
+            start,
+            moments,
+            stacks,
+            steps: Vec::new(),
+            epochs: Vec::new(),
+            evals: Vec::new(),
+            boundaries: Vec::new(),
+            lives: Vec::new(),
+        };
+        base.find_spans();
+        base.find_lives();
+        Ok(base)
+    }
+
+    fn find_spans(&mut self) {
+        let (mut step, mut epoch, mut eval) = (None, None, None);
+        for (at, moment) in self.moments.iter().enumerate() {
+            let Passing::Mark(mark) = moment else { continue };
+            if matches!(mark.kind, MarkKind::StepEnd(_) | MarkKind::EpochEnd(_)) {
+                self.boundaries.push(at);
+            }
+            let (list, begun, begins) = match mark.kind {
+                MarkKind::StepBegin(_) => (&mut self.steps, &mut step, true),
+                MarkKind::StepEnd(_) => (&mut self.steps, &mut step, false),
+                MarkKind::EpochBegin(_) => (&mut self.epochs, &mut epoch, true),
+                MarkKind::EpochEnd(_) => (&mut self.epochs, &mut epoch, false),
+                MarkKind::PhaseBegin(Phase::Eval) => (&mut self.evals, &mut eval, true),
+                MarkKind::PhaseEnd(Phase::Eval) => (&mut self.evals, &mut eval, false),
+                _ => continue,
+            };
+            if begins {
+                *begun = Some(at);
+            } else if let Some(begin) = begun.take() {
+                list.push(Span { begin, end: at });
+            }
+        }
+    }
+
+    fn find_lives(&mut self) {
+        let mut live: HashMap<u64, usize> = HashMap::new();
+        let mut phases = super::replay::Phases::default();
+        let mut phase = None;
+        for (at, moment) in self.moments.iter().enumerate() {
+            match moment {
+                Passing::Mark(mark) => match mark.kind {
+                    MarkKind::PhaseBegin(begun) => phase = phases.begin(begun),
+                    MarkKind::PhaseEnd(ended) => phase = phases.end(ended),
+                    _ => {}
+                },
+                Passing::Event(event) if event.action == Action::Alloc => {
+                    live.insert(event.addr, self.lives.len());
+                    self.lives.push(Life { born: at, died: None, size: event.size, stack: event.stack, phase });
+                }
+                Passing::Event(event) if event.action == Action::FreeRequested => {
+                    if let Some(life) = live.remove(&event.addr) {
+                        self.lives[life].died = Some(at);
+                    }
+                }
+                Passing::Event(_) => {}
+            }
+        }
+    }
+
+    /// Whether a block lives when the last step ends: what a training holds for good.
+    #[must_use]
+    pub fn stays(&self, life: &Life) -> bool {
+        let last = self.steps.last().map_or(0, |span| span.end);
+        life.died.is_none_or(|died| died > last)
+    }
+
+    /// The frames of a stack, innermost first; none for no stack.
+    #[must_use]
+    pub fn frames(&self, stack: StackId) -> &[Frame] {
+        (stack.0 as usize).checked_sub(1).and_then(|place| self.stacks.get(place)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The blocks born in a span.
+    pub fn born_in(&self, span: Span) -> &[Life] {
+        let begin = self.lives.partition_point(|life| life.born < span.begin);
+        let end = self.lives.partition_point(|life| life.born <= span.end);
+        &self.lives[begin..end]
+    }
+
+    /// What the forward pass of a step leaves for its backward pass: born neither in evaluation nor in the backward pass nor
+    /// in the optimizer, given back within the step, and alive for a tenth of it at least.
+    pub fn activations(&self, step: usize) -> impl Iterator<Item = &Life> {
+        let span = self.steps[step];
+        let long = (span.end - span.begin) / 10;
+        self.born_in(span).iter().filter(move |life| {
+            let forward = matches!(life.phase, None | Some(Phase::Train | Phase::Forward)) && life.stack.is_some();
+            forward && life.died.is_some_and(|died| died >= life.born + long && died <= span.end)
+        })
+    }
+
+    /// The first position at or behind `at` where something may be put in: behind a whole event, never between the request
+    /// of a free and its completion.
+    #[must_use]
+    pub fn settled(&self, at: usize) -> usize {
+        let whole = |moment: &Passing| matches!(moment, Passing::Event(event) if matches!(event.action, Action::Alloc | Action::FreeCompleted));
+        (at..self.moments.len()).find(|&at| whole(&self.moments[at])).unwrap_or(self.moments.len() - 1)
+    }
+}

@@ -1,0 +1,467 @@
+//! Growth that is no leak: what good training code does that looks like one for a while.
+//!
+//! Guarantees: everything added here has a bound that it can be expected to reach by [`BOUND_BY`] of the run (a rare key or
+//! a record length may come later), or goes again; which kinds there are and how their parameters are drawn was settled
+//! before any detector was looked at (the README lists both).
+
+use super::base::Base;
+use super::causes::{Size, weights};
+use super::draw::Draw;
+use super::replay::{Added, Overlay};
+use super::site::{Place, Site, Sites, in_optimizer, position};
+
+/// Share of a run by which a bounded thing has reached its bound.
+pub const BOUND_BY: f64 = 0.6;
+
+/// What grows without leaking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A cache by sample: filled when every sample was seen once.
+    CacheBySample,
+    /// A cache whose keys are drawn evenly.
+    CacheAtRandom,
+    /// A cache whose keys are drawn with a long tail (sequence lengths, words).
+    CacheLongTail,
+    /// One of these that begins to fill late.
+    CacheLate,
+    /// Longer batches in each epoch, and a buffer that follows for a while.
+    Curriculum,
+    /// A buffer that fills and is cleared, at any period or at each epoch's end.
+    Periodic,
+    /// Workspaces of the first steps.
+    WarmUp,
+    /// A copy of the weights that appears once, up to three times.
+    StepUp,
+    /// Optimizer state of groups that are unfrozen one after another.
+    LazyState,
+    /// Tensors that are replaced by ones of other sizes.
+    RandomSizes,
+    /// A replay memory that fills to its capacity.
+    ReplayMemory,
+    /// The last N of something.
+    LastFew,
+    /// A queue between loader and training.
+    Prefetch,
+    /// A mask as long as the longest sequence so far.
+    LongestSoFar,
+    /// Outputs of an evaluation, collected and let go.
+    EvalOutputs,
+    /// The last step's tensors, until the next step's replace them.
+    HeldOver,
+    /// The best few checkpoints so far.
+    BestFew,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 17] = [
+        Self::CacheBySample,
+        Self::CacheAtRandom,
+        Self::CacheLongTail,
+        Self::CacheLate,
+        Self::Curriculum,
+        Self::Periodic,
+        Self::WarmUp,
+        Self::StepUp,
+        Self::LazyState,
+        Self::RandomSizes,
+        Self::ReplayMemory,
+        Self::LastFew,
+        Self::Prefetch,
+        Self::LongestSoFar,
+        Self::EvalOutputs,
+        Self::HeldOver,
+        Self::BestFew,
+    ];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CacheBySample => "cache by sample",
+            Self::CacheAtRandom => "cache, random keys",
+            Self::CacheLongTail => "cache, long-tailed keys",
+            Self::CacheLate => "cache that fills late",
+            Self::Curriculum => "curriculum",
+            Self::Periodic => "periodic buffer",
+            Self::WarmUp => "warm-up",
+            Self::StepUp => "step up",
+            Self::LazyState => "lazy optimizer state",
+            Self::RandomSizes => "random sizes",
+            Self::ReplayMemory => "replay memory",
+            Self::LastFew => "last N",
+            Self::Prefetch => "prefetch queue",
+            Self::LongestSoFar => "longest so far",
+            Self::EvalOutputs => "evaluation outputs",
+            Self::HeldOver => "held over a step",
+            Self::BestFew => "best checkpoints",
+        }
+    }
+
+    /// Whether a base can have it.
+    #[must_use]
+    pub fn fits(self, base: &Base) -> bool {
+        self != Self::EvalOutputs || !base.evals.is_empty()
+    }
+}
+
+/// Harmless growth as it was drawn for a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What grows.
+    pub kind: Kind,
+    /// How much at a time.
+    pub size: Size,
+    /// Where in a step.
+    pub place: Place,
+    /// Who allocates it.
+    pub sites: Vec<Site>,
+    /// Seed of what else is drawn.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// Draws the parameters that all ranks share.
+    pub fn draw(kind: Kind, base: &Base, sites: &mut Sites, draw: &mut Draw) -> Self {
+        let span = if kind == Kind::EvalOutputs { base.evals[0] } else { base.steps[base.steps.len() / 2] };
+        let many = matches!(kind, Kind::Periodic | Kind::HeldOver | Kind::EvalOutputs | Kind::RandomSizes);
+        let count = if many { draw.int(1, 3) } else { 1 };
+        Self {
+            kind,
+            size: *draw.of(&Size::ALL),
+            place: *draw.of(&Place::ALL),
+            sites: (0..count).map(|_| sites.add(base, span, draw)).collect(),
+            seed: draw.int(0, u64::MAX - 1),
+        }
+    }
+}
+
+struct Growing<'a> {
+    base: &'a Base,
+    plan: &'a Plan,
+    overlay: &'a mut Overlay,
+    draw: Draw,
+    fraction: f64,
+}
+
+impl Growing<'_> {
+    fn steps(&self) -> usize {
+        self.base.steps.len()
+    }
+
+    fn at(&self, step: usize) -> usize {
+        position(self.base, step.min(self.steps() - 1), self.plan.place, self.fraction)
+    }
+
+    fn bytes(&mut self) -> u64 {
+        self.plan.size.bytes(self.base, &mut self.draw)
+    }
+
+    fn keep(&mut self, at: usize, bytes: u64, site: usize) -> Added {
+        self.overlay.keep(at, bytes, self.plan.sites[site].id(self.base))
+    }
+
+    /// The number of the epoch of a step.
+    fn epoch(&self, step: usize) -> usize {
+        let at = self.base.steps[step].end;
+        self.base.epochs.iter().position(|epoch| epoch.holds(at)).unwrap_or(0)
+    }
+
+    /// Steps of an epoch, on average.
+    fn epoch_steps(&self) -> usize {
+        (self.steps() / self.base.epochs.len().max(1)).max(1)
+    }
+}
+
+/// Adds harmless growth to a rank's stream.
+pub fn grow(base: &Base, plan: &Plan, overlay: &mut Overlay) {
+    let mut draw = Draw::fork(plan.seed, "benign");
+    let fraction = draw.unit();
+    let mut growing = Growing { base, plan, overlay, draw, fraction };
+    match plan.kind {
+        Kind::CacheBySample => by_sample(&mut growing, 0),
+        Kind::CacheAtRandom => at_random(&mut growing, 0),
+        Kind::CacheLongTail => long_tail(&mut growing),
+        Kind::CacheLate => late(&mut growing),
+        Kind::Curriculum => curriculum(&mut growing),
+        Kind::Periodic => periodic(&mut growing),
+        Kind::WarmUp => warm_up(&mut growing),
+        Kind::StepUp => step_up(&mut growing),
+        Kind::LazyState => lazy_state(&mut growing),
+        Kind::RandomSizes => random_sizes(&mut growing),
+        Kind::ReplayMemory => replay_memory(&mut growing),
+        Kind::LastFew => last_few(&mut growing),
+        Kind::Prefetch => prefetch(&mut growing),
+        Kind::LongestSoFar => longest_so_far(&mut growing),
+        Kind::EvalOutputs => eval_outputs(&mut growing),
+        Kind::HeldOver => held_over(&mut growing),
+        Kind::BestFew => best_few(&mut growing),
+    }
+}
+
+/// Every step of one epoch, from step `first`, meets a new sample.
+fn by_sample(growing: &mut Growing<'_>, first: usize) {
+    let bytes = growing.bytes();
+    for step in first..(first + growing.epoch_steps()).min(growing.steps()) {
+        growing.keep(growing.at(step), bytes, 0);
+    }
+}
+
+/// As many keys as can be expected to have come by [`BOUND_BY`] of what is left: n (ln n + 0.6) draws.
+fn at_random(growing: &mut Growing<'_>, first: usize) {
+    let draws = (BOUND_BY * growing.steps() as f64 - first as f64).max(4.0);
+    let most = (2..400_u64).take_while(|&n| n as f64 * ((n as f64).ln() + 0.6) <= draws).last().unwrap_or(2);
+    let keys = growing.draw.log_int(most.min(4), most);
+    cache(growing, first, &mut |draw| draw.int(0, keys - 1));
+}
+
+fn long_tail(growing: &mut Growing<'_>) {
+    let most = (growing.steps() as u64 / 8).max(6);
+    let keys = growing.draw.int(5, most);
+    let exponent = growing.draw.real(0.7, 1.3);
+    let weights: Vec<f64> = (1..=keys).map(|rank| (rank as f64).powf(-exponent)).collect();
+    let all: f64 = weights.iter().sum();
+    cache(growing, 0, &mut |draw| {
+        let mut left = draw.real(0.0, all);
+        weights
+            .iter()
+            .take_while(|&&weight| {
+                left -= weight;
+                left > 0.0
+            })
+            .count() as u64
+    });
+}
+
+/// Entries of one size, or one to a key.
+fn cache(growing: &mut Growing<'_>, first: usize, key: &mut dyn FnMut(&mut Draw) -> u64) {
+    let (same, bytes) = (growing.draw.chance(0.5), growing.bytes());
+    let mut seen = std::collections::HashSet::new();
+    for step in first..growing.steps() {
+        if seen.insert(key(&mut growing.draw)) {
+            let bytes = if same { bytes } else { growing.bytes() };
+            growing.keep(growing.at(step), bytes, 0);
+        }
+    }
+}
+
+fn late(growing: &mut Growing<'_>) {
+    let first = (growing.draw.real(0.1, 0.4) * growing.steps() as f64) as usize;
+    if growing.draw.chance(0.5) { by_sample(growing, first) } else { at_random(growing, first) }
+}
+
+fn curriculum(growing: &mut Growing<'_>) {
+    let (unit, until) = (growing.bytes(), growing.draw.real(0.3, BOUND_BY));
+    let last = (until * growing.base.epochs.len() as f64) as usize;
+    let mut buffer: Option<(usize, Added)> = None;
+    for step in 0..growing.steps() {
+        let (at, end) = (growing.at(step), position(growing.base, step, Place::End, 1.0));
+        let length = growing.epoch(step).min(last) as u64 + 1;
+        let batch = growing.keep(at, unit * length, 0);
+        growing.overlay.drop(end.max(at), batch);
+        let epoch = growing.epoch(step).min(last);
+        if buffer.is_none_or(|(of, _)| of != epoch) {
+            let longer = growing.keep(at, unit * length, 0);
+            if let Some((_, shorter)) = buffer.replace((epoch, longer)) {
+                growing.overlay.drop(at, shorter);
+            }
+        }
+    }
+}
+
+fn periodic(growing: &mut Growing<'_>) {
+    let by_epoch = growing.draw.chance(0.5);
+    let period = growing.draw.log_int(3, 2 * growing.epoch_steps() as u64) as usize;
+    let bytes: Vec<u64> =
+        growing.plan.sites.iter().map(|_| growing.plan.size.bytes(growing.base, &mut growing.draw)).collect();
+    let mut held: Vec<Added> = Vec::new();
+    let mut filled = 0;
+    for step in 0..growing.steps() {
+        let at = growing.at(step);
+        let now = if by_epoch { growing.epoch(step) } else { step / period };
+        if now != filled {
+            filled = now;
+            held.drain(..).for_each(|block| growing.overlay.drop(at, block));
+        }
+        for (site, &bytes) in bytes.iter().enumerate() {
+            held.push(growing.keep(at, bytes, site));
+        }
+    }
+}
+
+fn warm_up(growing: &mut Growing<'_>) {
+    let steps = growing.draw.int(1, 20) as usize;
+    for step in 0..steps.min(growing.steps()) {
+        for _ in 0..growing.draw.int(0, 3) {
+            let bytes = growing.bytes();
+            growing.keep(growing.at(step), bytes, 0);
+        }
+    }
+}
+
+fn step_up(growing: &mut Growing<'_>) {
+    for _ in 0..growing.draw.int(1, 3) {
+        let step = (growing.draw.real(0.0, BOUND_BY) * growing.steps() as f64) as usize;
+        let at = growing.at(step);
+        for bytes in weights(growing.base).collect::<Vec<_>>() {
+            growing.keep(at, bytes, 0);
+        }
+    }
+}
+
+/// Two to four groups, two tensors of state for each weight of a group.
+fn lazy_state(growing: &mut Growing<'_>) {
+    let weights: Vec<u64> = weights(growing.base).collect();
+    let groups = growing.draw.int(2, 4) as usize;
+    for group in weights.chunks(weights.len().div_ceil(groups).max(1)) {
+        let step = (growing.draw.real(0.0, BOUND_BY) * growing.steps() as f64) as usize;
+        let at = in_optimizer(growing.base, step);
+        for &bytes in group {
+            growing.keep(at, bytes, 0);
+            growing.keep(at, bytes, 0);
+        }
+    }
+}
+
+fn random_sizes(growing: &mut Growing<'_>) {
+    let mut held: Vec<Option<Added>> = vec![None; growing.plan.sites.len()];
+    let unit = growing.bytes();
+    for step in 0..growing.steps() {
+        let at = growing.at(step);
+        for site in 0..held.len() {
+            if !growing.draw.chance(0.7) {
+                continue;
+            }
+            let bytes = (unit as f64 * growing.draw.real(-2.0, 2.0).exp()).max(4.0) as u64;
+            if let Some(old) = held[site].take() {
+                growing.overlay.drop(at, old);
+            }
+            held[site] = (!growing.draw.chance(0.1)).then(|| growing.keep(at, bytes, site));
+        }
+    }
+}
+
+/// One entry a step, or one in a few; full at a tenth to half of the run, then the oldest makes room.
+fn replay_memory(growing: &mut Growing<'_>) {
+    let every = growing.draw.log_int(1, 5) as usize;
+    let capacity = ((growing.draw.real(0.1, 0.5) * growing.steps() as f64) as usize / every).max(3);
+    queue(growing, every, capacity);
+}
+
+/// The last 4 to 128, full at half of the run at the latest.
+fn last_few(growing: &mut Growing<'_>) {
+    let every = growing.draw.log_int(1, 5) as usize;
+    let most = (growing.steps() / every / 2).max(4) as u64;
+    let capacity = growing.draw.log_int(4, most.min(128)) as usize;
+    queue(growing, every, capacity);
+}
+
+fn queue(growing: &mut Growing<'_>, every: usize, capacity: usize) {
+    let bytes = growing.bytes();
+    let mut held = std::collections::VecDeque::new();
+    for step in (0..growing.steps()).step_by(every) {
+        let at = growing.at(step);
+        if held.len() >= capacity
+            && let Some(oldest) = held.pop_front()
+        {
+            growing.overlay.drop(at, oldest);
+        }
+        held.push_back(growing.keep(at, bytes, 0));
+    }
+}
+
+/// Holds between none and its depth; the loader and the training take turns at random.
+fn prefetch(growing: &mut Growing<'_>) {
+    let (depth, bytes) = (growing.draw.int(2, 8), growing.bytes());
+    let mut held = std::collections::VecDeque::new();
+    for step in 0..growing.steps() {
+        let at = growing.at(step);
+        let wanted = growing.draw.int(0, depth) as usize;
+        while held.len() > wanted {
+            held.pop_front().into_iter().for_each(|oldest| growing.overlay.drop(at, oldest));
+        }
+        while held.len() < wanted {
+            held.push_back(growing.keep(at, bytes, 0));
+        }
+    }
+}
+
+fn longest_so_far(growing: &mut Growing<'_>) {
+    let unit = growing.bytes();
+    let (mut longest, mut held) = (0.0, None);
+    let spread = growing.draw.real(0.1, 0.6);
+    for step in 0..growing.steps() {
+        // The sum of four even draws is near enough to a bell, and bounded.
+        let bell: f64 = (0..4).map(|_| growing.draw.real(-1.0, 1.0)).sum();
+        let length = (spread * bell).exp();
+        if length > longest {
+            longest = length;
+            let at = growing.at(step);
+            let longer = growing.keep(at, ((unit as f64 * length) as u64).max(4), 0);
+            if let Some(shorter) = held.replace(longer) {
+                growing.overlay.drop(at, shorter);
+            }
+        }
+    }
+}
+
+/// Five to forty outputs of each evaluation; gone at its end, or when the next one begins.
+fn eval_outputs(growing: &mut Growing<'_>) {
+    let (count, until_next, bytes) = (growing.draw.int(5, 40) as usize, growing.draw.chance(0.4), growing.bytes());
+    let base = growing.base;
+    let mut held: Vec<Added> = Vec::new();
+    for &eval in &base.evals {
+        let begin = base.settled(eval.begin);
+        held.drain(..).for_each(|block| growing.overlay.drop(begin, block));
+        for output in 0..count {
+            let at = base.settled(eval.begin + (eval.end - eval.begin) * output / count).min(eval.end).max(begin);
+            let site = output % growing.plan.sites.len();
+            held.push(growing.keep(at, bytes, site));
+        }
+        if !until_next {
+            held.drain(..).for_each(|block| growing.overlay.drop(eval.end.max(begin), block));
+        }
+    }
+}
+
+fn held_over(growing: &mut Growing<'_>) {
+    let mut held: Vec<Added> = Vec::new();
+    for step in 0..growing.steps() {
+        let at = growing.at(step);
+        let now: Vec<Added> = (0..growing.plan.sites.len())
+            .map(|site| {
+                let bytes = growing.bytes();
+                growing.keep(at, bytes, site)
+            })
+            .collect();
+        held.drain(..).for_each(|block| growing.overlay.drop(at, block));
+        held = now;
+    }
+}
+
+/// After each epoch the weights are kept if they are among the best so far; the k-th best goes.
+fn best_few(growing: &mut Growing<'_>) {
+    let k = growing.draw.int(1, 3) as usize;
+    let weights: Vec<u64> = weights(growing.base).collect();
+    let mut best: Vec<(f64, Vec<Added>)> = Vec::new();
+    let last_of_epoch: Vec<usize> = (0..growing.steps())
+        .filter(|&step| step + 1 == growing.steps() || growing.epoch(step + 1) != growing.epoch(step))
+        .collect();
+    for step in last_of_epoch {
+        let score = growing.draw.unit();
+        let worst = best.iter().map(|&(score, _)| score).fold(f64::INFINITY, f64::min);
+        if best.len() >= k && score <= worst {
+            continue;
+        }
+        let at = growing.at(step);
+        let copies: Vec<Added> = weights.iter().map(|&bytes| growing.keep(at, bytes, 0)).collect();
+        best.push((score, copies));
+        if best.len() > k
+            && let Some(place) = best.iter().position(|&(score, _)| score == worst)
+        {
+            for block in best.remove(place).1 {
+                growing.overlay.drop(at, block);
+            }
+        }
+    }
+}

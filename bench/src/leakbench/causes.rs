@@ -1,0 +1,379 @@
+//! The leaks: twelve causes, each as the blocks that it leaves behind in a stream.
+//!
+//! Guarantees: what is added is known: its steps, its bytes, and the frames that are to blame. A kept tensor is a copy of a
+//! recorded block (its size, its stack, its moment) where the cause keeps what the training computes, and a block of a new
+//! site where it makes one. Refuses a base that cannot have the cause (no evaluation, no optimizer state).
+
+use std::collections::BTreeSet;
+
+use memctl_model::{BlockUse, Frame, Phase};
+
+use super::base::{Base, Life, Span};
+use super::draw::Draw;
+use super::replay::{Added, Overlay};
+use super::schedule::Rate;
+use super::site::{Place, Site, Sites, in_optimizer, position};
+
+/// What leaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// Copies of tensors are appended to a list.
+    TensorList,
+    /// Two to five lists of small tensors grow side by side.
+    MetricLists,
+    /// A cache whose keys never come back; entries of any size.
+    UnboundedCache,
+    /// A tensor is replaced by a longer one.
+    Concatenated,
+    /// A training step's graph is kept by its loss.
+    LossGraph,
+    /// An evaluation's graph is kept.
+    EvalGraph,
+    /// Each step's graph hangs on the one before, until the epoch is over.
+    HiddenChain,
+    /// A hook keeps one to three activations.
+    HookList,
+    /// A forward pass that an exception ended is kept by its traceback.
+    Orphan,
+    /// Gradients of past steps are kept.
+    GradientsKept,
+    /// Optimizers are made anew, the old ones' state is kept.
+    OptimizerRecreated,
+    /// Copies of all weights are kept.
+    StatesKept,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 12] = [
+        Self::TensorList,
+        Self::MetricLists,
+        Self::UnboundedCache,
+        Self::Concatenated,
+        Self::LossGraph,
+        Self::EvalGraph,
+        Self::HiddenChain,
+        Self::HookList,
+        Self::Orphan,
+        Self::GradientsKept,
+        Self::OptimizerRecreated,
+        Self::StatesKept,
+    ];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TensorList => "tensor list",
+            Self::MetricLists => "several metric lists",
+            Self::UnboundedCache => "unbounded cache",
+            Self::Concatenated => "replaced by a longer one",
+            Self::LossGraph => "graph kept by a loss",
+            Self::EvalGraph => "graph of an evaluation",
+            Self::HiddenChain => "hidden-state chain",
+            Self::HookList => "hook keeps activations",
+            Self::Orphan => "orphans of an exception",
+            Self::GradientsKept => "gradients kept",
+            Self::OptimizerRecreated => "optimizer made anew",
+            Self::StatesKept => "copies of the weights",
+        }
+    }
+
+    /// The rates at which it occurs.
+    #[must_use]
+    pub const fn rates(self) -> &'static [Rate] {
+        match self {
+            Self::HiddenChain => &[Rate::Step],
+            Self::EvalGraph => &[Rate::Epoch],
+            Self::OptimizerRecreated | Self::StatesKept => &[Rate::Twentieth, Rate::Epoch],
+            Self::Orphan => &[Rate::Fifth, Rate::Twentieth, Rate::Epoch],
+            _ => &Rate::ALL,
+        }
+    }
+
+    /// The sizes that it can have.
+    #[must_use]
+    pub const fn sizes(self) -> &'static [Size] {
+        match self {
+            Self::TensorList | Self::UnboundedCache | Self::Concatenated => &Size::ALL,
+            Self::MetricLists => &[Size::Tiny],
+            _ => &[Size::Activation],
+        }
+    }
+
+    /// Whether a base can have it.
+    #[must_use]
+    pub fn fits(self, base: &Base) -> bool {
+        let middle = base.steps.len() / 2;
+        match self {
+            Self::EvalGraph => base.evals.len() >= 5,
+            Self::OptimizerRecreated => optimizer_state(base).next().is_some(),
+            Self::GradientsKept => gradients(base, middle).next().is_some(),
+            Self::HiddenChain => {
+                base.steps.len() / base.epochs.len().max(1) >= 8 && base.activations(middle).count() >= 5
+            }
+            Self::LossGraph | Self::HookList | Self::Orphan => base.activations(middle).count() >= 5,
+            _ => true,
+        }
+    }
+}
+
+/// How much a leaked tensor holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Size {
+    /// At most 512 bytes.
+    Tiny,
+    /// 0.75 to 1.5 MiB.
+    Megabyte,
+    /// As much as an activation of this training.
+    Activation,
+}
+
+impl Size {
+    /// Every size.
+    pub const ALL: [Self; 3] = [Self::Tiny, Self::Megabyte, Self::Activation];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "512 B",
+            Self::Megabyte => "1 MB",
+            Self::Activation => "activation",
+        }
+    }
+
+    /// Bytes of one tensor.
+    pub fn bytes(self, base: &Base, draw: &mut Draw) -> u64 {
+        match self {
+            Self::Tiny => draw.int(1, 128) * 4,
+            Self::Megabyte => draw.int(196_608, 393_216) * 4,
+            Self::Activation => {
+                let sizes: Vec<u64> =
+                    base.activations(base.steps.len() / 2).map(|life| life.size).filter(|&size| size >= 4096).collect();
+                if sizes.is_empty() { draw.log_int(4096, 8 << 20) } else { *draw.of(&sizes) }
+            }
+        }
+    }
+}
+
+/// A leak as it was drawn for a run; every rank concerned gets the same.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What leaks.
+    pub cause: Cause,
+    /// How much at a time.
+    pub size: Size,
+    /// Where in a step.
+    pub place: Place,
+    /// Seed of what else is drawn.
+    pub seed: u64,
+    /// The new sites, where the cause makes some.
+    pub sites: Vec<Site>,
+}
+
+/// What a leak left in one rank's stream.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    /// Position and bytes of each leaked block, in order.
+    pub blocks: Vec<(usize, u64)>,
+    /// Frames of which any is a right answer.
+    pub frames: BTreeSet<Frame>,
+}
+
+/// The state that the optimizer made and kept.
+fn optimizer_state(base: &Base) -> impl Iterator<Item = &Life> {
+    base.lives.iter().filter(|life| life.phase == Some(Phase::Optimizer) && base.stays(life))
+}
+
+/// Gradients of a step: born in the backward pass, alive for long or beyond the step.
+fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
+    let span = base.steps[step];
+    let long = (span.end - span.begin) / 10;
+    base.born_in(span).iter().filter(move |life| {
+        let backward = life.phase == Some(Phase::Backward) && life.stack.is_some();
+        backward && life.died.is_none_or(|died| died >= life.born + long)
+    })
+}
+
+/// A number in `0..1` that belongs to a stack's frames, the same on every rank.
+fn lot(frames: &[Frame], seed: u64) -> f64 {
+    let mut hash = seed ^ 0xcbf2_9ce4_8422_2325;
+    for frame in frames {
+        for byte in frame.file.bytes().chain(frame.function.bytes()).chain(frame.line.to_le_bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    Draw::new(hash).unit()
+}
+
+struct Leaking<'a> {
+    base: &'a Base,
+    overlay: &'a mut Overlay,
+    left: Left,
+    stacks: Vec<&'a [Frame]>,
+}
+
+impl<'a> Leaking<'a> {
+    fn keep(&mut self, at: usize, size: u64, site: Site) -> Added {
+        self.left.blocks.push((at, size));
+        self.overlay.keep(at, size, site.id(self.base))
+    }
+
+    /// A copy of a recorded block that stays.
+    fn copy(&mut self, life: &'a Life) -> Added {
+        self.copy_at(life, self.base.settled(life.born))
+    }
+
+    fn copy_at(&mut self, life: &'a Life, at: usize) -> Added {
+        self.left.blocks.push((at, life.size));
+        let frames = self.base.frames(life.stack);
+        if !self.stacks.contains(&frames) {
+            self.stacks.push(frames);
+        }
+        self.overlay.keep(at, life.size, life.stack)
+    }
+
+    fn finish(mut self, sites: &Sites, plan: &Plan) -> Left {
+        self.left.frames.extend(plan.sites.iter().filter_map(|&site| sites.user_frame(site)).cloned());
+        self.left.frames.extend(to_blame(&self.stacks));
+        self.left.blocks.sort_unstable();
+        self.left
+    }
+}
+
+/// The innermost frames of the user's own, and the innermost that all stacks share: either names the place.
+fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
+    let own = |stack: &[Frame]| stack.iter().rev().filter(|frame| frame.is_user_code()).cloned().collect::<Vec<_>>();
+    let own: Vec<Vec<Frame>> = stacks.iter().map(|stack| own(stack)).filter(|own| !own.is_empty()).collect();
+    let mut frames: BTreeSet<Frame> = own.iter().filter_map(|stack| stack.last()).cloned().collect();
+    if let Some(first) = own.first() {
+        let shared = (0..first.len()).take_while(|&depth| own.iter().all(|stack| stack.get(depth) == first.get(depth)));
+        frames.extend(shared.last().map(|depth| first[depth].clone()));
+    }
+    frames
+}
+
+/// Adds a leak to a rank's stream. `steps` are the steps in which it happens, for an evaluation's the evaluations.
+pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &mut Overlay) -> Left {
+    let mut draw = Draw::fork(plan.seed, "leak");
+    let mut leaking = Leaking { base, overlay, left: Left::default(), stacks: Vec::new() };
+    match plan.cause {
+        Cause::TensorList | Cause::MetricLists | Cause::UnboundedCache => {
+            let same = plan.cause != Cause::UnboundedCache;
+            let fixed: Vec<u64> = plan.sites.iter().map(|_| plan.size.bytes(base, &mut draw)).collect();
+            let fraction = draw.unit();
+            for &step in steps {
+                let at = position(base, step, plan.place, fraction);
+                for (&site, &fixed) in plan.sites.iter().zip(&fixed) {
+                    let size = if same { fixed } else { plan.size.bytes(base, &mut draw) };
+                    leaking.keep(at, size, site);
+                }
+            }
+        }
+        Cause::Concatenated => concatenated(&mut leaking, plan, steps, &mut draw),
+        Cause::LossGraph | Cause::HookList | Cause::Orphan => {
+            for &step in steps {
+                let cut = if plan.cause == Cause::Orphan { draw.real(0.1, 1.0) } else { 1.0 };
+                let all: Vec<&Life> = base.activations(step).collect();
+                let reached = ((all.len() as f64 * cut).ceil() as usize).min(all.len());
+                for life in chosen(base, plan, &all[..reached]) {
+                    leaking.copy(life);
+                }
+            }
+        }
+        Cause::EvalGraph => {
+            for &eval in steps {
+                let all: Vec<&Life> =
+                    base.born_in(base.evals[eval]).iter().filter(|life| life.stack.is_some()).collect();
+                for life in chosen(base, plan, &all) {
+                    leaking.copy(life);
+                }
+            }
+        }
+        Cause::HiddenChain => hidden_chain(&mut leaking, plan, steps),
+        Cause::GradientsKept => {
+            for &step in steps {
+                for life in gradients(base, step) {
+                    leaking.copy(life);
+                }
+            }
+        }
+        Cause::OptimizerRecreated => {
+            for &step in steps {
+                let at = in_optimizer(base, step);
+                for life in optimizer_state(base) {
+                    leaking.copy_at(life, at);
+                }
+            }
+        }
+        Cause::StatesKept => {
+            for &step in steps {
+                let at = position(base, step, plan.place, 1.0);
+                for size in weights(base) {
+                    leaking.keep(at, size, plan.sites[0]);
+                }
+            }
+        }
+    }
+    leaking.finish(sites, plan)
+}
+
+/// Sizes of what lived before the first step and never went: the weights.
+pub fn weights(base: &Base) -> impl Iterator<Item = u64> {
+    let first = base.steps.first().map_or(0, |span| span.end);
+    let kept = base.lives.iter().take_while(move |life| life.born <= first);
+    let kept = kept.filter(|life| base.stays(life) && life.phase != Some(Phase::Optimizer)).map(|life| life.size);
+    let before = base.start.segments.iter().flat_map(|segment| &segment.blocks);
+    let before = before.filter(|block| block.usage == BlockUse::Allocated).map(|block| block.requested);
+    kept.chain(before).take(120)
+}
+
+/// Which of these blocks a graph or a hook holds, decided by their stacks.
+fn chosen<'a>(base: &Base, plan: &Plan, all: &[&'a Life]) -> Vec<&'a Life> {
+    let lot = |life: &Life| lot(base.frames(life.stack), plan.seed);
+    let share = Draw::fork(plan.seed, "share").real(0.6, 1.0);
+    if plan.cause != Cause::HookList {
+        return all.iter().copied().filter(|life| lot(life) < share).collect();
+    }
+    // The lots of the stacks, each once: those with the lowest are hooked.
+    let mut lots: Vec<f64> = all.iter().map(|life| lot(life)).collect();
+    lots.sort_unstable_by(f64::total_cmp);
+    lots.dedup();
+    let hooked = Draw::fork(plan.seed, "hooks").int(1, 3) as usize;
+    let limit = lots.get(hooked.min(lots.len()).saturating_sub(1)).copied().unwrap_or(0.0);
+    all.iter().copied().filter(|life| lot(life) <= limit).collect()
+}
+
+fn concatenated(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
+    let piece = plan.size.bytes(leaking.base, draw).max(512);
+    let (mut held, fraction) = (None, draw.unit());
+    for (&step, times) in steps.iter().zip(1..) {
+        let at = position(leaking.base, step, plan.place, fraction);
+        let longer = leaking.overlay.keep(at, piece * times, plan.sites[0].id(leaking.base));
+        leaking.left.blocks.push((at, piece));
+        if let Some(shorter) = held.replace(longer) {
+            leaking.overlay.drop(at, shorter);
+        }
+    }
+}
+
+/// Everything of an epoch goes when the next one's first step is through.
+fn hidden_chain(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize]) {
+    let base = leaking.base;
+    let mut held = Vec::new();
+    let mut epoch = None;
+    for &step in steps {
+        let span: Span = base.steps[step];
+        let now = base.epochs.iter().position(|epoch| epoch.holds(span.begin));
+        if now != epoch {
+            let at = base.settled(span.begin);
+            held.drain(..).for_each(|block| leaking.overlay.drop(at, block));
+            epoch = now;
+        }
+        let all: Vec<&Life> = base.activations(step).collect();
+        for life in chosen(base, plan, &all) {
+            held.push(leaking.copy(life));
+        }
+    }
+}

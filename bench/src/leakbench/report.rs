@@ -1,0 +1,202 @@
+//! The results of a part: tables for people, a file for whoever compares.
+//!
+//! Guarantees: every figure is of runs that are named by the options and the seeds; no run is left out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::benign::Kind;
+use super::causes::Cause;
+use super::score::{Delay, Outcome};
+use super::tally::{Share, bytes, middle, quantile, table};
+
+/// What remains of a run.
+#[derive(Debug)]
+pub struct Scored {
+    /// Cause, rate, size and whether all ranks leak; `None` of a clean run.
+    pub leak: Option<(Cause, &'static str, &'static str, &'static str)>,
+    /// What else grew.
+    pub benign: Vec<Kind>,
+    /// The training.
+    pub training: &'static str,
+    /// Per detector.
+    pub outcomes: Vec<Outcome>,
+    /// The run's number.
+    pub number: u64,
+}
+
+/// See the module.
+pub struct Report<'a> {
+    /// Leaky and clean runs.
+    pub runs: &'a [Scored],
+    /// Names of the detectors.
+    pub detectors: &'a [&'static str],
+}
+
+fn delays(outcomes: &[&Outcome], of: fn(&Outcome) -> Option<Delay>) -> (Vec<u64>, Vec<u64>) {
+    outcomes.iter().filter_map(|outcome| of(outcome)).map(|delay| (delay.steps, delay.bytes)).unzip()
+}
+
+impl Report<'_> {
+    fn leaky(&self, detector: usize, which: impl Fn(&Scored) -> bool) -> Vec<&Outcome> {
+        let leaky = self.runs.iter().filter(|run| run.leak.is_some() && which(run));
+        leaky.map(|run| &run.outcomes[detector]).collect()
+    }
+
+    fn clean(&self, detector: usize, which: impl Fn(&Scored) -> bool) -> Vec<&Outcome> {
+        self.runs.iter().filter(|run| run.leak.is_none() && which(run)).map(|run| &run.outcomes[detector]).collect()
+    }
+
+    fn precision(&self, detector: usize, alarmed: fn(&Outcome) -> bool) -> Share {
+        let alarms = self.runs.iter().filter(|run| alarmed(&run.outcomes[detector]));
+        Share::count(alarms.map(|run| run.leak.is_some()))
+    }
+
+    /// Everything in Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = self.summary();
+        let _ = writeln!(text, "\nRecall (found by an alarm that names the line, ever) by what leaks:\n");
+        text += &self.by(|run| run.leak.map(|leak| format!("rate: {}", leak.1)));
+        text += &self.by(|run| run.leak.map(|leak| format!("size: {}", leak.2)));
+        text += &self.by(|run| run.leak.map(|leak| format!("ranks: {}", leak.3)));
+        text += &self.by(|run| run.leak.map(|leak| format!("cause: {}", leak.0.name())));
+        let _ = writeln!(text, "\nDelay of memctl by rate, median / 95 %:\n\n{}", self.delay_by_rate());
+        let _ =
+            writeln!(text, "False alarms (ever, per thousand clean runs) by what grows:\n\n{}", self.false_by_kind());
+        text
+    }
+
+    fn summary(&self) -> String {
+        let head = [
+            "detector",
+            "precision",
+            "recall",
+            "recall, ever",
+            "precision, ever",
+            "line top-1",
+            "line top-3",
+            "ranks right",
+            "steps to suspicion",
+            "steps to alarm",
+            "bytes to alarm",
+            "false alarms per 1,000 clean runs, ever",
+            "at the end",
+        ];
+        let row = |(detector, name): (usize, &&str)| {
+            let (leaky, clean) = (self.leaky(detector, |_| true), self.clean(detector, |_| true));
+            let (alarm_steps, alarm_bytes) = delays(&leaky, |outcome| outcome.alarmed);
+            vec![
+                (*name).to_owned(),
+                self.precision(detector, |outcome| outcome.alarmed_at_end).to_string(),
+                Share::count(leaky.iter().map(|outcome| outcome.alarmed_at_end)).to_string(),
+                Share::count(leaky.iter().map(|outcome| outcome.ever_alarmed)).to_string(),
+                self.precision(detector, |outcome| outcome.ever_alarmed || outcome.alarmed_before).to_string(),
+                Share::count(leaky.iter().filter_map(|outcome| outcome.top1)).to_string(),
+                Share::count(leaky.iter().filter_map(|outcome| outcome.top3)).to_string(),
+                Share::count(leaky.iter().filter_map(|outcome| outcome.ranks_right)).to_string(),
+                middle(&delays(&leaky, |outcome| outcome.suspected).0, |steps| steps.to_string()),
+                middle(&alarm_steps, |steps| steps.to_string()),
+                middle(&alarm_bytes, bytes),
+                Share::count(clean.iter().map(|outcome| outcome.ever_alarmed)).per_thousand(),
+                Share::count(clean.iter().map(|outcome| outcome.alarmed_at_end)).per_thousand(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = self.detectors.iter().enumerate().map(row).collect();
+        table(&head, &rows)
+    }
+
+    /// Recall of each detector by a property of the leaky runs.
+    fn by(&self, key: impl Fn(&Scored) -> Option<String>) -> String {
+        let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+        self.runs.iter().filter_map(&key).for_each(|group| *groups.entry(group).or_default() += 1);
+        let mut head = vec!["", "runs"];
+        head.extend(self.detectors);
+        let rows: Vec<Vec<String>> = groups
+            .iter()
+            .map(|(group, count)| {
+                let recall = |detector| {
+                    let of = self.leaky(detector, |run| key(run).as_ref() == Some(group));
+                    Share::count(of.iter().map(|outcome| outcome.alarmed.is_some())).to_string()
+                };
+                [group.clone(), count.to_string()].into_iter().chain((0..self.detectors.len()).map(recall)).collect()
+            })
+            .collect();
+        table(&head, &rows) + "\n"
+    }
+
+    fn delay_by_rate(&self) -> String {
+        let rows = super::schedule::Rate::ALL.map(|rate| {
+            let of = self.leaky(0, |run| run.leak.is_some_and(|leak| leak.1 == rate.name()));
+            let (suspected, suspected_bytes) = delays(&of, |outcome| outcome.suspected);
+            let (alarmed, alarmed_bytes) = delays(&of, |outcome| outcome.alarmed);
+            vec![
+                rate.name().to_owned(),
+                middle(&suspected, |steps| steps.to_string()),
+                middle(&suspected_bytes, bytes),
+                middle(&alarmed, |steps| steps.to_string()),
+                middle(&alarmed_bytes, bytes),
+            ]
+        });
+        table(&["rate", "steps to suspicion", "bytes", "steps to alarm", "bytes"], &rows)
+    }
+
+    fn false_by_kind(&self) -> String {
+        let mut head = vec!["", "runs"];
+        head.extend(self.detectors);
+        let groups = Kind::ALL.map(Some).into_iter().chain([None]);
+        let rows: Vec<Vec<String>> = groups
+            .map(|kind| {
+                let has = |run: &Scored| kind.map_or(run.benign.is_empty(), |kind| run.benign.contains(&kind));
+                let share = |detector| {
+                    let of = self.clean(detector, has);
+                    Share::count(of.iter().map(|outcome| outcome.ever_alarmed)).per_thousand()
+                };
+                let count = self.clean(0, has).len().to_string();
+                let name = kind.map_or("nothing", Kind::name).to_owned();
+                [name, count].into_iter().chain((0..self.detectors.len()).map(share)).collect()
+            })
+            .collect();
+        table(&head, &rows)
+    }
+
+    /// Everything that the tables say, and the numbers of the runs that memctl got wrong.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let detectors = self.detectors.iter().enumerate().map(|(detector, name)| self.detector(detector, name));
+        json!({ "schema": 1, "runs": self.runs.len(), "detectors": detectors.collect::<Vec<_>>() })
+    }
+
+    fn detector(&self, detector: usize, name: &str) -> Value {
+        let (leaky, clean) = (self.leaky(detector, |_| true), self.clean(detector, |_| true));
+        let of = |(steps, bytes): (Vec<u64>, Vec<u64>)| {
+            json!({
+                "steps": { "median": quantile(&steps, 0.5), "p95": quantile(&steps, 0.95) },
+                "bytes": { "median": quantile(&bytes, 0.5), "p95": quantile(&bytes, 0.95) },
+            })
+        };
+        let rates = super::schedule::Rate::ALL.map(|rate| {
+            let of = self.leaky(detector, |run| run.leak.is_some_and(|leak| leak.1 == rate.name()));
+            json!({ "rate": rate.name(), "recall": Share::count(of.iter().map(|it| it.alarmed.is_some())).json() })
+        });
+        json!({
+            "name": name,
+            "precision": self.precision(detector, |outcome| outcome.alarmed_at_end).json(),
+            "precision_ever": self.precision(detector, |outcome| outcome.ever_alarmed || outcome.alarmed_before).json(),
+            "recall": Share::count(leaky.iter().map(|outcome| outcome.alarmed_at_end)).json(),
+            "recall_ever": Share::count(leaky.iter().map(|outcome| outcome.ever_alarmed)).json(),
+            "recall_with_line_by_rate": rates,
+            "top1": Share::count(leaky.iter().filter_map(|outcome| outcome.top1)).json(),
+            "top3": Share::count(leaky.iter().filter_map(|outcome| outcome.top3)).json(),
+            "ranks_right": Share::count(leaky.iter().filter_map(|outcome| outcome.ranks_right)).json(),
+            "until_suspected": of(delays(&leaky, |outcome| outcome.suspected)),
+            "until_alarm": of(delays(&leaky, |outcome| outcome.alarmed)),
+            "alarmed_before_the_leak": Share::count(leaky.iter().map(|outcome| outcome.alarmed_before)).json(),
+            "false_alarms_ever": Share::count(clean.iter().map(|outcome| outcome.ever_alarmed)).json(),
+            "false_alarms_at_end": Share::count(clean.iter().map(|outcome| outcome.alarmed_at_end)).json(),
+            "clean_ever_suspected": Share::count(clean.iter().map(|outcome| outcome.ever_suspected)).json(),
+        })
+    }
+}

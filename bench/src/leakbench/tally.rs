@@ -1,0 +1,128 @@
+//! Shares with their intervals, medians, and the tables made of them.
+//!
+//! Guarantees: every share comes with its Wilson interval of 95 %; a share of nothing is shown as such, never as 0.
+
+use std::fmt::{self, Display};
+
+use serde_json::{Value, json};
+
+/// A share of a number of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Runs of which it is so.
+    pub of: u64,
+    /// All runs.
+    pub all: u64,
+}
+
+impl Share {
+    /// The share of what is true.
+    pub fn count(what: impl IntoIterator<Item = bool>) -> Self {
+        what.into_iter().fold(Self::default(), |share, it| Self { of: share.of + u64::from(it), all: share.all + 1 })
+    }
+
+    /// The share itself; `None` of nothing.
+    #[must_use]
+    pub fn value(self) -> Option<f64> {
+        (self.all > 0).then(|| self.of as f64 / self.all as f64)
+    }
+
+    /// The Wilson interval of 95 %.
+    #[must_use]
+    pub fn interval(self) -> (f64, f64) {
+        const Z: f64 = 1.959_963_985;
+        if self.all == 0 {
+            return (0.0, 1.0);
+        }
+        let (n, p) = (self.all as f64, self.of as f64 / self.all as f64);
+        let centre = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
+        let half = Z / (1.0 + Z * Z / n) * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+        ((centre - half).max(0.0), (centre + half).min(1.0))
+    }
+
+    /// For the file of results.
+    #[must_use]
+    pub fn json(self) -> Value {
+        let (low, high) = self.interval();
+        json!({ "of": self.of, "all": self.all, "share": self.value(), "low": low, "high": high })
+    }
+
+    /// Per thousand instead of per cent.
+    #[must_use]
+    pub fn per_thousand(self) -> String {
+        let (low, high) = self.interval();
+        match self.value() {
+            None => "–".to_owned(),
+            Some(share) => format!("{:.1} ({:.1}–{:.1})", share * 1e3, low * 1e3, high * 1e3),
+        }
+    }
+}
+
+impl Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (low, high) = self.interval();
+        match self.value() {
+            None => f.write_str("–"),
+            Some(share) => write!(f, "{share:.3} ({low:.3}–{high:.3})"),
+        }
+    }
+}
+
+/// The value below which this share of the values lies.
+#[must_use]
+pub fn quantile(values: &[u64], share: f64) -> Option<u64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let place = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(place.max(1) - 1).copied()
+}
+
+/// Median and 95 %, `–` where there are none.
+#[must_use]
+pub fn middle(values: &[u64], show: fn(u64) -> String) -> String {
+    match (quantile(values, 0.5), quantile(values, 0.95)) {
+        (Some(median), Some(most)) => format!("{} / {}", show(median), show(most)),
+        _ => "–".to_owned(),
+    }
+}
+
+/// Bytes for a table.
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        _ if bytes < 1024.0 => format!("{bytes} B"),
+        _ if bytes < 1048576.0 => format!("{:.1} KiB", bytes / 1024.0),
+        _ if bytes < 1073741824.0 => format!("{:.1} MiB", bytes / 1048576.0),
+        _ => format!("{:.1} GiB", bytes / 1073741824.0),
+    }
+}
+
+/// A table in Markdown.
+#[must_use]
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
+    let mut text = line(&head) + &format!("|{}\n", "---|".repeat(head.len()));
+    rows.iter().for_each(|row| text += &line(row));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_and_quantiles_have_their_known_values() {
+        // Wilson, 95 %: 8 of 10 is 0.490 to 0.943; none of 2,000 reaches up to 0.00192.
+        let (low, high) = Share { of: 8, all: 10 }.interval();
+        assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
+        assert!((Share { of: 0, all: 2000 }.interval().1 - 0.001_917).abs() < 1e-5);
+        assert_eq!(Share::default().to_string(), "–");
+        assert_eq!(Share::count([true, false, true]), Share { of: 2, all: 3 });
+        assert_eq!(quantile(&[5, 1, 3], 0.5), Some(3));
+        assert_eq!(quantile(&[5, 1, 3], 0.95), Some(5));
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(bytes(1536), "1.5 KiB");
+    }
+}
