@@ -17,9 +17,11 @@ mod schedule;
 mod score;
 mod site;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -28,6 +30,11 @@ use runs::{Part, Training};
 
 /// Leaky runs and as many clean ones, unless told otherwise.
 const RUNS: u64 = 2_000;
+
+/// The folder of the trainings recorded for this benchmark.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/leakbench")
+}
 
 struct Options {
     part: Part,

@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::path::Path;
 
 use memctl_model::Frame;
 
@@ -104,12 +103,11 @@ pub fn trainings(part: Part) -> Result<Vec<Training>, Box<dyn Error>> {
 }
 
 fn training(name: &'static str) -> Result<Training, Box<dyn Error>> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/leakbench");
     let files = match name.strip_prefix("recordings/") {
         Some(recorded) => (0..4)
             .map(|rank| crate::recordings::folder().join(recorded).join(format!("rank{rank}.pickle.zst")))
             .collect(),
-        None => vec![own.join(format!("{name}.pickle.zst"))],
+        None => vec![super::folder().join(format!("{name}.pickle.zst"))],
     };
     let bases = files.iter().map(|file| Base::load(file)).collect::<Result<Vec<_>, _>>()?;
     let plain: Vec<Replayed> = bases.iter().map(|base| replay(base, Overlay::default())).collect();
