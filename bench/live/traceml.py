@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What memctl and TraceML say of the trainings of `leak_cases.py`, verdict beside verdict, as a Markdown table.
+
+    traceml.py MEMCTL_RUN TRACEML_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
+
+The first two are what `tests/fakegpu/setup 2.11.0` prints: one environment with memctl-agent installed, one, made under
+another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest finding of
+a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. Fails when a run fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+# What TraceML calls memory that grows; all other diagnoses of step memory are about something else.
+GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What a tool says of a training."""
+
+    leak: bool
+    words: str
+
+
+def call(*command: str | pathlib.Path, where: pathlib.Path) -> str:
+    done = subprocess.run([str(word) for word in command], cwd=where, text=True, capture_output=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
+    store = ("--data-dir", work / "store")
+    job = re.sub(r"\W+", "-", name)
+    call(run, "memctl", "run", "-q", *store, "--job", job, "--", "python", "leak_cases.py", name, where=work)
+    command = [run, "memctl"] if memctl == "memctl" else [memctl]
+    found: dict[str, Any] = json.loads(call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work))
+    findings = [finding for finding in found["findings"] if finding["severity"] in ("warning", "critical")]
+    below = [finding for finding in found["findings"] if finding not in findings]
+    if findings:
+        return Verdict(True, f"{findings[0]['severity']}: {findings[0]['title']}")
+    return Verdict(False, f"info: {below[0]['title']}" if below else "nothing")
+
+
+def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
+    folder = re.sub(r"\W+", "-", name)
+    call(run, "traceml", "run", "--mode", "summary", "--logs-dir", "logs", "--run-name", folder, "leak_cases.py",
+         "--args", name, where=work)  # fmt: skip
+    summary = json.loads((work / "logs" / folder / "final_summary.json").read_text())["step_memory"]
+    diagnosis = summary["diagnosis"]
+    reason = diagnosis.get("reason") or diagnosis.get("summary") or ""
+    status = str(diagnosis["status"])
+    return Verdict(bool(GROWS.search(f"{diagnosis['kind']} {status}".upper())),
+                   f"{diagnosis['severity']}: {status}. {reason}".strip())  # fmt: skip
+
+
+def cases() -> dict[str, bool]:
+    """Names of the cases and whether they leak, read without importing torch."""
+    text = (HERE / "leak_cases.py").read_text()
+    return {name: leaks == "True" for name, leaks in re.findall(r'^    "(.+)": \(\w+, (True|False)\),$', text, re.M)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("memctl_run")
+    parser.add_argument("traceml_run")
+    parser.add_argument("--memctl", default="memctl", help="the command that judges, if not the environment's own")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--only", dest="names", nargs="+", metavar="NAME")
+    asked = parser.parse_args()
+    rows = []
+    print("| training | leaks | memctl | | TraceML 0.5.0 | |\n|---|---|---|---|---|---|", flush=True)
+    for name, leaks in cases().items():
+        if asked.names and name not in asked.names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            work = pathlib.Path(folder)
+            shutil.copy(HERE / "leak_cases.py", work)
+            memctl = by_memctl(asked.memctl_run, asked.memctl, name, work)
+            traceml = by_traceml(asked.traceml_run, name, work)
+        marks = ["right" if verdict.leak == leaks else "**wrong**" for verdict in (memctl, traceml)]
+        rows.append({"name": name, "leaks": leaks, "memctl": dataclasses.asdict(memctl), "traceml": dataclasses.asdict(traceml)})
+        cells = [name, "yes" if leaks else "no", marks[0], memctl.words, marks[1], traceml.words]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    right = {tool: sum(row[tool]["leak"] == row["leaks"] for row in rows) for tool in ("memctl", "traceml")}
+    print(f"\nRight: memctl {right['memctl']} of {len(rows)}, TraceML {right['traceml']} of {len(rows)}.")
+    if asked.json:
+        asked.json.write_text(json.dumps({"schema": 1, "cases": rows, "right": right}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
