@@ -3,9 +3,9 @@
 
     record.py RUN OUT_DIR [NAME ...]        RUN is what `tests/fakegpu/setup 2.11.0` prints, with memctl-agent installed
 
-Each becomes a snapshot for PyTorch's viewer (`memctl export --format memory-viz`), packed by zstd. Two things are changed
-in it: file names lose the folders in front of `site-packages` and `train`, and all times are moved, so that the first is
-the begin of 2026. Fails when a training fails or loses events.
+Each becomes a snapshot for PyTorch's viewer (`memctl export --format memory-viz`), packed by zstd. Two things are
+changed in it: file names lose the folders in front of `lib/python3.X` and `train`, and all times are moved, so that the
+first is the begin of 2026. Fails when a training fails or loses events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def names() -> dict[str, str]:
     for group in GROUPS:
         match = listed.search((HERE / "train" / f"{group}.py").read_text())
         assert match, f"train/{group}.py lists no trainings"
-        found.update({name: group for name in re.findall(r"\w+", match.group(1))})
+        found.update(dict.fromkeys(re.findall(r"\w+", match.group(1)), group))
     return found
 
 
@@ -107,7 +107,8 @@ def record(run: str, name: str, group: str, out: pathlib.Path, work: pathlib.Pat
     if not job["completeness"]["exact"] or job["completeness"]["events_stored"] != events:
         raise SystemExit(f"record: {name} lost events: {job['completeness']}, {events} exported")
     rank = job["ranks"][0]
-    print(f"{name}: {events} events, {rank['epochs']} epochs, {rank['steps']} steps, {packed.stat().st_size} bytes", flush=True)
+    course = f"{rank['epochs']} epochs, {rank['steps']} steps"
+    print(f"{name}: {events} events, {course}, {packed.stat().st_size} bytes", flush=True)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Fifteen short trainings, seven that leak and eight that do not, for `traceml.py`: `python leak_cases.py NAME`.
 
-Each is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or cached. What
-leaks and what does not is in CASES.
+Each is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or cached.
+What leaks and what does not is in CASES.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ MIB = 1 << 18  # elements
 def watched_step(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """What TraceML's documentation asks of a plain loop; nothing where it is not installed."""
     return traceml.trace_step(model) if traceml else contextlib.nullcontext()
-
 
 
 class Net(nn.Module):
@@ -130,7 +129,7 @@ class Concatenated(Training):
     """A tensor is replaced by a longer one at every step."""
 
     def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
-        seen = getattr(self, "seen", torch.empty(0 * MIB, device="cuda"))
+        seen = getattr(self, "seen", torch.empty(0, device="cuda"))
         self.seen = torch.cat([seen, torch.empty(4 * MIB, device="cuda")])
 
 

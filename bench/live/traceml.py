@@ -4,8 +4,8 @@
     traceml.py MEMCTL_RUN TRACEML_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
 
 The first two are what `tests/fakegpu/setup 2.11.0` prints: one environment with memctl-agent installed, one, made under
-another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest finding of
-a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. Fails when a run fails.
+another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest finding
+of a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. Fails when a run fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
     job = re.sub(r"\W+", "-", name)
     call(run, "memctl", "run", "-q", *store, "--job", job, "--", "python", "leak_cases.py", name, where=work)
     command = [run, "memctl"] if memctl == "memctl" else [memctl]
-    found: dict[str, Any] = json.loads(call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work))
+    told = call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work)
+    found: dict[str, Any] = json.loads(told)
     findings = [finding for finding in found["findings"] if finding["severity"] in ("warning", "critical")]
     below = [finding for finding in found["findings"] if finding not in findings]
     if findings:
@@ -90,7 +91,8 @@ def main() -> None:
             memctl = by_memctl(asked.memctl_run, asked.memctl, name, work)
             traceml = by_traceml(asked.traceml_run, name, work)
         marks = ["right" if verdict.leak == leaks else "**wrong**" for verdict in (memctl, traceml)]
-        rows.append({"name": name, "leaks": leaks, "memctl": dataclasses.asdict(memctl), "traceml": dataclasses.asdict(traceml)})
+        said = {"memctl": dataclasses.asdict(memctl), "traceml": dataclasses.asdict(traceml)}
+        rows.append({"name": name, "leaks": leaks, **said})
         cells = [name, "yes" if leaks else "no", marks[0], memctl.words, marks[1], traceml.words]
         print(f"| {' | '.join(cells)} |", flush=True)
     right = {tool: sum(row[tool]["leak"] == row["leaks"] for row in rows) for tool in ("memctl", "traceml")}

@@ -1,6 +1,6 @@
-"""Trainings that are neither text nor images: an agent with a replay memory, graphs of any size, a mixer, an autoencoder.
+"""Neither text nor images: an agent with a replay memory, graphs of any size, a mixer, an autoencoder.
 
-`python other.py NAME` trains one. Nothing here leaks; the benchmark adds that. These say epochs and steps themselves, as
+`python other.py NAME` trains one. Nothing here leaks; the benchmark adds that. These say epochs and steps, as
 `record_function` ranges, where the others leave them to be found.
 """
 
@@ -52,9 +52,9 @@ def replay_agent(epochs: int = 15, steps: int = 20) -> None:
 
 
 class GraphLayer(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.message, self.update, self.norm = nn.Linear(2 * width, width), nn.GRUCell(width, width), nn.LayerNorm(width)
+        self.message, self.update, self.norm = nn.Linear(2 * size, size), nn.GRUCell(size, size), nn.LayerNorm(size)
 
     def forward(self, x: torch.Tensor, source: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
         message = F.relu(self.message(torch.cat([x[source], x[sink]], dim=1)))

@@ -1,6 +1,6 @@
-"""Sequence models as people train them: an encoder, a decoder, a GRU, experts, varying lengths, checkpoints, a curriculum.
+"""Sequence models: an encoder, a decoder, a GRU, experts, varying lengths, checkpoints, a curriculum.
 
-`python text.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs, steps and phases are left to be found.
+`python text.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs and steps are left to be found.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Encoder(nn.Module):
         x = self.embed(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
-        return x
+        return x  # pyright: ignore[reportReturnType]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.features(tokens).mean(dim=1))
@@ -119,7 +119,7 @@ class Tagger(nn.Module):
 
     def forward(self, tokens: torch.Tensor, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         y, hidden = self.rnn(self.embed(tokens), hidden)
-        return self.head(y), hidden
+        return self.head(y), hidden  # pyright: ignore[reportReturnType]
 
 
 def recurrent(epochs: int = 14) -> None:

@@ -1,6 +1,6 @@
 """Image models as people train them: residual nets, several optimizers, several tasks, unfreezing, distillation.
 
-`python vision.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs, steps and phases are left to be found.
+`python vision.py NAME` trains one. Nothing here leaks; the benchmark adds that. Epochs and steps are left to be found.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def accumulation(epochs: int = 10) -> None:
     """Four batches to a step, and a loss scaler."""
     model = Net(blocks=2).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    scaler = torch.amp.GradScaler("cuda")
+    scaler = torch.amp.GradScaler("cuda")  # pyright: ignore[reportPrivateImportUsage]
     for _ in range(epochs):
         for place, (images, label) in enumerate(loader(8 * 80, 8)):
             with torch.autocast("cuda", dtype=torch.float16):
@@ -172,7 +172,7 @@ class ManyTasks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.trunk = Net(blocks=2)
-        self.heads = nn.ModuleDict({name: nn.Linear(24, size) for name, size in (("kind", 10), ("pose", 6), ("age", 1))})
+        self.heads = nn.ModuleDict({name: nn.Linear(24, n) for name, n in (("kind", 10), ("pose", 6), ("age", 1))})
         self.scale = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in self.heads})
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
