@@ -27,6 +27,17 @@ pub(super) enum Per {
     Epoch,
 }
 
+/// Which part of a step made the blocks, as their stacks tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// A module's forward pass.
+    Forward,
+    /// Autograd: gradients and what they need.
+    Backward,
+    /// Anything else.
+    Other,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
@@ -42,8 +53,8 @@ pub(super) struct Candidate {
     /// Blocks that were gained by all rises together.
     pub blocks_gained: u64,
     pub bytes_gained: u64,
-    /// Whether its blocks were made under a module's forward pass.
-    pub forward: bool,
+    /// What made its blocks.
+    pub pass: Pass,
     /// Epochs with a full tooth, for [`Shape::Teeth`].
     pub teeth: u32,
     /// The stack to show.
@@ -83,7 +94,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         since: tooth.as_ref().map(|tooth| tooth.since).or(growth.times.first().copied()),
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,
-        forward: site.stacks.iter().any(|&stack| is_forward(watch, stack)),
+        pass: pass(watch, site),
         teeth: tooth.map_or(0, |tooth| tooth.in_a_row),
         stack: shown_stack(watch, site),
         growth,
@@ -150,9 +161,17 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
     fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
 }
 
-/// Whether a stack runs through a module's forward pass.
-fn is_forward(watch: &RankWatch, stack: StackId) -> bool {
-    watch.frames_of(stack).any(|frame| is_forward_frame(frame))
+/// Behind a node of autograd stands the forward call that made it: the node is what allocates.
+fn pass(watch: &RankWatch, site: &Site) -> Pass {
+    let is_node = |stack: &StackId| watch.frames_of(*stack).next().is_some_and(|frame| &*frame.file == "<autograd>");
+    let is_forward = |stack: &StackId| watch.frames_of(*stack).any(|frame| is_forward_frame(frame));
+    if site.phase == Some(Phase::Backward) || (!site.stacks.is_empty() && site.stacks.iter().all(is_node)) {
+        Pass::Backward
+    } else if site.stacks.iter().any(is_forward) {
+        Pass::Forward
+    } else {
+        Pass::Other
+    }
 }
 
 /// Whether a frame is a module's forward pass: torch.nn's own way into it, or a method that every module has.

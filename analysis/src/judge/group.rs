@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::candidate::{Candidate, Shape, is_forward_frame};
+use super::candidate::{Candidate, Pass, Shape, is_forward_frame};
 use super::watch::RankWatch;
 
 /// Sites of one rank that grow together.
@@ -78,7 +78,7 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
     joined
 }
 
-/// Whether a candidate grows with a group: at the same boundaries, and both in a forward pass or both in one function.
+/// Whether a candidate grows with a group: at the same boundaries, and both in one pass of a step or both in one function.
 fn belongs(watch: &RankWatch, group: &Group, candidate: &Candidate) -> bool {
     let first = &group.members[0];
     if first.shape != candidate.shape || !together(first, candidate) {
@@ -89,7 +89,7 @@ fn belongs(watch: &RankWatch, group: &Group, candidate: &Candidate) -> bool {
         (Some(one), Some(other)) => same_function(one, other),
         _ => false,
     };
-    same_function || (first.forward && candidate.forward && first.phase == candidate.phase)
+    same_function || (first.pass != Pass::Other && first.pass == candidate.pass && first.phase == candidate.phase)
 }
 
 /// Whether a group is only what a graph's tensors need beside them: it rises with it and comes through the same function.
@@ -122,7 +122,7 @@ fn together(one: &Candidate, other: &Candidate) -> bool {
 
 fn is_graph(group: &Group) -> bool {
     let rises = u64::from(group.lead().growth.rises.max(1));
-    let forward = group.members.iter().filter(|member| member.forward);
+    let forward = group.members.iter().filter(|member| member.pass == Pass::Forward);
     let gained = forward.fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
     gained >= rises * GRAPH_BLOCKS_MIN
 }

@@ -11,7 +11,7 @@
 //! | the device will be full within the time that was watched | 8 rises |
 //!
 //! What has paused for longer than its rhythm explains is no leak (any more), and what grows because the work grows
-//! (larger inputs: the peaks rise by far more) is none either. `bench` measures how often these rules are wrong.
+//! (larger inputs: the peaks rise with it) is none either. `bench` measures how often these rules are wrong.
 
 use memctl_model::{FindingKind, Phase, Rate};
 
@@ -60,8 +60,8 @@ const FILLS_BELOW: f64 = -3.1;
 const EPOCHS_MIN: usize = 5;
 /// Rises beyond what buffers usually hold.
 const RISES_LONG: u32 = 48;
-/// Peaks that rise by more than this many times what a site gains tell of larger inputs.
-const WORK_GROWS: u64 = 4;
+/// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
+const WORK_GROWS: f64 = 0.25;
 
 /// All leaks of a rank, confirmed and suspected.
 pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
@@ -110,7 +110,7 @@ fn persists(verdict: &Verdict) -> bool {
     let most_epochs = spanned >= EPOCHS_MIN && growth.epochs.len() * 10 >= spanned * 6;
     let enough = if once_an_epoch(verdict) { 6 } else { 8 };
     // A block that is replaced by a larger one is what every cached mask and buffer does a few times.
-    let enough = if verdict.shape == Shape::Larger { enough * 2 } else { enough };
+    let enough = if verdict.shape == Shape::Larger { 8 } else { enough };
     growth.rises >= RISES_LONG || (most_epochs && growth.rises >= enough)
 }
 
@@ -126,12 +126,15 @@ fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
         return false;
     }
     let peaks: Vec<u64> = watch.course.step_marks.iter().map(|level| level.peak_allocated_bytes).collect();
-    let quarter = (peaks.len() / 4).max(1);
+    let ends = (peaks.len() / 16).max(1);
     let highest = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
-    let (Some(early), Some(late)) = (peaks.get(..quarter), peaks.get(peaks.len() - quarter.min(peaks.len())..)) else {
+    let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
         return false;
     };
-    highest(late).saturating_sub(highest(early)) > group.bytes_gained().saturating_mul(WORK_GROWS)
+    let (live, gained) = (group.live_bytes() as f64, group.bytes_gained() as f64);
+    let site = live / (live - gained).max(1.0) - 1.0;
+    let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
+    work > WORK_GROWS * site
 }
 
 fn watched_seconds(watch: &RankWatch) -> Option<f64> {
