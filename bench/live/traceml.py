@@ -4,13 +4,15 @@
     traceml.py MEMCTL_RUN TRACEML_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
 
 The first two are what `tests/fakegpu/setup 2.11.0` prints: one environment with memctl-agent installed, one, made under
-another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest finding
-of a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. Fails when a run fails.
+another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest
+finding of a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. A severity of info
+is a suspicion, anything above an alarm, for both. Fails when a run fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
 import pathlib
@@ -23,13 +25,18 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 # What TraceML calls memory that grows; all other diagnoses of step memory are about something else.
 GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
+# How a verdict is to be taken, by whether the training leaks.
+TAKEN = {
+    True: {"alarm": "found", "suspicion": "suspected", "quiet": "**missed**"},
+    False: {"alarm": "**false alarm**", "suspicion": "suspected", "quiet": "quiet"},
+}
 
 
 @dataclasses.dataclass
 class Verdict:
-    """What a tool says of a training."""
+    """What a tool says of a training: `alarm` (severity warning on), `suspicion` (below), or `quiet`."""
 
-    leak: bool
+    level: str
     words: str
 
 
@@ -50,8 +57,8 @@ def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
     findings = [finding for finding in found["findings"] if finding["severity"] in ("warning", "critical")]
     below = [finding for finding in found["findings"] if finding not in findings]
     if findings:
-        return Verdict(True, f"{findings[0]['severity']}: {findings[0]['title']}")
-    return Verdict(False, f"info: {below[0]['title']}" if below else "nothing")
+        return Verdict("alarm", f"{findings[0]['severity']}: {findings[0]['title']}")
+    return Verdict("suspicion", f"info: {below[0]['title']}") if below else Verdict("quiet", "nothing")
 
 
 def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
@@ -62,8 +69,10 @@ def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
     diagnosis = summary["diagnosis"]
     reason = diagnosis.get("reason") or diagnosis.get("summary") or ""
     status = str(diagnosis["status"])
-    return Verdict(bool(GROWS.search(f"{diagnosis['kind']} {status}".upper())),
-                   f"{diagnosis['severity']}: {status}. {reason}".strip())  # fmt: skip
+    words = f"{diagnosis['severity']}: {status}. {reason}".strip()
+    if not GROWS.search(f"{diagnosis['kind']} {status}".upper()):
+        return Verdict("quiet", words)
+    return Verdict("suspicion" if diagnosis["severity"] == "info" else "alarm", words)
 
 
 def cases() -> dict[str, bool]:
@@ -90,15 +99,20 @@ def main() -> None:
             shutil.copy(HERE / "leak_cases.py", work)
             memctl = by_memctl(asked.memctl_run, asked.memctl, name, work)
             traceml = by_traceml(asked.traceml_run, name, work)
-        marks = ["right" if verdict.leak == leaks else "**wrong**" for verdict in (memctl, traceml)]
+        marks = [TAKEN[leaks][verdict.level] for verdict in (memctl, traceml)]
         said = {"memctl": dataclasses.asdict(memctl), "traceml": dataclasses.asdict(traceml)}
         rows.append({"name": name, "leaks": leaks, **said})
         cells = [name, "yes" if leaks else "no", marks[0], memctl.words, marks[1], traceml.words]
         print(f"| {' | '.join(cells)} |", flush=True)
-    right = {tool: sum(row[tool]["leak"] == row["leaks"] for row in rows) for tool in ("memctl", "traceml")}
-    print(f"\nRight: memctl {right['memctl']} of {len(rows)}, TraceML {right['traceml']} of {len(rows)}.")
+    counts = {}
+    for tool in ("memctl", "traceml"):
+        taken = [TAKEN[row["leaks"]][row[tool]["level"]].strip("*") for row in rows]
+        counts[tool] = {f"{'leaky' if leaks else 'clean'}: {word}": count for leaks in (True, False)
+                        for word, count in collections.Counter(
+                            word for word, row in zip(taken, rows) if row["leaks"] == leaks).items()}  # fmt: skip
+        print(f"\n{tool}: {', '.join(f'{word} {count}' for word, count in counts[tool].items())}")
     if asked.json:
-        asked.json.write_text(json.dumps({"schema": 1, "cases": rows, "right": right}, indent=1) + "\n")
+        asked.json.write_text(json.dumps({"schema": 1, "cases": rows, "counts": counts}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -242,14 +242,19 @@ impl<'a> Leaking<'a> {
     }
 }
 
-/// The innermost frames of the user's own, and the innermost that all stacks share: either names the place.
+/// The lines of which any names the place: the user's own frames from the innermost that all stacks share inwards, but not the
+/// outermost, which says nothing; the innermost frame where none is the user's own.
 fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     let own = |stack: &[Frame]| stack.iter().rev().filter(|frame| frame.is_user_code()).cloned().collect::<Vec<_>>();
-    let own: Vec<Vec<Frame>> = stacks.iter().map(|stack| own(stack)).filter(|own| !own.is_empty()).collect();
-    let mut frames: BTreeSet<Frame> = own.iter().filter_map(|stack| stack.last()).cloned().collect();
-    if let Some(first) = own.first() {
-        let shared = (0..first.len()).take_while(|&depth| own.iter().all(|stack| stack.get(depth) == first.get(depth)));
-        frames.extend(shared.last().map(|depth| first[depth].clone()));
+    let (own, foreign): (Vec<(&[Frame], Vec<Frame>)>, Vec<_>) =
+        stacks.iter().map(|&stack| (stack, own(stack))).partition(|(_, own)| !own.is_empty());
+    let mut frames: BTreeSet<Frame> = foreign.iter().filter_map(|(stack, _)| stack.first()).cloned().collect();
+    let Some((_, first)) = own.first() else { return frames };
+    let shared = (0..first.len()).take_while(|&depth| own.iter().all(|(_, own)| own.get(depth) == first.get(depth)));
+    let from = shared.count().saturating_sub(1);
+    for (_, own) in &own {
+        let from = if own.len() > 1 { from.max(1) } else { 0 };
+        frames.extend(own[from..].iter().cloned());
     }
     frames
 }

@@ -42,10 +42,12 @@ struct Options {
     json: Option<PathBuf>,
     /// Tells of each run that memctl got wrong.
     wrong: bool,
+    /// One run alone, leaky or clean: what memctl says of it, as it goes on.
+    show: Option<(u64, bool)>,
 }
 
 fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
-    let mut options = Options { part: Part::Tune, runs: RUNS, json: None, wrong: false };
+    let mut options = Options { part: Part::Tune, runs: RUNS, json: None, wrong: false, show: None };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
@@ -60,7 +62,12 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
             "--runs" => options.runs = value()?.parse()?,
             "--json" => options.json = Some(value()?.into()),
             "--wrong" => options.wrong = true,
-            other => return Err(format!("leakbench has no {other}; it has --part, --runs, --json and --wrong").into()),
+            "--leaky" => options.show = Some((value()?.parse()?, true)),
+            "--clean" => options.show = Some((value()?.parse()?, false)),
+            other => {
+                let known = "--part, --runs, --json, --wrong, --leaky and --clean";
+                return Err(format!("leakbench has no {other}; it has {known}").into());
+            }
         }
     }
     Ok(options)
@@ -74,6 +81,10 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
     let options = options(words)?;
     let began = Instant::now();
     let trainings = runs::trainings(options.part)?;
+    if let Some((number, leaky)) = options.show {
+        show(&runs::make(options.part, &trainings, leaky, number));
+        return Ok(());
+    }
     let scored = score_all(options.part, &trainings, options.runs);
     let names: Vec<&'static str> = detect::all().iter().map(|detector| detector.name()).collect();
     let report = Report { runs: &scored, detectors: &names };
@@ -93,6 +104,38 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
         std::fs::write(&path, serde_json::to_vec_pretty(&report.json())?)?;
     }
     Ok(())
+}
+
+/// What was added to a run, and what memctl says of it whenever that changes.
+fn show(run: &runs::Run<'_>) {
+    println!("{}, {} ranks, also growing: {:?}", run.training.name, run.streams.len(), run.benign);
+    if let Some(truth) = &run.truth {
+        let bytes: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
+        println!(
+            "leak: {}, {}, {}, ranks {:?}, {} blocks, {}; right lines:",
+            truth.cause.name(),
+            truth.rate.name(),
+            truth.size.name(),
+            truth.ranks,
+            truth.blocks.len(),
+            tally::bytes(bytes)
+        );
+        truth.frames.iter().for_each(|frame| println!("  {} {}:{}", frame.function, frame.file, frame.line));
+    }
+    let mut before = Vec::new();
+    score::watch(run, &mut |table, delay, verdicts| {
+        let line = |verdict: &detect::Verdict| {
+            let sites = verdict.sites.iter().map(|frame| format!("{} {}:{}", frame.function, frame.file, frame.line));
+            format!("  {:?} on {:?}: {}", verdict.level, verdict.ranks, sites.collect::<Vec<_>>().join(", "))
+        };
+        let now: Vec<String> = verdicts.iter().map(line).collect();
+        if now != before {
+            let leaked = delay.map_or_else(String::new, |it| format!(", {} steps and {} leaked", it.steps, it.bytes));
+            println!("epoch {}, step {}{leaked}:", table.epoch, table.step);
+            now.iter().for_each(|line| println!("{line}"));
+            before = now;
+        }
+    });
 }
 
 /// A line about a run that memctl got wrong.

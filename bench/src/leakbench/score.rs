@@ -3,7 +3,7 @@
 //! Guarantees: every detector is asked after every boundary, all ranks in step. "Found" means that a verdict came when the
 //! leak had begun, and that it names one of the right lines among its first three where the detector names lines at all.
 
-use memctl_model::{Boundary, Frame};
+use memctl_model::{Boundary, Frame, SiteTable};
 
 use super::detect::{Detector, Given, Level, Verdict};
 use super::runs::{Run, Truth};
@@ -42,18 +42,47 @@ pub struct Outcome {
 
 /// Shows a run to all detectors.
 pub fn judge(run: &Run<'_>, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
+    let mut outcomes = vec![Outcome::default(); detectors.len()];
+    let last = boundaries(run).saturating_sub(1);
+    let names_sites: Vec<bool> = detectors.iter().map(|detector| detector.names_sites()).collect();
+    pass(run, detectors, &mut |boundary, delay, detector, verdicts| {
+        outcomes[detector].note(run, verdicts, delay, names_sites[detector]);
+        if boundary == last {
+            outcomes[detector].end(run, verdicts, names_sites[detector]);
+        }
+    });
+    outcomes
+}
+
+/// Shows a run to memctl alone; what it says goes to `sink` after every boundary, with the first rank's table of it.
+pub fn watch(run: &Run<'_>, sink: &mut dyn FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
+    let mut detectors = super::detect::all();
+    detectors.truncate(1);
+    pass(run, &mut detectors, &mut |boundary, delay, _, verdicts| {
+        sink(&run.streams[0].tables[boundary], delay, verdicts);
+    });
+}
+
+fn boundaries(run: &Run<'_>) -> usize {
+    run.streams.iter().map(|stream| stream.tables.len()).min().unwrap_or(0)
+}
+
+/// All detectors over a run; the verdicts of each after every boundary go to `sink`.
+fn pass(
+    run: &Run<'_>,
+    detectors: &mut [Box<dyn Detector>],
+    sink: &mut dyn FnMut(usize, Option<Delay>, usize, &[Verdict]),
+) {
     let stacks: Vec<Vec<&[Frame]>> = (0..run.streams.len())
         .map(|rank| run.training.base(rank).stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect())
         .collect();
     let given = Given { stacks: &stacks, device_total_bytes: run.device_total_bytes };
-    let boundaries = run.streams.iter().map(|stream| stream.tables.len()).max().unwrap_or(0);
-    let mut outcomes = vec![Outcome::default(); detectors.len()];
     for detector in detectors.iter_mut() {
         detector.begin(&given);
     }
     let mut settled = vec![0; run.streams.len()];
     let mut clock = run.truth.as_ref().map(|truth| Clock::new(run, truth));
-    for boundary in 0..boundaries {
+    for boundary in 0..boundaries(run) {
         for (rank, stream) in run.streams.iter().enumerate() {
             let due = stream.settled[settled[rank]..].iter().take_while(|sample| sample.tables_before <= boundary);
             let due = due.count();
@@ -66,15 +95,10 @@ pub fn judge(run: &Run<'_>, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome>
             }
         }
         let delay = clock.as_mut().and_then(|clock| clock.boundary(boundary));
-        for (detector, outcome) in detectors.iter_mut().zip(&mut outcomes) {
-            let verdicts = detector.verdicts();
-            outcome.note(run, &verdicts, delay, detector.names_sites());
-            if boundary + 1 == boundaries {
-                outcome.end(run, &verdicts, detector.names_sites());
-            }
+        for (place, detector) in detectors.iter_mut().enumerate() {
+            sink(boundary, delay, place, &detector.verdicts());
         }
     }
-    outcomes
 }
 
 /// Follows how far a leak has come.
