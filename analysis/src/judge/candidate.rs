@@ -5,7 +5,7 @@
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::ratchet::{Growth, growth};
+use super::ratchet::{Growth, deepest_fall, growth};
 use super::series::Point;
 use super::watch::{RankWatch, Site};
 
@@ -70,6 +70,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let course = &watch.course;
     let views = [(Per::Step, site.steps.points(), course.steps), (Per::Epoch, site.epochs.points(), course.epoch_ends)];
     let grown = views.iter().filter_map(|&(per, points, now)| ratcheting(per, points, now));
+    let grown = grown.filter(|(per, shape, growth)| *per == Per::Step || !is_beat(site.steps.points(), *shape, growth));
     let best = grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step));
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
     let tooth = toothed(site.steps.points(), course.steps);
@@ -111,6 +112,16 @@ fn ratcheting(per: Per, points: &[Point], now: u32) -> Option<(Per, Shape, Growt
     }
     let larger = growth(points, |point| point.bytes, now);
     (larger.rises >= RISES_MIN).then_some((per, Shape::Larger, larger))
+}
+
+/// Whether growth from epoch end to epoch end is only where a buffer of another period stood each time: within the epochs it
+/// falls by as much as it has gained.
+fn is_beat(steps: &[Point], shape: Shape, growth: &Growth) -> bool {
+    let fall = match shape {
+        Shape::More => deepest_fall(steps, |point| u64::from(point.blocks)),
+        Shape::Larger | Shape::Teeth => deepest_fall(steps, |point| point.bytes),
+    };
+    fall > growth.gained / 2
 }
 
 /// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.

@@ -154,9 +154,12 @@ fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let stacks: Vec<StackId> =
         group.members.iter().flat_map(|member| watch.sites[member.site].stacks.iter().copied()).collect();
     let own = own_frames(watch, lead.stack, is_graph(group));
+    // A stack without a frame of the user's own (a node whose forward call is not known) says nothing against a place.
+    let says = |stack: &&StackId| watch.frames_of(**stack).any(|frame| frame.is_user_code());
+    let saying: Vec<StackId> = stacks.iter().filter(says).copied().collect();
     let shared = own
         .iter()
-        .find(|frame| stacks.iter().all(|&stack| watch.frames_of(stack).any(|other| same_function(other, frame))));
+        .find(|frame| saying.iter().all(|&stack| watch.frames_of(stack).any(|other| same_function(other, frame))));
     let site = shared.map(|frame| (**frame).clone()).or_else(|| watch.sites[lead.site].frame.as_deref().cloned());
     (site, stack)
 }

@@ -58,6 +58,13 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Grow
     found
 }
 
+/// The deepest fall of a series, warm-up excepted.
+#[must_use]
+pub fn deepest_fall(points: &[Point], value: impl Fn(&Point) -> u64) -> u64 {
+    let warm = points.partition_point(|point| point.at <= WARM_UP);
+    drawdown(&points[warm..].iter().map(value).collect::<Vec<u64>>())
+}
+
 /// The lowest value from each point on.
 fn levels(values: &[u64]) -> Vec<u64> {
     let mut levels = values.to_vec();

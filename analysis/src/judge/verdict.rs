@@ -6,8 +6,8 @@
 //! | evidence | confirmed after |
 //! |---|---|
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch |
-//! | rises in at least 5 epochs, in most of them, and not slower and slower | 8 rises, 6 if once an epoch |
-//! | rises and rises within few epochs, not slower and slower | 48 rises |
+//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 8 of a block that is replaced by a larger one |
+//! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 400 in one |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
 //! What has paused for longer than its rhythm explains is no leak (any more), and what grows because the work grows
@@ -54,12 +54,16 @@ pub(super) struct Verdict {
 const SUSPECTED_RISES: u32 = 5;
 /// Laplace's statistic below which a constant rate is unlikely (one in ten).
 const SLOWS_BELOW: f64 = -1.3;
+/// Likewise for blocks that are replaced by larger ones.
+const RECORDS_BELOW: f64 = -0.7;
 /// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
 const FILLS_BELOW: f64 = -3.1;
 /// Epochs a bounded buffer that takes something every step hardly needs to fill.
 const EPOCHS_MIN: usize = 5;
-/// Rises beyond what buffers usually hold.
-const RISES_LONG: u32 = 48;
+/// Rises beyond what buffers usually hold, in at least so many epochs: what is emptied every second epoch is a buffer.
+const RISES_LONG: (u32, usize) = (80, 3);
+/// Rises beyond what anything bounded holds within one epoch.
+const RISES_ENDLESS: u32 = 400;
 /// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
 const WORK_GROWS: f64 = 0.25;
 
@@ -74,7 +78,8 @@ pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
 
 fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     let lead = group.lead();
-    let (shape, rises, slows) = (lead.shape, lead.growth.rises, lead.growth.laplace < SLOWS_BELOW);
+    let (shape, rises, laplace) = (lead.shape, lead.growth.rises, lead.growth.laplace);
+    let slows = laplace < SLOWS_BELOW;
     if lead.growth.stopped || lead.growth.laplace < FILLS_BELOW || grows_with_the_work(watch, &group) {
         return None;
     }
@@ -87,12 +92,14 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
         (true, ..) => FindingKind::GraphKept,
         (false, ..) => FindingKind::Leak,
     };
+    // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked.
+    let steady = laplace >= if shape == Shape::Larger { RECORDS_BELOW } else { SLOWS_BELOW };
     let mut verdict = measured(watch, group, kind);
     let soon = verdict.seconds_to_oom.zip(watched_seconds(watch)).is_some_and(|(left, watched)| left < watched);
     let sure = match kind {
         FindingKind::HiddenChain => true,
         FindingKind::EvalGraph | FindingKind::GraphKept => rises >= if once_an_epoch(&verdict) { 3 } else { 4 },
-        _ => !slows && (persists(&verdict) || (soon && rises >= 8)),
+        _ => steady && (persists(&verdict) || (soon && rises >= 8)),
     };
     if !sure && rises < SUSPECTED_RISES {
         return None;
@@ -108,10 +115,11 @@ fn persists(verdict: &Verdict) -> bool {
     let (Some(first), Some(last)) = (growth.epochs.first(), growth.epochs.last()) else { return false };
     let spanned = (last - first) as usize + 1;
     let most_epochs = spanned >= EPOCHS_MIN && growth.epochs.len() * 10 >= spanned * 6;
-    let enough = if once_an_epoch(verdict) { 6 } else { 8 };
+    let enough = 6;
     // A block that is replaced by a larger one is what every cached mask and buffer does a few times.
     let enough = if verdict.shape == Shape::Larger { 8 } else { enough };
-    growth.rises >= RISES_LONG || (most_epochs && growth.rises >= enough)
+    let long = growth.rises >= RISES_LONG.0 && spanned >= RISES_LONG.1;
+    growth.rises >= RISES_ENDLESS || long || (most_epochs && growth.rises >= enough)
 }
 
 /// Whether each rise was in an epoch of its own.

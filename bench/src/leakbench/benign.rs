@@ -12,6 +12,9 @@ use super::site::{Place, Site, Sites, in_optimizer, position};
 
 /// Share of a run by which a bounded thing has reached its bound.
 pub const BOUND_BY: f64 = 0.6;
+/// Share of a run by which a memory that takes something at a steady rate is full. What takes longer is measured apart
+/// ([`Kind::SlowMemory`]): until it is full, no table tells it from a leak.
+pub const FULL_BY: f64 = 0.2;
 
 /// What grows without leaking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,10 +53,12 @@ pub enum Kind {
     HeldOver,
     /// The best few checkpoints so far.
     BestFew,
+    /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn for a table of its own alone.
+    SlowMemory,
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind that runs are drawn from.
     pub const ALL: [Self; 17] = [
         Self::CacheBySample,
         Self::CacheAtRandom,
@@ -95,6 +100,7 @@ impl Kind {
             Self::EvalOutputs => "evaluation outputs",
             Self::HeldOver => "held over a step",
             Self::BestFew => "best checkpoints",
+            Self::SlowMemory => "memory that fills slowly",
         }
     }
 
@@ -196,6 +202,7 @@ pub fn grow(base: &Base, plan: &Plan, overlay: &mut Overlay) {
         Kind::EvalOutputs => eval_outputs(&mut growing),
         Kind::HeldOver => held_over(&mut growing),
         Kind::BestFew => best_few(&mut growing),
+        Kind::SlowMemory => slow_memory(&mut growing),
     }
 }
 
@@ -344,14 +351,20 @@ fn random_sizes(growing: &mut Growing<'_>) {
 /// One entry a step, or one in a few; full at a tenth to half of the run, then the oldest makes room.
 fn replay_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
-    let capacity = ((growing.draw.real(0.1, 0.5) * growing.steps() as f64) as usize / every).max(3);
+    let capacity = ((growing.draw.real(0.05, FULL_BY) * growing.steps() as f64) as usize / every).max(3);
     queue(growing, every, capacity);
 }
 
-/// The last 4 to 128, full at half of the run at the latest.
+fn slow_memory(growing: &mut Growing<'_>) {
+    let every = growing.draw.log_int(1, 5) as usize;
+    let capacity = ((growing.draw.real(FULL_BY, BOUND_BY) * growing.steps() as f64) as usize / every).max(3);
+    queue(growing, every, capacity);
+}
+
+/// The last 4 to 128, full by [`FULL_BY`] of the run.
 fn last_few(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
-    let most = (growing.steps() / every / 2).max(4) as u64;
+    let most = ((FULL_BY * growing.steps() as f64) as usize / every).max(4) as u64;
     let capacity = growing.draw.log_int(4, most.min(128)) as usize;
     queue(growing, every, capacity);
 }

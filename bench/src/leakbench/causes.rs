@@ -256,7 +256,15 @@ fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
         let from = if own.len() > 1 { from.max(1) } else { 0 };
         frames.extend(own[from..].iter().cloned());
     }
+    frames.extend(stacks.iter().filter_map(|stack| calls_the_model(stack)).cloned());
     frames
+}
+
+/// The innermost of the user's own frames outside a model's forward pass: what is done with the result is decided there.
+fn calls_the_model(stack: &[Frame]) -> Option<&Frame> {
+    let is_forward = |frame: &Frame| matches!(frame.plain_function(), "forward" | "_call_impl" | "_wrapped_call_impl");
+    let outermost = stack.iter().rposition(is_forward)?;
+    stack[outermost + 1..].iter().find(|frame| frame.is_user_code())
 }
 
 /// Adds a leak to a rank's stream. `steps` are the steps in which it happens, for an evaluation's the evaluations.

@@ -31,6 +31,9 @@ use runs::{Part, Training};
 /// Leaky runs and as many clean ones, unless told otherwise.
 const RUNS: u64 = 2_000;
 
+/// Of so many runs one is of the table of memories that fill slowly.
+const SLOW_SHARE: u64 = 10;
+
 /// The folder of the trainings recorded for this benchmark.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/leakbench")
@@ -97,6 +100,7 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
         began.elapsed().as_secs_f64()
     );
     println!("{}", report.markdown());
+    println!("{}", slow(options.part, &trainings, options.runs / SLOW_SHARE));
     if options.wrong {
         scored.iter().filter_map(wrong).for_each(|line| println!("{line}"));
     }
@@ -104,6 +108,25 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
         std::fs::write(&path, serde_json::to_vec_pretty(&report.json())?)?;
     }
     Ok(())
+}
+
+/// Memories that fill at a steady rate for a fifth to three fifths of a run: who calls them leaks before they are full.
+fn slow(part: Part, trainings: &[Training], runs: u64) -> String {
+    let mut detectors = detect::all();
+    let outcomes: Vec<Vec<score::Outcome>> =
+        (0..runs).map(|number| score::judge(&runs::make_slow(part, trainings, number), &mut detectors)).collect();
+    let share = |read: fn(&score::Outcome) -> bool, index: usize| {
+        tally::Share::count(outcomes.iter().map(|run| read(&run[index]))).to_string()
+    };
+    let rows: Vec<Vec<String>> = detectors
+        .iter()
+        .enumerate()
+        .map(|(index, detector)| {
+            vec![detector.name().to_owned(), share(|it| it.ever_alarmed, index), share(|it| it.alarmed_at_end, index)]
+        })
+        .collect();
+    let head = ["detector", "alarm at some time", "alarm at the end"];
+    format!("Memories that fill steadily for a fifth to three fifths of {runs} runs:\n\n{}", tally::table(&head, &rows))
 }
 
 /// What was added to a run, and what memctl says of it whenever that changes.

@@ -158,6 +158,21 @@ struct Drawn {
     ranks: Vec<usize>,
 }
 
+/// A run in which nothing grows but a memory that fills slowly and steadily, on all ranks.
+#[must_use]
+pub fn make_slow(part: Part, trainings: &[Training], number: u64) -> Run<'_> {
+    let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow");
+    let training = draw.of(trainings);
+    let ranks = *draw.of(&[1, 2, 4, 4]);
+    let mut sites = Sites::default();
+    let plan = benign::Plan::draw(Kind::SlowMemory, training.base(0), &mut sites, &mut draw);
+    let device_total_bytes = *draw.of(&[24, 40, 80, 141]) << 30;
+    let benign = vec![Kind::SlowMemory];
+    let mut run = Run { training, truth: None, benign, streams: Vec::new(), sites, device_total_bytes };
+    run.pass(ranks, None, &[(plan, (0..ranks).collect())]);
+    run
+}
+
 /// Makes run number `number` of a part, leaky or clean.
 #[must_use]
 pub fn make(part: Part, trainings: &[Training], leaky: bool, number: u64) -> Run<'_> {
