@@ -50,6 +50,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         data = TensorDataset(torch.zeros(BATCH * STEPS, 256), torch.zeros(BATCH * STEPS, dtype=torch.long))
         self.loader = DataLoader(data, batch_size=BATCH)
+        self.held_out = DataLoader(TensorDataset(*data[: BATCH * 8]), batch_size=BATCH)
         self.rng = random.Random(3)
         self.count = 0
 
@@ -112,7 +113,7 @@ class EvalGraph(Training):
     def after_epoch(self, epoch: int) -> None:
         self.model.eval()
         self.losses = getattr(self, "losses", [])
-        for x, y in list(self.loader)[:8]:
+        for x, y in self.held_out:
             self.losses.append(F.cross_entropy(self.model(x.cuda()), y.cuda()))
 
 

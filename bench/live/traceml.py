@@ -25,6 +25,8 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 # What TraceML calls memory that grows; all other diagnoses of step memory are about something else.
 GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
+# memctl's kinds of leaks; `memctl leaks` lists other growth, too.
+LEAKS = ("leak", "eval_graph", "graph_kept", "hidden_chain")
 # How a verdict is to be taken, by whether the training leaks.
 TAKEN = {
     True: {"alarm": "found", "suspicion": "suspected", "quiet": "**missed**"},
@@ -54,8 +56,9 @@ def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
     command = [run, "memctl"] if memctl == "memctl" else [memctl]
     told = call(*command, "leaks", "--all", "-q", *store, "--job", job, "-o", "json", where=work)
     found: dict[str, Any] = json.loads(told)
-    findings = [finding for finding in found["findings"] if finding["severity"] in ("warning", "critical")]
-    below = [finding for finding in found["findings"] if finding not in findings]
+    leaks = [finding for finding in found["findings"] if finding["kind"] in LEAKS]
+    findings = [finding for finding in leaks if finding["severity"] in ("warning", "critical")]
+    below = [finding for finding in leaks if finding not in findings]
     if findings:
         return Verdict("alarm", f"{findings[0]['severity']}: {findings[0]['title']}")
     return Verdict("suspicion", f"info: {below[0]['title']}") if below else Verdict("quiet", "nothing")

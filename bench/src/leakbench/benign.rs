@@ -335,15 +335,15 @@ fn random_sizes(growing: &mut Growing<'_>) {
     let unit = growing.bytes();
     for step in 0..growing.steps() {
         let at = growing.at(step);
-        for site in 0..held.len() {
+        for (site, held) in held.iter_mut().enumerate() {
             if !growing.draw.chance(0.7) {
                 continue;
             }
             let bytes = (unit as f64 * growing.draw.real(-2.0, 2.0).exp()).max(4.0) as u64;
-            if let Some(old) = held[site].take() {
+            if let Some(old) = held.take() {
                 growing.overlay.drop(at, old);
             }
-            held[site] = (!growing.draw.chance(0.1)).then(|| growing.keep(at, bytes, site));
+            *held = (!growing.draw.chance(0.1)).then(|| growing.keep(at, bytes, site));
         }
     }
 }

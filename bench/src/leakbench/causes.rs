@@ -246,13 +246,13 @@ impl<'a> Leaking<'a> {
 /// outermost, which says nothing; the innermost frame where none is the user's own.
 fn to_blame(stacks: &[&[Frame]]) -> BTreeSet<Frame> {
     let own = |stack: &[Frame]| stack.iter().rev().filter(|frame| frame.is_user_code()).cloned().collect::<Vec<_>>();
-    let (own, foreign): (Vec<(&[Frame], Vec<Frame>)>, Vec<_>) =
-        stacks.iter().map(|&stack| (stack, own(stack))).partition(|(_, own)| !own.is_empty());
-    let mut frames: BTreeSet<Frame> = foreign.iter().filter_map(|(stack, _)| stack.first()).cloned().collect();
-    let Some((_, first)) = own.first() else { return frames };
-    let shared = (0..first.len()).take_while(|&depth| own.iter().all(|(_, own)| own.get(depth) == first.get(depth)));
+    let foreign = stacks.iter().filter(|stack| own(stack).is_empty());
+    let mut frames: BTreeSet<Frame> = foreign.filter_map(|stack| stack.first()).cloned().collect();
+    let own: Vec<Vec<Frame>> = stacks.iter().map(|stack| own(stack)).filter(|own| !own.is_empty()).collect();
+    let Some(first) = own.first() else { return frames };
+    let shared = (0..first.len()).take_while(|&depth| own.iter().all(|own| own.get(depth) == first.get(depth)));
     let from = shared.count().saturating_sub(1);
-    for (_, own) in &own {
+    for own in &own {
         let from = if own.len() > 1 { from.max(1) } else { 0 };
         frames.extend(own[from..].iter().cloned());
     }

@@ -146,7 +146,7 @@ fn show(run: &runs::Run<'_>) {
         truth.frames.iter().for_each(|frame| println!("  {} {}:{}", frame.function, frame.file, frame.line));
     }
     let mut before = Vec::new();
-    score::watch(run, &mut |table, delay, verdicts| {
+    score::watch(run, |table, delay, verdicts| {
         let line = |verdict: &detect::Verdict| {
             let sites = verdict.sites.iter().map(|frame| format!("{} {}:{}", frame.function, frame.file, frame.line));
             format!("  {:?} on {:?}: {}", verdict.level, verdict.ranks, sites.collect::<Vec<_>>().join(", "))
@@ -204,7 +204,7 @@ fn score_all(part: Part, trainings: &[Training], runs: u64) -> Vec<Scored> {
 }
 
 fn score_one(part: Part, trainings: &[Training], number: u64, detectors: &mut [Box<dyn detect::Detector>]) -> Scored {
-    let run = runs::make(part, trainings, number % 2 == 0, number / 2);
+    let run = runs::make(part, trainings, number.is_multiple_of(2), number / 2);
     for stream in &run.streams {
         assert_eq!(
             stream.anomalies.contradictions, 0,

@@ -45,7 +45,7 @@ pub fn judge(run: &Run<'_>, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome>
     let mut outcomes = vec![Outcome::default(); detectors.len()];
     let last = boundaries(run).saturating_sub(1);
     let names_sites: Vec<bool> = detectors.iter().map(|detector| detector.names_sites()).collect();
-    pass(run, detectors, &mut |boundary, delay, detector, verdicts| {
+    pass(run, detectors, |boundary, delay, detector, verdicts| {
         outcomes[detector].note(run, verdicts, delay, names_sites[detector]);
         if boundary == last {
             outcomes[detector].end(run, verdicts, names_sites[detector]);
@@ -55,10 +55,10 @@ pub fn judge(run: &Run<'_>, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome>
 }
 
 /// Shows a run to memctl alone; what it says goes to `sink` after every boundary, with the first rank's table of it.
-pub fn watch(run: &Run<'_>, sink: &mut dyn FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
+pub fn watch(run: &Run<'_>, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
     let mut detectors = super::detect::all();
     detectors.truncate(1);
-    pass(run, &mut detectors, &mut |boundary, delay, _, verdicts| {
+    pass(run, &mut detectors, |boundary, delay, _, verdicts| {
         sink(&run.streams[0].tables[boundary], delay, verdicts);
     });
 }
@@ -71,7 +71,7 @@ fn boundaries(run: &Run<'_>) -> usize {
 fn pass(
     run: &Run<'_>,
     detectors: &mut [Box<dyn Detector>],
-    sink: &mut dyn FnMut(usize, Option<Delay>, usize, &[Verdict]),
+    mut sink: impl FnMut(usize, Option<Delay>, usize, &[Verdict]),
 ) {
     let stacks: Vec<Vec<&[Frame]>> = (0..run.streams.len())
         .map(|rank| run.training.base(rank).stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect())
