@@ -146,7 +146,7 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
 
 async fn ledger(channel: &Channel, name: &str, moment: Moment) -> Vec<RankLedger> {
     let selection = Some(Selection { job: name.into(), ..Selection::default() });
-    let request = LedgerRequest { selection, moment: Some(moment) };
+    let request = LedgerRequest { selection, moment: Some(moment), blocks: false };
     let ranks = QueryClient::new(channel.clone()).get_ledger(request).await.expect("a ledger").into_inner().ranks;
     assert_eq!(ranks.len(), 4);
     ranks
