@@ -13,6 +13,7 @@ use crate::answer::oom::Oom;
 use crate::args::{self, Format, Global};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::render::text::plural;
 
 /// `memctl frag`.
 ///
@@ -75,7 +76,16 @@ pub async fn ledger(
         let view = View { moment: in_words(moment), blocks: args.blocks, hint: hint(connection, global) };
         Ledger::new(response.into_inner(), view)
     });
-    show(&answer.await?, global, screen, out)
+    let answer = answer.await?;
+    // Said in the data as well, but for CSV, which has no room for it.
+    let left_out: u64 = answer.ranks.iter().fold(0, |sum, listed| listed.rank.blocks_left_out.saturating_add(sum));
+    if left_out > 0 && global.output == Format::Csv {
+        eprintln!(
+            "memctl: {} left out, the smallest: too many for one answer (--rank chooses)",
+            plural(left_out, "block")
+        );
+    }
+    show(&answer, global, screen, out)
 }
 
 fn in_words(moment: Moment) -> String {

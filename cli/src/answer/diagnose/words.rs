@@ -19,7 +19,7 @@ use crate::render::text::{count, plural, safe};
 /// Runs of the same kind differ by that much in their peaks: shapes, timing, rounding.
 const PEAK_VARIES: f64 = 0.05;
 /// Classes below this share of the peak are not named.
-const CLASS_SHARE_MIN: f64 = 0.005;
+const CLASS_SHARE_MIN: f64 = 0.02;
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
 /// Callers behind a line.
@@ -58,34 +58,31 @@ fn bytes(value: Option<u64>) -> String {
 fn used(usage: Option<&Usage>) -> Vec<String> {
     let Some(usage) = usage else { return vec!["Nothing was recorded in this part of the job.".to_owned()] };
     let mut levels = format!(
-        "Rank {} {}: {} allocated in {} reserved; at most {} in {}.",
+        "Rank {} {}: {} allocated in {} reserved; at most {} in {}{}.",
         usage.rank,
         usage.moment,
         bytes(usage.allocated_bytes),
         bytes(usage.reserved_bytes),
         bytes(usage.peak_allocated_bytes),
         bytes(usage.peak_reserved_bytes),
+        by_class(usage),
     );
     if let (Some(used), Some(total)) = (usage.device_used_bytes, usage.device_total_bytes) {
         let others = usage.foreign_used_bytes.filter(|&bytes| bytes > 0);
         let others = others.map_or(String::new(), |bytes| format!(", {} of it by others", HumanBytes::of(bytes)));
         levels.push_str(&format!(" The device: {} of {} in use{others}.", HumanBytes::of(used), HumanBytes::of(total)));
     }
-    [Some(levels), by_class(usage), Some(by_what(usage))].into_iter().flatten().collect()
+    vec![levels, by_what(usage)]
 }
 
-/// `At the peak: activations 58 %, optimizer state 20 %, not known 2 %.`
-fn by_class(usage: &Usage) -> Option<String> {
+/// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: what the most was for.
+fn by_class(usage: &Usage) -> String {
     let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| class.share >= CLASS_SHARE_MIN).collect();
     // What no rule knows comes last, however much it is.
     classes.sort_by_key(|share| (share.class == UNKNOWN, std::cmp::Reverse(share.live_bytes)));
-    let part = |share: &ClassShare| {
-        let name =
-            if share.class == UNKNOWN { "not known".into() } else { safe(&share.class.replace('_', " ")).into_owned() };
-        format!("{name} {:.0} %", 100.0 * share.share)
-    };
+    let part = |share: &ClassShare| format!("{:.0} % {}", 100.0 * share.share, safe(&share.class.replace('_', " ")));
     let parts: Vec<String> = classes.into_iter().map(part).collect();
-    (!parts.is_empty()).then(|| format!("At the peak: {}.", parts.join(", ")))
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
 fn by_what(usage: &Usage) -> String {
