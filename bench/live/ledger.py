@@ -2,10 +2,10 @@
 
     python ledger.py [--epochs 2] [--steps 60] [--batch 8] [--memctl PATH] [-o FILE]
 
-Trains GPT-2 small (train.py's plain loop: AdamW, bf16 autocast) for some seconds under `memctl run`, asks `memctl ledger`
-for the peak and for the last epoch's end, and prints both as Markdown beside what nvidia-smi said at that epoch's end.
-The source of every figure is `memctl ledger -o json`. Needs transformers, no network; about a minute. Refuses to run
-without a GPU, and to print a ledger that does not sum.
+Trains GPT-2 small (train.py's plain loop: AdamW, bf16 autocast) for some seconds under `memctl run`, asks
+`memctl ledger` for the peak and for the last epoch's end, and prints both as Markdown beside what nvidia-smi said at
+that epoch's end. The source of every figure is `memctl ledger -o json`. Needs transformers, no network; about a minute.
+Refuses to run without a GPU, and to print a ledger that does not sum.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def markdown(title: str, rank: dict[str, Any]) -> str:
         raise SystemExit(f"{title}: the device was not measured; does NVML answer here? (memctl doctor)")
     if sum(bytes_ or 0 for _, bytes_ in parts(rank)) != used:
         raise SystemExit(f"{title}: the parts do not sum to what is used: {rank}")
-    lines = [f"### {title} (epoch {rank['epoch']}, step {rank['step']})", "", "| part | MiB | of used |", "|---|---:|---:|"]
+    heading = f"### {title} (epoch {rank['epoch']}, step {rank['step']})"
+    lines = [heading, "", "| part | MiB | of used |", "|---|---:|---:|"]
     for name, bytes_ in parts(rank):
         shown = "not measured | " if bytes_ is None else f"{bytes_ / MIB:,.1f} | {100 * bytes_ / used:.2f} %"
         lines.append(f"| {name} | {shown} |")
@@ -111,7 +112,8 @@ def beside(told: dict[str, Any], rank: dict[str, Any]) -> str:
         ("used, cudaMemGetInfo", told["driver_used_bytes"], rank["device_used_bytes"]),
         ("used, nvidia-smi", told["nvidia_smi_used_bytes"], rank["device_used_bytes"]),
     ]
-    lines = ["### Beside what others say at that end", "", "| figure | theirs, MiB | memctl's, MiB |", "|---|---:|---:|"]
+    heading = "### Beside what others say at that end"
+    lines = [heading, "", "| figure | theirs, MiB | memctl's, MiB |", "|---|---:|---:|"]
     for name, theirs, ours in rows:
         shown = "not there" if theirs is None else f"{theirs / MIB:,.1f}"
         lines.append(f"| {name} | {shown} | {ours / MIB:,.1f} |")
