@@ -332,7 +332,14 @@ impl Query for FakeDaemon {
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
-        let ranks = known(request.into_inner().selection)?.1.into_iter().map(explained::ledger).collect();
+        let v1::LedgerRequest { selection, blocks, moment: _ } = request.into_inner();
+        let name = selection.as_ref().map(|selection| selection.job.clone()).unwrap_or_default();
+        let ranks = known(selection)?.1;
+        if name == "no_stacks" {
+            return Err(Status::unimplemented("a daemon of before ledgers"));
+        }
+        let ranks = ranks.into_iter().filter(|_| name != "nothing_recorded");
+        let ranks = ranks.map(|rank| explained::ledger(rank, blocks)).collect();
         Ok(Response::new(v1::Ledger { job: Some(job()), completeness: Some(exact()), ranks }))
     }
 

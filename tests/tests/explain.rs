@@ -128,6 +128,7 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
                 assert_eq!(classes, rank.allocated_bytes, "{name} {moment:?}");
                 // Recordings tell nothing of the device, and the ledger does not make it up.
                 assert_eq!((rank.device_used_bytes, rank.unexplained_bytes, rank.context_bytes), (None, None, None));
+                check_blocks(&rank);
                 check_truth(name, moment, &rank);
             }
         }
@@ -146,10 +147,25 @@ async fn the_ledger_sums_and_knows_what_most_of_it_is_for() {
 
 async fn ledger(channel: &Channel, name: &str, moment: Moment) -> Vec<RankLedger> {
     let selection = Some(Selection { job: name.into(), ..Selection::default() });
-    let request = LedgerRequest { selection, moment: Some(moment) };
+    let request = LedgerRequest { selection, moment: Some(moment), blocks: true };
     let ranks = QueryClient::new(channel.clone()).get_ledger(request).await.expect("a ledger").into_inner().ranks;
     assert_eq!(ranks.len(), 4);
     ranks
+}
+
+fn check_blocks(rank: &RankLedger) {
+    assert_eq!(rank.blocks_left_out, 0);
+    assert!(
+        rank.blocks.windows(2).all(|pair| pair[0].address + pair[0].bytes <= pair[1].address),
+        "they do not overlap"
+    );
+    for class in &rank.classes {
+        let blocks = rank.blocks.iter().filter(|block| block.class == class.class);
+        assert_eq!(blocks.map(|block| block.bytes).sum::<u64>(), class.bytes, "{}", class.class);
+    }
+    assert_eq!(rank.blocks.iter().map(|block| block.bytes).sum::<u64>(), rank.allocated_bytes);
+    assert!(rank.blocks.iter().all(|block| block.site as usize <= rank.sites.len()));
+    assert!(rank.sites.iter().any(|site| site.file.ends_with("common.py")), "{:?}", rank.sites);
 }
 
 fn check_truth(name: &str, moment: Moment, rank: &RankLedger) {

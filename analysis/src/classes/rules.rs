@@ -13,11 +13,11 @@ const CUBLAS_WORKSPACES: [u64; 2] = [8_519_680, 33_554_432];
 /// What a stack says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// The optimizer makes its state (`_init_group`).
+    /// The optimizer makes its state (`_init_group`) or loads it.
     OptimizerState,
     /// Within the optimizer's step.
     Optimizer,
-    /// A module is made, moved or loaded.
+    /// A module is made, moved, loaded or copied.
     Module,
     /// A reducer makes its gradient buckets.
     Buckets,
@@ -45,10 +45,16 @@ pub(super) fn read(stack: &Stack) -> Says {
             frame.file.contains(file) && (functions.is_empty() || functions.contains(&frame.plain_function()))
         })
     };
-    if any("", &["_init_group", "_init_state", "init_state"]) {
+    // Made at the first step, or read from a checkpoint.
+    if any("", &["_init_group", "_init_state", "init_state"]) || any("torch/optim/", &["load_state_dict"]) {
         return Says::OptimizerState;
     }
-    if any("torch/optim/", &[]) {
+    // Averaged weights lie beside the optimizers and are no state of one: a module with copies of a module's parameters.
+    let is_copy = any("torch/optim/swa_utils.py", &["__init__"]) || any("torch/nn/parameter.py", &["__deepcopy__"]);
+    if is_copy {
+        return Says::Module;
+    }
+    if any("torch/optim/", &[]) && !any("torch/optim/swa_utils.py", &[]) {
         return Says::Optimizer;
     }
     let reducer = innermost.file.ends_with("torch/nn/parallel/distributed.py");

@@ -21,6 +21,12 @@ fn stacks(id: StackId) -> Stack {
         6 => vec![frame("linear", &format!("{torch}/nn/functional.py")), frame("forward", "model.py")],
         7 => vec![frame("_pre_forward", &format!("{torch}/nn/parallel/distributed.py"))],
         8 => vec![frame("step", "train.py")],
+        9 => vec![
+            frame("Parameter.__deepcopy__", &format!("{torch}/nn/parameter.py")),
+            frame("AveragedModel.__init__", &format!("{torch}/optim/swa_utils.py")),
+        ],
+        10 => vec![frame("AveragedModel.update_parameters", &format!("{torch}/optim/swa_utils.py"))],
+        11 => vec![frame("Optimizer.load_state_dict", &format!("{torch}/optim/optimizer.py"))],
         _ => Vec::new(),
     };
     Stack { frames }
@@ -65,6 +71,9 @@ fn every_rule() {
         (block(0x0600_0000, 4096, 0, 9, Some(Phase::Backward)), Class::Gradients),
         (block(0x0700_0000, 1024, 0, 9, Some(Phase::Backward)), Class::Temporaries),
         (block(0x0800_0000, 1024, 8, 3, Some(Phase::Eval)), Class::Activations),
+        (block(0x0900_0000, 2048, 9, 0, None), Class::Parameters),
+        (block(0x0a00_0000, 1024, 10, 9, None), Class::Temporaries),
+        (block(0x0b00_0000, 1024, 11, 9, None), Class::OptimizerState),
     ];
     let keyframe = state(rows.iter().map(|(block, _)| *block).collect());
     let mut classifier = Classifier::new(&stacks);
@@ -75,7 +84,7 @@ fn every_rule() {
     let exact = Exact::from([(0x0500_0000, Class::Parameters), (0x1000, Class::Gradients)]);
     let mut classifier = Classifier::new(&stacks);
     let found = classifier.of_state(&keyframe, Some(9), Some(&exact));
-    assert_eq!(found.of(Class::Parameters), 1024);
+    assert_eq!(found.of(Class::Parameters), 1024 + 2048);
     assert_eq!(found.total(), keyframe.loose.iter().map(|block| block.size).sum::<u64>());
 }
 

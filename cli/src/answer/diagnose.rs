@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::finding::Finding;
+use super::ledger::{ClassShare, Ledger, Rank as RankLedger};
 use super::report::{EpochEnd, Rank, Report};
 use super::sites::{RankSites, Sites};
 use super::unjudged::unjudged;
@@ -102,6 +103,8 @@ pub struct Usage {
     pub other_bytes: u64,
     /// How many other sites.
     pub other_sites: u64,
+    /// What was allocated at the peak, by class; empty when that could not be told.
+    pub peak_classes: Vec<ClassShare>,
     /// Live without a recorded stack; null when no table of live memory was stored.
     pub without_stack_bytes: Option<u64>,
 }
@@ -129,9 +132,10 @@ pub fn rank_of(report: &Report) -> Option<u32> {
 }
 
 impl Diagnosis {
-    /// From a report and the live memory of [`rank_of`] it at the end of the last epoch; `flags` reach the same store.
+    /// From a report, the live memory of [`rank_of`] it at the end of the last epoch and its ledger at the peak; `flags` reach
+    /// the same store.
     #[must_use]
-    pub fn new(mut report: Report, sites: Option<&Sites>, flags: &str) -> Self {
+    pub fn new(mut report: Report, sites: Option<&Sites>, peak: Option<&Ledger>, flags: &str) -> Self {
         if let Some(with_stacks) = sites.and_then(Sites::with_stacks) {
             report.stacks = Some(with_stacks);
         }
@@ -140,7 +144,10 @@ impl Diagnosis {
             let rank = report.ranks.iter().find(|rank| rank.rank == number)?;
             let live = sites.and_then(|sites| sites.ranks.iter().find(|live| live.rank == number));
             let told = main.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
-            Some(Usage::new(rank, live, told))
+            // Of several devices the fullest.
+            let devices = peak.iter().flat_map(|peak| &peak.ranks).map(|listed| &listed.rank);
+            let peak = devices.filter(|ledger| ledger.rank == number).max_by_key(|ledger| ledger.allocated_bytes);
+            Some(Usage::new(rank, live, peak, told))
         });
         Self {
             schema: SCHEMA,
@@ -169,7 +176,7 @@ fn summary(report: &Report) -> String {
 }
 
 impl Usage {
-    fn new(rank: &Rank, live: Option<&RankSites>, told: Option<&Frame>) -> Self {
+    fn new(rank: &Rank, live: Option<&RankSites>, peak: Option<&RankLedger>, told: Option<&Frame>) -> Self {
         let sample = rank.sample.as_ref();
         // Of an epoch's end, because that is when the sites are known: at the record's end the last epoch's may be gone.
         let end = rank.epoch_ends.last();
@@ -189,6 +196,7 @@ impl Usage {
             by: Vec::new(),
             other_bytes: 0,
             other_sites: 0,
+            peak_classes: peak.map_or_else(Vec::new, |ledger| ledger.classes.clone()),
             without_stack_bytes: None,
         };
         if let Some(live) = live.filter(|live| !live.sites.is_empty()) {
@@ -197,7 +205,7 @@ impl Usage {
         usage
     }
 
-    /// What is live, by site: the place where shares by class of memory belong, too. What was allocated under the frame
+    /// What is live, by site. What was allocated under the frame
     /// that the finding names counts as that frame's, so that the note speaks of one thing by one name.
     fn add(&mut self, live: &RankSites, told: Option<&Frame>) {
         let mut sites: HashMap<&Frame, u64> = HashMap::new();

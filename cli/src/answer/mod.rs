@@ -10,6 +10,7 @@ pub mod finding;
 pub mod frag;
 pub mod jobs;
 pub mod leaks;
+pub mod ledger;
 pub mod oom;
 pub mod ranks;
 pub mod report;

@@ -105,6 +105,8 @@ pub enum Command {
     Frag(Frag),
     /// Requests that failed: why, with the arithmetic, and what filled the device.
     Oom(Oom),
+    /// What the device's memory is for: parameters, gradients, activations, cache, context, other processes.
+    Ledger(Ledger),
     /// A note on the job: what is wrong, in which line, what to change, how to prove it.
     Diagnose(Diagnose),
     /// Whether conditions hold, for CI: exit code 1 when one does not.
@@ -317,6 +319,48 @@ pub struct Oom {
     pub narrow: Narrow,
 }
 
+/// `memctl ledger`.
+#[derive(Clone, Debug, Args)]
+pub struct Ledger {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// When.
+    #[command(flatten)]
+    pub at: LedgerAt,
+    /// Every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 a rank at most.
+    #[arg(long)]
+    pub blocks: bool,
+}
+
+/// At which moment.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(multiple = false)]
+pub struct LedgerAt {
+    /// When most was allocated, on each rank (the default).
+    #[arg(long)]
+    pub peak: bool,
+    /// At the end of this epoch.
+    #[arg(long, value_name = "N")]
+    pub epoch_end: Option<u32>,
+    /// At the end of what is stored.
+    #[arg(long)]
+    pub end: bool,
+}
+
+impl LedgerAt {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn moment(&self) -> v1::ledger_request::Moment {
+        use v1::ledger_request::Moment as Wire;
+        match *self {
+            Self { epoch_end: Some(epoch), .. } => Wire::EpochEnd(epoch),
+            Self { end: true, .. } => Wire::End(true),
+            _ => Wire::Peak(true),
+        }
+    }
+}
+
 /// `memctl diagnose`.
 #[derive(Clone, Debug, Args)]
 pub struct Diagnose {
@@ -520,6 +564,8 @@ mod tests {
             "memctl import p --job latest",
             "memctl import p --job j --replace --attempt 1",
             "memctl export --job j",
+            "memctl ledger",
+            "memctl ledger --job j --peak --end",
             "memctl query --job j -o yaml",
             "memctl query --job j --fail-on much",
             "memctl assert --job j",

@@ -4,11 +4,14 @@ use std::io::Write;
 
 use jiff::Timestamp;
 use memctl_proto::v1;
+use memctl_proto::v1::ledger_request::Moment;
 
 use super::questions::{asking, live, report, same_job, show};
 use crate::answer::diagnose::{Diagnosis, rank_of};
+use crate::answer::ledger::{self, Ledger};
 use crate::answer::sites::View;
 use crate::args::{self, Global};
+use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 
@@ -27,14 +30,23 @@ pub async fn run(
     let note = asking(global, async |connection| {
         let report = report(connection, selection.clone(), global).await?;
         // One rank's: four nearly equal tables help nobody.
-        let sites = match rank_of(&report) {
+        let (sites, peak) = match rank_of(&report) {
             Some(rank) => {
-                let request = v1::SitesRequest { selection: Some(same_job(selection, &report, rank)), moment: None };
-                Some(live(connection, request, View::default()).await?)
+                let selection = Some(same_job(selection, &report, rank));
+                let request = v1::SitesRequest { selection: selection.clone(), moment: None };
+                let sites = live(connection, request, View::default()).await?;
+                (Some(sites), at_peak(connection, selection).await)
             }
-            None => None,
+            None => (None, None),
         };
-        Ok(Diagnosis::new(report, sites.as_ref(), &connection.flags))
+        Ok(Diagnosis::new(report, sites.as_ref(), peak.as_ref(), &connection.flags))
     });
     show(&note.await?, global, screen, out)
+}
+
+/// What the peak was for. Where its events are no longer stored, or the daemon is older than ledgers, the note goes without.
+async fn at_peak(connection: &mut Connection, selection: Option<v1::Selection>) -> Option<Ledger> {
+    let request = v1::LedgerRequest { selection, moment: Some(Moment::Peak(true)), blocks: false };
+    let response = connection.query.get_ledger(request).await.ok()?;
+    Ledger::new(response.into_inner(), ledger::View::default()).ok()
 }

@@ -1,16 +1,19 @@
-//! `memctl frag` and `memctl oom`: what explains a job's memory with single events.
+//! `memctl frag`, `memctl oom` and `memctl ledger`: what explains a job's memory with single events.
 
 use std::io::Write;
 
 use jiff::Timestamp;
 use memctl_proto::v1;
+use memctl_proto::v1::ledger_request::Moment;
 
 use super::questions::{asking, hint, show};
 use crate::answer::frag::Fragmentation;
+use crate::answer::ledger::{Ledger, View};
 use crate::answer::oom::Oom;
-use crate::args::{self, Global};
+use crate::args::{self, Format, Global};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::render::text::plural;
 
 /// `memctl frag`.
 ///
@@ -49,4 +52,46 @@ pub async fn oom(
         Oom::new(response.into_inner(), hint(connection, global))
     });
     show(&answer.await?, global, screen, out)
+}
+
+/// `memctl ledger`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn ledger(
+    args: &args::Ledger,
+    global: &Global,
+    screen: &Screen,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    if args.blocks && global.output == Format::Table {
+        return Err(Failure::usage("--blocks is data: add -o csv, -o json or -o ndjson"));
+    }
+    let moment = args.at.moment();
+    let request =
+        v1::LedgerRequest { selection: Some(args.narrow.selection(now)), moment: Some(moment), blocks: args.blocks };
+    let answer = asking(global, async |connection| {
+        let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
+        let view = View { moment: in_words(moment), blocks: args.blocks, hint: hint(connection, global) };
+        Ledger::new(response.into_inner(), view)
+    });
+    let answer = answer.await?;
+    // Said in the data as well, but for CSV, which has no room for it.
+    let left_out: u64 = answer.ranks.iter().fold(0, |sum, listed| listed.rank.blocks_left_out.saturating_add(sum));
+    if left_out > 0 && global.output == Format::Csv {
+        eprintln!(
+            "memctl: {} left out, the smallest: too many for one answer (--rank chooses)",
+            plural(left_out, "block")
+        );
+    }
+    show(&answer, global, screen, out)
+}
+
+fn in_words(moment: Moment) -> String {
+    match moment {
+        Moment::Peak(_) => "Each rank when most was allocated".to_owned(),
+        Moment::EpochEnd(epoch) => format!("At the end of epoch {epoch}"),
+        Moment::End(_) => "At the end of what is stored".to_owned(),
+    }
 }

@@ -1,4 +1,4 @@
-//! What people and scripts are told by `frag` and `oom`, whole, as text.
+//! What people and scripts are told by `frag`, `oom` and `ledger`, whole, as text.
 
 use clap::Parser;
 
@@ -74,12 +74,60 @@ fn oom_as_data() {
 
 #[test]
 fn pages_fit_narrow_screens() {
-    for line in ["frag --job kind/fragmentation --quiet", "oom --job kind/oom --quiet", "frag --job gpt_clean --quiet"]
-    {
+    for line in [
+        "frag --job kind/fragmentation --quiet",
+        "oom --job kind/oom --quiet",
+        "frag --job gpt_clean --quiet",
+        "ledger --job gpt_clean --quiet",
+    ] {
         for columns in [40, 60, 80] {
             let text = on(line, columns);
             let widest = text.lines().max_by_key(|line| width(line)).unwrap_or_default();
             assert!(width(widest) <= columns, "{line} at {columns}: {widest:?}");
         }
     }
+}
+
+#[test]
+fn ledger() {
+    insta::assert_snapshot!(memctl("ledger --job gpt_clean"));
+    insta::assert_snapshot!(on("ledger --job gpt_clean --rank 0 --epoch-end 2 --quiet", 44));
+    assert!(memctl("ledger --job nothing_recorded --quiet").contains("there is no ledger"));
+}
+
+#[test]
+fn ledger_as_data() {
+    insta::assert_snapshot!(memctl("ledger --job gpt_clean -o csv"));
+    insta::assert_snapshot!(memctl("ledger --job gpt_clean --rank 0 --blocks -o csv"));
+    let plain = json("ledger --job gpt_clean");
+    let rank = &plain["ranks"][0];
+    assert_eq!((&rank["blocks"], &rank["others_bytes"]), (&serde_json::Value::Null, &(2_u64 << 30).into()));
+    assert_eq!((&rank["classes"][0]["class"], &rank["classes"][4]["class"]), (&"parameters".into(), &"unknown".into()));
+    assert_eq!(plain["ranks"][1]["context_bytes"], serde_json::Value::Null);
+    assert_eq!(plain["ranks"][1]["unexplained_bytes"], -5 * (1 << 20));
+    let parts = ["allocated_bytes", "cached_bytes", "context_bytes", "others_bytes", "unexplained_bytes"];
+    let sum: i64 = parts.iter().map(|part| rank[part].as_i64().unwrap()).sum();
+    assert_eq!(Some(sum), rank["device_used_bytes"].as_i64());
+    let full = json("ledger --job gpt_clean --rank 2 --blocks");
+    let rank = &full["ranks"][0];
+    assert_eq!((rank["blocks"].as_array().unwrap().len(), &rank["blocks_left_out"]), (3, &3.into()));
+    assert_eq!(rank["blocks"][1]["site"]["function"], "forward");
+    assert_eq!(
+        (&rank["blocks"][2]["site"], &rank["blocks"][2]["birth_phase"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    let lines = memctl("ledger --job gpt_clean --rank 0-1 --blocks -o ndjson");
+    let records: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["job", "rank", "block", "block", "block", "rank", "block", "block", "block"]);
+    assert_eq!(records[8]["rank"], 1);
+}
+
+#[test]
+fn blocks_are_no_page() {
+    let cli = Cli::try_parse_from(["memctl", "ledger", "--job", "gpt_clean", "--blocks"]).unwrap();
+    let screen = Screen { columns: None, unicode: true, colour: false };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let failure = runtime.block_on(run(&cli, &screen, &mut Vec::new())).unwrap_err();
+    assert_eq!(failure.outcome as u8, 2, "{failure}");
 }

@@ -45,6 +45,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Assert(args) => assert::run(args, global, screen, now, out).await,
         Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
+        Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,

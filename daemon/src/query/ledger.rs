@@ -3,7 +3,9 @@
 //! Guarantees: the allocator's part is replayed (one keyframe and the chunks behind it), classes and all; the device's part
 //! is the measurement nearest to that moment, and the answer says when that was.
 
-use memctl_analysis::classes::Classifier;
+mod blocks;
+
+use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::ledger::Ledger;
 use memctl_model::{Stack, StackId};
 use memctl_proto::v1;
@@ -32,6 +34,7 @@ pub(super) async fn ledger(
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let mut ranks = Vec::new();
+    let mut room = request.blocks.then_some(blocks::ANSWER_BLOCKS_MAX);
     for session in &found.sessions {
         for device in found.devices.iter().filter(|device| device.session == session.key) {
             let ends =
@@ -51,7 +54,7 @@ pub(super) async fn ledger(
                 }),
             };
             if let Some(place) = place {
-                ranks.push(rank(store, session, device, &chunks, place).await?);
+                ranks.push(rank(store, session, device, &chunks, place, room.as_mut()).await?);
             }
         }
     }
@@ -112,6 +115,7 @@ async fn rank(
     device: &DeviceRow,
     chunks: &[ChunkRow],
     place: Place,
+    room: Option<&mut usize>,
 ) -> Result<v1::RankLedger, QueryError> {
     // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
     let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < place.at).collect();
@@ -123,12 +127,14 @@ async fn rank(
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let step = if place.between_steps { None } else { course.step() };
-    let shares = Classifier::new(&resolve).of_state(&keyframe, step, None);
+    let classed = Classifier::new(&resolve).blocks(&keyframe, step, None);
+    let mut shares = Shares::default();
+    classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
     let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));
     let sample = measured::nearest(store, session, device, keyframe.time_ns).await?;
     let ledger = Ledger::new(shares, reserved, sample.as_ref());
     let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
-    Ok(v1::RankLedger {
+    let mut answer = v1::RankLedger {
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
         time_ns: keyframe.time_ns,
@@ -144,7 +150,12 @@ async fn rank(
         device_total_bytes: ledger.device_total_bytes,
         measured_ns: ledger.measured_ns,
         exact: place.exact,
-    })
+        ..v1::RankLedger::default()
+    };
+    if let Some(room) = room {
+        blocks::list(&mut answer, classed, &resolve, room);
+    }
+    Ok(answer)
 }
 
 /// Chunks between two keyframes.

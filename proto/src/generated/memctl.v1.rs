@@ -2357,6 +2357,40 @@ pub struct RankLedger {
     pub measured_ns: ::core::option::Option<u64>,
     #[prost(bool, tag = "15")]
     pub exact: bool,
+    /// Where they were asked for: the live blocks, by address, 200,000 at most.
+    #[prost(message, repeated, tag = "16")]
+    pub blocks: ::prost::alloc::vec::Vec<LiveBlock>,
+    /// What `LiveBlock.site` counts from 1 on: the innermost frames of the user's own code, or of all where none is.
+    #[prost(message, repeated, tag = "17")]
+    pub sites: ::prost::alloc::vec::Vec<Frame>,
+    /// Live blocks that had no room: the smallest.
+    #[prost(uint64, tag = "18")]
+    pub blocks_left_out: u64,
+}
+/// A block that was allocated and not yet freed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LiveBlock {
+    #[prost(fixed64, tag = "1")]
+    pub address: u64,
+    /// Rounded, possibly unsplit.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub requested_bytes: u64,
+    /// As in `ClassBytes`.
+    #[prost(string, tag = "4")]
+    pub class: ::prost::alloc::string::String,
+    /// Of its birth.
+    #[prost(uint32, tag = "5")]
+    pub birth_epoch: u32,
+    #[prost(uint64, tag = "6")]
+    pub birth_step: u64,
+    /// Name of the phase, empty when none was marked.
+    #[prost(string, tag = "7")]
+    pub birth_phase: ::prost::alloc::string::String,
+    /// 0 = no stack was recorded.
+    #[prost(uint32, tag = "8")]
+    pub site: u32,
 }
 /// Which part of a job. `job` is a name or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2822,6 +2856,9 @@ pub struct Oom {
 pub struct LedgerRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
+    /// Every live block too, not only sums by class.
+    #[prost(bool, tag = "5")]
+    pub blocks: bool,
     #[prost(oneof = "ledger_request::Moment", tags = "2, 3, 4")]
     pub moment: ::core::option::Option<ledger_request::Moment>,
 }

@@ -26,6 +26,8 @@ pub(in crate::query) struct Course {
     epoch: Option<u32>,
     /// The step under way.
     step: Option<u64>,
+    /// The one under way, or the last one before: what is allocated between two steps is older than the second one.
+    last_step: Option<u64>,
     eval: bool,
     train: bool,
     part: Option<Phase>,
@@ -56,7 +58,28 @@ impl Course {
     fn of(mut marks: Vec<Mark>) -> Self {
         // Items come in the order of their sending, marks of several threads may be out of order by a little.
         marks.sort_by_key(|mark| mark.time_ns);
-        Self { marks: marks.into(), ..Self::default() }
+        let mut course = Self::default();
+        course.enter(&marks);
+        Self { marks: marks.into(), ..course }
+    }
+
+    /// Where the loop was before the first of these marks: the first of a kind tells, if it is an end, what was under way,
+    /// and if it is a begin, what was over.
+    fn enter(&mut self, marks: &[Mark]) {
+        let mut told = [false; 6];
+        for mark in marks {
+            match mark.kind {
+                MarkKind::EpochBegin(epoch) if self.epoch.is_none() => self.epoch = Some(epoch.saturating_sub(1)),
+                MarkKind::EpochEnd(epoch) if self.epoch.is_none() => self.epoch = Some(epoch),
+                MarkKind::StepBegin(step) if self.last_step.is_none() => self.last_step = Some(step.saturating_sub(1)),
+                MarkKind::StepEnd(step) if self.last_step.is_none() => {
+                    (self.step, self.last_step) = (Some(step), Some(step));
+                }
+                MarkKind::PhaseBegin(phase) => told[phase as usize] = true,
+                MarkKind::PhaseEnd(phase) if !std::mem::replace(&mut told[phase as usize], true) => self.begin(phase),
+                _ => {}
+            }
+        }
     }
 
     /// Epoch under way, as far as a mark told it.
@@ -75,11 +98,11 @@ impl Course {
             match mark.kind {
                 MarkKind::EpochBegin(epoch) => self.epoch = Some(epoch),
                 MarkKind::StepBegin(step) => {
-                    (self.step, self.after_forward) = (Some(step), false);
+                    (self.step, self.last_step, self.after_forward) = (Some(step), Some(step), false);
                     passed(Passed::StepBegin(step));
                 }
-                MarkKind::StepEnd(_) => {
-                    (self.step, self.after_forward) = (None, false);
+                MarkKind::StepEnd(step) => {
+                    (self.step, self.last_step, self.after_forward) = (None, Some(step), false);
                     passed(Passed::StepEnd);
                 }
                 MarkKind::PhaseBegin(phase) => self.begin(phase),
@@ -116,7 +139,7 @@ impl Course {
     pub fn refine(&mut self, event: &Event, birth: &mut Birth) {
         self.advance(event.time_ns, |_| ());
         birth.epoch = self.epoch.unwrap_or(birth.epoch);
-        birth.step = self.step.unwrap_or(birth.step);
+        birth.step = self.last_step.unwrap_or(birth.step);
         birth.phase = match self {
             Self { eval: true, .. } => Some(Phase::Eval),
             Self { part: Some(part), .. } => Some(*part),
@@ -159,13 +182,35 @@ mod tests {
             course.refine(&Event { time_ns, stack: StackId(stack), ..Event::default() }, &mut birth);
             (birth.epoch, birth.step, birth.phase)
         };
-        assert_eq!(born(5, 1), (9, 99, None));
+        assert_eq!(born(5, 1), (1, 6, None), "before what begins first");
         assert_eq!(born(11, 1), (2, 7, Some(Phase::Forward)));
         assert_eq!(born(20, 0), (2, 7, Some(Phase::Forward)), "an end is behind its own instant");
         assert_eq!(born(21, 0), (2, 7, Some(Phase::Backward)), "autograd's thread has no frames");
         assert_eq!(born(22, 1), (2, 7, None));
         assert_eq!(born(35, 1), (2, 7, Some(Phase::Optimizer)));
-        assert_eq!(born(41, 0), (2, 99, None), "between steps");
-        assert_eq!(born(60, 0), (2, 99, Some(Phase::Eval)));
+        assert_eq!(born(41, 0), (2, 7, None), "between steps");
+        assert_eq!(born(60, 0), (2, 7, Some(Phase::Eval)));
+    }
+
+    #[test]
+    fn what_ends_first_was_under_way() {
+        let marks = [
+            (10, MarkKind::PhaseEnd(Phase::Eval)),
+            (20, MarkKind::StepEnd(4)),
+            (20, MarkKind::EpochEnd(3)),
+            (30, MarkKind::PhaseBegin(Phase::Forward)),
+            (35, MarkKind::PhaseEnd(Phase::Forward)),
+        ];
+        let mut course = Course::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
+        assert_eq!(course.step(), Some(4));
+        let mut birth = Birth { epoch: 9, step: 99, phase: None };
+        course.refine(&Event { time_ns: 5, ..Event::default() }, &mut birth);
+        assert_eq!((birth.epoch, birth.step, birth.phase), (3, 4, Some(Phase::Eval)));
+        course.refine(&Event { time_ns: 25, stack: StackId(1), ..Event::default() }, &mut birth);
+        assert_eq!((course.step(), birth.step, birth.phase), (None, 4, None));
+        // Without marks nothing is claimed.
+        let mut birth = Birth { epoch: 9, step: 99, phase: None };
+        Course::of(Vec::new()).refine(&Event::default(), &mut birth);
+        assert_eq!((birth.epoch, birth.step), (9, 99));
     }
 }

@@ -1,0 +1,338 @@
+//! `memctl ledger` as data: everything that each rank's device says is used, by who uses it, and every live block if wanted.
+//!
+//! Guarantees: classes sum to allocated; allocated, cached, context and libraries, other processes and what is unexplained
+//! sum to what is used on the device. What was not measured is null, and its bytes are then part of what is unexplained.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
+use crate::exit::Failure;
+use crate::page;
+use crate::render::csv::{self, Cell};
+use crate::render::screen::Screen;
+use crate::render::{json, time};
+
+/// The classes in the order in which they are shown.
+const CLASSES: [&str; 7] =
+    ["parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace", "unknown"];
+
+/// How an answer is shown.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// In words.
+    pub moment: String,
+    /// Block by block.
+    pub blocks: bool,
+    /// Flags that reach the same store; `None` = no advice.
+    pub hint: Option<String>,
+}
+
+/// The ledgers of a job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ledger {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// By rank and device.
+    pub ranks: Vec<Listed>,
+    /// For the page and the tables.
+    #[serde(skip)]
+    pub view: View,
+}
+
+/// A rank's ledger and its blocks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// The figures.
+    #[serde(flatten)]
+    pub rank: Rank,
+    /// Live blocks by address; null when they were not asked for.
+    pub blocks: Option<Vec<Block>>,
+}
+
+/// The ledger of one rank's device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rank {
+    /// The rank.
+    pub rank: u32,
+    /// Device index in the process.
+    pub device: u32,
+    /// The moment.
+    pub at: String,
+    /// Epoch of the moment.
+    pub epoch: u32,
+    /// Step of the moment.
+    pub step: u64,
+    /// Whether the allocator's part is exact.
+    pub exact: bool,
+    /// Handed out by the allocator.
+    pub allocated_bytes: u64,
+    /// What for: those classes that have bytes.
+    pub classes: Vec<ClassShare>,
+    /// Reserved and not handed out.
+    pub cached_bytes: u64,
+    /// This process's beside the allocator: its context, kernels, libraries.
+    pub context_bytes: Option<u64>,
+    /// Of other processes.
+    pub others_bytes: Option<u64>,
+    /// Left over; below zero when the parts, measured at different moments, exceed the whole.
+    pub unexplained_bytes: Option<i64>,
+    /// Of what is used.
+    pub unexplained_share: Option<f64>,
+    /// In use on the device, by everybody.
+    pub device_used_bytes: Option<u64>,
+    /// The device's size.
+    pub device_total_bytes: Option<u64>,
+    /// When the device was measured.
+    pub measured_at: Option<String>,
+    /// Live blocks that had no room in the answer, where they were asked for: the smallest.
+    pub blocks_left_out: u64,
+}
+
+/// Bytes of a class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClassShare {
+    /// Its name.
+    pub class: String,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Of what is allocated.
+    pub share: f64,
+}
+
+/// A live block.
+#[derive(Clone, Debug, Serialize)]
+pub struct Block {
+    /// Device address.
+    pub address: u64,
+    /// Size as handed out.
+    pub bytes: u64,
+    /// Size as asked for.
+    pub requested_bytes: u64,
+    /// Its class.
+    pub class: String,
+    /// Epoch of its birth.
+    pub birth_epoch: u32,
+    /// Step of its birth.
+    pub birth_step: u64,
+    /// Phase of its birth; null when none was marked.
+    pub birth_phase: Option<String>,
+    /// The innermost frame of the user's own code; null when no stack was recorded.
+    pub site: Option<Frame>,
+}
+
+/// The classes of a ledger, in the order of [`CLASSES`], what a newer daemon calls otherwise behind them.
+#[must_use]
+pub fn shares(wire: Vec<v1::ClassBytes>) -> Vec<ClassShare> {
+    let all = wire.iter().fold(0_u64, |sum, class| sum.saturating_add(class.bytes));
+    let place = |name: &str| CLASSES.iter().position(|&known| known == name).unwrap_or(CLASSES.len());
+    let mut shares: Vec<ClassShare> = wire
+        .into_iter()
+        .filter(|class| class.bytes > 0)
+        .map(|v1::ClassBytes { class, bytes }| ClassShare { share: ratio(bytes, all), class, live_bytes: bytes })
+        .collect();
+    shares.sort_by_key(|share| place(&share.class));
+    shares
+}
+
+/// A part of a whole, 0..1.
+#[must_use]
+pub fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+impl Ledger {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without a job.
+    pub fn new(wire: v1::Ledger, view: View) -> Result<Self, Failure> {
+        let v1::Ledger { job, completeness, ranks } = wire;
+        let mut ranks: Vec<Listed> = ranks.into_iter().map(|rank| Listed::new(rank, view.blocks)).collect();
+        ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            completeness: part(completeness, "completeness")?.into(),
+            ranks,
+            view,
+        })
+    }
+}
+
+impl Listed {
+    fn new(mut wire: v1::RankLedger, with_blocks: bool) -> Self {
+        let sites: Vec<Frame> = std::mem::take(&mut wire.sites).into_iter().map(Frame::from).collect();
+        let blocks = std::mem::take(&mut wire.blocks);
+        let blocks = with_blocks.then(|| blocks.into_iter().map(|block| Block::new(block, &sites)).collect());
+        Self { rank: wire.into(), blocks }
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&Rank, &Block)> {
+        self.blocks.iter().flatten().map(|block| (&self.rank, block))
+    }
+}
+
+impl From<v1::RankLedger> for Rank {
+    fn from(wire: v1::RankLedger) -> Self {
+        let unexplained_share =
+            wire.unexplained_bytes.zip(wire.device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
+        Self {
+            rank: wire.rank,
+            device: wire.device,
+            at: time::rfc3339(wire.time_ns),
+            epoch: wire.epoch,
+            step: wire.step,
+            exact: wire.exact,
+            allocated_bytes: wire.allocated_bytes,
+            classes: shares(wire.classes),
+            cached_bytes: wire.cached_bytes,
+            context_bytes: wire.context_bytes,
+            others_bytes: wire.others_bytes,
+            unexplained_bytes: wire.unexplained_bytes,
+            unexplained_share,
+            device_used_bytes: wire.device_used_bytes,
+            device_total_bytes: wire.device_total_bytes,
+            measured_at: wire.measured_ns.map(time::rfc3339),
+            blocks_left_out: wire.blocks_left_out,
+        }
+    }
+}
+
+impl Rank {
+    /// Live bytes of a class.
+    fn of(&self, class: &str) -> u64 {
+        self.classes.iter().find(|share| share.class == class).map_or(0, |share| share.live_bytes)
+    }
+}
+
+impl Block {
+    fn new(wire: v1::LiveBlock, sites: &[Frame]) -> Self {
+        let site = (wire.site as usize).checked_sub(1).and_then(|at| sites.get(at));
+        Self {
+            address: wire.address,
+            bytes: wire.bytes,
+            requested_bytes: wire.requested_bytes,
+            class: wire.class,
+            birth_epoch: wire.birth_epoch,
+            birth_step: wire.birth_step,
+            birth_phase: Some(wire.birth_phase).filter(|phase| !phase.is_empty()),
+            site: site.cloned(),
+        }
+    }
+}
+
+/// One line of NDJSON.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Line<'a> {
+    Job(&'a Job),
+    Rank(&'a Rank),
+    Block {
+        rank: u32,
+        device: u32,
+        #[serde(flatten)]
+        block: &'a Block,
+    },
+}
+
+impl Answer for Ledger {
+    fn page(&self, screen: &Screen) -> String {
+        page::ledger::page(self, screen)
+    }
+
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::line(out, &Line::Job(&self.job))?;
+        for Listed { rank, blocks } in &self.ranks {
+            json::line(out, &Line::Rank(rank))?;
+            let &Rank { rank, device, .. } = rank;
+            let mut lines = blocks.iter().flatten().map(|block| Line::Block { rank, device, block });
+            lines.try_for_each(|line| json::line(out, &line))?;
+        }
+        Ok(())
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.view.blocks { self.blocks_csv(out) } else { self.ranks_csv(out) }
+    }
+}
+
+impl Ledger {
+    fn ranks_csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let classes = CLASSES.map(|class| format!("{class}_bytes"));
+        let mut names = vec!["rank", "device", "at", "epoch", "step", "exact"];
+        names.extend(classes.iter().map(String::as_str));
+        names.extend(["allocated_bytes", "cached_bytes", "context_bytes", "others_bytes", "unexplained_bytes"]);
+        names.extend(["device_used_bytes", "device_total_bytes", "measured_at"]);
+        csv::header(out, &names)?;
+        for Listed { rank, .. } in &self.ranks {
+            let mut cells = vec![
+                Cell::plain(rank.rank),
+                Cell::plain(rank.device),
+                Cell::plain(&rank.at),
+                Cell::plain(rank.epoch),
+                Cell::plain(rank.step),
+                Cell::plain(rank.exact),
+            ];
+            cells.extend(CLASSES.map(|class| Cell::plain(rank.of(class))));
+            cells.extend([
+                Cell::plain(rank.allocated_bytes),
+                Cell::plain(rank.cached_bytes),
+                Cell::maybe(rank.context_bytes),
+                Cell::maybe(rank.others_bytes),
+                Cell::maybe(rank.unexplained_bytes),
+                Cell::maybe(rank.device_used_bytes),
+                Cell::maybe(rank.device_total_bytes),
+                Cell::maybe(rank.measured_at.as_ref()),
+            ]);
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+
+    fn blocks_csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names = [
+            "rank",
+            "device",
+            "address",
+            "bytes",
+            "requested_bytes",
+            "class",
+            "birth_epoch",
+            "birth_step",
+            "birth_phase",
+            "function",
+            "file",
+            "line",
+        ];
+        csv::header(out, &names)?;
+        for (rank, block) in self.ranks.iter().flat_map(Listed::each) {
+            let cells = [
+                Cell::plain(rank.rank),
+                Cell::plain(rank.device),
+                Cell::plain(format_args!("{:#x}", block.address)),
+                Cell::plain(block.bytes),
+                Cell::plain(block.requested_bytes),
+                Cell::text(&block.class),
+                Cell::plain(block.birth_epoch),
+                Cell::plain(block.birth_step),
+                Cell::maybe_text(block.birth_phase.as_deref()),
+                Cell::maybe_text(block.site.as_ref().map(|frame| frame.function.as_str())),
+                Cell::maybe_text(block.site.as_ref().map(|frame| frame.file.as_str())),
+                Cell::maybe(block.site.as_ref().and_then(|frame| frame.line)),
+            ];
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+}

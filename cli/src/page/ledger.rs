@@ -1,0 +1,118 @@
+//! The page of `memctl ledger`: rank by rank, what the device's memory is for, as a sum that ends in what the device says.
+//!
+//! Guarantees: a row for everything that is known; what was not measured is said below, not shown as nothing.
+
+use memctl_model::HumanBytes;
+
+use super::{command, completeness, heading, next};
+use crate::answer::ledger::{Ledger, Rank, ratio};
+use crate::render::screen::{Screen, Tone};
+use crate::render::table::{Table, left, right};
+use crate::render::text::{plural, safe};
+
+/// Ranks shown; each takes a dozen lines.
+const RANKS_SHOWN: usize = 8;
+
+/// See the module.
+#[must_use]
+pub fn page(answer: &Ledger, screen: &Screen) -> String {
+    let mut out = heading(&answer.job, screen);
+    out.push('\n');
+    if answer.ranks.is_empty() {
+        let nothing = "No allocator event is stored of this part of the job, so there is no ledger.";
+        out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
+        return out;
+    }
+    out.push_str(&format!("{}\n", screen.fit(&answer.view.moment, 0)));
+    for listed in answer.ranks.iter().take(RANKS_SHOWN) {
+        out.push('\n');
+        out.push_str(&of_rank(&listed.rank, screen));
+    }
+    if let Some(more) = answer.ranks.len().checked_sub(RANKS_SHOWN).filter(|&more| more > 0) {
+        let line = format!("and {} (--rank chooses)", plural(more as u64, "more rank"));
+        out.push_str(&format!("\n{}\n", screen.fit(&line, 0)));
+    }
+    out.push('\n');
+    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    if let (Some(hint), Some(first)) = (&answer.view.hint, answer.ranks.first()) {
+        let chosen = format!("--rank {}", first.rank.rank);
+        let commands = [
+            (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "the lines that allocated it"),
+            (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "block by block"),
+        ];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn of_rank(rank: &Rank, screen: &Screen) -> String {
+    let inexact = if rank.exact { "" } else { ", NOT EXACT" };
+    let title =
+        format!("rank {}  device {}  epoch {}, step {}{inexact}", rank.rank, rank.device, rank.epoch, rank.step);
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    out.push_str(&table(rank).show(screen));
+    for line in unmeasured(rank) {
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&line, 0))));
+    }
+    out
+}
+
+fn table(rank: &Rank) -> Table {
+    let mut table = Table::new(&[left("", 0), right("BYTES", 0), right("OF ALLOCATED", 2), right("OF USED", 1)]);
+    let used = |bytes: u64| rank.device_used_bytes.map_or_else(|| "-".to_owned(), |used| percent(ratio(bytes, used)));
+    let mut row = |name: String, bytes: u64, share: Option<f64>| {
+        let share = share.map_or_else(|| "-".to_owned(), percent);
+        table.row(vec![name, HumanBytes::of(bytes).to_string(), share, used(bytes)]);
+    };
+    for class in &rank.classes {
+        row(safe(&class.class.replace('_', " ")).into_owned(), class.live_bytes, Some(class.share));
+    }
+    row("allocated".to_owned(), rank.allocated_bytes, Some(1.0));
+    row("+ cached".to_owned(), rank.cached_bytes, None);
+    let parts = [("+ context and libraries", rank.context_bytes), ("+ other processes", rank.others_bytes)];
+    for (name, bytes) in parts {
+        if let Some(bytes) = bytes {
+            row(name.to_owned(), bytes, None);
+        }
+    }
+    if let (Some(rest), Some(share)) = (rank.unexplained_bytes, rank.unexplained_share) {
+        let (sign, minus) = if rest < 0 { ("-", "-") } else { ("+", "") };
+        let bytes = HumanBytes::of(rest.unsigned_abs()).to_string();
+        let share = format!("{minus}{}", percent(share.abs()));
+        table.row(vec![format!("{sign} unexplained"), bytes, "-".to_owned(), share]);
+    }
+    if let Some(bytes) = rank.device_used_bytes {
+        let total = rank.device_total_bytes.map_or(String::new(), |total| format!(" of {}", HumanBytes::of(total)));
+        table.row(vec![
+            format!("= used{total}"),
+            HumanBytes::of(bytes).to_string(),
+            "-".to_owned(),
+            percent(ratio(bytes, bytes)),
+        ]);
+    }
+    table
+}
+
+/// `12.3 %`; what is there and rounds to nothing is `< 0.1 %`.
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent > 0.0 && percent < 0.05 { "< 0.1 %".to_owned() } else { format!("{percent:.1} %") }
+}
+
+fn unmeasured(rank: &Rank) -> Vec<String> {
+    let Some(measured) = &rank.measured_at else {
+        return vec![
+            "The device was not measured around this moment: what uses it beside the allocator is not known."
+                .to_owned(),
+        ];
+    };
+    let mut lines = vec![format!("The device was measured at {measured}, this moment is {}.", rank.at)];
+    let missing: Vec<&str> = [("context and libraries", rank.context_bytes), ("other processes", rank.others_bytes)]
+        .into_iter()
+        .filter_map(|(name, bytes)| bytes.is_none().then_some(name))
+        .collect();
+    if !missing.is_empty() {
+        lines.push(format!("Not measured, so part of what is unexplained: {}.", missing.join("; ")));
+    }
+    lines
+}

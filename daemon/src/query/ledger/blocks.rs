@@ -1,0 +1,117 @@
+//! The live blocks behind a ledger, one by one, for who wants to check the classes or to look at single blocks.
+//!
+//! Guarantees: at most [`BLOCKS_MAX`] a rank and [`ANSWER_BLOCKS_MAX`] an answer, the largest ones, by address; how many had no
+//! room is said. Sites are named once a rank.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use memctl_analysis::classes::Class;
+use memctl_model::{BlockState, Frame, Stack, StackId};
+use memctl_proto::v1;
+
+use crate::query::stacks::frame;
+
+/// Blocks told of one rank; a training process has some thousands, rarely tens of thousands.
+const BLOCKS_MAX: usize = 200_000;
+/// Blocks told in one answer: some fifty bytes each, and an answer has room for 64 MiB.
+pub(super) const ANSWER_BLOCKS_MAX: usize = 800_000;
+
+/// Puts the blocks into a rank's ledger as far as there is `room`, which becomes smaller by them.
+pub(super) fn list(
+    ledger: &mut v1::RankLedger,
+    mut blocks: Vec<(Class, &BlockState)>,
+    resolve: &dyn Fn(StackId) -> Stack,
+    room: &mut usize,
+) {
+    let most = BLOCKS_MAX.min(*room);
+    if blocks.len() > most {
+        ledger.blocks_left_out = (blocks.len() - most) as u64;
+        blocks.sort_unstable_by_key(|(_, block)| (Reverse(block.size), block.addr));
+        blocks.truncate(most);
+    }
+    *room -= blocks.len();
+    blocks.sort_unstable_by_key(|(_, block)| block.addr);
+    let mut sites = Sites { resolve, of_stack: HashMap::new(), of_frame: HashMap::new(), frames: Vec::new() };
+    ledger.blocks = blocks
+        .into_iter()
+        .map(|(class, block)| v1::LiveBlock {
+            address: block.addr,
+            bytes: block.size,
+            requested_bytes: block.requested,
+            class: class.name().to_owned(),
+            birth_epoch: block.birth_epoch,
+            birth_step: block.birth_step,
+            birth_phase: block.birth_phase.map_or_else(String::new, |phase| phase.name().to_owned()),
+            site: sites.number(block.stack),
+        })
+        .collect();
+    ledger.sites = sites.frames;
+}
+
+struct Sites<'a> {
+    resolve: &'a dyn Fn(StackId) -> Stack,
+    of_stack: HashMap<StackId, u32>,
+    of_frame: HashMap<Frame, u32>,
+    frames: Vec<v1::Frame>,
+}
+
+impl Sites<'_> {
+    /// From 1 on; 0 without a stack.
+    fn number(&mut self, stack: StackId) -> u32 {
+        if let Some(&known) = self.of_stack.get(&stack) {
+            return known;
+        }
+        let number = (self.resolve)(stack).site().map_or(0, |site| match self.of_frame.get(site) {
+            Some(&known) => known,
+            None => {
+                self.frames.push(frame(site));
+                let number = self.frames.len() as u32;
+                self.of_frame.insert(site.clone(), number);
+                number
+            }
+        });
+        self.of_stack.insert(stack, number);
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::BlockUse;
+
+    fn resolve(id: StackId) -> Stack {
+        // Stacks 1 and 2 meet in one line of the user's.
+        let frame = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: 3 };
+        let inner = frame(if id.0 == 1 { "relu" } else { "gelu" }, "/env/site-packages/torch/nn/functional.py");
+        let frames = if id.is_some() { vec![inner, frame("forward", "model.py")] } else { Vec::new() };
+        Stack { frames }
+    }
+
+    fn block(addr: u64, size: u64, stack: u32) -> BlockState {
+        BlockState {
+            addr,
+            size,
+            requested: size,
+            usage: BlockUse::Allocated,
+            stack: StackId(stack),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_largest_are_told_by_address_and_the_rest_is_counted() {
+        let blocks = [block(9, 512, 1), block(7, 1024, 2), block(5, 2048, 0), block(3, 256, 1)];
+        let classed = || blocks.iter().map(|block| (Class::Activations, block)).collect();
+        let mut ledger = v1::RankLedger::default();
+        let mut room = 3;
+        list(&mut ledger, classed(), &resolve, &mut room);
+        let told: Vec<(u64, u32)> = ledger.blocks.iter().map(|block| (block.address, block.site)).collect();
+        assert_eq!((told, ledger.blocks_left_out, room), (vec![(5, 0), (7, 1), (9, 1)], 1, 0));
+        assert_eq!(ledger.sites.len(), 1, "one line, named once");
+        let mut next = v1::RankLedger::default();
+        list(&mut next, classed(), &resolve, &mut room);
+        assert_eq!((next.blocks.len(), next.blocks_left_out), (0, 4));
+    }
+}
