@@ -112,7 +112,8 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     assert_eq!(oom.severity, Severity::Critical);
     assert_eq!(found.len(), 1, "the session's own word for it is no second finding: {found:#?}");
 
-    let request = LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::Peak(true)), blocks: false };
+    let request =
+        LedgerRequest { selection: Some(selection("crowded")), moment: Some(Moment::Peak(true)), blocks: false };
     let ledger = QueryClient::new(daemon.channel()).get_ledger(request).await.unwrap().into_inner();
     let rank = &ledger.ranks[0];
     assert_eq!(rank.others_bytes, Some(324 * MIB));
