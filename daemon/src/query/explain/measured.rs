@@ -39,6 +39,7 @@ pub(in crate::query) async fn before(
 }
 
 /// The same, or where the device was not measured in that time: the first measurements within the half minute behind it.
+/// What processes use is read once a second only, so it may come from there where the rest does not.
 pub(in crate::query) async fn nearest(
     store: &dyn Store,
     session: &SessionRow,
@@ -46,20 +47,33 @@ pub(in crate::query) async fn nearest(
     time_ns: u64,
 ) -> Result<Option<Sample>, QueryError> {
     let earlier = before(store, session, device, time_ns).await?;
-    if earlier.is_some_and(|sample| sample.device_used_bytes.is_some()) {
+    if earlier.is_some_and(|sample| sample.device_used_bytes.is_some() && sample.process_used_bytes.is_some()) {
         return Ok(earlier);
     }
     let until = time_ns.saturating_add(LOOK_BACK_NS);
-    let mut known: Option<Sample> = None;
+    let mut later: Option<Sample> = None;
     // Backwards, so that the first of each quantity replaces what came behind it.
     for sample in samples(store, session, device, (time_ns, until)).await?.into_iter().rev() {
-        match &mut known {
-            Some(known) => fold(known, sample),
-            None => known = Some(sample),
+        match &mut later {
+            Some(later) => fold(later, sample),
+            None => later = Some(sample),
         }
     }
-    let total = earlier.and_then(|sample| sample.device_total_bytes);
-    Ok(known.map(|sample| Sample { device_total_bytes: sample.device_total_bytes.or(total), ..sample }).or(earlier))
+    Ok(joined(earlier, later))
+}
+
+/// What was measured before a moment, completed by what was measured behind it.
+fn joined(earlier: Option<Sample>, later: Option<Sample>) -> Option<Sample> {
+    let (Some(earlier), Some(later)) = (earlier, later) else { return earlier.or(later) };
+    if earlier.device_used_bytes.is_none() {
+        let device_total_bytes = later.device_total_bytes.or(earlier.device_total_bytes);
+        return Some(Sample { device_total_bytes, ..later });
+    }
+    Some(Sample {
+        process_used_bytes: earlier.process_used_bytes.or(later.process_used_bytes),
+        foreign_used_bytes: earlier.foreign_used_bytes.or(later.foreign_used_bytes),
+        ..earlier
+    })
 }
 
 /// How often the allocator emptied its cache and tried again between two moments.
@@ -93,4 +107,37 @@ async fn samples(
     }
     all.retain(|sample| sample.device == device.info.index && (times_ns.0..=times_ns.1).contains(&sample.time_ns));
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_behind_a_moment_completes_what_was_measured_before_it() {
+        let sample = |used, process, total| {
+            Some(Sample {
+                device_used_bytes: used,
+                process_used_bytes: process,
+                foreign_used_bytes: process.map(|_| 7),
+                device_total_bytes: total,
+                ..Sample::default()
+            })
+        };
+        let figures = |sample: Option<Sample>| {
+            sample.map(|s| (s.device_used_bytes, s.process_used_bytes, s.foreign_used_bytes, s.device_total_bytes))
+        };
+        let later = sample(Some(200), Some(150), None);
+        assert_eq!(
+            figures(joined(sample(Some(100), None, Some(900)), later)),
+            Some((Some(100), Some(150), Some(7), Some(900)))
+        );
+        assert_eq!(
+            figures(joined(sample(None, None, Some(900)), later)),
+            Some((Some(200), Some(150), Some(7), Some(900)))
+        );
+        assert_eq!(figures(joined(sample(Some(100), None, None), None)), Some((Some(100), None, None, None)));
+        assert_eq!(figures(joined(None, later)), figures(later));
+        assert_eq!(joined(None, None), None);
+    }
 }
