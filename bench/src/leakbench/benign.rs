@@ -348,13 +348,14 @@ fn random_sizes(growing: &mut Growing<'_>) {
     }
 }
 
-/// One entry a step, or one in a few; full at a tenth to half of the run, then the oldest makes room.
+/// One entry a step, or one in a few; full at a twentieth to a fifth of the run, then the oldest makes room.
 fn replay_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(0.05, FULL_BY) * growing.steps() as f64) as usize / every).max(3);
     queue(growing, every, capacity);
 }
 
+/// Likewise, full at a fifth to three fifths of the run.
 fn slow_memory(growing: &mut Growing<'_>) {
     let every = growing.draw.log_int(1, 5) as usize;
     let capacity = ((growing.draw.real(FULL_BY, BOUND_BY) * growing.steps() as f64) as usize / every).max(3);
