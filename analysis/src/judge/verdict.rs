@@ -6,7 +6,7 @@
 //! | evidence | confirmed after |
 //! |---|---|
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch |
-//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 8 of a block that is replaced by a larger one |
+//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises; of a block that is replaced by a larger one 8, 14 if once an epoch |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 400 in one |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
@@ -115,9 +115,13 @@ fn persists(verdict: &Verdict) -> bool {
     let (Some(first), Some(last)) = (growth.epochs.first(), growth.epochs.last()) else { return false };
     let spanned = (last - first) as usize + 1;
     let most_epochs = spanned >= EPOCHS_MIN && growth.epochs.len() * 10 >= spanned * 6;
-    let enough = 6;
     // A block that is replaced by a larger one is what every cached mask and buffer does a few times.
-    let enough = if verdict.shape == Shape::Larger { 8 } else { enough };
+    let enough = match verdict.shape {
+        // A longer sequence every epoch makes everything larger once an epoch, for as long as the curriculum lasts.
+        Shape::Larger if once_an_epoch(verdict) => 14,
+        Shape::Larger => 8,
+        Shape::More | Shape::Teeth => 6,
+    };
     let long = growth.rises >= RISES_LONG.0 && spanned >= RISES_LONG.1;
     growth.rises >= RISES_ENDLESS || long || (most_epochs && growth.rises >= enough)
 }
