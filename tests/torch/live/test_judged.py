@@ -1,7 +1,7 @@
 """A live job that leaks raises its alert while it runs, and the repaired script ends it.
 
-Four ranks of genuine torch under `memctl run`, a real daemon, the real Alertmanager (Debian's package). Refuses to skip:
-without Alertmanager the test fails and says how to get it.
+Four ranks of genuine torch under `memctl run`, a real daemon, the real Alertmanager (Debian's package). Refuses to
+skip: without Alertmanager the test fails and says how to get it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ FIXED = "FIXED" in os.environ
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.cuda.set_device(rank)
-layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)]
+layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
+layers += [torch.nn.Linear(256, 8)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(TensorDataset(torch.randn(96, 64), torch.randn(96, 8)), batch_size=16)
