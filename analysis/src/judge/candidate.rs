@@ -57,6 +57,8 @@ pub(super) struct Candidate {
     pub pass: Pass,
     /// Epochs with a full tooth, for [`Shape::Teeth`].
     pub teeth: u32,
+    /// The stacks that made what has grown, as far as phases tell them from others of the site.
+    pub stacks: Vec<StackId>,
     /// The stack to show.
     pub stack: StackId,
 }
@@ -82,6 +84,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let last = points.last()?;
     let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;
+    let stacks = grown_stacks(site);
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
     // What fell back is measured where it was highest.
     let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
@@ -89,15 +92,16 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         site: index,
         shape,
         per,
-        phase: site.phase,
+        phase: grown_phase(site),
         live_bytes: last.bytes,
         live_blocks: u64::from(last.blocks),
         since: tooth.as_ref().map(|tooth| tooth.since).or(growth.times.first().copied()),
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,
-        pass: pass(watch, site),
+        pass: pass(watch, grown_phase(site), &stacks),
         teeth: tooth.map_or(0, |tooth| tooth.in_a_row),
-        stack: shown_stack(watch, site),
+        stack: shown_stack(watch, &stacks),
+        stacks,
         growth,
     })
 }
@@ -172,13 +176,32 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
     fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
 }
 
+/// The phase in which most of what a site has gained was born.
+fn grown_phase(site: &Site) -> Option<Phase> {
+    let [now, first] = &site.phases;
+    let gained = |phase: &usize| now[*phase].saturating_sub(first[*phase]);
+    let most = (0..now.len()).max_by_key(gained).filter(|phase| gained(phase) > 0)?;
+    Phase::of_number(most as u32)
+}
+
+/// The stacks that allocated in that phase; all, where none did.
+fn grown_stacks(site: &Site) -> Vec<StackId> {
+    let bit = 1_u8 << grown_phase(site).map_or(0, |phase| phase as u8);
+    let of_phase: Vec<StackId> =
+        site.stacks.iter().filter(|(_, phases)| phases & bit != 0).map(|&(stack, _)| stack).collect();
+    match of_phase.is_empty() {
+        true => site.stacks.iter().map(|&(stack, _)| stack).collect(),
+        false => of_phase,
+    }
+}
+
 /// Behind a node of autograd stands the forward call that made it: the node is what allocates.
-fn pass(watch: &RankWatch, site: &Site) -> Pass {
+fn pass(watch: &RankWatch, phase: Option<Phase>, stacks: &[StackId]) -> Pass {
     let is_node = |stack: &StackId| watch.frames_of(*stack).next().is_some_and(|frame| &*frame.file == "<autograd>");
     let is_forward = |stack: &StackId| watch.frames_of(*stack).any(|frame| is_forward_frame(frame));
-    if site.phase == Some(Phase::Backward) || (!site.stacks.is_empty() && site.stacks.iter().all(is_node)) {
+    if phase == Some(Phase::Backward) || (!stacks.is_empty() && stacks.iter().all(is_node)) {
         Pass::Backward
-    } else if site.stacks.iter().any(is_forward) {
+    } else if stacks.iter().any(is_forward) {
         Pass::Forward
     } else {
         Pass::Other
@@ -191,8 +214,8 @@ pub(super) fn is_forward_frame(frame: &Frame) -> bool {
 }
 
 /// Of the ways to a site the longest known: it says most.
-fn shown_stack(watch: &RankWatch, site: &Site) -> StackId {
+fn shown_stack(watch: &RankWatch, stacks: &[StackId]) -> StackId {
     let longest =
-        site.stacks.iter().copied().max_by_key(|&stack| (watch.frames_of(stack).count(), std::cmp::Reverse(stack)));
+        stacks.iter().copied().max_by_key(|&stack| (watch.frames_of(stack).count(), std::cmp::Reverse(stack)));
     longest.unwrap_or(StackId::NONE)
 }

@@ -148,11 +148,10 @@ fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>>
 fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let lead = group.lead();
     let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
-    if !is_graph(group) && group.members.len() == 1 && watch.sites[lead.site].stacks.len() <= 1 {
+    if !is_graph(group) && group.members.len() == 1 && lead.stacks.len() <= 1 {
         return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
     }
-    let stacks: Vec<StackId> =
-        group.members.iter().flat_map(|member| watch.sites[member.site].stacks.iter().copied()).collect();
+    let stacks: Vec<StackId> = group.members.iter().flat_map(|member| member.stacks.iter().copied()).collect();
     let own = own_frames(watch, lead.stack, is_graph(group));
     // A stack without a frame of the user's own (a node whose forward call is not known) says nothing against a place.
     let says = |stack: &&StackId| watch.frames_of(**stack).any(|frame| frame.is_user_code());

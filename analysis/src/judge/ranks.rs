@@ -152,7 +152,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         let others = peers.iter().filter(|peer| peer.rank() != watch.rank());
         let mut highest: Vec<u64> = others
             .map(|peer| {
-                let same = peer.sites.iter().filter(|other| other.frame == site.frame && other.phase == site.phase);
+                let same = peer.sites.iter().filter(|other| other.frame == site.frame);
                 same.map(|other| extreme(&other.steps, until, u64::max)).max().unwrap_or(0)
             })
             .collect();

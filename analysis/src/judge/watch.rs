@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use memctl_model::{Boundary, Frame, Phase, Sample, SiteTable, StackId};
+use memctl_model::{Boundary, Frame, Sample, SiteTable, StackId};
 
 use super::course::Course;
 use super::series::{Point, Series};
 
-/// Sites that are followed; what comes later is counted with the first of its phase.
+/// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
 /// Stacks that are known by name; later ones have no frames.
 const STACKS_MAX: usize = 65_536;
@@ -28,13 +28,15 @@ pub struct RankFacts {
     pub device_total_bytes: Option<u64>,
 }
 
-/// A site: the innermost frame of the user's own code, in one phase.
+/// A site: the innermost frame of the user's own code. Phases are no part of it: a tensor that is replaced in training and in
+/// evaluation is one.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub frame: Option<Arc<Frame>>,
-    pub phase: Option<Phase>,
-    /// The stacks that allocate there.
-    pub stacks: Vec<StackId>,
+    /// Live bytes by phase of birth (none, then the five) when the site last changed, and when it was first seen.
+    pub phases: [[u64; 6]; 2],
+    /// The stacks that allocate there, each with the phases in which it did: bit 0 for none, then the five.
+    pub stacks: Vec<(StackId, u8)>,
     pub steps: Series,
     pub epochs: Series,
     /// Whether the recording had begun without it.
@@ -52,6 +54,8 @@ struct Recent {
     seen: u32,
     /// What that table has shown so far.
     sum: Amount,
+    /// Its bytes by phase of birth.
+    phases: [u64; 6],
     /// What the last step's end and the last epoch's end showed.
     known: [Amount; 2],
 }
@@ -63,9 +67,9 @@ pub struct RankWatch {
     pub(super) sites: Vec<Site>,
     /// As many as `sites`.
     recent: Vec<Recent>,
-    by_key: HashMap<(Option<Arc<Frame>>, Option<Phase>), u32>,
-    /// Per stack and phase (none, then the five): index of its site plus one.
-    of_stack: Vec<[u32; 6]>,
+    by_frame: HashMap<Option<Arc<Frame>>, u32>,
+    /// Per stack: index of its site plus one, and the phases that the site knows of it.
+    of_stack: Vec<(u32, u8)>,
     frames: Vec<Arc<Frame>>,
     frame_ids: HashMap<Arc<Frame>, u32>,
     stacks: Vec<Box<[u32]>>,
@@ -83,7 +87,7 @@ impl RankWatch {
             facts,
             sites: Vec::new(),
             recent: Vec::new(),
-            by_key: HashMap::new(),
+            by_frame: HashMap::new(),
             of_stack: Vec::new(),
             frames: Vec::new(),
             frame_ids: HashMap::new(),
@@ -141,17 +145,19 @@ impl RankWatch {
         let tables = self.tables;
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
-            let index = self.site_of(row.stack, row.birth_phase);
+            let phase = row.birth_phase.map_or(0, |phase| phase as usize);
+            let index = self.site_of(row.stack, 1 << phase);
             let site = &mut self.recent[index as usize];
             if site.seen != tables {
                 site.seen = tables;
-                site.sum = (0, 0);
+                (site.sum, site.phases) = ((0, 0), [0; 6]);
                 self.shown.push(index);
             }
             // Saturating: the figures came over the wire.
             let (bytes, blocks) = &mut site.sum;
             *bytes = bytes.saturating_add(row.bytes);
             *blocks = blocks.saturating_add(u32::try_from(row.blocks).unwrap_or(u32::MAX));
+            site.phases[phase] = site.phases[phase].saturating_add(row.bytes);
         }
         let gone = before.into_iter().filter(|&index| self.recent[index as usize].seen != tables);
         let gone: Vec<u32> = gone.collect();
@@ -160,6 +166,12 @@ impl RankWatch {
             let amount = if recent.seen == tables { recent.sum } else { (0, 0) };
             if std::mem::replace(&mut recent.known[usize::from(epochs)], amount) != amount {
                 let site = &mut self.sites[index as usize];
+                if recent.seen == tables {
+                    let first = site.steps.last().is_none() && site.epochs.last().is_none();
+                    // What was not there when recording began has grown from nothing.
+                    let first = if first && !site.since_start { recent.phases } else { site.phases[1] };
+                    site.phases = [recent.phases, first];
+                }
                 let point = Point { at, epoch: table.epoch, blocks: amount.1, bytes: amount.0 };
                 if epochs { &mut site.epochs } else { &mut site.steps }.push(point, site.since_start);
             }
@@ -177,23 +189,32 @@ impl RankWatch {
         self.course.sample(sample);
     }
 
-    fn site_of(&mut self, stack: StackId, phase: Option<Phase>) -> u32 {
-        let column = phase.map_or(0, |phase| phase as usize);
+    fn site_of(&mut self, stack: StackId, phase: u8) -> u32 {
         let index = (stack.0 as usize).min(STACKS_MAX);
-        if let Some(&known) = self.of_stack.get(index).map(|sites| &sites[column])
-            && known != 0
+        if let Some(&(site, phases)) = self.of_stack.get(index)
+            && phases & phase != 0
         {
-            return known - 1;
+            return site - 1;
         }
-        let site = self.open_site(stack, phase);
         if self.of_stack.len() <= index {
-            self.of_stack.resize(index + 1, [0; 6]);
+            self.of_stack.resize(index + 1, (0, 0));
         }
-        self.of_stack[index][column] = site + 1;
+        let site = match self.of_stack[index].0 {
+            0 => self.open_site(stack),
+            known => known - 1,
+        };
+        self.of_stack[index] = (site + 1, self.of_stack[index].1 | phase);
+        let stacks = &mut self.sites[site as usize].stacks;
+        // What shares a site is nearly always a handful of ways to it; more say nothing new.
+        match stacks.iter().position(|(known, _)| *known == stack) {
+            Some(known) => stacks[known].1 |= phase,
+            None if stacks.len() < 64 => stacks.push((stack, phase)),
+            None => {}
+        }
         site
     }
 
-    fn open_site(&mut self, stack: StackId, phase: Option<Phase>) -> u32 {
+    fn open_site(&mut self, stack: StackId) -> u32 {
         let frame = {
             let mut frames = self.frames_of(stack);
             let innermost = frames.next();
@@ -202,24 +223,18 @@ impl RankWatch {
             user.or(innermost).cloned()
         };
         let next = self.sites.len() as u32;
-        let index = match self.by_key.get(&(frame.clone(), phase)) {
+        match self.by_frame.get(&frame) {
             Some(&known) => known,
-            None if self.sites.len() >= SITES_MAX => self.by_key.get(&(None, phase)).copied().unwrap_or(0),
+            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&None).copied().unwrap_or(0),
             None => {
-                self.by_key.insert((frame.clone(), phase), next);
+                self.by_frame.insert(frame.clone(), next);
                 let (stacks, steps, epochs) = (Vec::new(), Series::default(), Series::default());
                 let since_start = self.tables > 1;
-                self.sites.push(Site { frame, phase, stacks, steps, epochs, since_start });
+                self.sites.push(Site { frame, phases: [[0; 6]; 2], stacks, steps, epochs, since_start });
                 self.recent.push(Recent::default());
                 next
             }
-        };
-        let stacks = &mut self.sites[index as usize].stacks;
-        // What shares a site is nearly always a handful of ways to it; more say nothing new.
-        if stacks.len() < 64 {
-            stacks.push(stack);
         }
-        index
     }
 }
 
