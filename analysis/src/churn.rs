@@ -4,7 +4,7 @@
 //! `cudaFree` waits for the whole device, and `cudaMalloc` behind it costs milliseconds. So the figure is bytes taken beyond
 //! what reserved memory grew by. Guarantees: a job whose steady state only fills its cache has no churn.
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Severity};
 
 use crate::steady::{DriverCalls, Steady};
 use crate::wording::{bytes, plural, ranks};
@@ -83,9 +83,6 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
     let retried = worst.retries.filter(|&retries| retries > 0);
     let why = retried.map_or(String::new(), |retries| format!(", {} because a request found no room", times(retries)));
     Some(Finding {
-        kind: FindingKind::Churn,
-        severity: worst.severity()?,
-        confidence: 0.95,
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         title: format!(
             "{} {verb} device memory back and {} it again in {hit} of {} steps ({} a step){why}",
@@ -94,17 +91,6 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
             worst.steps,
             bytes(again),
         ),
-        ranks: numbers,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        stack: Vec::new(),
-        subject: String::new(),
         explanation: format!(
             "In steady state rank {} took {} from the driver in {} and gave {} back in {}; every release waits for the whole device, which costs each of these steps milliseconds.",
             worst.rank,
@@ -118,6 +104,7 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
             None => "take torch.cuda.empty_cache() (and libraries that call it) out of the training loop; with garbage_collection_threshold set, raise it".to_owned(),
         },
         evidence: evidence(worst),
+        ..Finding::new(FindingKind::Churn, worst.severity()?, 0.95, numbers)
     })
 }
 

@@ -204,6 +204,32 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// A finding of which nothing else is known yet.
+    #[must_use]
+    pub fn new(kind: FindingKind, severity: Severity, confidence: f64, ranks: Vec<u32>) -> Self {
+        Self {
+            kind,
+            severity,
+            confidence,
+            ranks,
+            all_ranks: false,
+            first_seen: Moment::default(),
+            bytes_per_epoch: None,
+            bytes_per_step: None,
+            live_bytes: None,
+            live_blocks: None,
+            time_to_oom_seconds: None,
+            epochs_to_oom: None,
+            site: None,
+            stack: Vec::new(),
+            subject: String::new(),
+            title: String::new(),
+            explanation: String::new(),
+            advice: String::new(),
+            evidence: Vec::new(),
+        }
+    }
+
     /// A name for this finding that stays the same as long as it is about the same thing in the same job.
     ///
     /// Ranks, severity, figures and line numbers are no part of it: a leak that spreads to another rank, or whose file was
@@ -254,25 +280,8 @@ mod tests {
 
     fn finding() -> Finding {
         Finding {
-            kind: FindingKind::Leak,
-            severity: Severity::Info,
-            confidence: 0.5,
-            ranks: vec![0],
-            all_ranks: false,
-            first_seen: Moment::default(),
-            bytes_per_epoch: None,
-            bytes_per_step: None,
-            live_bytes: None,
-            live_blocks: None,
-            time_to_oom_seconds: None,
-            epochs_to_oom: None,
             site: Some(Frame { function: "keep".into(), file: "train.py".into(), line: 7 }),
-            stack: Vec::new(),
-            subject: String::new(),
-            title: String::new(),
-            explanation: String::new(),
-            advice: String::new(),
-            evidence: Vec::new(),
+            ..Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0])
         }
     }
 

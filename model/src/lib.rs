@@ -27,7 +27,7 @@ pub use counters::{Counters, Peaks};
 pub use event::{Action, DeviceIndex, Event, PoolId};
 pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Moment, Rate, Severity};
 pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};
-pub use mark::{Mark, MarkKind, Phase};
+pub use mark::{Mark, MarkKind, Phase, Phases};
 pub use rollup::{Levels, Rollup};
 pub use sample::Sample;
 pub use session::{DeviceInfo, SessionEnd, SessionId, SessionInfo, SourceKind};

@@ -46,6 +46,49 @@ impl Phase {
     }
 }
 
+/// The phases under way. A block is born in the innermost of them that says most: all of an evaluation is evaluation, its
+/// forward passes, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Phases {
+    train: bool,
+    eval: bool,
+    /// Forward, backward or optimizer.
+    part: Option<Phase>,
+}
+
+impl Phases {
+    /// A phase begins; the one in which blocks are born from here on.
+    pub fn begin(&mut self, phase: Phase) -> Option<Phase> {
+        match phase {
+            Phase::Train => (self.train, self.eval) = (true, false),
+            Phase::Eval => self.eval = true,
+            Phase::Forward | Phase::Backward | Phase::Optimizer => self.part = Some(phase),
+        }
+        self.now()
+    }
+
+    /// A phase ends; the one in which blocks are born from here on.
+    pub fn end(&mut self, phase: Phase) -> Option<Phase> {
+        match phase {
+            Phase::Train => self.train = false,
+            Phase::Eval => self.eval = false,
+            // A part that another one followed has ended already.
+            Phase::Forward | Phase::Backward | Phase::Optimizer if self.part == Some(phase) => self.part = None,
+            Phase::Forward | Phase::Backward | Phase::Optimizer => {}
+        }
+        self.now()
+    }
+
+    fn now(self) -> Option<Phase> {
+        match self {
+            Self { eval: true, .. } => Some(Phase::Eval),
+            Self { part: Some(part), .. } => Some(part),
+            Self { train: true, .. } => Some(Phase::Train),
+            _ => None,
+        }
+    }
+}
+
 /// What a mark says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MarkKind {

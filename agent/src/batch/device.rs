@@ -11,7 +11,7 @@ use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
     AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind,
-    Peaks, Phase, Rollup, SiteTable,
+    Peaks, Phase, Phases, Rollup, SiteTable,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
@@ -21,47 +21,6 @@ pub(super) enum Output {
     Chunk(Bytes, u64),
     /// The state of the device.
     Keyframe(Keyframe),
-}
-
-/// The phases under way. A block is born in the innermost of them that says most: all of an evaluation is evaluation, its
-/// forward passes, too.
-#[derive(Clone, Copy, Debug, Default)]
-struct Phases {
-    train: bool,
-    eval: bool,
-    /// Forward, backward or optimizer.
-    part: Option<Phase>,
-}
-
-impl Phases {
-    fn begin(&mut self, phase: Phase) -> Option<Phase> {
-        match phase {
-            Phase::Train => (self.train, self.eval) = (true, false),
-            Phase::Eval => self.eval = true,
-            Phase::Forward | Phase::Backward | Phase::Optimizer => self.part = Some(phase),
-        }
-        self.now()
-    }
-
-    fn end(&mut self, phase: Phase) -> Option<Phase> {
-        match phase {
-            Phase::Train => self.train = false,
-            Phase::Eval => self.eval = false,
-            // A part that another one followed has ended already.
-            Phase::Forward | Phase::Backward | Phase::Optimizer if self.part == Some(phase) => self.part = None,
-            Phase::Forward | Phase::Backward | Phase::Optimizer => {}
-        }
-        self.now()
-    }
-
-    fn now(self) -> Option<Phase> {
-        match self {
-            Self { eval: true, .. } => Some(Phase::Eval),
-            Self { part: Some(part), .. } => Some(part),
-            Self { train: true, .. } => Some(Phase::Train),
-            _ => None,
-        }
-    }
 }
 
 /// The pipeline of one device.

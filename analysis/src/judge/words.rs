@@ -280,31 +280,6 @@ fn thinned(series: &[u64]) -> Vec<u64> {
     (0..SERIES_MAX).map(|index| series[index * (series.len() - 1) / (SERIES_MAX - 1)]).collect()
 }
 
-/// A finding without figures of its own yet.
-fn bare(kind: FindingKind, severity: Severity, confidence: f64, ranks: Vec<u32>) -> Finding {
-    Finding {
-        kind,
-        severity,
-        confidence,
-        ranks,
-        all_ranks: false,
-        first_seen: Moment::default(),
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        stack: Vec::new(),
-        subject: String::new(),
-        title: String::new(),
-        explanation: String::new(),
-        advice: String::new(),
-        evidence: Vec::new(),
-    }
-}
-
 /// What one rank holds more than its peers.
 pub(super) fn skew(excess: &Excess<'_>) -> Finding {
     let matters = excess.total_bytes.is_some_and(|total| excess.bytes > total / 10);
@@ -335,7 +310,7 @@ pub(super) fn skew(excess: &Excess<'_>) -> Finding {
             ("excess_bytes".to_owned(), EvidenceValue::Count(excess.bytes)),
             ("peers_median_bytes".to_owned(), EvidenceValue::Count(excess.peers_bytes)),
         ],
-        ..bare(FindingKind::RankSkew, severity, 0.9, vec![excess.rank])
+        ..Finding::new(FindingKind::RankSkew, severity, 0.9, vec![excess.rank])
     }
 }
 
@@ -381,7 +356,7 @@ pub(super) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: usiz
             ("watched_seconds".to_owned(), EvidenceValue::Number(most.seconds)),
             ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series))),
         ],
-        ..bare(kind, Severity::Warning, 0.8, numbers)
+        ..Finding::new(kind, Severity::Warning, 0.8, numbers)
     }
 }
 
@@ -402,6 +377,6 @@ pub(super) fn foreign(rank: u32, foreign_bytes: u64, total_bytes: Option<u64>) -
                  anything touches CUDA."
                 .to_owned(),
         evidence: vec![("foreign_used_bytes".to_owned(), EvidenceValue::Count(foreign_bytes))],
-        ..bare(FindingKind::ForeignProcess, severity, 0.9, vec![rank])
+        ..Finding::new(FindingKind::ForeignProcess, severity, 0.9, vec![rank])
     }
 }

@@ -135,7 +135,7 @@ impl Base {
 
     fn find_lives(&mut self) {
         let mut live: HashMap<u64, usize> = HashMap::new();
-        let mut phases = super::replay::Phases::default();
+        let mut phases = memctl_model::Phases::default();
         let mut phase = None;
         for (at, moment) in self.moments.iter().enumerate() {
             match moment {

@@ -5,50 +5,10 @@
 //! contradiction. Refuses nothing; what the map had to put right is counted in [`Replayed::anomalies`].
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
-use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phase, SiteTable, StackId};
+use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phases, SiteTable, StackId};
 
 use super::arena::Arena;
 use super::base::{Base, Passing};
-
-/// The phases under way, see the agent's batch stage.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Phases {
-    train: bool,
-    eval: bool,
-    part: Option<Phase>,
-}
-
-impl Phases {
-    /// A phase begins; the one in which blocks are born from here on.
-    pub fn begin(&mut self, phase: Phase) -> Option<Phase> {
-        match phase {
-            Phase::Train => (self.train, self.eval) = (true, false),
-            Phase::Eval => self.eval = true,
-            Phase::Forward | Phase::Backward | Phase::Optimizer => self.part = Some(phase),
-        }
-        self.now()
-    }
-
-    /// A phase ends; the one in which blocks are born from here on.
-    pub fn end(&mut self, phase: Phase) -> Option<Phase> {
-        match phase {
-            Phase::Train => self.train = false,
-            Phase::Eval => self.eval = false,
-            Phase::Forward | Phase::Backward | Phase::Optimizer if self.part == Some(phase) => self.part = None,
-            Phase::Forward | Phase::Backward | Phase::Optimizer => {}
-        }
-        self.now()
-    }
-
-    fn now(self) -> Option<Phase> {
-        match self {
-            Self { eval: true, .. } => Some(Phase::Eval),
-            Self { part: Some(part), .. } => Some(part),
-            Self { train: true, .. } => Some(Phase::Train),
-            _ => None,
-        }
-    }
-}
 
 /// A block that the benchmark adds to a stream, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

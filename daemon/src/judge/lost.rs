@@ -35,31 +35,19 @@ fn finding(session: &SessionRow, devices: &[DeviceRow], how: &str, goes_on: bool
     let last = devices.iter().filter(|device| device.session == session.key).filter_map(|device| device.latest);
     let last = last.max_by_key(|latest| latest.time_ns);
     let at = last.map_or_else(String::new, |latest| format!(" after step {} of epoch {}", latest.step, latest.epoch));
+    let severity = if goes_on { Severity::Critical } else { Severity::Warning };
     Finding {
-        kind: FindingKind::RankLost,
-        severity: if goes_on { Severity::Critical } else { Severity::Warning },
-        confidence: 1.0,
-        ranks: vec![rank],
-        all_ranks: false,
         first_seen: Moment {
             epoch: last.map(|latest| latest.epoch),
             step: last.map(|latest| latest.step),
             time_ns: session.end.as_ref().map(|end| end.time_ns).or(Some(session.heard_ns)),
         },
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        stack: Vec::new(),
         subject: format!("rank {rank}"),
         title: format!("rank {rank} stopped{at}: {how}"),
         explanation: "Its last state is stored: everything up to that moment can be asked for.".to_owned(),
         advice: format!(
             "`memctl sites --rank {rank} --end` shows what it held; look at the host's log (dmesg) for the out-of-memory killer."
         ),
-        evidence: Vec::new(),
+        ..Finding::new(FindingKind::RankLost, severity, 1.0, vec![rank])
     }
 }
