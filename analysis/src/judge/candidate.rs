@@ -88,13 +88,19 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
     // What fell back is measured where it was highest.
     let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
+    // Of a line that also made what stays for good (a workspace, a buffer) only what was born in the phase that grows.
+    let grown_phase_bytes = grown_phase(site).map_or(last.bytes, |phase| site.phases[0][phase as usize]);
+    let live = match grown_phase_bytes.max(bytes_gained) {
+        bytes if bytes < last.bytes => (bytes, u64::from(blocks_gained.max(1))),
+        _ => (last.bytes, u64::from(last.blocks)),
+    };
     Some(Candidate {
         site: index,
         shape,
         per,
         phase: grown_phase(site),
-        live_bytes: last.bytes,
-        live_blocks: u64::from(last.blocks),
+        live_bytes: live.0,
+        live_blocks: live.1,
         since: tooth.as_ref().map(|tooth| tooth.since).or(growth.times.first().copied()),
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,

@@ -103,7 +103,12 @@ fn holds(watch: &RankWatch, host: &Group, group: &Group) -> bool {
 /// Whether two rose at the same boundaries: at least seven in ten of either's rises are the other's, too.
 fn together(one: &Candidate, other: &Candidate) -> bool {
     if one.per != other.per && one.shape != Shape::Teeth {
-        return one.growth.epochs == other.growth.epochs;
+        // A step shows in the next epoch what happened behind the last step of the one before.
+        let (a, b) = (&one.growth.epochs, &other.growth.epochs);
+        let both = a
+            .iter()
+            .filter(|&&epoch| (epoch.saturating_sub(1)..=epoch.saturating_add(1)).any(|near| b.contains(&near)));
+        return both.count() * 10 >= a.len().max(b.len()) * 7;
     }
     let (mut a, mut b, mut both) = (one.growth.times.iter().peekable(), other.growth.times.iter().peekable(), 0_usize);
     while let (Some(x), Some(y)) = (a.peek(), b.peek()) {

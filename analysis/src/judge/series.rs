@@ -26,9 +26,9 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds what a boundary showed, if it is not what the boundary before it showed. `since_start` says that the recording
-    /// had begun before without any of it.
-    pub fn push(&mut self, point: Point, since_start: bool) {
+    /// Adds what a boundary showed, if it is not what the boundary before it showed. `before` is what is known from before the
+    /// first boundary of this kind, blocks and bytes: what came since has grown from there.
+    pub fn push(&mut self, point: Point, before: Option<(u32, u64)>) {
         if self.points.last().is_some_and(|last| (last.blocks, last.bytes) == (point.blocks, point.bytes)) {
             return;
         }
@@ -36,10 +36,9 @@ impl Series {
             if point.bytes == 0 {
                 return;
             }
-            if since_start {
-                // What was not there when recording began has grown from nothing.
-                let at = point.at.saturating_sub(1);
-                self.points.push(Point { at, epoch: point.epoch, blocks: 0, bytes: 0 });
+            if let Some((blocks, bytes)) = before {
+                self.points.push(Point { at: point.at.saturating_sub(1), epoch: point.epoch, blocks, bytes });
+                return self.push(point, None);
             }
         }
         if self.points.len() >= POINTS_MAX {
@@ -79,11 +78,11 @@ mod tests {
     fn only_changes_are_kept_and_a_full_series_keeps_its_ends() {
         let mut series = Series::default();
         for at in 0..1_000 {
-            series.push(Point { at, epoch: 0, blocks: 1, bytes: 7 }, false);
+            series.push(Point { at, epoch: 0, blocks: 1, bytes: 7 }, None);
         }
         assert_eq!(series.points().len(), 1);
         for at in 1_000..3_000 {
-            series.push(Point { at, epoch: 1, blocks: 1, bytes: u64::from(at) }, false);
+            series.push(Point { at, epoch: 1, blocks: 1, bytes: u64::from(at) }, None);
         }
         assert!(series.points().len() <= POINTS_MAX);
         assert_eq!(series.points()[0].at, 0);

@@ -173,7 +173,16 @@ impl RankWatch {
                     site.phases = [recent.phases, first];
                 }
                 let point = Point { at, epoch: table.epoch, blocks: amount.1, bytes: amount.0 };
-                if epochs { &mut site.epochs } else { &mut site.steps }.push(point, site.since_start);
+                // What was not there when recording began has grown from nothing; at the first epoch's end, from where the
+                // last step left it.
+                let step = recent.known[0];
+                let nothing = site.since_start.then_some((0, 0));
+                if epochs {
+                    let before = (self.course.steps > 0).then_some((step.1, step.0)).filter(|_| at == 1);
+                    site.epochs.push(point, before.or(nothing));
+                } else {
+                    site.steps.push(point, nothing);
+                }
             }
         }
         // A site that is gone from this kind of boundary may still have to be told so at the other kind's next one.
