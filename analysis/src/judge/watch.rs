@@ -1,7 +1,7 @@
 //! What is remembered of one rank's device: its sites over steps and epochs, its levels, what was measured.
 //!
 //! Guarantees: fed with the same tables it stands the same, live or imported; memory is bounded (see [`SITES_MAX`] and
-//! [`super::series::POINTS_MAX`]; about 0.2 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
+//! [`super::series::POINTS_MAX`]; about 0.4 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
 //! Refuses to judge: [`super::findings`] does, over all ranks.
 
 use std::collections::HashMap;

@@ -22,7 +22,7 @@ pub use task::{Judging, Pokes};
 use watching::JobWatch;
 pub use watching::Range;
 
-/// Devices watched at once, over all jobs: about 0.3 MB each with 500 sites.
+/// Devices watched at once, over all jobs: about 0.4 MB each with 500 sites.
 pub const DEVICES_MAX: usize = 4_096;
 
 /// See the module.
