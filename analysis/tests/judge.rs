@@ -25,15 +25,15 @@ fn stacks() -> [Vec<Frame>; 5] {
     let layer = |line| {
         vec![
             torch("forward"),
-            frame("forward", "/work/model.py", line),
+            frame("forward", "/home/me/model.py", line),
             torch("Module._call_impl"),
-            frame("evaluate", "/work/train.py", 61),
-            frame("main", "/work/train.py", 90),
+            frame("evaluate", "/home/me/train.py", 61),
+            frame("main", "/home/me/train.py", 90),
         ]
     };
     [
-        vec![frame("build", "/work/model.py", 5), frame("main", "/work/train.py", 80)],
-        vec![frame("keep", "/work/train.py", 17), frame("main", "/work/train.py", 88)],
+        vec![frame("build", "/home/me/model.py", 5), frame("main", "/home/me/train.py", 80)],
+        vec![frame("keep", "/home/me/train.py", 17), frame("main", "/home/me/train.py", 88)],
         layer(20),
         layer(21),
         layer(22),

@@ -41,8 +41,8 @@ fn stack(site: u32) -> Vec<Frame> {
     let frame = |function: String, file: &str, line| Frame { function: function.into(), file: file.into(), line };
     let mut frames: Vec<Frame> =
         (0..12).map(|depth| frame("forward".into(), "/opt/site-packages/torch/nn/module.py", 100 + depth)).collect();
-    frames.insert(0, frame(format!("layer_{site}"), "/work/model.py", site));
-    frames.push(frame("main".into(), "/work/train.py", 9));
+    frames.insert(0, frame(format!("layer_{site}"), "/home/me/model.py", site));
+    frames.push(frame("main".into(), "/home/me/train.py", 9));
     frames
 }
 

@@ -3,6 +3,8 @@
 //! Guarantees: everything added here has a bound that it can be expected to reach by [`BOUND_BY`] of the run (a rare key or
 //! a record length may come later), or goes again; which kinds there are and how their parameters are drawn was settled
 //! before any detector was looked at (the README lists both).
+//!
+//! (Over 400 lines: seventeen kinds of growth, a short function each, beside the table that names them.)
 
 use super::base::Base;
 use super::causes::{Size, weights};
