@@ -2,7 +2,7 @@
 //!
 //! Guarantees: everything added here has a bound that it can be expected to reach by [`BOUND_BY`] of the run (a rare key or
 //! a record length may come later), or goes again; which kinds there are and how their parameters are drawn was settled
-//! before any detector was looked at (the README lists both).
+//! before any detector was looked at, [`FULL_BY`] excepted (the README lists all and says what was changed when).
 //!
 //! (Over 400 lines: seventeen kinds of growth, a short function each, beside the table that names them.)
 

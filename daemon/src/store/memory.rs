@@ -2,8 +2,6 @@
 //!
 //! Guarantees: everything the other stores do except to outlive the process; memory grows with what is stored.
 //! Refuses: nothing of its own. Long, because the whole trait is one file here: what the databases do in SQL.
-//!
-//! (Over 400 lines: the whole trait over plain maps; what a database does in its statements stands here in one place.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,8 +2,6 @@
 //!
 //! Guarantees: [`Append::check`] and [`Selection::overlaps`] say in Rust what every database holds to.
 //! Refuses: to derive anything of a database or of the wire; backends own their rows.
-//!
-//! (Over 400 lines: the rows of one trait, each field with its meaning; nothing here computes.)
 
 use bytes::Bytes;
 use memctl_model::limits::{DEVICES_MAX, ITEM_BYTES_MAX};
