@@ -34,8 +34,10 @@ from pathlib import Path
 from typing import Any
 
 PLAIN = "plain"
+# What PyTorch takes for any tracker at all: one that does nothing, with no memctl in the process.
+EMPTY = "an empty tracker"
 RIVALS = ["history, python stacks", "profiler, profile_memory"]
-WAYS = [PLAIN, "plain again", "memctl without stacks", "memctl", *RIVALS]
+WAYS = [PLAIN, "plain again", EMPTY, "memctl without stacks", "memctl", *RIVALS]
 # In the toggling process; the first is what the others are compared with.
 TOGGLES = ["gate closed", "events", "stacks", "stacks and marks"]
 # The rivals, which cost tens of percent, take part in so few rounds, the launchers are halted in every so many-th.
@@ -95,6 +97,25 @@ def model_step(batch: int, dimensions: dict[str, int]) -> Callable[[], None]:
     return step
 
 
+EMPTY_TRACKER = """
+#include <torch/extension.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+void attach() {
+  namespace caching = c10::cuda::CUDACachingAllocator;
+  caching::attachAllocatorTraceTracker([](const caching::TraceEntry&) {});
+}
+"""
+
+
+def attach_empty_tracker() -> None:
+    """A tracker that does nothing, attached as memctl attaches its own."""
+    import torch
+    from torch.utils import cpp_extension
+
+    torch.cuda.init()
+    cpp_extension.load_inline("memctl_empty_tracker", EMPTY_TRACKER, functions=["attach"], with_cuda=True).attach()
+
+
 def timed_block(step: Callable[[], None], steps: int) -> list[Step]:
     """A step to warm the caches that another process has cooled, then so many timed ones."""
     import torch
@@ -121,6 +142,8 @@ def worker(way: str, batch: int, dimensions: dict[str, int]) -> None:
 
     if way == "history, python stacks":
         torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=200_000)
+    if way == EMPTY:
+        attach_empty_tracker()
     step = model_step(batch, dimensions)
     for _ in range(8):
         step()

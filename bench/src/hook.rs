@@ -6,7 +6,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use memctl_agent::clock::ticks;
@@ -19,8 +19,17 @@ use memctl_agent::region::dictionary::Reader;
 const EVENTS: u64 = 3_000_000;
 /// Frames of the stack that is walked.
 const FRAMES: usize = 20;
+/// Words of a frame.
+const FRAME_WORDS: usize = 16;
 /// Words between two code objects: more than any prefetcher guesses.
 const CODE_WORDS: usize = 640;
+/// Stacks of a step, in the run that does other things between two callbacks.
+const STACKS: u64 = 1_500;
+/// What the program touches between two callbacks there, in bytes: many times a first-level cache, half of a second-level one. Takes a few
+/// microseconds, as a training has them between two events (GPT-2 small at batch 1: 24 ms for 3,960).
+const OTHER_BYTES: usize = 1 << 20;
+/// Callbacks of such a run.
+const COLD_EVENTS: u64 = 40_000;
 
 /// Address of the thread state that the hook is given; 0: a thread without Python.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
@@ -30,12 +39,21 @@ extern "C" fn thread_state() -> usize {
     THREAD.load(Ordering::Relaxed)
 }
 
+/// Autograd's number of the next node.
+static NODE: AtomicU64 = AtomicU64::new(7);
+
 extern "C" fn sequence() -> u64 {
-    7
+    // Relaxed: this thread alone counts.
+    NODE.load(Ordering::Relaxed)
 }
 
 extern "C" fn node(_: *mut RawNode) -> i32 {
     0
+}
+
+/// Word of a frame, 0 the innermost: they lie on a stack that grows upwards.
+const fn frame_at(frame: usize) -> usize {
+    32 + (FRAMES - 1 - frame) * FRAME_WORDS
 }
 
 /// A thread of CPython 3.11 with frames and code objects.
@@ -47,22 +65,37 @@ struct Thread {
 impl Thread {
     fn new() -> Self {
         // Word offsets of Include/internal/pycore_frame.h and cpython/{pystate,code}.h, 3.11.
-        let (state, cframe, frames, codes) = (0, 16, 32, 32 + FRAMES * 16);
+        let (state, cframe, codes) = (0, 16, 32 + FRAMES * FRAME_WORDS);
         let mut memory = vec![0_u64; codes + FRAMES * CODE_WORDS];
         let base = memory.as_ptr() as usize;
         let address = |word: usize| (base + word * 8) as u64;
         memory[state + 7] = address(cframe);
-        memory[cframe + 1] = address(frames);
+        memory[cframe + 1] = address(frame_at(0));
         let mut expected = Vec::new();
         for frame in 0..FRAMES {
-            let (at, code) = (frames + frame * 16, codes + frame * CODE_WORDS);
+            let (at, code) = (frame_at(frame), codes + frame * CODE_WORDS);
             memory[at + 4] = address(code);
-            memory[at + 6] = if frame + 1 < FRAMES { address(at + 16) } else { 0 };
+            memory[at + 6] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
             memory[at + 7] = address(code) + 184 + 2 * (frame as u64 + 3);
             memory[code + 9] = frame as u64 + 1;
             expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
         }
         Self { memory, expected }
+    }
+
+    /// Another line of the program: other instructions in the three innermost frames, and up to three frames fewer.
+    fn go_to(&mut self, line: u64) {
+        let cframe = 16;
+        let base = self.memory.as_ptr() as u64;
+        let innermost = (line % 4) as usize;
+        self.memory[cframe + 1] = base + frame_at(innermost) as u64 * 8;
+        let numbers = [line % 13, line / 13 % 13, line / 169];
+        for (place, frame) in (innermost..FRAMES).enumerate() {
+            let at = frame_at(frame);
+            let number = numbers.get(place).copied().unwrap_or(frame as u64);
+            self.memory[at + 7] = self.memory[at + 4] + 184 + 2 * number;
+        }
+        std::hint::black_box(&self.memory);
     }
 }
 
@@ -92,7 +125,73 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
         let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
         text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
     }
+    for (what, with_stacks) in [
+        ("other work between callbacks: an event without a stack", false),
+        ("other work between callbacks: an allocation, 1,500 stacks of 17 to 20 frames", true),
+    ] {
+        let mut runs = (0..rounds).map(|_| cold(with_stacks)).collect::<Result<Vec<_>, _>>()?;
+        runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
+        let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
+        text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
+    }
     Ok(text)
+}
+
+/// Callbacks as a training makes them: with other work between them, and from another line each time.
+fn cold(with_stacks: bool) -> Result<Run, Box<dyn Error>> {
+    let region = Region::create(1, 1 << 16)?;
+    region.populate(0);
+    let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node });
+    let mut thread = Thread::new();
+    if with_stacks {
+        // Relaxed: nothing runs yet.
+        THREAD.store(thread.memory.as_ptr() as usize, Ordering::Relaxed);
+        if !hook.check_stacks(Version::V311, &thread.expected) {
+            return Err("the synthetic frames were not walked as they were laid out".into());
+        }
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let draining = drain(&region, stop.clone());
+    // SAFETY: taken down below, before the hook goes; this thread alone makes events.
+    unsafe { hook::install(Some(&hook)) };
+    let rate = rate();
+    let other = vec![1_u64; OTHER_BYTES / 8];
+    let (mut calls, mut empty, mut sum) = (Vec::new(), Vec::new(), 0_u64);
+    for number in 0..COLD_EVENTS {
+        thread.go_to(number % STACKS);
+        // Relaxed: as above.
+        NODE.store(number, Ordering::Relaxed);
+        sum = other.iter().step_by(8).fold(sum, |sum, word| sum.wrapping_add(*word));
+        std::hint::black_box(sum);
+        let raw = event(number, 1);
+        let begun = ticks();
+        // SAFETY: this thread alone makes events.
+        unsafe { hook::on_event(&raw const *std::hint::black_box(&raw)) };
+        let took = ticks().wrapping_sub(begun);
+        let begun = ticks();
+        empty.push(ticks().wrapping_sub(begun));
+        // The first steps teach the stacks.
+        if number >= 2 * STACKS {
+            calls.push(took);
+        }
+    }
+    // SAFETY: nothing is installed.
+    unsafe { hook::install(None) };
+    // Relaxed: only ends a loop.
+    stop.store(true, Ordering::Relaxed);
+    draining.join().map_err(|_| "the reader panicked")?;
+    if with_stacks && u64::from(hook.stacks()) != STACKS {
+        return Err(format!("{} stacks instead of {STACKS}", hook.stacks()).into());
+    }
+    calls.sort_unstable();
+    empty.sort_unstable();
+    let empty = empty[empty.len() / 2];
+    // The mean without the slowest hundredth: an interrupt is not ours.
+    let usual = &calls[..calls.len() / 100 * 99];
+    let mean = usual.iter().sum::<u64>() as f64 / usual.len() as f64 - empty as f64;
+    let at = |share: f64| calls[(calls.len() as f64 * share) as usize].saturating_sub(empty) as f64;
+    let dropped = hook.positions().iter().map(|position| position.dropped).sum();
+    Ok(Run { mean_ns: mean * rate, p50_ns: at(0.5) * rate, p999_ns: at(0.999) * rate, dropped })
 }
 
 fn one(thread: &Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Error>> {
