@@ -84,7 +84,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let last = points.last()?;
     let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;
-    let stacks = grown_stacks(site);
+    let stacks = grown_stacks(watch, site);
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
     // What fell back is measured where it was highest.
     let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
@@ -190,15 +190,16 @@ fn grown_phase(site: &Site) -> Option<Phase> {
     Phase::of_number(most as u32)
 }
 
-/// The stacks that allocated in that phase; all, where none did.
-fn grown_stacks(site: &Site) -> Vec<StackId> {
+/// The stacks that allocated in that phase (all, where none did), and of these the ones that hold what has grown: who came
+/// through a line long ago and let go, or holds what it held from the first, has no part in it.
+fn grown_stacks(watch: &RankWatch, site: &Site) -> Vec<StackId> {
     let bit = 1_u8 << grown_phase(site).map_or(0, |phase| phase as u8);
-    let of_phase: Vec<StackId> =
-        site.stacks.iter().filter(|(_, phases)| phases & bit != 0).map(|&(stack, _)| stack).collect();
-    match of_phase.is_empty() {
-        true => site.stacks.iter().map(|&(stack, _)| stack).collect(),
-        false => of_phase,
+    let all = || site.stacks.iter().map(|&(stack, phases)| (stack, phases));
+    let mut stacks: Vec<StackId> = all().filter(|(_, phases)| phases & bit != 0).map(|(stack, _)| stack).collect();
+    if stacks.is_empty() {
+        stacks = all().map(|(stack, _)| stack).collect();
     }
+    watch.grown(&stacks)
 }
 
 /// Behind a node of autograd stands the forward call that made it: the node is what allocates.

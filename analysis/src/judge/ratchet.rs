@@ -25,6 +25,8 @@ pub struct Growth {
     pub drawdown: u64,
     /// Laplace's statistic; below 0 the growth slows down.
     pub laplace: f64,
+    /// Likewise with each rise as heavy as it is large.
+    pub laplace_by_size: f64,
     /// Whether it has paused for longer than its rhythm explains.
     pub stopped: bool,
 }
@@ -43,9 +45,11 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Grow
     let gained = levels[levels.len() - 1] - levels[begun];
     let mut found = Growth { gained, drawdown, ..Growth::default() };
     let mut counted = levels[begun];
+    let mut sizes = Vec::new();
     for (index, &level) in levels.iter().enumerate().skip(begun + 1) {
         // A rise has to stand out of the noise by itself or together with the small ones before it.
         if level > counted && level - counted >= drawdown {
+            sizes.push(level - counted);
             counted = level;
             found.times.push(points[index].at);
             if found.epochs.last() != Some(&points[index].epoch) {
@@ -54,7 +58,7 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Grow
         }
     }
     found.rises = found.times.len() as u32;
-    rhythm(&mut found, points[begun].at, now);
+    rhythm(&mut found, &sizes, points[begun].at, now);
     found
 }
 
@@ -89,13 +93,31 @@ fn drawdown(values: &[u64]) -> u64 {
 /// Rests longer than this many of its usual pauses: with pauses at random (exponential) one in 150 is as long.
 const PAUSES: f64 = 5.0;
 
-fn rhythm(growth: &mut Growth, begun: u32, now: u32) {
+/// A rise that is larger than this many usual ones counts as so many: one step up is not the whole course.
+const HEAVIEST: u64 = 4;
+
+fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, now: u32) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
     let observed = f64::from(now.saturating_sub(begun)).max(1.0);
-    let mean = growth.times.iter().map(|&at| f64::from(at.saturating_sub(begun))).sum::<f64>() / n;
-    // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their middle.
-    growth.laplace = ((mean - 0.5) / observed - 0.5) * (12.0 * n).sqrt();
+    let laplace = |weight: &dyn Fn(usize) -> f64| {
+        let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
+        for (index, &at) in growth.times.iter().enumerate() {
+            let weight = weight(index);
+            sum += weight;
+            squares += weight * weight;
+            moment += weight * f64::from(at.saturating_sub(begun));
+        }
+        // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
+        // middle. Weighted, they say as much as `sum² / squares` equal ones.
+        ((moment / sum - 0.5) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
+    };
+    let mut ordered = sizes.to_vec();
+    ordered.sort_unstable();
+    let most = ordered[ordered.len() / 2].max(1).saturating_mul(HEAVIEST);
+    let by_size = laplace(&|index| sizes[index].clamp(1, most) as f64);
+    growth.laplace = laplace(&|_| 1.0);
+    growth.laplace_by_size = by_size;
     let usual = f64::from(last.saturating_sub(begun)).max(1.0) / n;
     growth.stopped = f64::from(now.saturating_sub(last)) > PAUSES * usual.max(1.0);
 }

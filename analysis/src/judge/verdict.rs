@@ -78,9 +78,11 @@ pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
 
 fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     let lead = group.lead();
-    let (shape, rises, laplace) = (lead.shape, lead.growth.rises, lead.growth.laplace);
+    let (shape, rises) = (lead.shape, lead.growth.rises);
+    // The allocator rounds what is large to megabytes, so that a large block that grows evenly rises seldomer, and by more.
+    let laplace = if shape == Shape::Larger { lead.growth.laplace_by_size } else { lead.growth.laplace };
     let slows = laplace < SLOWS_BELOW;
-    if lead.growth.stopped || lead.growth.laplace < FILLS_BELOW || grows_with_the_work(watch, &group) {
+    if lead.growth.stopped || laplace < FILLS_BELOW || grows_with_the_work(watch, &group) {
         return None;
     }
     let phase = group.phase();

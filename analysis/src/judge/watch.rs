@@ -60,6 +60,38 @@ struct Recent {
     known: [Amount; 2],
 }
 
+/// What is known of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfStack {
+    /// Index of its site plus one; 0 before its first row.
+    site: u32,
+    /// Numbers of the first and of the last table in which it held something.
+    since: u32,
+    seen: u32,
+    /// The phases that the site knows of it.
+    phases: u8,
+    /// What it held in the first one, and what it holds in the last one.
+    first: u64,
+    bytes: u64,
+}
+
+impl OfStack {
+    /// Takes one of its rows in a table.
+    fn row(&mut self, table: u32, bytes: u64) {
+        if self.seen != table {
+            self.seen = table;
+            self.bytes = 0;
+        }
+        if self.since == 0 {
+            self.since = table;
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.since == table {
+            self.first = self.bytes;
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct RankWatch {
@@ -68,8 +100,7 @@ pub struct RankWatch {
     /// As many as `sites`.
     recent: Vec<Recent>,
     by_frame: HashMap<Option<Arc<Frame>>, u32>,
-    /// Per stack: index of its site plus one, and the phases that the site knows of it.
-    of_stack: Vec<(u32, u8)>,
+    of_stack: Vec<OfStack>,
     frames: Vec<Arc<Frame>>,
     frame_ids: HashMap<Arc<Frame>, u32>,
     stacks: Vec<Box<[u32]>>,
@@ -138,6 +169,19 @@ impl RankWatch {
         ids.into_iter().flat_map(|ids| ids.iter()).map(|&id| &self.frames[id as usize])
     }
 
+    /// Of these stacks those that hold what has grown: what they hold is there now, and is not all that they held when
+    /// their site was first seen.
+    pub(super) fn grown(&self, stacks: &[StackId]) -> Vec<StackId> {
+        let known = |stack: StackId| self.of_stack.get((stack.0 as usize).min(STACKS_MAX)).copied().unwrap_or_default();
+        let last = stacks.iter().map(|&stack| known(stack).seen).max().unwrap_or(0);
+        let first = stacks.iter().map(|&stack| known(stack).since).min().unwrap_or(0);
+        let now = |stack: &StackId| known(*stack).seen == last;
+        let more = |stack: &StackId| known(*stack).since > first || known(*stack).bytes > known(*stack).first;
+        let of = |kept: &dyn Fn(&StackId) -> bool| stacks.iter().filter(|&stack| kept(stack)).copied().collect();
+        let grown: Vec<StackId> = of(&|stack| now(stack) && more(stack));
+        if grown.is_empty() { of(&now) } else { grown }
+    }
+
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
         let Some((at, epochs)) = self.course.boundary(table) else { return };
@@ -146,7 +190,7 @@ impl RankWatch {
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
             let phase = row.birth_phase.map_or(0, |phase| phase as usize);
-            let index = self.site_of(row.stack, 1 << phase);
+            let index = self.site_of(row.stack, 1 << phase, row.bytes);
             let site = &mut self.recent[index as usize];
             if site.seen != tables {
                 site.seen = tables;
@@ -198,21 +242,25 @@ impl RankWatch {
         self.course.sample(sample);
     }
 
-    fn site_of(&mut self, stack: StackId, phase: u8) -> u32 {
+    fn site_of(&mut self, stack: StackId, phase: u8, bytes: u64) -> u32 {
         let index = (stack.0 as usize).min(STACKS_MAX);
-        if let Some(&(site, phases)) = self.of_stack.get(index)
-            && phases & phase != 0
+        if let Some(known) = self.of_stack.get_mut(index)
+            && known.phases & phase != 0
         {
-            return site - 1;
+            known.row(self.tables, bytes);
+            return known.site - 1;
         }
         if self.of_stack.len() <= index {
-            self.of_stack.resize(index + 1, (0, 0));
+            self.of_stack.resize(index + 1, OfStack::default());
         }
-        let site = match self.of_stack[index].0 {
+        let site = match self.of_stack[index].site {
             0 => self.open_site(stack),
             known => known - 1,
         };
-        self.of_stack[index] = (site + 1, self.of_stack[index].1 | phase);
+        let known = &mut self.of_stack[index];
+        known.site = site + 1;
+        known.phases |= phase;
+        known.row(self.tables, bytes);
         let stacks = &mut self.sites[site as usize].stacks;
         // What shares a site is nearly always a handful of ways to it; more say nothing new.
         match stacks.iter().position(|(known, _)| *known == stack) {
