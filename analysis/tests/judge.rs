@@ -14,13 +14,15 @@ const KEEP: u32 = 2;
 const FORWARD_A: u32 = 3;
 const FORWARD_B: u32 = 4;
 const FORWARD_C: u32 = 5;
+/// The line of [`FORWARD_A`], come through another function that `evaluate` calls.
+const WARMED: u32 = 6;
 
 fn frame(function: &str, file: &str, line: u32) -> Frame {
     Frame { function: function.into(), file: file.into(), line }
 }
 
-/// The ways to five sites, innermost first.
-fn stacks() -> [Vec<Frame>; 5] {
+/// The ways to five sites, innermost first; two to the third.
+fn stacks() -> [Vec<Frame>; 6] {
     let torch = |function: &str| frame(function, "/opt/lib/site-packages/torch/nn/modules/module.py", 1_770);
     let layer = |line| {
         vec![
@@ -37,6 +39,12 @@ fn stacks() -> [Vec<Frame>; 5] {
         layer(20),
         layer(21),
         layer(22),
+        [
+            layer(20)[..3].to_vec(),
+            vec![frame("warm_up", "/home/me/train.py", 41), frame("evaluate", "/home/me/train.py", 50)],
+            layer(20)[4..].to_vec(),
+        ]
+        .concat(),
     ]
 }
 
@@ -219,6 +227,41 @@ fn an_evaluation_that_keeps_its_graph_is_one_finding_at_the_function_that_runs_i
     assert_eq!(&*found[0].site.as_ref().unwrap().function, "evaluate");
     assert!(found[0].title.contains("evaluation runs with gradients on"), "{}", found[0].title);
     assert!(found[0].advice.contains("torch.no_grad()"), "{}", found[0].advice);
+}
+
+#[test]
+fn the_line_is_that_of_the_way_which_has_grown() {
+    let mut training = Training::new(0, 10);
+    // A workspace that the first call made, and that stays.
+    let workspace = (WARMED, Some(Phase::Eval), 1, 30 * MIB);
+    training.run(60, |step| {
+        let times = (step + 1) / 10;
+        let most = (FORWARD_A, Some(Phase::Eval), times, 20 * times * MIB);
+        [graph(times, Some(Phase::Eval)), vec![most, workspace]].concat()
+    });
+    let found = training.judge();
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::EvalGraph));
+    assert_eq!(found[0].site.as_ref().map(|site| (&*site.function, site.line)), Some(("evaluate", 61)));
+}
+
+#[test]
+fn a_block_that_the_allocator_rounds_to_megabytes_grows_all_the_same() {
+    // Large blocks come in multiples of 2 MiB: what grows by 384 KiB a step rises in every fifth, by more.
+    let rounded = |bytes: u64| if bytes < 10 * MIB { bytes } else { bytes.next_multiple_of(2 * MIB) };
+    let mut training = Training::new(0, 20);
+    let (_, sure) = training.run(200, |step| vec![(KEEP, None, 1, rounded((step + 1) * 384 << 10))]);
+    assert!(sure.is_some_and(|step| step <= 100), "{sure:?}");
+    assert!(training.judge()[0].severity >= Severity::Warning, "{}", training.judge()[0].title);
+}
+
+#[test]
+fn five_even_rises_in_five_epochs_are_a_leak_and_early_ones_are_not() {
+    let mut even = Training::new(0, 8);
+    even.run(40, |step| kept((step + 4) / 8));
+    assert!(even.judge()[0].severity >= Severity::Warning, "{:?}", even.judge());
+    let mut early = Training::new(0, 8);
+    let (_, sure) = early.run(48, |step| kept([1, 2, 9, 10, 33].iter().filter(|&&at| step >= at).count() as u64));
+    assert_eq!(sure, None);
 }
 
 #[test]

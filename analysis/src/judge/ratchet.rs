@@ -6,7 +6,8 @@
 //!
 //! Whether growth goes on for ever or fills something is asked with Laplace's trend test over the times of the rises:
 //! under a constant rate their mean lies in the middle of the time observed, with a variance of 1/(12 n); the rises of a
-//! cache that fills at random come early.
+//! cache that fills at random come early. It is asked a second time with each rise as heavy as it is large: what grows
+//! evenly in bytes need not rise evenly often, because the allocator rounds large blocks to megabytes.
 
 use super::series::Point;
 

@@ -6,7 +6,7 @@
 //! | evidence | confirmed after |
 //! |---|---|
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch |
-//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises; of a block that is replaced by a larger one 8, 14 if once an epoch |
+//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if once an epoch |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 400 in one |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
@@ -56,6 +56,8 @@ const SUSPECTED_RISES: u32 = 5;
 const SLOWS_BELOW: f64 = -1.3;
 /// Likewise for blocks that are replaced by larger ones.
 const RECORDS_BELOW: f64 = -0.7;
+/// From here on a few rises already show an even rhythm.
+const EVEN_FROM: f64 = -0.5;
 /// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
 const FILLS_BELOW: f64 = -3.1;
 /// Epochs a bounded buffer that takes something every step hardly needs to fill.
@@ -122,6 +124,7 @@ fn persists(verdict: &Verdict) -> bool {
         // A longer sequence every epoch makes everything larger once an epoch, for as long as the curriculum lasts.
         Shape::Larger if once_an_epoch(verdict) => 14,
         Shape::Larger => 8,
+        Shape::More | Shape::Teeth if growth.laplace >= EVEN_FROM => 5,
         Shape::More | Shape::Teeth => 6,
     };
     let long = growth.rises >= RISES_LONG.0 && spanned >= RISES_LONG.1;

@@ -72,7 +72,7 @@ impl Part {
     const fn seed(self) -> u64 {
         match self {
             Self::Tune => 0x7475_6e65,
-            Self::Report => 0x72_6570_6f72_7433,
+            Self::Report => 0x72_6570_6f72_7434,
         }
     }
 }
