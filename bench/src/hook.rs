@@ -1,4 +1,5 @@
 //! The hook's own cost: the callback into the ring, alone and with a Python stack of 20 frames, while a reader empties the ring.
+//! Once in bursts, where all it needs is in the nearest cache, and once with other work between two callbacks.
 //!
 //! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
 //! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
@@ -25,8 +26,8 @@ const FRAME_WORDS: usize = 16;
 const CODE_WORDS: usize = 640;
 /// Stacks of a step, in the run that does other things between two callbacks.
 const STACKS: u64 = 1_500;
-/// What the program touches between two callbacks there, in bytes: many times a first-level cache, half of a second-level one. Takes a few
-/// microseconds, as a training has them between two events (GPT-2 small at batch 1: 24 ms for 3,960).
+/// What the program reads between two callbacks there, in bytes: many times a first-level cache, half of a second-level
+/// one. It takes a few times as long as a training has between two events (6 µs, GPT-2 small at batch 1).
 const OTHER_BYTES: usize = 1 << 20;
 /// Callbacks of such a run.
 const COLD_EVENTS: u64 = 40_000;
