@@ -249,7 +249,7 @@ fn a_block_that_the_allocator_rounds_to_megabytes_grows_all_the_same() {
     // Large blocks come in multiples of 2 MiB: what grows by 384 KiB a step rises in every fifth, by more.
     let rounded = |bytes: u64| if bytes < 10 * MIB { bytes } else { bytes.next_multiple_of(2 * MIB) };
     let mut training = Training::new(0, 20);
-    let (_, sure) = training.run(200, |step| vec![(KEEP, None, 1, rounded((step + 1) * 384 << 10))]);
+    let (_, sure) = training.run(200, |step| vec![(KEEP, None, 1, rounded(((step + 1) * 384) << 10))]);
     assert!(sure.is_some_and(|step| step <= 100), "{sure:?}");
     assert!(training.judge()[0].severity >= Severity::Warning, "{}", training.judge()[0].title);
 }
