@@ -44,7 +44,7 @@ def growth(report: dict[str, Any], field: str = "allocated") -> list[int]:
 
 
 def usual(report: dict[str, Any]) -> float:
-    """The median of the growth: when Python's collector frees what lies about (an earlier scenario's model) is its own affair."""
+    """The median of the growth: when Python's collector frees an earlier scenario's leftovers is its own affair."""
     return statistics.median(growth(report))
 
 
