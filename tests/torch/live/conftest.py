@@ -6,11 +6,13 @@ limit.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -47,6 +49,32 @@ class Run:
         return f"exit code {self.code}\n--- stdout\n{self.out[-6000:]}\n--- stderr\n{self.err[-6000:]}"
 
 
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ends a command that ran too long and what it started: gently first, so that torchrun takes its workers along."""
+    for way in (signal.SIGTERM, signal.SIGKILL):
+        # Its session was made with it, so the group has its number for as long as anybody is in it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, way)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+
+
+def finish(command: list[str], environment: dict[str, str]) -> Run:
+    """Runs a command to its end."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        end(process)
+        out = err = "(somebody else still holds its output)"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            out, err = process.communicate(timeout=20)
+        raise AssertionError(f"no end after {LIMIT_S} s: {Run(process.returncode, out, err)}") from None
+    return Run(process.returncode, out, err)
+
+
 class Going:
     """A command that runs; its output goes to files, so nobody has to read it meanwhile."""
 
@@ -61,6 +89,7 @@ class Going:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                start_new_session=True,
                 env=environment | ({"PAUSES": str(self.pauses)} if pausing else {}),
             )
 
@@ -99,8 +128,7 @@ class Going:
         try:
             self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            end(self.process)
             raise AssertionError(f"no end after {LIMIT_S} s: {self.now()}") from None
         return self.now()
 
@@ -126,15 +154,7 @@ class Memctl:
         return [self.command, "--data-dir", str(self.folder / "data"), *arguments]
 
     def __call__(self, *arguments: str, **settings: str) -> Run:
-        done = subprocess.run(
-            self.argv(*arguments),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env={**self.environment, **settings},
-            check=False,
-        )
-        return Run(done.returncode, done.stdout, done.stderr)
+        return finish(self.argv(*arguments), {**self.environment, **settings})
 
     def start(self, argv: list[str], settings: dict[str, str], *, pausing: bool = False) -> Going:
         """Starts any command in this environment; `pausing`: its scripts wait at their pauses."""
@@ -259,15 +279,7 @@ class Plain:
             if key not in self._known:
                 # The fake devices of its own: its recorded twin runs at the same time.
                 environment = {**memctl.environment, "FAKE_GPU_STATE": "", **settings}
-                done = subprocess.run(
-                    [sys.executable, str(script), *arguments],
-                    capture_output=True,
-                    text=True,
-                    timeout=LIMIT_S,
-                    env=environment,
-                    check=False,
-                )
-                self._known[key] = Run(done.returncode, done.stdout, done.stderr)
+                self._known[key] = finish([sys.executable, str(script), *arguments], environment)
             return self._known[key]
 
 
