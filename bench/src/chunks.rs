@@ -1,7 +1,8 @@
 //! Chunks by the thousand for load: real events, repeated with shifted times.
 
+use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::CHUNK_EVENTS_MAX;
-use memctl_model::{DeviceIndex, Event, Rollup};
+use memctl_model::{AllocatorSettings, DeviceIndex, Event, Keyframe, KeyframeReason, Rollup};
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 
 /// Endless chunks of one device made of real events.
@@ -13,6 +14,8 @@ pub struct Chunks {
     round: u64,
     next_event: u64,
     span_ns: u64,
+    /// The state behind the last chunk and its time, where somebody wants keyframes.
+    state: Option<(BlockMap, u64)>,
 }
 
 impl Chunks {
@@ -26,7 +29,21 @@ impl Chunks {
         };
         let span_ns = last.time_ns - first.time_ns + 1_000_000;
         let encoder = Encoder::new(resolution_ns)?;
-        Ok(Self { events, encoder, device: DeviceIndex(0), at: 0, round: 0, next_event: 0, span_ns })
+        Ok(Self { events, encoder, device: DeviceIndex(0), at: 0, round: 0, next_event: 0, span_ns, state: None })
+    }
+
+    /// Follows the events, so that there are keyframes.
+    #[must_use]
+    pub fn followed(mut self, settings: &AllocatorSettings) -> Self {
+        self.state = Some((BlockMap::new(settings), 0));
+        self
+    }
+
+    /// The state behind the last chunk.
+    #[must_use]
+    pub fn keyframe(&self) -> Option<Keyframe> {
+        let (map, time_ns) = self.state.as_ref()?;
+        Some(map.keyframe(self.device, self.next_event, *time_ns, KeyframeReason::Periodic))
     }
 
     /// The next full chunk.
@@ -39,6 +56,10 @@ impl Chunks {
             let mut event = self.events[self.at];
             event.time_ns += self.round * self.span_ns;
             self.encoder.push(&event)?;
+            if let Some((map, time_ns)) = &mut self.state {
+                map.apply(&event, Birth { epoch: (self.next_event >> 20) as u32, step: 0, phase: None });
+                *time_ns = event.time_ns;
+            }
             rollup.counts[event.action as usize] += 1;
             if index == 0 {
                 rollup.first_ns = event.time_ns;

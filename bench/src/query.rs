@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use memctl_daemon::ingest::prepare::prepare;
 use memctl_daemon::store::{Append, SqliteStore, Store as _};
+use memctl_model::limits::KEYFRAME_CHUNKS;
 use memctl_model::{
     Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId,
 };
@@ -45,8 +46,10 @@ pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result
     let store = SqliteStore::open(&path, "bench").await?;
     let mut total = 0;
     for rank in 0..4 {
-        let opened = store.open_session(&session("large", rank), 1).await?;
-        let mut chunks = Chunks::new(events.to_vec(), 100)?;
+        let session = session("large", rank);
+        let opened = store.open_session(&session, 1).await?;
+        let mut chunks = Chunks::new(events.to_vec(), 100)?.followed(&session.settings);
+        let mut chunks_since_keyframe = 0;
         let mut seq = 0;
         let mut stacks = StackSender::default();
         for line in 1..=SITES {
@@ -59,6 +62,11 @@ pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result
         while chunks.next_event() < events_wanted / 4 {
             let epoch = chunks.epoch();
             items.push(Packed::chunk(chunks.next_chunk()?.into()));
+            chunks_since_keyframe += 1;
+            if chunks_since_keyframe >= KEYFRAME_CHUNKS {
+                chunks_since_keyframe = 0;
+                items.extend(chunks.keyframe().as_ref().map(Packed::keyframe));
+            }
             if chunks.epoch() != epoch {
                 items.push(Packed::site_tables(&tables(epoch, chunks.next_event())));
             }

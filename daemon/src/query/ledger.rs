@@ -158,5 +158,5 @@ async fn rank(
     Ok(answer)
 }
 
-/// Chunks between two keyframes.
+/// Chunks between two keyframes, as older recordings have them.
 const KEYFRAME_CHUNKS: usize = 17;

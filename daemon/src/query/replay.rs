@@ -65,6 +65,12 @@ impl<'a> Replay<'a> {
         Ok(Self { store, session, device, map, decoder, epochs, course: None, at_event, jumped: false })
     }
 
+    /// Goes on from a state that an earlier replay of this device had behind so many events.
+    pub fn from(mut self, at_event: u64, map: BlockMap) -> Self {
+        (self.at_event, self.map) = (at_event, map);
+        self
+    }
+
     /// Blocks are born in the steps and phases that these marks tell.
     pub fn with_course(mut self, course: Course) -> Self {
         self.course = Some(course);

@@ -1,8 +1,8 @@
 //! What explains a job's memory with single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
 //!
-//! Guarantees: per device at most one stretch of [`window::EVENTS_MAX`] events and a keyframe's distance before it are
-//! replayed for each moment looked at, [`RANKS_MAX`] ranks, [`ooms::FAILURES_MAX`] failures a rank; what retention removed is
-//! left out, never guessed. Refuses to look at a device that told no events.
+//! Guarantees: for each moment looked at at most one stretch of [`window::EVENTS_MAX`] events or a keyframe's distance is
+//! replayed, on at most [`RANKS_MAX`] ranks with [`ooms::FAILURES_MAX`] failures each; what retention removed is left out,
+//! never guessed. Refuses to look at a device that told no events.
 
 pub(in crate::query) mod course;
 pub(in crate::query) mod measured;

@@ -1,8 +1,9 @@
 //! The last stretch of a device's events: what its steps did, and its picture at the fullest moment of the steady part.
 //!
-//! Guarantees: two replays of at most [`EVENTS_MAX`] events and a keyframe's distance each; the second one only where there
-//! was a steady part.
+//! Guarantees: one replay of at most [`EVENTS_MAX`] events from a keyframe on, and a second one of at most
+//! [`STATE_EVERY`]. Refuses a device whose last keyframe lies further back: a question is no place to replay a whole job.
 
+use memctl_analysis::BlockMap;
 use memctl_analysis::churn::RankChurn;
 use memctl_analysis::fragmentation::judge::{Facts, judge};
 use memctl_analysis::fragmentation::{Picture, RankFragmentation};
@@ -14,12 +15,25 @@ use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, Sample, Stack, StackId
 use super::course::{Course, Passed};
 use super::measured;
 use crate::query::error::QueryError;
-use crate::query::replay::{Go, Replay};
+use crate::query::replay::{Go, Replay, keyframe_before};
 use crate::query::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
-/// Events of a stretch: tens of steps of a large model, thousands of a small one; some tens of milliseconds to replay.
-pub(in crate::query) const EVENTS_MAX: u64 = 1 << 19;
+/// Events of a stretch, at least, where a device told so many: tens of steps of a model, thousands of a small one.
+const EVENTS_MIN: u64 = 1 << 17;
+/// Likewise at most: a stretch begins at a keyframe, which come every quarter of a million events, in older recordings every
+/// million. Tens of milliseconds to replay.
+pub(in crate::query) const EVENTS_MAX: u64 = 1 << 21;
+
+/// The first replay leaves its state behind every so many events, so that the second one is short.
+const STATE_EVERY: u64 = 1 << 17;
+
+/// The state behind so many events, and the time of the last of them.
+struct State {
+    at_event: u64,
+    time_ns: u64,
+    map: BlockMap,
+}
 
 /// What was seen of a device.
 pub(in crate::query) struct Looked {
@@ -36,12 +50,15 @@ pub(in crate::query) async fn look(
 ) -> Result<Option<Looked>, QueryError> {
     let index = device.info.index;
     let chunks = store.chunks(session.key, index.0, Selection::default()).await?;
-    let chunks = last_events(&chunks, EVENTS_MAX);
-    let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(None) };
-    let times_ns = (first.index.first_ns, last.index.last_ns);
+    let Some(last) = chunks.last() else { return Ok(None) };
     let until = last.index.first_event + last.index.count;
+    let from = keyframe_before(store, session.key, index.0, until.saturating_sub(EVENTS_MIN)).await?;
+    let from = from.map_or(0, |keyframe| keyframe.at_event);
+    let of_stretch = |chunk: &&ChunkRow| chunk.index.first_event + chunk.index.count > from;
+    let Some(first) = chunks.iter().find(of_stretch).filter(|_| until - from <= EVENTS_MAX) else { return Ok(None) };
+    let times_ns = (first.index.first_ns, last.index.last_ns);
     let course = Course::between(store, session.key, times_ns).await?;
-    let steady = steps(store, session, index, first, until, course.clone()).await?;
+    let (steady, states) = steps(store, session, index, (from, until), first.index.first_step, course.clone()).await?;
     let retries = measured::retries(store, session, device, times_ns).await?;
     let churn = RankChurn::of(session.info.rank, index.0, &steady, retries);
     let stacks = dictionary(store, session.key).await?;
@@ -52,7 +69,8 @@ pub(in crate::query) async fn look(
         Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
         None => {
             let at = steady.highest_at.unwrap_or(until);
-            let (keyframe, course) = state_at(store, session, index.0, at, course).await?;
+            let near = states.into_iter().rev().find(|state| state.at_event <= at);
+            let (keyframe, course) = state_from(store, session, index.0, at, course, near).await?;
             (
                 Picture::of(&keyframe, settings.large_segment_size),
                 (course.epoch(), steady.highest_step),
@@ -80,30 +98,20 @@ pub(in crate::query) async fn look(
     Ok(Some(Looked { fragmentation: judge(&facts, &resolve), churn }))
 }
 
-/// The last chunks that hold at most so many events; at least one.
-fn last_events(chunks: &[ChunkRow], most: u64) -> &[ChunkRow] {
-    let mut events = 0_u64;
-    let fitting = chunks.iter().rev().take_while(|chunk| {
-        events = events.saturating_add(chunk.index.count);
-        events <= most
-    });
-    let count = fitting.count().max(1).min(chunks.len());
-    &chunks[chunks.len() - count..]
-}
-
 async fn steps(
     store: &dyn Store,
     session: &SessionRow,
     device: DeviceIndex,
-    first: &ChunkRow,
-    until: u64,
+    (from, until): (u64, u64),
+    first_step: u64,
     mut course: Course,
-) -> Result<Steady, QueryError> {
+) -> Result<(Steady, Vec<State>), QueryError> {
     let rules = PlacementRules::new(&session.info.settings);
-    let from = first.index.first_event;
     // A stretch that begins in the middle of a job has its warm-up behind it.
-    let mut steady = Steady::new(rules, from > 0 && first.index.first_step >= WARM_UP_STEPS);
-    let mut replay = Replay::before(store, session, device.0, &[], from).await?;
+    let mut steady = Steady::new(rules, from > 0 && first_step >= WARM_UP_STEPS);
+    let mut replay = Replay::before(store, session, device.0, &[], from).await?.with_course(course.clone());
+    let mut states: Vec<State> = Vec::new();
+    let mut next_state = from + STATE_EVERY;
     let mut before = replay.map().levels();
     replay
         .run(until, |number, event, map| {
@@ -115,6 +123,10 @@ async fn steps(
                 steady.event(number, event, map.levels());
             }
             before = map.levels();
+            if number + 1 >= next_state {
+                next_state += STATE_EVERY;
+                states.push(State { at_event: number + 1, time_ns: event.time_ns, map: map.clone() });
+            }
             Go::On
         })
         .await?;
@@ -124,7 +136,7 @@ async fn steps(
             steady.step_ends(before);
         }
     });
-    Ok(steady)
+    Ok((steady, states))
 }
 
 /// The state behind so many events, and where the loop was.
@@ -133,10 +145,26 @@ pub(in crate::query) async fn state_at(
     session: &SessionRow,
     device: u8,
     at: u64,
+    course: Course,
+) -> Result<(Keyframe, Course), QueryError> {
+    state_from(store, session, device, at, course, None).await
+}
+
+/// The same, from a state before it.
+async fn state_from(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: u8,
+    at: u64,
     mut course: Course,
+    near: Option<State>,
 ) -> Result<(Keyframe, Course), QueryError> {
     let mut replay = Replay::before(store, session, device, &[], at).await?.with_course(course.clone());
     let mut time_ns = session.info.started_ns;
+    if let Some(State { at_event, time_ns: then, map }) = near.filter(|state| state.at_event > replay.at_event()) {
+        time_ns = then;
+        replay = replay.from(at_event, map);
+    }
     replay
         .run(at, |_, event, _| {
             time_ns = event.time_ns;
