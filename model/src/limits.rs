@@ -26,7 +26,7 @@ pub const LABEL_BYTES_MAX: usize = 256;
 pub const LABELS_MAX: usize = 64;
 /// Devices of one session.
 pub const DEVICES_MAX: usize = 64;
-/// Chunks between two regular keyframes: 4 × 64k events are replayed in some 10 ms, and take a hundred times a keyframe's bytes.
+/// Chunks between two regular keyframes: 4 × 64k events are replayed in some 10 ms, and a keyframe is small beside them.
 pub const KEYFRAME_CHUNKS: u64 = 4;
 
 /// Whether a job's name is one that can be typed, printed and used in a path: letters, digits and `._:@/+-`, at most [`LABEL_BYTES_MAX`] bytes, not beginning with `-`.
