@@ -115,13 +115,13 @@ struct Run {
 /// When the region cannot be made or the synthetic frames are not walked as they were laid out.
 pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
     let mut text = String::from("| callback | mean ns | p50 ns | p99.9 ns | dropped |\n|---|---|---|---|---|\n");
-    let thread = Thread::new();
+    let mut thread = Thread::new();
     for (what, with_stacks, every) in [
         ("an event without a stack", false, 1),
         ("an allocation with a known stack of 20 frames", true, 1),
         ("allocation (20 frames), free requested, free completed: an event", true, 3),
     ] {
-        let mut runs = (0..rounds).map(|_| one(&thread, with_stacks, every)).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = (0..rounds).map(|_| one(&mut thread, with_stacks, every)).collect::<Result<Vec<_>, _>>()?;
         runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
         let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
         text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
@@ -140,22 +140,24 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
 
 /// Callbacks as a training makes them: with other work between them, and from another line each time.
 fn cold(with_stacks: bool) -> Result<Run, Box<dyn Error>> {
-    let region = Region::create(1, 1 << 16)?;
-    region.populate(0);
-    let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node });
-    let mut thread = Thread::new();
-    if with_stacks {
-        // Relaxed: nothing runs yet.
-        THREAD.store(thread.memory.as_ptr() as usize, Ordering::Relaxed);
-        if !hook.check_stacks(Version::V311, &thread.expected) {
-            return Err("the synthetic frames were not walked as they were laid out".into());
-        }
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    let draining = drain(&region, stop.clone());
-    // SAFETY: taken down below, before the hook goes; this thread alone makes events.
-    unsafe { hook::install(Some(&hook)) };
     let rate = rate();
+    let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(), with_stacks, many_lines)?;
+    if with_stacks && u64::from(hook.stacks()) != STACKS {
+        return Err(format!("{} stacks instead of {STACKS}", hook.stacks()).into());
+    }
+    calls.sort_unstable();
+    empty.sort_unstable();
+    let empty = empty[empty.len() / 2];
+    // The mean without the slowest hundredth: an interrupt is not ours.
+    let usual = &calls[..calls.len() / 100 * 99];
+    let mean = usual.iter().sum::<u64>() as f64 / usual.len() as f64 - empty as f64;
+    let at = |share: f64| calls[(calls.len() as f64 * share) as usize].saturating_sub(empty) as f64;
+    let dropped = hook.positions().iter().map(|position| position.dropped).sum();
+    Ok(Run { mean_ns: mean * rate, p50_ns: at(0.5) * rate, p999_ns: at(0.999) * rate, dropped })
+}
+
+/// Ticks of single callbacks, each from another line and behind other work, and of nothing.
+fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
     let other = vec![1_u64; OTHER_BYTES / 8];
     let (mut calls, mut empty, mut sum) = (Vec::new(), Vec::new(), 0_u64);
     for number in 0..COLD_EVENTS {
@@ -176,26 +178,15 @@ fn cold(with_stacks: bool) -> Result<Run, Box<dyn Error>> {
             calls.push(took);
         }
     }
-    // SAFETY: nothing is installed.
-    unsafe { hook::install(None) };
-    // Relaxed: only ends a loop.
-    stop.store(true, Ordering::Relaxed);
-    draining.join().map_err(|_| "the reader panicked")?;
-    if with_stacks && u64::from(hook.stacks()) != STACKS {
-        return Err(format!("{} stacks instead of {STACKS}", hook.stacks()).into());
-    }
-    calls.sort_unstable();
-    empty.sort_unstable();
-    let empty = empty[empty.len() / 2];
-    // The mean without the slowest hundredth: an interrupt is not ours.
-    let usual = &calls[..calls.len() / 100 * 99];
-    let mean = usual.iter().sum::<u64>() as f64 / usual.len() as f64 - empty as f64;
-    let at = |share: f64| calls[(calls.len() as f64 * share) as usize].saturating_sub(empty) as f64;
-    let dropped = hook.positions().iter().map(|position| position.dropped).sum();
-    Ok(Run { mean_ns: mean * rate, p50_ns: at(0.5) * rate, p999_ns: at(0.999) * rate, dropped })
+    (calls, empty)
 }
 
-fn one(thread: &Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Error>> {
+/// Makes a hook over a ring that is emptied meanwhile, and lets `work` call it.
+fn recorded<T>(
+    thread: &mut Thread,
+    with_stacks: bool,
+    work: impl FnOnce(&mut Thread) -> T,
+) -> Result<(T, Hook, Arc<Region>), Box<dyn Error>> {
     let region = Region::create(1, 1 << 16)?;
     region.populate(0);
     let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node });
@@ -210,13 +201,18 @@ fn one(thread: &Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Er
     let draining = drain(&region, stop.clone());
     // SAFETY: taken down below, before the hook goes; this thread alone makes events.
     unsafe { hook::install(Some(&hook)) };
-    let mean_ns = mean(every);
-    let (p50_ns, p999_ns) = singles(every);
+    let came_to = work(thread);
     // SAFETY: nothing is installed.
     unsafe { hook::install(None) };
     // Relaxed: only ends a loop.
     stop.store(true, Ordering::Relaxed);
     draining.join().map_err(|_| "the reader panicked")?;
+    Ok((came_to, hook, region))
+}
+
+fn one(thread: &mut Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Error>> {
+    let ((mean_ns, (p50_ns, p999_ns)), hook, region) =
+        recorded(thread, with_stacks, |_| (mean(every), singles(every)))?;
     let learnt = std::iter::from_fn({
         let mut reader = Reader::new(region.clone());
         move || reader.pop()

@@ -32,26 +32,17 @@ pub fn finding(reports: &[RankFragmentation], known: usize) -> Option<Finding> {
     .unwrap_or_default();
     let site = stack.site().cloned();
     let on = ranks(&numbers, known);
+    let confidence = if severity == Severity::Critical { 1.0 } else { 0.9 };
     Some(Finding {
-        kind: FindingKind::Fragmentation,
-        severity,
-        confidence: if severity == Severity::Critical { 1.0 } else { 0.9 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
-        ranks: numbers,
         first_seen: Moment { epoch: worst.epoch, step: worst.step, time_ns: None },
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
         title: title(worst, &alike, &on, site.as_ref()),
         explanation: explanation(worst),
         advice: advice(worst),
         evidence: evidence(worst),
         site,
         stack: stack.frames,
-        subject: String::new(),
+        ..Finding::new(FindingKind::Fragmentation, severity, confidence, numbers)
     })
 }
 

@@ -43,20 +43,7 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
         format!("the last figures: {}", said.join(", "))
     };
     Finding {
-        kind: FindingKind::Oom,
-        severity: Severity::Critical,
-        confidence: 0.7,
-        all_ranks: false,
-        ranks: vec![rank],
         first_seen: Moment { time_ns: Some(time_ns), ..Moment::default() },
-        bytes_per_epoch: None,
-        bytes_per_step: None,
-        live_bytes: None,
-        live_blocks: None,
-        time_to_oom_seconds: None,
-        epochs_to_oom: None,
-        site: None,
-        stack: Vec::new(),
         subject: format!("rank {rank}"),
         title: format!("{} ended by running out of memory, and not of PyTorch's allocator: {failure}", ranks(&[rank], known)),
         explanation: format!(
@@ -64,6 +51,7 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
         ),
         advice: "look at the host's kernel log (out-of-memory killer) and at the container's limit; lower the number of DataLoader workers and what they prefetch; libraries beside PyTorch allocate device memory on their own".to_owned(),
         evidence: figures,
+        ..Finding::new(FindingKind::Oom, Severity::Critical, 0.7, vec![rank])
     }
 }
 
