@@ -15,10 +15,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <typeinfo>
 
-#define MEMCTL_SHIM_ABI 1
+#define MEMCTL_SHIM_ABI 2
 #define MEMCTL_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 #define MEMCTL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -44,7 +45,7 @@ struct OutOfMemory {
 };
 
 struct Node {
-  const char* type_name;
+  uint64_t kind;
   uint64_t made_by;
 };
 
@@ -188,13 +189,24 @@ MEMCTL_EXPORT uint64_t memctl_shim_sequence() {
 MEMCTL_EXPORT int memctl_shim_node(Node* to) try {
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return 0;
-  // The type's name and not Node::name(): that allocates, and for nodes written in Python it takes the interpreter's lock.
-  const auto& known = *node;
-  to->type_name = typeid(known).name();
+  // Its type by the address of its virtual table, which is the object's first word (Itanium C++ ABI): the object is in
+  // use, its type's description would be two cold lines more.
+  std::memcpy(&to->kind, static_cast<const void*>(node.get()), sizeof to->kind);
   to->made_by = call(node->sequence_nr(), node->thread_id());
   return 1;
 } catch (...) {
   return 0;
+}
+
+// The mangled name of that node's type, static memory; null when there is none.
+MEMCTL_EXPORT const char* memctl_shim_node_type() try {
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr) return nullptr;
+  // The type's name and not Node::name(): that allocates, and for nodes written in Python it takes the interpreter's lock.
+  const auto& known = *node;
+  return typeid(known).name();
+} catch (...) {
+  return nullptr;
 }
 
 // The device that is current on this thread, or -1.

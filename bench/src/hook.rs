@@ -3,7 +3,8 @@
 //!
 //! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
 //! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
-//! as CPython 3.11 lays it out, frames next to each other as in its data stack, code objects spread over pages.
+//! as CPython 3.12 lays it out, frames next to each other as in its data stack, code objects spread over pages; it is
+//! walked by the places of instructions, and once by code objects, as where nobody reports their deaths (3.10, 3.11).
 
 use std::error::Error;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ const EVENTS: u64 = 3_000_000;
 const FRAMES: usize = 20;
 /// Words of a frame.
 const FRAME_WORDS: usize = 16;
+/// Bytes of a code object before its instructions.
+const CODE_START: u64 = 192;
 /// Words between two code objects: more than any prefetcher guesses.
 const CODE_WORDS: usize = 640;
 /// Stacks of a step, in the run that does other things between two callbacks.
@@ -52,12 +55,27 @@ extern "C" fn node(_: *mut RawNode) -> i32 {
     0
 }
 
+extern "C" fn node_type() -> *const std::ffi::c_char {
+    std::ptr::null()
+}
+
 /// Word of a frame, 0 the innermost: they lie on a stack that grows upwards.
 const fn frame_at(frame: usize) -> usize {
     32 + (FRAMES - 1 - frame) * FRAME_WORDS
 }
 
-/// A thread of CPython 3.11 with frames and code objects.
+/// How frames are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    /// No stacks.
+    None,
+    /// By the address of their instruction.
+    Places,
+    /// By their code object's version and first line.
+    Codes,
+}
+
+/// A thread of CPython 3.12 with frames and code objects.
 struct Thread {
     memory: Vec<u64>,
     expected: Vec<(usize, u32)>,
@@ -65,20 +83,20 @@ struct Thread {
 
 impl Thread {
     fn new() -> Self {
-        // Word offsets of Include/internal/pycore_frame.h and cpython/{pystate,code}.h, 3.11.
+        // Word offsets of Include/internal/pycore_frame.h and cpython/{pystate,code}.h, 3.12.
         let (state, cframe, codes) = (0, 16, 32 + FRAMES * FRAME_WORDS);
         let mut memory = vec![0_u64; codes + FRAMES * CODE_WORDS];
         let base = memory.as_ptr() as usize;
         let address = |word: usize| (base + word * 8) as u64;
         memory[state + 7] = address(cframe);
-        memory[cframe + 1] = address(frame_at(0));
+        memory[cframe] = address(frame_at(0));
         let mut expected = Vec::new();
         for frame in 0..FRAMES {
             let (at, code) = (frame_at(frame), codes + frame * CODE_WORDS);
-            memory[at + 4] = address(code);
-            memory[at + 6] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
-            memory[at + 7] = address(code) + 184 + 2 * (frame as u64 + 3);
-            memory[code + 9] = frame as u64 + 1;
+            memory[at] = address(code);
+            memory[at + 1] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
+            memory[at + 7] = address(code) + CODE_START + 2 * (frame as u64 + 3);
+            memory[code + 11] = (frame as u64 + 1) << 32;
             expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
         }
         Self { memory, expected }
@@ -89,12 +107,12 @@ impl Thread {
         let cframe = 16;
         let base = self.memory.as_ptr() as u64;
         let innermost = (line % 4) as usize;
-        self.memory[cframe + 1] = base + frame_at(innermost) as u64 * 8;
+        self.memory[cframe] = base + frame_at(innermost) as u64 * 8;
         let numbers = [line % 13, line / 13 % 13, line / 169];
         for (place, frame) in (innermost..FRAMES).enumerate() {
             let at = frame_at(frame);
             let number = numbers.get(place).copied().unwrap_or(frame as u64);
-            self.memory[at + 7] = self.memory[at + 4] + 184 + 2 * number;
+            self.memory[at + 7] = self.memory[at] + CODE_START + 2 * number;
         }
         std::hint::black_box(&self.memory);
     }
@@ -116,21 +134,23 @@ struct Run {
 pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
     let mut text = String::from("| callback | mean ns | p50 ns | p99.9 ns | dropped |\n|---|---|---|---|---|\n");
     let mut thread = Thread::new();
-    for (what, with_stacks, every) in [
-        ("an event without a stack", false, 1),
-        ("an allocation with a known stack of 20 frames", true, 1),
-        ("allocation (20 frames), free requested, free completed: an event", true, 3),
+    for (what, stacks, every) in [
+        ("an event without a stack", Walk::None, 1),
+        ("an allocation with a known stack of 20 frames", Walk::Places, 1),
+        ("the same by code objects (3.10, 3.11)", Walk::Codes, 1),
+        ("allocation (20 frames), free requested, free completed: an event", Walk::Places, 3),
     ] {
-        let mut runs = (0..rounds).map(|_| one(&mut thread, with_stacks, every)).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = (0..rounds).map(|_| one(&mut thread, stacks, every)).collect::<Result<Vec<_>, _>>()?;
         runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
         let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
         text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
     }
-    for (what, with_stacks) in [
-        ("other work between callbacks: an event without a stack", false),
-        ("other work between callbacks: an allocation, 1,500 stacks of 17 to 20 frames", true),
+    for (what, stacks) in [
+        ("other work between callbacks: an event without a stack", Walk::None),
+        ("other work between callbacks: an allocation, 1,500 stacks of 17 to 20 frames", Walk::Places),
+        ("the same by code objects (3.10, 3.11)", Walk::Codes),
     ] {
-        let mut runs = (0..rounds).map(|_| cold(with_stacks)).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = (0..rounds).map(|_| cold(stacks)).collect::<Result<Vec<_>, _>>()?;
         runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
         let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
         text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
@@ -139,10 +159,10 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
 }
 
 /// Callbacks as a training makes them: with other work between them, and from another line each time.
-fn cold(with_stacks: bool) -> Result<Run, Box<dyn Error>> {
+fn cold(stacks: Walk) -> Result<Run, Box<dyn Error>> {
     let rate = rate();
-    let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(), with_stacks, many_lines)?;
-    if with_stacks && u64::from(hook.stacks()) != STACKS {
+    let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(), stacks, many_lines)?;
+    if stacks != Walk::None && u64::from(hook.stacks()) != STACKS {
         return Err(format!("{} stacks instead of {STACKS}", hook.stacks()).into());
     }
     calls.sort_unstable();
@@ -184,17 +204,20 @@ fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
 /// Makes a hook over a ring that is emptied meanwhile, and lets `work` call it.
 fn recorded<T>(
     thread: &mut Thread,
-    with_stacks: bool,
+    stacks: Walk,
     work: impl FnOnce(&mut Thread) -> T,
 ) -> Result<(T, Hook, Arc<Region>), Box<dyn Error>> {
     let region = Region::create(1, 1 << 16)?;
     region.populate(0);
-    let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node });
-    if with_stacks {
+    let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node, node_type });
+    if stacks != Walk::None {
         // Relaxed: nothing runs yet.
         THREAD.store(thread.memory.as_ptr() as usize, Ordering::Relaxed);
-        if !hook.check_stacks(Version::V311, &thread.expected) {
+        if !hook.check_stacks(Version::V312, &thread.expected) {
             return Err("the synthetic frames were not walked as they were laid out".into());
+        }
+        if stacks == Walk::Places {
+            hook.trust_places(Version::V312);
         }
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -210,14 +233,13 @@ fn recorded<T>(
     Ok((came_to, hook, region))
 }
 
-fn one(thread: &mut Thread, with_stacks: bool, every: u64) -> Result<Run, Box<dyn Error>> {
-    let ((mean_ns, (p50_ns, p999_ns)), hook, region) =
-        recorded(thread, with_stacks, |_| (mean(every), singles(every)))?;
+fn one(thread: &mut Thread, stacks: Walk, every: u64) -> Result<Run, Box<dyn Error>> {
+    let ((mean_ns, (p50_ns, p999_ns)), hook, region) = recorded(thread, stacks, |_| (mean(every), singles(every)))?;
     let learnt = std::iter::from_fn({
         let mut reader = Reader::new(region.clone());
         move || reader.pop()
     });
-    if with_stacks && learnt.count() != FRAMES + 1 {
+    if stacks != Walk::None && learnt.count() != FRAMES + 1 {
         return Err("the stack did not reach the dictionary once".into());
     }
     let dropped = hook.positions().iter().map(|position| position.dropped).sum();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_daemon::query::explain::findings;
 use memctl_daemon::server::Embedded;
-use memctl_daemon::store::MemoryStore;
+use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::{
     AllocatorSettings, DeviceIndex, DeviceInfo, EvidenceValue, Finding, FindingKind, Frame, Sample, SessionId,
     SessionInfo, Severity, SourceKind, StackId,
@@ -43,8 +43,8 @@ fn selection(job: &str) -> Selection {
 }
 
 /// A daemon in this process on a store that the test can ask itself.
-async fn embedded() -> (Arc<MemoryStore>, Embedded) {
-    let store = Arc::new(MemoryStore::new());
+async fn embedded() -> (Arc<dyn Store>, Embedded) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let daemon = Embedded::start(store.clone()).await.unwrap();
     (store, daemon)
 }
@@ -103,7 +103,7 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     assert_eq!((report.others_bytes, report.outside_bytes), (Some(324 * MIB), Some(0)));
     assert_eq!((report.epoch, report.step, report.limit_below_bytes), (Some(0), Some(1), None));
     assert_eq!((report.sites[0].bytes, report.sites[0].before_bytes), (400 * MIB, Some(400 * MIB)));
-    let found = findings(&*store, &selection("crowded")).await.unwrap();
+    let found = findings(&store, &selection("crowded")).await.unwrap();
     let oom = of_kind(&found, FindingKind::Oom);
     assert_eq!(
         oom.title,
@@ -159,7 +159,7 @@ async fn memory_taken_again_and_again_is_churn_and_a_filled_cache_is_not() {
     let (store, daemon) = embedded().await;
     run(&daemon, "churning", 0, None, churning).await;
     run(&daemon, "churning", 1, None, calm).await;
-    let found = findings(&*store, &selection("churning")).await.unwrap();
+    let found = findings(&store, &selection("churning")).await.unwrap();
     let churn = of_kind(&found, FindingKind::Churn);
     assert_eq!(churn.ranks, [0]);
     assert_eq!(churn.title, "rank 0 gives device memory back and takes it again in 20 of 20 steps (100 MiB a step)");
@@ -174,7 +174,7 @@ async fn a_death_without_a_failed_request_says_what_is_known() {
     let (store, daemon) = embedded().await;
     run(&daemon, "dying", 0, None, calm).await;
     run(&daemon, "dying", 1, Some("RuntimeError: NCCL error: CUDA out of memory"), calm).await;
-    let found = findings(&*store, &selection("dying")).await.unwrap();
+    let found = findings(&store, &selection("dying")).await.unwrap();
     let [death] = found.as_slice() else { panic!("one finding: {found:#?}") };
     assert_eq!((death.kind, death.severity, death.ranks.as_slice()), (FindingKind::Oom, Severity::Critical, &[1][..]));
     assert_eq!(

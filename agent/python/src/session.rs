@@ -2,10 +2,13 @@
 //!
 //! Guarantees: without a session every function does nothing and says so by its return value.
 
+use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use memctl_agent::clock::now_ns;
+use memctl_agent::hook::gone;
 use memctl_agent::identity::{self, Given, Identity, Process};
 use memctl_agent::live::{self, LiveConfig};
 use memctl_agent::region::messages::mark_kind;
@@ -163,7 +166,41 @@ pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>) -> PyResu
 pub fn check_stacks(py: Python<'_>) -> bool {
     let Some(live) = live::current() else { return false };
     // A native function has no frame of its own: both see the caller's, at the instruction of this call.
-    frames(py).is_ok_and(|expected| live.check_stacks(python(py), &expected))
+    let deaths = watch_code(py);
+    frames(py).is_ok_and(|expected| live.check_stacks(python(py), &expected, deaths))
+}
+
+/// Has the interpreter report every code object that dies, once for the life of the process; whether it does.
+///
+/// `PyCode_AddWatcher` is no part of the stable interface: it is looked for by its name. CPython has it from 3.12 on.
+fn watch_code(_py: Python<'_>) -> bool {
+    static WATCHED: OnceLock<bool> = OnceLock::new();
+    *WATCHED.get_or_init(|| {
+        // SAFETY: a valid name; looking does nothing else.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyCode_AddWatcher".as_ptr()) };
+        if found.is_null() {
+            return false;
+        }
+        // SAFETY: its type in Include/cpython/code.h, since it exists.
+        let add = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(OnCode) -> c_int>(found) };
+        // SAFETY: the interpreter's lock is held; the callback is code that is never unloaded.
+        let is_watched = unsafe { add(on_code) } >= 0;
+        if !is_watched {
+            // SAFETY: as above. All eight places are taken, which is an exception.
+            unsafe { pyo3::ffi::PyErr_Clear() };
+        }
+        is_watched
+    })
+}
+
+type OnCode = extern "C" fn(c_int, *mut pyo3::ffi::PyObject) -> c_int;
+
+/// What the interpreter calls for a code object that was made (0) or dies (1).
+extern "C" fn on_code(event: c_int, code: *mut pyo3::ffi::PyObject) -> c_int {
+    if event == 1 {
+        gone::died(code as usize);
+    }
+    0
 }
 
 fn frames(py: Python<'_>) -> PyResult<Vec<(usize, u32)>> {

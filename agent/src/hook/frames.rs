@@ -47,6 +47,22 @@ impl Version {
             _ => None,
         }
     }
+
+    /// Whether frames show the address of their instruction, and those without Python code a constant one.
+    #[must_use]
+    pub fn has_places(self) -> bool {
+        matches!(self, Self::V312 | Self::V313)
+    }
+
+    /// The innermost frame of a thread whose frames have places; 0 when it has none.
+    ///
+    /// # Safety
+    /// As for [`walk`].
+    #[inline(always)]
+    pub unsafe fn innermost_place(self, thread: usize) -> usize {
+        // SAFETY: promised by the caller.
+        unsafe { if self == Self::V312 { V312::innermost(thread) } else { V313::innermost(thread) } }
+    }
 }
 
 /// Offsets in bytes of one version's structures (x86-64 and aarch64 Linux agree).
@@ -68,7 +84,7 @@ trait Layout {
 /// # Safety
 /// `address + offset` can be read.
 #[inline(always)]
-unsafe fn word(address: usize, offset: usize) -> usize {
+pub(super) unsafe fn word(address: usize, offset: usize) -> usize {
     // SAFETY: promised by the caller.
     unsafe { ((address + offset) as *const usize).read() }
 }

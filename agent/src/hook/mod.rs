@@ -4,23 +4,29 @@
 //! lock is taken nor PyTorch called (but for two thread-local reads); it never unwinds into the allocator.
 //! One device's events come one after the other, because the allocator holds that device's lock.
 //!
-//! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A stack that was
-//! never seen is written into the dictionary under a latch that is tried, not waited for: two devices that
-//! meet new stacks in the same instant leave one of them without.
+//! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A training calls it every few
+//! microseconds with its own work between, so what counts is how many cache lines and pages it touches: frames are told
+//! apart by their instruction's address alone where dead code objects are reported ([`gone`]), recent keys lie close
+//! together ([`intern::Near`]), forward calls in the order of their numbers. A stack that was never seen is written
+//! into the dictionary under a latch that is tried, not waited for: two devices that meet new stacks in the same instant
+//! leave one of them without.
 //!
 //! (Over 400 lines: everything that runs inside the callback is here, to be read in one piece.)
 
 pub mod frames;
+pub mod gone;
 pub mod intern;
+pub mod places;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use frames::{CodeParts, DEPTH_MAX, RawFrame, Version};
-use intern::{Codes, Stacks};
+use intern::{Codes, Near, Stacks};
 use memctl_model::{Action, Event, PoolId, StackId};
+use places::Trail;
 
 use crate::batch::worker::Position;
 use crate::region::Region;
@@ -51,8 +57,8 @@ pub struct RawEvent {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RawNode {
-    /// The mangled name of its type: static memory.
-    pub type_name: *const c_char,
+    /// Its type: the address of its virtual table.
+    pub kind: usize,
     /// Sequence and thread of the forward call, as [`Shim::sequence`] gave it there; `u64::MAX` when it has none.
     pub made_by: u64,
 }
@@ -64,6 +70,8 @@ pub struct Shim {
     pub sequence: extern "C" fn() -> u64,
     /// The node that runs on this thread; 0 when there is none.
     pub node: extern "C" fn(*mut RawNode) -> i32,
+    /// The mangled name of its type, static memory; null when there is none.
+    pub node_type: extern "C" fn() -> *const c_char,
 }
 
 /// Forward calls remembered for the backward pass: 512 KiB; a step of GPT-2 makes 1,500 nodes.
@@ -79,6 +87,8 @@ const OTHER: u64 = 0x6a09_e667_f3bc_c909;
 struct Lane {
     /// Touched only from inside that device's lock.
     producer: UnsafeCell<Producer>,
+    /// Likewise.
+    trail: UnsafeCell<Trail>,
     gauge: Gauge,
     /// Where the ring stood behind the last `snapshot` event.
     snapshot_pushed: AtomicU64,
@@ -97,25 +107,37 @@ pub struct Hook {
     region: Arc<Region>,
     lanes: Box<[Lane]>,
     /// 0: no Python stacks; else one more than the place in [`VERSIONS`].
-    version: std::sync::atomic::AtomicU8,
+    version: AtomicU8,
+    /// Frames are told apart by their instruction's address alone.
+    by_place: AtomicBool,
     thread_state: extern "C" fn() -> usize,
     shim: Shim,
+    near: Near,
     known: Stacks,
     latch: AtomicBool,
     unknown: UnsafeCell<Unknown>,
-    /// By sequence: its upper 32 bits and the stack.
+    /// By sequence, neighbours side by side: a tag of 32 bits and the stack.
     forward: Box<[AtomicU64]>,
 }
 
 const VERSIONS: [Version; 4] = [Version::V310, Version::V311, Version::V312, Version::V313];
 
-// SAFETY: `producer` is touched only under its device's allocator lock, `unknown` only under the latch; the rest is atomic.
+// SAFETY: `producer` and `trail` are touched only under their device's allocator lock, `unknown` only under the latch;
+// the rest is atomic.
 unsafe impl Sync for Hook {}
 // SAFETY: as above.
 unsafe impl Send for Hook {}
 
-/// The session that records, or null. Set by [`install`], read by every event.
-static HOOK: AtomicPtr<Hook> = AtomicPtr::new(std::ptr::null_mut());
+/// What every event reads first, on one cache line.
+#[repr(align(64))]
+struct Gate {
+    /// The session that records, or null. Set by [`install`].
+    hook: AtomicPtr<Hook>,
+    /// How often a code object that was seen on a stack has died, see [`gone`].
+    deaths: AtomicU64,
+}
+
+static GATE: Gate = Gate { hook: AtomicPtr::new(std::ptr::null_mut()), deaths: AtomicU64::new(0) };
 
 /// Lets events reach `hook`; `None` closes the gate.
 ///
@@ -124,7 +146,7 @@ static HOOK: AtomicPtr<Hook> = AtomicPtr::new(std::ptr::null_mut());
 pub unsafe fn install(hook: Option<&Hook>) {
     let pointer = hook.map_or(std::ptr::null_mut(), |hook| std::ptr::from_ref(hook).cast_mut());
     // Release: who sees the hook sees it made. (SeqCst is not needed: late callbacks see the old one, which is still there.)
-    HOOK.store(pointer, Ordering::Release);
+    GATE.hook.store(pointer, Ordering::Release);
 }
 
 /// The callback that the shim calls for every event.
@@ -133,7 +155,7 @@ pub unsafe fn install(hook: Option<&Hook>) {
 /// `raw` is valid for the call, which happens under the lock of the event's device.
 pub unsafe extern "C" fn on_event(raw: *const RawEvent) {
     // Acquire: see `install`.
-    let hook = HOOK.load(Ordering::Acquire);
+    let hook = GATE.hook.load(Ordering::Acquire);
     if hook.is_null() {
         return;
     }
@@ -159,6 +181,7 @@ impl Hook {
                 Lane {
                     gauge: producer.gauge(),
                     producer: UnsafeCell::new(producer),
+                    trail: UnsafeCell::default(),
                     snapshot_pushed: AtomicU64::new(0),
                     snapshot_dropped: AtomicU64::new(0),
                 }
@@ -170,8 +193,10 @@ impl Hook {
             region,
             lanes,
             version: 0.into(),
+            by_place: false.into(),
             thread_state,
             shim,
+            near: Near::default(),
             known: Stacks::default(),
             latch: AtomicBool::new(false),
             unknown: UnsafeCell::new(unknown),
@@ -191,7 +216,12 @@ impl Hook {
         let producer = unsafe { &mut *lane.producer.get() };
         let asks = matches!(action, Action::Alloc | Action::SegmentAlloc | Action::SegmentMap | Action::Oom);
         // Who finds no room needs no stack.
-        let stack = if asks && producer.has_room() { self.stack() } else { StackId::NONE };
+        let stack = if asks && producer.has_room() {
+            // SAFETY: as above.
+            self.stack(unsafe { &mut *lane.trail.get() })
+        } else {
+            StackId::NONE
+        };
         let [first, second] = raw.pool;
         producer.push(Record::new(&Event {
             time_ns: raw.ticks,
@@ -217,35 +247,54 @@ impl Hook {
 
     /// The stack of the calling thread: its Python frames, else the autograd node that runs on it.
     #[inline]
-    fn stack(&self) -> StackId {
+    fn stack(&self, trail: &mut Trail) -> StackId {
         let Some(version) = self.version() else { return StackId::NONE };
         let thread = (self.thread_state)();
-        let (mut key, mut depth) = (GOLDEN, 0);
-        if thread != 0 {
+        // Relaxed: a switch; as `version`.
+        let by_place = self.by_place.load(Ordering::Relaxed);
+        let key = match (thread, by_place) {
+            (0, _) => None,
             // SAFETY: the calling thread's own state, of the version that was checked.
-            unsafe { frames::walk(version, thread, |frame| (key, depth) = (mix(key, frame), depth + 1)) };
-        }
-        if depth == 0 {
-            return self.node_stack();
-        }
-        let id = match self.known.get(key) {
+            (_, true) => unsafe { places::places(version, thread, trail, first_key(), mix) },
+            (_, false) => full_key(version, thread),
+        };
+        let Some(key) = key else { return self.node_stack() };
+        let id = match self.near.get(key) {
             Some(id) => id,
-            None => self.learn_frames(version, thread, key),
+            None => match if by_place { full_key(version, thread) } else { Some(key) } {
+                Some(full) => self.far(key, full, || self.learn_frames(version, thread, full)),
+                None => return self.node_stack(),
+            },
         };
         self.remember_forward(id);
         StackId(id)
     }
 
+    /// The id of what was not among the recent ones.
+    #[inline(never)]
+    fn far(&self, near: u64, key: u64, learn: impl FnOnce() -> u32) -> u32 {
+        let id = self.known.get(key).unwrap_or_else(learn);
+        self.near.put(near, id);
+        id
+    }
+
     /// The allocation that follows the making of a node belongs to the call that made it: the first one counts.
     #[inline]
     fn remember_forward(&self, stack: u32) {
-        let sequence = (self.shim.sequence)();
-        let slot = &self.forward[(mixed(sequence) as usize) & (FORWARD_SLOTS - 1)];
-        let tag = mixed(sequence) & !u64::from(u32::MAX);
+        let (slot, tag) = self.forward_slot((self.shim.sequence)());
         // Relaxed: a hint between threads that the allocator's lock orders; a torn pair cannot be, it is one word.
-        if slot.load(Ordering::Relaxed) & !u64::from(u32::MAX) != tag {
-            slot.store(tag | u64::from(stack), Ordering::Relaxed);
+        if slot.load(Ordering::Relaxed) >> 32 != tag {
+            slot.store(tag << 32 | u64::from(stack), Ordering::Relaxed);
         }
+    }
+
+    /// Where a sequence number's stack is kept, and the 32 bits that tell it from others there. Neighbours lie side by
+    /// side: a forward pass fills line after line, the backward pass reads them the other way round.
+    #[inline(always)]
+    fn forward_slot(&self, sequence: u64) -> (&AtomicU64, u64) {
+        // The thread's number is in the upper bits: each begins elsewhere.
+        let at = sequence.wrapping_add((sequence >> 40).wrapping_mul(GOLDEN) >> 48) as usize;
+        (&self.forward[at & (FORWARD_SLOTS - 1)], mixed(sequence) >> 32)
     }
 
     fn forward_of(&self, made_by: u64) -> u32 {
@@ -253,24 +302,20 @@ impl Hook {
             return 0;
         }
         // The node took its number before the allocation, which saw the next one.
-        let sequence = made_by + 1;
+        let (slot, tag) = self.forward_slot(made_by + 1);
         // Relaxed: as above.
-        let found = self.forward[(mixed(sequence) as usize) & (FORWARD_SLOTS - 1)].load(Ordering::Relaxed);
-        if found >> 32 == mixed(sequence) >> 32 { found as u32 } else { 0 }
+        let found = slot.load(Ordering::Relaxed);
+        if found >> 32 == tag { found as u32 } else { 0 }
     }
 
     fn node_stack(&self) -> StackId {
-        let mut node = RawNode { type_name: std::ptr::null(), made_by: u64::MAX };
-        if (self.shim.node)(&raw mut node) == 0 || node.type_name.is_null() {
+        let mut node = RawNode { kind: 0, made_by: u64::MAX };
+        if (self.shim.node)(&raw mut node) == 0 {
             return StackId::NONE;
         }
         let forward = self.forward_of(node.made_by);
-        // Types by the address of their name: static, so it stands for the type.
-        let key = mixed((node.type_name as u64).wrapping_mul(OTHER) ^ u64::from(forward));
-        StackId(match self.known.get(key) {
-            Some(id) => id,
-            None => self.learn_node(key, node.type_name, forward),
-        })
+        let key = mixed((node.kind as u64).wrapping_mul(OTHER) ^ u64::from(forward));
+        StackId(self.near.get(key).unwrap_or_else(|| self.far(key, key, || self.learn_node(key, forward))))
     }
 
     /// Runs `learn` under the latch; 0 when it was taken for too long, or something is full.
@@ -309,6 +354,7 @@ impl Hook {
             let (mut ids, mut depth, mut complete) = ([(0_u32, 0_u32); DEPTH_MAX], 0, true);
             let mut add = |frame: RawFrame| {
                 let dictionary = &mut unknown.dictionary;
+                gone::watch(frame.code);
                 let id = unknown.codes.id(frame.code, frame.identity, || {
                     // SAFETY: a frame of this thread holds the code object now.
                     define_code(dictionary, &unsafe { CodeParts::of(version, frame.code) })
@@ -333,7 +379,11 @@ impl Hook {
     }
 
     #[cold]
-    fn learn_node(&self, key: u64, type_name: *const c_char, forward: u32) -> u32 {
+    fn learn_node(&self, key: u64, forward: u32) -> u32 {
+        let type_name = (self.shim.node_type)();
+        if type_name.is_null() {
+            return 0;
+        }
         self.learn(key, |unknown| {
             // SAFETY: a C string in static memory, from `typeid`.
             let name = unsafe { std::ffi::CStr::from_ptr(type_name) }.to_bytes();
@@ -371,6 +421,13 @@ impl Hook {
         self.version.store(number, Ordering::Relaxed);
     }
 
+    /// From here on frames are told apart by the address of their instruction alone. Only where [`gone::died`] hears of
+    /// every code object's death, and the interpreter shows the address (3.12 and later).
+    pub fn trust_places(&self, version: Version) {
+        // Relaxed: a switch; both ways give the same stacks.
+        self.by_place.store(version.has_places(), Ordering::Relaxed);
+    }
+
     /// Records without stacks from here on.
     pub fn stop_stacks(&self) {
         self.set_stacks(0);
@@ -406,12 +463,32 @@ impl Hook {
     }
 }
 
-/// Folds a frame into a key. The products do not depend on each other, so frames overlap in the processor.
+/// Where the key of a walk by places begins: another one after every death of a code object that was seen.
 #[inline(always)]
-fn mix(key: u64, frame: RawFrame) -> u64 {
-    let place = (frame.code as u64).wrapping_add(u64::from(frame.lasti));
-    let word = place.wrapping_mul(OTHER) ^ frame.identity.wrapping_mul(GOLDEN).rotate_left(29);
-    (key.rotate_left(23) ^ word).wrapping_mul(GOLDEN)
+fn first_key() -> u64 {
+    // Relaxed: whoever walks frames of code that took a dead one's address came to it through the interpreter's lock,
+    // which orders the death before.
+    GATE.deaths.load(Ordering::Relaxed).wrapping_mul(OTHER) ^ GOLDEN
+}
+
+/// The key of a thread's frames by code object, identity and instruction; `None` when it has none.
+#[inline]
+fn full_key(version: Version, thread: usize) -> Option<u64> {
+    let (mut key, mut depth) = (GOLDEN, 0);
+    let each = |frame: RawFrame| {
+        let place = (frame.code as u64).wrapping_add(u64::from(frame.lasti));
+        key = mix(key, place ^ frame.identity.wrapping_mul(GOLDEN).rotate_left(29));
+        depth += 1;
+    };
+    // SAFETY: the calling thread's own state, of the version that was checked.
+    unsafe { frames::walk(version, thread, each) };
+    (depth > 0).then_some(key)
+}
+
+/// Folds a word into a key. The inner product does not depend on the key, so frames overlap in the processor.
+#[inline(always)]
+fn mix(key: u64, word: u64) -> u64 {
+    (key.rotate_left(23) ^ word.wrapping_mul(OTHER)).wrapping_mul(GOLDEN)
 }
 
 /// Spreads a number over all bits.

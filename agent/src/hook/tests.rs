@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ffi::CStr;
 
 use proptest::prelude::*;
 
@@ -13,7 +14,7 @@ use crate::region::dictionary::{Entry, Reader};
 thread_local! {
     static STATE: Cell<usize> = const { Cell::new(0) };
     static SEQUENCE: Cell<u64> = const { Cell::new(0) };
-    static NODE: Cell<Option<RawNode>> = const { Cell::new(None) };
+    static NODE: Cell<Option<(&'static CStr, u64)>> = const { Cell::new(None) };
 }
 
 extern "C" fn thread_state() -> usize {
@@ -25,13 +26,17 @@ extern "C" fn sequence() -> u64 {
 }
 
 extern "C" fn node(to: *mut RawNode) -> i32 {
-    let Some(node) = NODE.get() else { return 0 };
+    let Some((name, made_by)) = NODE.get() else { return 0 };
     // SAFETY: the hook passes a place of its own.
-    unsafe { *to = node };
+    unsafe { *to = RawNode { kind: name.as_ptr() as usize, made_by } };
     1
 }
 
-const SHIM: Shim = Shim { sequence, node };
+extern "C" fn node_type() -> *const c_char {
+    NODE.get().map_or(std::ptr::null(), |(name, _)| name.as_ptr())
+}
+
+const SHIM: Shim = Shim { sequence, node, node_type };
 
 /// Word offsets of one version: state→, frame: code, previous, instruction; code: start of the instructions.
 struct Words {
@@ -143,6 +148,72 @@ fn a_stack_is_learnt_once_and_known_after() {
 }
 
 #[test]
+fn by_place_stacks_are_the_same_and_frames_without_code_have_no_part() {
+    for words in &VERSIONS[2..] {
+        let (region, hook) = hook();
+        let thread = Thread::new(words, &[(0, 8), (1, 20), (0, 30)]);
+        thread.enter();
+        assert!(hook.check_stacks(words.version, &thread.expected));
+        hook.trust_places(words.version);
+        alloc(&hook, 1);
+        alloc(&hook, 2);
+        let mut other = Thread::new(words, &[(0, 8), (1, 20), (0, 32)]);
+        other.enter();
+        alloc(&hook, 3);
+        // The frame in the middle is one where C called in: owner 3, at byte 70.
+        other.memory[32 + FRAME + 8] |= 3 << 48;
+        alloc(&hook, 4);
+        // On a thread that has a state and no frames: no node runs, no stack.
+        Thread::new(words, &[]).enter();
+        alloc(&hook, 5);
+        STATE.set(0);
+        assert_eq!(stacks(&region), [1, 1, 2, 2, 0], "known by the places of all frames");
+    }
+}
+
+#[test]
+fn code_at_a_dead_ones_address_is_met_as_new() {
+    for words in &VERSIONS[2..] {
+        let (region, hook) = hook();
+        let mut thread = Thread::new(words, &[(0, 8)]);
+        thread.enter();
+        assert!(hook.check_stacks(words.version, &thread.expected));
+        hook.trust_places(words.version);
+        alloc(&hook, 1);
+        // Another code object at the same address, at the same instruction: its version and first line differ.
+        thread.memory[32 + FRAME + words.first_line] += 1 << 32;
+        alloc(&hook, 2);
+        gone::died(thread.expected[0].0 ^ 0x7_0000);
+        alloc(&hook, 3);
+        gone::died(thread.expected[0].0);
+        alloc(&hook, 4);
+        alloc(&hook, 5);
+        STATE.set(0);
+        assert_eq!(
+            stacks(&region),
+            [1, 1, 1, 2, 2],
+            "only a death that is reported is seen, and only of code that was met"
+        );
+    }
+}
+
+#[test]
+fn versions_without_places_go_on_by_code_object() {
+    for words in &VERSIONS[..2] {
+        let (region, hook) = hook();
+        let mut thread = Thread::new(words, &[(0, 8)]);
+        thread.enter();
+        assert!(hook.check_stacks(words.version, &thread.expected));
+        hook.trust_places(words.version);
+        alloc(&hook, 1);
+        thread.memory[32 + FRAME + words.first_line] += 1;
+        alloc(&hook, 2);
+        STATE.set(0);
+        assert_eq!(stacks(&region), [1, 2]);
+    }
+}
+
+#[test]
 fn a_layout_that_does_not_agree_leaves_stacks_off() {
     let (region, hook) = hook();
     let words = &VERSIONS[1];
@@ -172,10 +243,10 @@ fn backward_allocations_name_the_node_and_the_forward_call() {
     alloc(&hook, 1);
     // Backward, on a thread without Python.
     STATE.set(0);
-    NODE.set(Some(RawNode { type_name: c"N5torch8autograd9generated12MulBackward0E".as_ptr(), made_by: call }));
+    NODE.set(Some((c"N5torch8autograd9generated12MulBackward0E", call)));
     alloc(&hook, 2);
     alloc(&hook, 3);
-    NODE.set(Some(RawNode { type_name: c"N5torch8autograd14AccumulateGradE".as_ptr(), made_by: u64::MAX }));
+    NODE.set(Some((c"N5torch8autograd14AccumulateGradE", u64::MAX)));
     alloc(&hook, 4);
     NODE.set(None);
     alloc(&hook, 5);
@@ -231,6 +302,25 @@ fn deep_recursion_is_cut_at_the_outer_end() {
 }
 
 proptest! {
+    #[test]
+    fn recent_keys_are_forgotten_but_never_mistaken(keys in proptest::collection::vec(any::<(u64, u16)>(), 1..300)) {
+        let (near, mut model) = (intern::Near::default(), HashMap::new());
+        for (number, (key, id)) in keys.into_iter().enumerate() {
+            // Few slots, so that many meet in one; the word holds the upper 48 bits.
+            let key = if number % 2 == 0 { key & !0xffff | key & 7 } else { key };
+            if let Some(found) = near.get(key) {
+                prop_assert_eq!(Some(&found), model.get(&key));
+            }
+            near.put(key, u32::from(id));
+            if id > 0 {
+                model.insert(key, u32::from(id));
+                prop_assert_eq!(near.get(key), Some(u32::from(id)));
+            }
+        }
+        near.put(1 << 40, 1 << 16);
+        prop_assert_eq!(near.get(1 << 40), model.get(&(1 << 40)).copied(), "an id that has no room is not remembered");
+    }
+
     #[test]
     fn known_stacks_are_a_map(keys in proptest::collection::vec(any::<u64>(), 1..300)) {
         let (stacks, mut model) = (intern::Stacks::default(), HashMap::new());

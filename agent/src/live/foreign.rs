@@ -204,7 +204,11 @@ extern "C" fn no_node(_to: *mut RawNode) -> i32 {
     0
 }
 
-const NO_SHIM: Shim = Shim { sequence: no_sequence, node: no_node };
+extern "C" fn no_type() -> *const std::ffi::c_char {
+    std::ptr::null()
+}
+
+const NO_SHIM: Shim = Shim { sequence: no_sequence, node: no_node, node_type: no_type };
 
 impl Live {
     pub(super) fn foreign(&self) -> MutexGuard<'_, Option<Foreign>> {

@@ -267,10 +267,18 @@ impl Live {
     }
 
     /// Turns stacks on if the frames of this thread can be walked: `expected` are address of the code object and
-    /// instruction offset in bytes of every frame, innermost first.
-    pub fn check_stacks(&self, python: (u8, u8), expected: &[(usize, u32)]) -> bool {
+    /// instruction offset in bytes of every frame, innermost first. `deaths`: [`crate::hook::gone::died`] hears of every
+    /// code object that dies.
+    pub fn check_stacks(&self, python: (u8, u8), expected: &[(usize, u32)], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
-        let agrees = self.hook().as_ref().is_some_and(|hook| hook.check_stacks(version, expected));
+        let hook = self.hook();
+        let agrees = hook.as_ref().is_some_and(|hook| {
+            let agrees = hook.check_stacks(version, expected);
+            if agrees && deaths {
+                hook.trust_places(version);
+            }
+            agrees
+        });
         if agrees {
             self.region.set_level(Level::Stacks);
         }

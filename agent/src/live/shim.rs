@@ -13,7 +13,7 @@ use memctl_model::{
 use crate::hook::{self, RawEvent, RawNode};
 
 /// Version of the structures and functions in `shim.cpp`.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 /// Segments and blocks of one snapshot that are looked at; beyond, the snapshot is given up.
 const BLOCKS_MAX: usize = 4 << 20;
 
@@ -109,6 +109,7 @@ pub struct Shim {
     segments: extern "C" fn(*mut c_void, OnSegment) -> c_int,
     sequence: extern "C" fn() -> u64,
     node: extern "C" fn(*mut RawNode) -> i32,
+    node_type: extern "C" fn() -> *const c_char,
     device: extern "C" fn() -> c_int,
     capturing: extern "C" fn() -> c_int,
 }
@@ -154,6 +155,9 @@ impl Shim {
                 node: std::mem::transmute::<*mut c_void, extern "C" fn(*mut RawNode) -> i32>(symbol(
                     c"memctl_shim_node",
                 )?),
+                node_type: std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(symbol(
+                    c"memctl_shim_node_type",
+                )?),
                 device: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"memctl_shim_device")?),
                 capturing: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(
                     c"memctl_shim_capturing",
@@ -178,7 +182,7 @@ impl Shim {
     /// What the hook asks.
     #[must_use]
     pub fn for_hook(&self) -> hook::Shim {
-        hook::Shim { sequence: self.sequence, node: self.node }
+        hook::Shim { sequence: self.sequence, node: self.node, node_type: self.node_type }
     }
 
     /// The allocator's counters of a device. Takes that device's lock for a moment.

@@ -3,6 +3,7 @@
 //! Guarantees: a question about a large job that shows nothing odd replays nothing; of a job that goes on the events are
 //! looked at twice a minute at most, and at once when a request has failed.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memctl_model::Finding;
@@ -29,8 +30,8 @@ pub(super) struct Kept {
 
 /// The findings that need single events; `kept` is what was found the last time.
 pub(super) async fn findings(
-    store: &dyn Store,
-    found: &Found,
+    store: &Arc<dyn Store>,
+    found: &Arc<Found>,
     kept: &mut Option<Kept>,
 ) -> Result<Vec<Finding>, QueryError> {
     if !is_worth_a_look(found) {

@@ -64,7 +64,7 @@ impl Judge {
     ///
     /// # Errors
     /// The store fails, or what is stored does not open.
-    pub(crate) async fn findings(&self, found: &Found, range: Range) -> Result<Vec<Finding>, QueryError> {
+    pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
         let counts =
             |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
         let mut findings = if range == Range::default() {
@@ -73,7 +73,7 @@ impl Judge {
             seen.watch.catch_up(&self.store, &found.sessions).await?;
             self.keep(found.job.key, seen.watch.devices());
             let mut findings = judge::findings(&seen.watch.watches(counts));
-            findings.extend(explaining::findings(&*self.store, found, &mut seen.explained).await?);
+            findings.extend(explaining::findings(&self.store, found, &mut seen.explained).await?);
             findings
         } else {
             let mut watch = JobWatch::over(range);

@@ -145,7 +145,7 @@ impl Looking {
     async fn look(&self, (name, attempt): &(String, u32)) -> Result<bool, QueryError> {
         let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
         let found = match find(&*self.judge.store, &selection).await {
-            Ok(found) => found,
+            Ok(found) => Arc::new(found),
             Err(QueryError::NoJob(_)) => return Ok(false),
             Err(error) => return Err(error),
         };

@@ -1,5 +1,7 @@
 //! `frag`: how each rank's free memory lies, what pins it, whether a request would fail; and what was asked of the driver.
 
+use std::sync::Arc;
+
 use memctl_analysis::churn::RankChurn;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
@@ -16,11 +18,11 @@ use crate::store::Store;
 
 /// Answers a fragmentation request.
 pub(super) async fn fragmentation(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     streams: &Streams,
     request: v1::FragmentationRequest,
 ) -> Result<v1::Fragmentation, QueryError> {
-    let found = find(store, &request.selection.unwrap_or_default()).await?;
+    let found = Arc::new(find(&**store, &request.selection.unwrap_or_default()).await?);
     let explained = explain(store, &found).await?;
     let ranks = explained.fragmentation.iter().zip(&explained.churn).map(|(report, churn)| answer(report, churn));
     let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);

@@ -1,16 +1,18 @@
 //! Which sites grew from epoch end to epoch end, on which ranks.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use memctl_analysis::growth::{rank_by_growth, site_series};
 use memctl_model::{Boundary, Frame, SiteTable, StackId};
 use memctl_proto::item::Content;
-use memctl_proto::v1;
+use memctl_proto::{StackDictionary, v1};
 
 use super::error::QueryError;
 use super::job::Found;
+use super::side_by_side::side_by_side;
 use super::stacks::{dictionary, frame, open};
-use crate::store::{EpochEndRow, SessionRow, Store};
+use crate::store::{EpochEndRow, SessionKey, Store};
 
 /// Epoch ends looked at per rank; of longer runs an even choice with both ends.
 const EPOCHS: usize = 128;
@@ -28,17 +30,21 @@ struct Site {
 
 /// The sites that grew most, over all ranks of the selection.
 pub(super) async fn growth(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     found: &Found,
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<v1::SiteGrowth>, QueryError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
-    for session in &found.sessions {
-        let tables = epoch_tables(store, session, epoch_ends).await?;
-        if tables.len() >= 2 {
-            add_session(store, session, &tables, &mut sites).await?;
+    let ranks = found.sessions.iter().map(|session| {
+        let own: Vec<EpochEndRow> = epoch_ends.iter().filter(|end| end.session == session.key).cloned().collect();
+        rank(store.clone(), session.key, session.info.rank, own)
+    });
+    side_by_side(ranks.collect(), |rank: Option<Rank>| {
+        if let Some(rank) = rank {
+            rank.add_to(&mut sites);
         }
-    }
+    })
+    .await?;
     let mut grown: Vec<(Frame, Site)> = sites.into_iter().collect();
     let total = |site: &Site| site.ranks.iter().map(|rank| rank.bytes_per_epoch).sum::<f64>();
     grown.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
@@ -49,55 +55,72 @@ pub(super) async fn growth(
         .collect())
 }
 
-async fn add_session(
-    store: &dyn Store,
-    session: &SessionRow,
-    tables: &[SiteTable],
-    sites: &mut BTreeMap<Frame, Site>,
-) -> Result<(), QueryError> {
-    let stacks = dictionary(store, session.key).await?;
-    let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
-    let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
-    let last = tables.iter().map(|table| table.epoch).max();
-    let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
-    for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
-        let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
-        // Saturating: the figures came over the wire.
-        *bytes = bytes.saturating_add(row.bytes);
-        *blocks = blocks.saturating_add(row.blocks);
-        if row.bytes >= *most_bytes {
-            (*most, *most_bytes) = (row.stack, row.bytes);
+/// The site tables of a rank's epoch ends, and its stacks.
+struct Rank {
+    rank: u32,
+    tables: Vec<SiteTable>,
+    stacks: StackDictionary,
+}
+
+/// Reads a rank; nothing where no two tables can be compared.
+async fn rank(
+    store: Arc<dyn Store>,
+    session: SessionKey,
+    rank: u32,
+    epoch_ends: Vec<EpochEndRow>,
+) -> Result<Option<Rank>, QueryError> {
+    let tables = epoch_tables(&*store, session, &epoch_ends).await?;
+    if tables.len() < 2 {
+        return Ok(None);
+    }
+    Ok(Some(Rank { rank, tables, stacks: dictionary(&*store, session).await? }))
+}
+
+impl Rank {
+    fn add_to(&self, sites: &mut BTreeMap<Frame, Site>) {
+        let Self { rank, tables, stacks } = self;
+        let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
+        let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
+        let last = tables.iter().map(|table| table.epoch).max();
+        let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
+        for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
+            let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
+            // Saturating: the figures came over the wire.
+            *bytes = bytes.saturating_add(row.bytes);
+            *blocks = blocks.saturating_add(row.blocks);
+            if row.bytes >= *most_bytes {
+                (*most, *most_bytes) = (row.stack, row.bytes);
+            }
+        }
+        for grown in rank_by_growth(site_series(tables, site_of)) {
+            let points = &grown.series.points;
+            let first_epoch =
+                points.windows(2).find(|pair| pair[1].bytes > pair[0].bytes).map_or(0, |pair| pair[0].epoch);
+            let (live_bytes, live_blocks, stack, _) = live.get(&grown.series.site).copied().unwrap_or_default();
+            let site = sites.entry(grown.series.site).or_default();
+            if live_bytes >= site.stack_bytes {
+                site.stack_bytes = live_bytes;
+                site.stack = stacks.frames(stack).map(frame).collect();
+            }
+            site.ranks.push(v1::RankGrowth {
+                rank: *rank,
+                bytes_per_epoch: grown.growth.bytes_per_epoch,
+                live_bytes,
+                live_blocks,
+                first_epoch,
+                series_bytes: points.iter().map(|point| point.bytes).collect(),
+            });
         }
     }
-    for grown in rank_by_growth(site_series(tables, site_of)) {
-        let points = &grown.series.points;
-        let first_epoch = points.windows(2).find(|pair| pair[1].bytes > pair[0].bytes).map_or(0, |pair| pair[0].epoch);
-        let (live_bytes, live_blocks, stack, _) = live.get(&grown.series.site).copied().unwrap_or_default();
-        let site = sites.entry(grown.series.site).or_default();
-        if live_bytes >= site.stack_bytes {
-            site.stack_bytes = live_bytes;
-            site.stack = stacks.frames(stack).map(frame).collect();
-        }
-        site.ranks.push(v1::RankGrowth {
-            rank: session.info.rank,
-            bytes_per_epoch: grown.growth.bytes_per_epoch,
-            live_bytes,
-            live_blocks,
-            first_epoch,
-            series_bytes: points.iter().map(|point| point.bytes).collect(),
-        });
-    }
-    Ok(())
 }
 
 /// The site tables of a session's epoch ends, all devices.
 async fn epoch_tables(
     store: &dyn Store,
-    session: &SessionRow,
+    session: SessionKey,
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<SiteTable>, QueryError> {
-    let own = || epoch_ends.iter().filter(|end| end.session == session.key);
-    let mut epochs: Vec<u32> = own().map(|end| end.epoch).collect();
+    let mut epochs: Vec<u32> = epoch_ends.iter().map(|end| end.epoch).collect();
     epochs.sort_unstable();
     epochs.dedup();
     if epochs.len() > EPOCHS {
@@ -105,13 +128,13 @@ async fn epoch_tables(
         epochs = (0..EPOCHS).map(|index| epochs[index * last / (EPOCHS - 1)]).collect();
     }
     // All devices of a chosen epoch: their bytes are added up.
-    let chosen = own().filter(|end| epochs.binary_search(&end.epoch).is_ok());
+    let chosen = epoch_ends.iter().filter(|end| epochs.binary_search(&end.epoch).is_ok());
     let mut seqs: Vec<u64> = chosen.map(|end| end.table_seq).collect();
     seqs.sort_unstable();
     seqs.dedup();
     let mut tables = Vec::new();
-    for row in store.items_at(session.key, &seqs).await? {
-        if let Content::SiteTables(found) = open(session.key, &row)? {
+    for row in store.items_at(session, &seqs).await? {
+        if let Content::SiteTables(found) = open(session, &row)? {
             let ends = found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd);
             tables.extend(ends.filter(|table| epochs.binary_search(&table.epoch).is_ok()));
         }

@@ -14,6 +14,7 @@ mod oom;
 mod replay;
 mod report;
 mod samples;
+mod side_by_side;
 mod sites;
 mod stacks;
 mod timeline;
@@ -127,7 +128,7 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        Ok(Response::new(report::report(&*self.store, &self.streams, &self.judge, request.into_inner()).await?))
+        Ok(Response::new(report::report(&self.store, &self.streams, &self.judge, request.into_inner()).await?))
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
@@ -147,11 +148,11 @@ impl Query for QueryService {
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
-        Ok(Response::new(fragmentation::fragmentation(&*self.store, &self.streams, request.into_inner()).await?))
+        Ok(Response::new(fragmentation::fragmentation(&self.store, &self.streams, request.into_inner()).await?))
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        Ok(Response::new(oom::oom(&*self.store, &self.streams, request.into_inner()).await?))
+        Ok(Response::new(oom::oom(&self.store, &self.streams, request.into_inner()).await?))
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {

@@ -1,5 +1,7 @@
 //! `oom`: the requests that failed, each with the arithmetic that explains it.
 
+use std::sync::Arc;
+
 use memctl_analysis::classes::Shares;
 use memctl_analysis::oom;
 use memctl_model::FindingKind;
@@ -15,8 +17,12 @@ use crate::ingest::streams::Streams;
 use crate::store::Store;
 
 /// Answers an out-of-memory request.
-pub(super) async fn oom(store: &dyn Store, streams: &Streams, request: v1::OomRequest) -> Result<v1::Oom, QueryError> {
-    let found = find(store, &request.selection.unwrap_or_default()).await?;
+pub(super) async fn oom(
+    store: &Arc<dyn Store>,
+    streams: &Streams,
+    request: v1::OomRequest,
+) -> Result<v1::Oom, QueryError> {
+    let found = Arc::new(find(&**store, &request.selection.unwrap_or_default()).await?);
     let explained = explain(store, &found).await?;
     let findings = explained.findings.iter().filter(|finding| finding.kind == FindingKind::Oom);
     Ok(v1::Oom {

@@ -1,6 +1,7 @@
 //! What `memctl query` prints: a job, its ranks at their latest boundary, their epoch ends, what grew.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_model::Sample;
@@ -17,22 +18,22 @@ use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
 
 /// Answers a report request.
 pub(super) async fn report(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     streams: &Streams,
     judge: &Judge,
     request: v1::ReportRequest,
 ) -> Result<v1::Report, QueryError> {
     let selection = request.selection.unwrap_or_default();
-    let found = find(store, &selection).await?;
+    let found = Arc::new(find(&**store, &selection).await?);
     let mut epoch_ends = store.epoch_ends(found.job.key).await?;
     epoch_ends.retain(|end| found.sessions.iter().any(|session| session.key == end.session));
     let known = (epoch_ends.iter().map(|end| end.epoch).min(), epoch_ends.iter().map(|end| end.epoch).max());
     epoch_ends.retain(|end| wanted(end, &selection));
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
-        return Err(QueryError::Nothing { job: found.job.name, first, last });
+        return Err(QueryError::Nothing { job: found.job.name.clone(), first, last });
     }
     let mut ranks = rank_reports(&found, &epoch_ends, streams);
-    let samples = samples::latest(store, &found).await?;
+    let samples = samples::latest(&**store, &found).await?;
     for rank in &mut ranks {
         let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
         let sample = session.and_then(|session| samples.get(&(session.key, rank.device as u8)));
@@ -41,8 +42,8 @@ pub(super) async fn report(
             measured_only(rank, sample);
         }
     }
-    let growth = growth(store, &found, &epoch_ends).await?;
-    let findings = findings(store, judge, &found, &selection).await?;
+    let (growth, findings) =
+        tokio::try_join!(growth(store, &found, &epoch_ends), findings(store, judge, &found, &selection))?;
     Ok(v1::Report {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
@@ -54,9 +55,9 @@ pub(super) async fn report(
 
 /// What is wrong, judged over all ranks and told of those that were asked for.
 async fn findings(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     judge: &Judge,
-    found: &Found,
+    found: &Arc<Found>,
     selection: &v1::Selection,
 ) -> Result<Vec<v1::Finding>, QueryError> {
     let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
@@ -67,7 +68,7 @@ async fn findings(
     // Peers that were not asked for still say what is usual.
     let everybody = match selection.ranks.is_empty() {
         true => None,
-        false => Some(find(store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?),
+        false => Some(Arc::new(find(&**store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?)),
     };
     let mut findings = judge.findings(everybody.as_ref().unwrap_or(found), range).await?;
     findings.retain(|finding| {

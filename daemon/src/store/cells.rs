@@ -257,7 +257,7 @@ pub(super) fn item(row: &impl Cells) -> Result<ItemRow, Fault> {
     })
 }
 
-/// `payload.sql`, `payloads.sql`.
+/// `payloads.sql`.
 pub(super) fn payload(row: &impl Cells) -> Result<(u64, Bytes), Fault> {
     Ok((row.word(0)?, Bytes::from(row.blob(1)?)))
 }

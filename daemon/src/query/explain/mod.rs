@@ -10,6 +10,7 @@ pub(in crate::query) mod ooms;
 pub(in crate::query) mod window;
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use memctl_analysis::churn::{self, RankChurn};
 use memctl_analysis::fragmentation::RankFragmentation;
@@ -19,6 +20,7 @@ use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::job::{Found, find};
+use super::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionRow, Store};
 
 /// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
@@ -43,36 +45,33 @@ pub(crate) struct Explained {
 ///
 /// # Errors
 /// No such job; the store's; an item that does not open. What retention removed is no error.
-pub async fn findings(store: &dyn Store, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
-    Ok(explain(store, &find(store, selection).await?).await?.findings)
+pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
+    Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.findings)
 }
 
 /// The same for a job that was found, with the reports behind the findings.
 ///
 /// # Errors
 /// See [`findings`].
-pub(crate) async fn explain(store: &dyn Store, found: &Found) -> Result<Explained, QueryError> {
+pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, QueryError> {
     let chosen = chosen(found);
     let mut explained = Explained::default();
     let known = found.sessions.len();
-    for (session, device) in &chosen {
-        let ooms = match ooms::of_device(store, found, session, device).await {
-            Err(QueryError::Expired { .. }) => Vec::new(),
-            other => other?,
-        };
-        match window::look(store, session, device, ooms.last()).await {
-            Ok(Some(window::Looked { fragmentation, churn })) => {
-                explained.fragmentation.push(fragmentation);
-                explained.churn.push(churn);
-            }
-            Ok(None) | Err(QueryError::Expired { .. }) => {}
-            Err(error) => return Err(error),
+    let looks = chosen
+        .iter()
+        .map(|&(session, device)| look(store.clone(), found.clone(), session.clone(), device.clone()))
+        .collect();
+    side_by_side(looks, |(ooms, looked)| {
+        if let Some(window::Looked { fragmentation, churn }) = looked {
+            explained.fragmentation.push(fragmentation);
+            explained.churn.push(churn);
         }
         explained.ooms.extend(ooms);
-    }
+    })
+    .await?;
     explained.ooms.sort_by_key(|report| (report.facts.time_ns, report.facts.rank));
     explained.findings = oom::findings(&explained.ooms, known);
-    explained.findings.extend(ooms::deaths(store, found).await?);
+    explained.findings.extend(ooms::deaths(&**store, found).await?);
     explained.findings.extend(fragmentation::finding::finding(&explained.fragmentation, known));
     explained.findings.extend(churn::finding(&explained.churn, known));
     explained.findings.sort_by_key(|finding| Reverse(finding.severity));
@@ -80,6 +79,24 @@ pub(crate) async fn explain(store: &dyn Store, found: &Found) -> Result<Explaine
     looked.dedup();
     explained.left_out = known.saturating_sub(looked.len()) as u32;
     Ok(explained)
+}
+
+/// One device: its failures, and its last stretch where that is still stored.
+async fn look(
+    store: Arc<dyn Store>,
+    found: Arc<Found>,
+    session: SessionRow,
+    device: DeviceRow,
+) -> Result<(Vec<oom::Report>, Option<window::Looked>), QueryError> {
+    let ooms = match ooms::of_device(&*store, &found, &session, &device).await {
+        Err(QueryError::Expired { .. }) => Vec::new(),
+        other => other?,
+    };
+    match window::look(&*store, &session, &device, ooms.last()).await {
+        Ok(looked) => Ok((ooms, looked)),
+        Err(QueryError::Expired { .. }) => Ok((ooms, None)),
+        Err(error) => Err(error),
+    }
 }
 
 /// The devices to look at, by rank: all of small jobs; else rank 0, those that ran out of memory, and those that hold most

@@ -49,7 +49,10 @@ pub(in crate::query) async fn look(
     failure: Option<&oom::Report>,
 ) -> Result<Option<Looked>, QueryError> {
     let index = device.info.index;
-    let chunks = store.chunks(session.key, index.0, Selection::default()).await?;
+    // Numbers count dropped events too, so the last stored one has at least the number of those that are stored.
+    let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
+    let chunks =
+        store.chunks(session.key, index.0, Selection { events: Some(last_ones), ..Selection::default() }).await?;
     let Some(last) = chunks.last() else { return Ok(None) };
     let until = last.index.first_event + last.index.count;
     let from = keyframe_before(store, session.key, index.0, until.saturating_sub(EVENTS_MIN)).await?;

@@ -54,11 +54,10 @@ pub(super) async fn chunks(
 }
 
 pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64]) -> Result<Vec<(u64, Bytes)>, Fault> {
-    let mut connection = pool.acquire().await?;
     let mut found = Vec::new();
-    for seq in seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()) {
-        let query = sqlx::query(include_str!("sql/payload.sql")).bind(session).bind(seq);
-        if let Some(row) = query.fetch_optional(&mut *connection).await? {
+    for some in seqs.chunks(ASKED) {
+        let query = sqlx::query(include_str!("sql/payloads.sql")).bind(session).bind(numbers(some));
+        for row in query.fetch_all(pool).await? {
             found.push(cells::payload(&row)?);
         }
     }
@@ -66,15 +65,24 @@ pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64
 }
 
 pub(super) async fn items_at(pool: &SqlitePool, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, Fault> {
-    let mut connection = pool.acquire().await?;
     let mut found = Vec::new();
-    for seq in seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()) {
-        let query = sqlx::query(include_str!("sql/item_at.sql")).bind(session).bind(seq);
-        if let Some(row) = query.fetch_optional(&mut *connection).await? {
+    for some in seqs.chunks(ASKED) {
+        let query = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(numbers(some));
+        for row in query.fetch_all(pool).await? {
             found.push(cells::item(&row)?);
         }
     }
     Ok(found)
+}
+
+/// Items asked for at once: a question costs two changes of thread, an item tens of kilobytes.
+const ASKED: usize = 128;
+
+/// Numbers as a JSON array; one that SQLite cannot hold is no item's.
+fn numbers(seqs: &[u64]) -> String {
+    let known: Vec<String> =
+        seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).map(|seq| seq.to_string()).collect();
+    format!("[{}]", known.join(","))
 }
 
 pub(super) async fn items_after(

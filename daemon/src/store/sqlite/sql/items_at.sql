@@ -1,0 +1,9 @@
+-- ?2: a JSON array of numbers, which lead: each is looked up by its key. CROSS: SQLite keeps this order of loops.
+SELECT
+    i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
+    i.kind, i.unpacked_bytes, p.bytes
+FROM json_each(?2) AS wanted
+    CROSS JOIN item AS i
+        ON i.job_id = (SELECT job_id FROM session WHERE session_id = ?1) AND i.session_id = ?1 AND i.seq = wanted.value
+    CROSS JOIN payload AS p ON p.job_id = i.job_id AND p.session_id = i.session_id AND p.seq = i.seq
+ORDER BY wanted.key
