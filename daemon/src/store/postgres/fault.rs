@@ -49,9 +49,10 @@ pub(super) fn is_passing(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01"))
 }
 
-/// What the slower one of two is told that create the same thing at the same moment.
+/// What the slower one of two is told that create the same thing at the same moment: the key of a catalogue's row is
+/// taken, or the schema, the table or the table's row type is there already.
 pub(super) fn is_race(error: &Error) -> bool {
-    matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07"))
+    matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07" | "42710"))
 }
 
 fn code(error: &Error) -> Option<String> {
