@@ -100,4 +100,7 @@ class Training:
             self.see(parameter)
         stats = torch.cuda.memory_stats(self.device)
         names = ("allocation.all.allocated", "allocated_bytes.all.current", "reserved_bytes.all.peak", "num_ooms")
-        print("result", self.digest.hexdigest(), *(stats.get(name) for name in names), flush=True)
+        line = " ".join(["result", self.digest.hexdigest(), *(str(stats.get(name)) for name in names)])
+        # In one piece: print writes word by word where output is not buffered, and other ranks print at the same time.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
