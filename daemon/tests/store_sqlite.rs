@@ -122,6 +122,43 @@ async fn the_second_opener_learns_who_is_first() {
     opened(&path).await.unwrap().close().await.unwrap();
 }
 
+/// Payloads as they lay before migration 3.
+const PAYLOADS_BEFORE_3: [&str; 5] = [
+    "CREATE TABLE older (
+        job_id INTEGER NOT NULL, session_id INTEGER NOT NULL, seq INTEGER NOT NULL, bytes BLOB NOT NULL,
+        PRIMARY KEY (job_id, session_id, seq)
+    ) STRICT, WITHOUT ROWID",
+    "INSERT INTO older SELECT job_id, session_id, seq, bytes FROM payload",
+    "DROP TABLE payload",
+    "ALTER TABLE older RENAME TO payload",
+    "DELETE FROM memctl_migration WHERE version >= 3",
+];
+
+#[tokio::test]
+async fn what_an_older_memctl_stored_stays_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder);
+    let store = opened(&path).await.unwrap();
+    let key = open(&store, 1, "job", 0).await;
+    store.append(vec![append(key, (1..=50).map(large).collect())]).await.unwrap();
+    store.close().await.unwrap();
+    let mut connection = raw(&path).await;
+    for statement in PAYLOADS_BEFORE_3 {
+        connection.execute(statement).await.unwrap();
+    }
+    let is_older = "SELECT sql LIKE '%WITHOUT ROWID' FROM sqlite_schema WHERE name = 'payload'";
+    assert!(sqlx::query_scalar::<_, bool>(is_older).fetch_one(&mut connection).await.unwrap());
+    connection.close().await.unwrap();
+
+    let store = opened(&path).await.unwrap();
+    assert_whole(&store, key, 50).await;
+    store.append(vec![append(key, (51..=60).map(large).collect())]).await.unwrap();
+    assert_whole(&store, key, 60).await;
+    store.close().await.unwrap();
+    let mut connection = raw(&path).await;
+    assert!(!sqlx::query_scalar::<_, bool>(is_older).fetch_one(&mut connection).await.unwrap());
+}
+
 #[tokio::test]
 async fn a_newer_database_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,7 +170,7 @@ async fn a_newer_database_is_left_alone() {
     connection.close().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     let Err(error) = opened(&path).await else { panic!("opened") };
-    assert!(matches!(&error, StoreError::Newer { found: 99, known: 2, .. }), "{error}");
+    assert!(matches!(&error, StoreError::Newer { found: 99, known: 3, .. }), "{error}");
     assert!(error.to_string().contains("use the newer memctl"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }

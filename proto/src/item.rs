@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
-use memctl_model::{Keyframe, Mark, Sample, SessionEnd, SiteTable};
+use memctl_model::{Boundary, Keyframe, Mark, Sample, SessionEnd, SiteTable};
 use prost::Message;
 
 use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};
@@ -142,6 +142,17 @@ impl Packed {
                 return Err(WireError::invalid("item.kind", self.kind as i32, "a kind that is a message"));
             }
         })
+    }
+
+    /// Opens an item of site tables and keeps those whose boundary and epoch are wanted.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; an item of another kind.
+    pub fn open_site_tables(&self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
+        if self.kind != ItemKind::SiteTables {
+            return Err(WireError::invalid("item.kind", self.kind as i32, "site tables"));
+        }
+        site_tables::from_wire_where(decode("a batch of site tables", &self.plain()?)?, wanted)
     }
 
     fn plain(&self) -> Result<Bytes, WireError> {

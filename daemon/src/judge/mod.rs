@@ -70,10 +70,15 @@ impl Judge {
         let mut findings = if range == Range::default() {
             let seen = self.watch(found.job.key);
             let mut seen = seen.lock().await;
-            seen.watch.catch_up(&self.store, &found.sessions).await?;
-            self.keep(found.job.key, seen.watch.devices());
-            let mut findings = judge::findings(&seen.watch.watches(counts));
-            findings.extend(explaining::findings(&self.store, found, &mut seen.explained).await?);
+            let Seen { watch, explained } = &mut *seen;
+            // Single events are replayed by tasks of their own, so both go on at the same time.
+            let (explaining, ()) = tokio::try_join!(
+                explaining::findings(&self.store, found, explained),
+                watch.catch_up(&self.store, &found.sessions)
+            )?;
+            self.keep(found.job.key, watch.devices());
+            let mut findings = judge::findings(&watch.watches(counts));
+            findings.extend(explaining);
             findings
         } else {
             let mut watch = JobWatch::over(range);

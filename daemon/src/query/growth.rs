@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use memctl_analysis::growth::{rank_by_growth, site_series};
-use memctl_model::{Boundary, Frame, SiteTable, StackId};
-use memctl_proto::item::Content;
+use memctl_model::{Frame, SiteTable, StackId};
 use memctl_proto::{StackDictionary, v1};
 
 use super::error::QueryError;
 use super::job::Found;
 use super::side_by_side::side_by_side;
-use super::stacks::{dictionary, frame, open};
+use super::stacks::{dictionary, frame, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
 /// Epoch ends looked at per rank; of longer runs an even choice with both ends.
@@ -134,10 +133,7 @@ async fn epoch_tables(
     seqs.dedup();
     let mut tables = Vec::new();
     for row in store.items_at(session, &seqs).await? {
-        if let Content::SiteTables(found) = open(session, &row)? {
-            let ends = found.into_iter().filter(|table| table.boundary == Boundary::EpochEnd);
-            tables.extend(ends.filter(|table| epochs.binary_search(&table.epoch).is_ok()));
-        }
+        tables.extend(open_epoch_ends(session, &row, &epochs)?);
     }
     Ok(tables)
 }

@@ -1,5 +1,6 @@
-//! A session's stacks, read once per question.
+//! A session's items, opened: its stacks, read once per question, and its tables.
 
+use memctl_model::{Boundary, SiteTable};
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
 use memctl_proto::{StackDictionary, v1};
@@ -9,9 +10,26 @@ use crate::store::{ItemRow, Selection, SessionKey, Store};
 
 /// Opens a stored item.
 pub(crate) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, QueryError> {
+    packed(session, row)?.open().map_err(QueryError::wire(session, row.seq))
+}
+
+/// The tables of a stored item that end one of these epochs, which are sorted; none if it holds no tables.
+pub(super) fn open_epoch_ends(
+    session: SessionKey,
+    row: &ItemRow,
+    epochs: &[u32],
+) -> Result<Vec<SiteTable>, QueryError> {
+    let packed = packed(session, row)?;
+    if packed.kind != ItemKind::SiteTables {
+        return Ok(Vec::new());
+    }
+    let wanted = |boundary, epoch| boundary == Boundary::EpochEnd && epochs.binary_search(&epoch).is_ok();
+    packed.open_site_tables(wanted).map_err(QueryError::wire(session, row.seq))
+}
+
+fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, QueryError> {
     let kind = ItemKind::try_from(row.kind).map_err(|error| QueryError::damaged(session, row.seq, error))?;
-    let packed = Packed { kind, payload: row.payload.clone(), unpacked_bytes: row.unpacked_bytes };
-    packed.open().map_err(QueryError::wire(session, row.seq))
+    Ok(Packed { kind, payload: row.payload.clone(), unpacked_bytes: row.unpacked_bytes })
 }
 
 /// The batches of stacks of a session, as stored.

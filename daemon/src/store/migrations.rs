@@ -15,10 +15,12 @@ type Step = (i64, &'static str, &'static str);
 const SQLITE: &[Step] = &[
     (1, "init", include_str!("../../../migrations/sqlite/0001_init.sql")),
     (2, "alerts", include_str!("../../../migrations/sqlite/0002_alerts.sql")),
+    (3, "payload_by_number", include_str!("../../../migrations/sqlite/0003_payload_by_number.sql")),
 ];
 const POSTGRES: &[Step] = &[
     (1, "init", include_str!("../../../migrations/postgres/0001_init.sql")),
     (2, "alerts", include_str!("../../../migrations/postgres/0002_alerts.sql")),
+    (3, "payload_by_number", include_str!("../../../migrations/postgres/0003_payload_by_number.sql")),
 ];
 
 /// The newest schema this program knows, the same on both.

@@ -93,30 +93,37 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
 /// # Errors
 /// Uneven columns, rows out of order, unknown numbers, more than the limits.
 pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError> {
+    from_wire_where(batch, |_, _| true)
+}
+
+/// Unpacks the tables whose boundary and epoch are wanted. The others are read and checked, and not kept.
+///
+/// # Errors
+/// As [`from_wire`], whichever table it is.
+pub fn from_wire_where(
+    batch: v1::SiteTableBatch,
+    wanted: impl Fn(Boundary, u32) -> bool,
+) -> Result<Vec<SiteTable>, WireError> {
     at_most("site tables of a batch", batch.tables.len(), TABLES_MAX)?;
+    // The rows of each device's last table.
     let mut last: HashMap<DeviceIndex, Vec<SiteRow>> = HashMap::new();
     let mut unfolded = 0;
-    let mut tables = Vec::with_capacity(batch.tables.len());
-    for wire in batch.tables {
-        let mut wire = wire;
-        let rows = rows_from_wire(&mut wire)?;
+    let mut tables = Vec::new();
+    for mut wire in batch.tables {
+        let changes = rows_from_wire(&mut wire)?;
         let device = device_index(wire.device)?;
-        let before_rows = last.get(&device).map_or(0, Vec::len);
-        at_most("rows of a batch of site tables", unfolded + before_rows + rows.len(), BATCH_ROWS_MAX)?;
-        let whole = match last.get(&device) {
-            None => rows.into_iter().filter(|row| row.blocks > 0).collect(),
-            Some(before) => merged(before, rows),
-        };
-        unfolded += whole.len();
-        last.insert(device, whole.clone());
-        tables.push(SiteTable {
+        let rows = last.entry(device).or_default();
+        at_most("rows of a batch of site tables", unfolded + rows.len() + changes.len(), BATCH_ROWS_MAX)?;
+        // Most tables change few rows of the one before, and many change none.
+        if !changes.is_empty() {
+            *rows = merged(rows, changes);
+        }
+        unfolded += rows.len();
+        let boundary = boundary(wire.boundary)?;
+        let is_wanted = wanted(boundary, wire.epoch);
+        let table = SiteTable {
             device,
-            boundary: match v1::Boundary::try_from(wire.boundary) {
-                Ok(v1::Boundary::StepEnd) => Boundary::StepEnd,
-                Ok(v1::Boundary::EpochEnd) => Boundary::EpochEnd,
-                Ok(v1::Boundary::End) => Boundary::End,
-                _ => return Err(WireError::invalid("site_table.boundary", wire.boundary, "1 to 3")),
-            },
+            boundary,
             epoch: wire.epoch,
             step: wire.step,
             time_ns: wire.time_ns,
@@ -125,10 +132,22 @@ pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError>
             counters: wire.counters.ok_or(WireError::Missing("site_table.counters"))?.into(),
             peaks: wire.peaks.ok_or(WireError::Missing("site_table.peaks"))?.into(),
             peaks_within: wire.peaks_within.ok_or(WireError::Missing("site_table.peaks_within"))?.into(),
-            rows: whole,
-        });
+            rows: if is_wanted { rows.clone() } else { Vec::new() },
+        };
+        if is_wanted {
+            tables.push(table);
+        }
     }
     Ok(tables)
+}
+
+fn boundary(wire: i32) -> Result<Boundary, WireError> {
+    match v1::Boundary::try_from(wire) {
+        Ok(v1::Boundary::StepEnd) => Ok(Boundary::StepEnd),
+        Ok(v1::Boundary::EpochEnd) => Ok(Boundary::EpochEnd),
+        Ok(v1::Boundary::End) => Ok(Boundary::End),
+        _ => Err(WireError::invalid("site_table.boundary", wire, "1 to 3")),
+    }
 }
 
 fn rows_from_wire(wire: &mut v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
@@ -191,7 +210,7 @@ mod tests {
         SiteTable {
             device: DeviceIndex(device),
             boundary: Boundary::StepEnd,
-            epoch: 1,
+            epoch: (step % 2) as u32,
             step,
             time_ns: step,
             at_event: step * 10,
@@ -222,6 +241,9 @@ mod tests {
         ) {
             let tables: Vec<SiteTable> =
                 rows.into_iter().enumerate().map(|(step, (device, rows))| table(device, step as u64, rows)).collect();
+            let even = |table: &SiteTable| table.step.is_multiple_of(2);
+            let some = from_wire_where(to_wire(&tables), |_, epoch| epoch == 0).unwrap();
+            prop_assert_eq!(some, tables.iter().filter(|table| even(table)).cloned().collect::<Vec<_>>());
             prop_assert_eq!(from_wire(to_wire(&tables)).unwrap(), tables);
         }
     }

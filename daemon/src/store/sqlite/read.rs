@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 use memctl_proto::v1::ItemKind;
-use sqlx::sqlite::SqlitePool;
+use sqlx::Row;
+use sqlx::sqlite::{SqlitePool, SqliteRow};
 
 use crate::store::cells::{self, Fault};
 use crate::store::rows::{
@@ -57,9 +58,7 @@ pub(super) async fn payloads(pool: &SqlitePool, session: SessionKey, seqs: &[u64
     let mut found = Vec::new();
     for some in seqs.chunks(ASKED) {
         let query = sqlx::query(include_str!("sql/payloads.sql")).bind(session).bind(numbers(some));
-        for row in query.fetch_all(pool).await? {
-            found.push(cells::payload(&row)?);
-        }
+        found.extend(in_order(query.fetch_all(pool).await?, cells::payload)?);
     }
     Ok(found)
 }
@@ -68,11 +67,19 @@ pub(super) async fn items_at(pool: &SqlitePool, session: SessionKey, seqs: &[u64
     let mut found = Vec::new();
     for some in seqs.chunks(ASKED) {
         let query = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(numbers(some));
-        for row in query.fetch_all(pool).await? {
-            found.push(cells::item(&row)?);
-        }
+        found.extend(in_order(query.fetch_all(pool).await?, cells::item)?);
     }
     Ok(found)
+}
+
+/// Rows in the order in which they were asked for.
+fn in_order<T>(rows: Vec<SqliteRow>, read: impl Fn(&SqliteRow) -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
+    let mut placed = Vec::with_capacity(rows.len());
+    for row in &rows {
+        placed.push((row.try_get::<i64, _>("place")?, read(row)?));
+    }
+    placed.sort_by_key(|(place, _)| *place);
+    Ok(placed.into_iter().map(|(_, one)| one).collect())
 }
 
 /// Items asked for at once: a question costs two changes of thread, an item tens of kilobytes.
