@@ -38,7 +38,7 @@ pub enum RunState {
     Failed,
     /// It ended without a word.
     Lost,
-    /// It was deleted, with everything stored for it.
+    /// It was deleted, with everything stored for it and for the runs before it.
     Gone,
 }
 

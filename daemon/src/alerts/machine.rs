@@ -63,7 +63,8 @@ fn resolve(mut alert: Alert, now_ns: u64) -> Alert {
 /// An alert of a job that was judged without it; `None` when it is to be forgotten.
 #[must_use]
 pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Option<Alert> {
-    if job.started_ns < alert.run_started_ns && job.state != RunState::Gone {
+    // Of two runs that began together (imports of one recording) the attempts tell which is the later one.
+    if (job.started_ns, job.attempt) < (alert.run_started_ns, alert.attempt) {
         return Some(alert);
     }
     let later_run = job.started_ns > alert.run_started_ns;

@@ -94,12 +94,14 @@ impl QueryService {
             return Err(QueryError::Invalid("a job is deleted by its own name only".into()));
         }
         let mut answer = v1::DeleteJobResponse::default();
+        let mut last = None;
         // All attempts, or the one that was named.
         while let Some(job) = self.store.job(Some(&name), attempt).await? {
             let sessions = self.store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
                 return Err(QueryError::Invalid(format!("job {name} is being recorded; stop it first")));
             }
+            last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
             let gone = self.store.delete_job(job.key).await?;
             answer.sessions += gone.sessions as u32;
             answer.stored_bytes += gone.bytes;
@@ -107,16 +109,18 @@ impl QueryService {
         if answer.sessions == 0 {
             return Err(QueryError::NoJob(name));
         }
-        self.alerts.observe(&gone(name), &[], now_ns());
+        // Where another attempt is left, only what the deleted one and those before it raised is over.
+        let everything = self.store.job(Some(&name), None).await?.is_none();
+        let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
+        self.alerts.observe(&gone(name, started_ns, attempt), &[], now_ns());
         Ok(answer)
     }
 }
 
-/// What alerting needs to know of a job that is gone with everything stored for it.
-fn gone(name: String) -> JobFacts {
-    let (started_ns, ended_ns) = (now_ns(), None);
+/// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
+fn gone(name: String, started_ns: u64, attempt: u32) -> JobFacts {
     let state = RunState::Gone;
-    JobFacts { name, attempt: 0, labels: Vec::new(), state, started_ns, ended_ns, epochs: None, imported: false }
+    JobFacts { name, attempt, labels: Vec::new(), state, started_ns, ended_ns: None, epochs: None, imported: false }
 }
 
 #[tonic::async_trait]

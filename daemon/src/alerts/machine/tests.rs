@@ -120,7 +120,18 @@ fn in_a_run_that_goes_on_it_resolves_after_a_while_without_it() {
     let again = judged(Some(gone), OOM, &running, 170 * S).unwrap();
     assert_eq!((again.phase, again.fired_ns), (Phase::Firing, Some(170 * S)));
     assert_eq!(judged(Some(firing(1)), None, &job(RunState::Finished, 1, None), 9 * S).unwrap().phase, Phase::Resolved);
-    assert_eq!(judged(Some(firing(1)), None, &job(RunState::Gone, 1, None), 9 * S).unwrap().phase, Phase::Resolved);
+}
+
+#[test]
+fn a_run_that_is_deleted_takes_its_own_alerts_with_it_and_no_later_ones() {
+    let after = |alert: &Alert, gone: &JobFacts| judged(Some(alert.clone()), None, gone, 99 * S).unwrap().phase;
+    let (alert, gone) = (firing(5), |run_ns| job(RunState::Gone, run_ns, None));
+    assert_eq!(after(&alert, &gone(5)), Phase::Resolved);
+    assert_eq!(after(&alert, &gone(6)), Phase::Resolved, "everything up to a later one is gone");
+    assert_eq!(after(&alert, &gone(4)), Phase::Firing, "only an earlier run is");
+    let second = Alert { attempt: 1, ..alert };
+    assert_eq!(after(&second, &gone(5)), Phase::Firing, "an earlier attempt that began with it");
+    assert_eq!(after(&second, &JobFacts { attempt: 1, ..gone(5) }), Phase::Resolved);
 }
 
 #[test]
