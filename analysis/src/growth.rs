@@ -219,7 +219,9 @@ mod tests {
             counters: Counters { allocated_bytes, ..Counters::default() },
             peaks: Peaks::default(),
             peaks_within: Peaks::default(),
+            found: false,
             rows: rows.iter().map(row).collect(),
+            private_pools: Vec::new(),
         }
     }
 

@@ -91,7 +91,9 @@ impl Training {
             counters,
             peaks: peaks_within,
             peaks_within,
+            found: false,
             rows: all.iter().map(row).collect(),
+            private_pools: Vec::new(),
         }
     }
 

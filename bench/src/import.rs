@@ -395,5 +395,6 @@ fn named(kind: &MarkKind) -> (String, bool) {
         MarkKind::PhaseEnd(p) => (phase(p), false),
         MarkKind::RegionBegin(name) | MarkKind::Note(name) => (name.clone(), true),
         MarkKind::RegionEnd(name) => (name.clone(), false),
+        MarkKind::WindowEnd(n) => (format!("window#{n}"), false),
     }
 }

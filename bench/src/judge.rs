@@ -68,7 +68,9 @@ fn table(boundary: Boundary, epoch: u32, step: u64, sites: u32, changing: u32) -
         counters: Counters { allocated_bytes, reserved_bytes: allocated_bytes * 2, ..Counters::default() },
         peaks: Peaks::default(),
         peaks_within: Peaks { allocated_bytes: allocated_bytes + (1 << 30), reserved_bytes: allocated_bytes * 2 },
+        found: false,
         rows,
+        private_pools: Vec::new(),
     }
 }
 

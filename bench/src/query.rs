@@ -97,6 +97,8 @@ fn tables(epoch: u32, at_event: u64) -> Vec<SiteTable> {
             counters: Counters { allocated_bytes: 1 << 30, reserved_bytes: 2 << 30, ..Counters::default() },
             peaks: Peaks { allocated_bytes: 1 << 30, reserved_bytes: 2 << 30 },
             peaks_within: Peaks::default(),
+            found: false,
+            private_pools: Vec::new(),
             rows: (1..=SITES)
                 .map(|stack| SiteRow {
                     stack: StackId(stack),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::site::Boundary;
 use crate::stack::Frame;
 
 /// What is wrong.
@@ -38,11 +39,17 @@ pub enum FindingKind {
     Churn,
     /// Host memory grows.
     HostGrowth,
+    /// Private pools of CUDA graphs or MemPools grow: memory that is reserved for them alone.
+    PrivatePools,
+    /// A rank allocates on a device that is another rank's.
+    WrongDevice,
+    /// Judging the job failed: nothing is known of what could not be judged.
+    Unjudged,
 }
 
 impl FindingKind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Leak,
         Self::EvalGraph,
         Self::GraphKept,
@@ -57,6 +64,9 @@ impl FindingKind {
         Self::OutsideAllocator,
         Self::Churn,
         Self::HostGrowth,
+        Self::PrivatePools,
+        Self::WrongDevice,
+        Self::Unjudged,
     ];
 
     /// The name in JSON, in rules and on the wire; never changes.
@@ -77,6 +87,9 @@ impl FindingKind {
             Self::OutsideAllocator => "outside_allocator",
             Self::Churn => "churn",
             Self::HostGrowth => "host_growth",
+            Self::PrivatePools => "private_pools",
+            Self::WrongDevice => "wrong_device",
+            Self::Unjudged => "unjudged",
         }
     }
 
@@ -90,6 +103,66 @@ impl FindingKind {
     #[must_use]
     pub const fn is_leak(self) -> bool {
         matches!(self, Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain)
+    }
+}
+
+/// What the code does that makes a finding, as far as its blocks tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pattern {
+    /// A list, dict or attribute keeps tensors.
+    TensorsKept,
+    /// One tensor is replaced by a larger one again and again.
+    ReplacedByLarger,
+    /// An evaluation keeps its graph.
+    EvalGraph,
+    /// Training steps keep their graphs.
+    GraphKept,
+    /// Each step's graph hangs on the one before.
+    HiddenChain,
+    /// A hook is registered again and again, so that it is called more often every time.
+    HooksPileUp,
+    /// A new optimizer is made and the old one's state is still referenced.
+    OptimizersMadeAnew,
+    /// A CUDA graph is captured again and again, each with a pool of its own.
+    GraphsCaptured,
+    /// `empty_cache()` is called again and again.
+    CacheEmptied,
+}
+
+impl Pattern {
+    /// Every pattern.
+    pub const ALL: [Self; 9] = [
+        Self::TensorsKept,
+        Self::ReplacedByLarger,
+        Self::EvalGraph,
+        Self::GraphKept,
+        Self::HiddenChain,
+        Self::HooksPileUp,
+        Self::OptimizersMadeAnew,
+        Self::GraphsCaptured,
+        Self::CacheEmptied,
+    ];
+
+    /// The name in JSON and on the wire; never changes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TensorsKept => "tensors_kept",
+            Self::ReplacedByLarger => "replaced_by_larger",
+            Self::EvalGraph => "eval_graph",
+            Self::GraphKept => "graph_kept",
+            Self::HiddenChain => "hidden_chain",
+            Self::HooksPileUp => "hooks_pile_up",
+            Self::OptimizersMadeAnew => "optimizers_made_anew",
+            Self::GraphsCaptured => "graphs_captured",
+            Self::CacheEmptied => "cache_emptied",
+        }
+    }
+
+    /// The pattern of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|pattern| pattern.name() == name)
     }
 }
 
@@ -145,6 +218,8 @@ pub struct Moment {
     pub step: Option<u64>,
     /// Nanoseconds since the Unix epoch.
     pub time_ns: Option<u64>,
+    /// The kind of boundary that showed it.
+    pub boundary: Option<Boundary>,
 }
 
 /// One figure or fact behind a finding. Bytes have names that end with `_bytes`; ratios are 0..1.
@@ -169,8 +244,12 @@ pub struct Finding {
     pub severity: Severity,
     /// How sure it is, 0..1.
     pub confidence: f64,
+    /// What the code does, as far as it is known.
+    pub pattern: Option<Pattern>,
     /// Ranks concerned, ascending.
     pub ranks: Vec<u32>,
+    /// Processes concerned, by their names within the job, sorted.
+    pub processes: Vec<String>,
     /// Whether these are all ranks that were seen (and more than one).
     pub all_ranks: bool,
     /// When it was first seen.
@@ -179,6 +258,8 @@ pub struct Finding {
     pub bytes_per_epoch: Option<Rate>,
     /// Growth a step, of one rank.
     pub bytes_per_step: Option<Rate>,
+    /// Growth a minute of wall-clock time, of one rank.
+    pub bytes_per_minute: Option<Rate>,
     /// What lives of it now, on the rank that holds most.
     pub live_bytes: Option<u64>,
     /// Blocks of it that live, likewise.
@@ -211,11 +292,14 @@ impl Finding {
             kind,
             severity,
             confidence,
+            pattern: None,
             ranks,
+            processes: Vec::new(),
             all_ranks: false,
             first_seen: Moment::default(),
             bytes_per_epoch: None,
             bytes_per_step: None,
+            bytes_per_minute: None,
             live_bytes: None,
             live_blocks: None,
             time_to_oom_seconds: None,
@@ -303,6 +387,7 @@ mod tests {
     #[test]
     fn names_are_read_back() {
         assert!(FindingKind::ALL.into_iter().all(|kind| FindingKind::of_name(kind.name()) == Some(kind)));
+        assert!(Pattern::ALL.into_iter().all(|pattern| Pattern::of_name(pattern.name()) == Some(pattern)));
         assert!(Severity::ALL.into_iter().all(|severity| Severity::of_name(severity.name()) == Some(severity)));
         assert_eq!(FindingKind::of_name("none"), None);
         assert!(Severity::Warning < Severity::Critical);

@@ -108,6 +108,8 @@ pub enum MarkKind {
     RegionBegin(String),
     /// A named region has ended.
     RegionEnd(String),
+    /// Window `n` has ended: see [`crate::Boundary::WindowEnd`]. Windows count from 0 and follow each other without a gap.
+    WindowEnd(u64),
     /// Something happened once: `empty_cache`, a changed setting, a changed recording level.
     Note(String),
 }

@@ -62,6 +62,12 @@ pub struct SessionInfo {
     pub host: Option<String>,
     /// Process id.
     pub pid: Option<u32>,
+    /// Process id of its parent.
+    pub parent_pid: Option<u32>,
+    /// What the process does in the job (`trainer`, `worker`, `loader`), when it is known.
+    pub role: Option<String>,
+    /// How the boundaries of a recording that marks none were found: `the loop at train.py:31`.
+    pub found_by: Option<String>,
     /// Nanoseconds since the Unix epoch at which recording began.
     pub started_ns: u64,
     /// Framework and version, `torch 2.11.0`.

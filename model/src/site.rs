@@ -15,6 +15,21 @@ pub enum Boundary {
     EpochEnd = 2,
     /// At the end of the recording.
     End = 3,
+    /// At the end of a window: a stretch of time, or of allocation where events are dense, that is cut where nothing marks steps.
+    WindowEnd = 4,
+}
+
+impl Boundary {
+    /// The name in JSON: `step`, `epoch`, `end`, `window`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StepEnd => "step",
+            Self::EpochEnd => "epoch",
+            Self::End => "end",
+            Self::WindowEnd => "window",
+        }
+    }
 }
 
 /// Live memory of one allocation site that was born in one phase of one epoch.
@@ -29,6 +44,17 @@ pub struct SiteRow {
     /// Live blocks.
     pub blocks: u64,
     /// Live bytes (true size).
+    pub bytes: u64,
+}
+
+/// Reserved memory of private pools (CUDA graphs, MemPools) whose segments one stack asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolRow {
+    /// Who asked for the segments: for a CUDA graph the code that captured it.
+    pub stack: StackId,
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of these segments, used or not.
     pub bytes: u64,
 }
 
@@ -55,6 +81,10 @@ pub struct SiteTable {
     pub peaks: Peaks,
     /// Peaks since the boundary of the same kind before.
     pub peaks_within: Peaks,
+    /// Whether the boundary was found (a loop in a recording) and not given by a mark.
+    pub found: bool,
     /// Rows sorted by (stack, birth epoch, birth phase), none with zero blocks.
     pub rows: Vec<SiteRow>,
+    /// Segments of private pools, sorted by stack, none with zero segments.
+    pub private_pools: Vec<PoolRow>,
 }

@@ -21,6 +21,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 fn leak(function: &str) -> Finding {
     Finding {
+        pattern: None,
+        processes: Vec::new(),
+        bytes_per_minute: None,
         kind: FindingKind::Leak,
         severity: Severity::Warning,
         confidence: 0.97,

@@ -226,6 +226,7 @@ impl Device {
                 self.birth.epoch = epoch;
                 Some(self.site_table(Boundary::EpochEnd, time_ns))
             }
+            MarkKind::WindowEnd(_) => Some(self.site_table(Boundary::WindowEnd, time_ns)),
             _ => None,
         }
     }
@@ -237,7 +238,7 @@ impl Device {
         self.epoch_peaks.allocated_bytes = self.epoch_peaks.allocated_bytes.max(within.allocated_bytes);
         self.epoch_peaks.reserved_bytes = self.epoch_peaks.reserved_bytes.max(within.reserved_bytes);
         let peaks_within = match boundary {
-            Boundary::StepEnd => within,
+            Boundary::StepEnd | Boundary::WindowEnd => within,
             Boundary::EpochEnd => std::mem::take(&mut self.epoch_peaks),
             Boundary::End => self.epoch_peaks,
         };
@@ -270,7 +271,9 @@ impl Device {
             counters: self.map.counters(),
             peaks: self.map.peaks(),
             peaks_within,
+            found: false,
             rows: self.map.site_rows(),
+            private_pools: Vec::new(),
         }
     }
 

@@ -42,6 +42,7 @@ fn number(kind: &MarkKind) -> (u8, u64, &str) {
         MarkKind::RegionBegin(name) => (7, 0, name),
         MarkKind::RegionEnd(name) => (8, 0, name),
         MarkKind::Note(name) => (9, 0, name),
+        MarkKind::WindowEnd(window) => (10, *window, ""),
     }
 }
 
@@ -61,6 +62,7 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
         7 => MarkKind::RegionBegin(name()),
         8 => MarkKind::RegionEnd(name()),
         9 => MarkKind::Note(name()),
+        10 => MarkKind::WindowEnd(number),
         _ => return None,
     })
 }

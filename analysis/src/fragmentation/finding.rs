@@ -35,7 +35,7 @@ pub fn finding(reports: &[RankFragmentation], known: usize) -> Option<Finding> {
     let confidence = if severity == Severity::Critical { 1.0 } else { 0.9 };
     Some(Finding {
         all_ranks: numbers.len() > 1 && numbers.len() == known,
-        first_seen: Moment { epoch: worst.epoch, step: worst.step, time_ns: None },
+        first_seen: Moment { epoch: worst.epoch, step: worst.step, time_ns: None, boundary: None },
         title: title(worst, &alike, &on, site.as_ref()),
         explanation: explanation(worst),
         advice: advice(worst),

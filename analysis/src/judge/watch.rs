@@ -300,6 +300,6 @@ pub(super) fn is_epoch_end(boundary: Boundary) -> Option<bool> {
     match boundary {
         Boundary::StepEnd => Some(false),
         Boundary::EpochEnd => Some(true),
-        Boundary::End => None,
+        Boundary::End | Boundary::WindowEnd => None,
     }
 }

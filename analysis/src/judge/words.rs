@@ -98,10 +98,18 @@ pub(super) fn leak(verdicts: &[Verdict], all: &[u32]) -> Finding {
     let end = until(epochs_to_oom, seconds_to_oom).filter(|_| confirmed);
     Finding {
         kind: shown.kind,
+        pattern: None,
+        processes: Vec::new(),
+        bytes_per_minute: None,
         severity,
         confidence: confidence(shown, confirmed, ranks.len()),
         all_ranks: ranks.len() == all.len() && all.len() > 1,
-        first_seen: Moment { epoch: first.first_epoch, step: first.first_step, time_ns: first.first_ns },
+        first_seen: Moment {
+            epoch: first.first_epoch,
+            step: first.first_step,
+            time_ns: first.first_ns,
+            boundary: None,
+        },
         bytes_per_epoch: per_epoch,
         bytes_per_step: per_step,
         live_bytes: Some(most.live_bytes),
@@ -287,7 +295,7 @@ pub(super) fn skew(excess: &Excess<'_>) -> Finding {
     let since = excess.first_step.map_or_else(String::new, |step| format!(" since step {step}"));
     let peers = on_ranks(&excess.peers, &[]);
     Finding {
-        first_seen: Moment { epoch: excess.first_epoch, step: excess.first_step, time_ns: None },
+        first_seen: Moment { epoch: excess.first_epoch, step: excess.first_step, time_ns: None, boundary: None },
         live_bytes: Some(excess.bytes + excess.peers_bytes),
         site: Some(excess.site.clone()),
         subject: format!("rank {}", excess.rank),
@@ -344,7 +352,7 @@ pub(super) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: usiz
     };
     Finding {
         all_ranks: everywhere,
-        first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: None },
+        first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: None, boundary: None },
         live_bytes: Some(most.now_bytes),
         subject: subject.to_owned(),
         title,

@@ -66,10 +66,13 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
     let site = facts.stack.site().cloned();
     Some(Finding {
         kind: FindingKind::Oom,
+        pattern: None,
+        processes: Vec::new(),
+        bytes_per_minute: None,
         severity: Severity::Critical,
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,
-        first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns) },
+        first_seen: Moment { epoch: facts.epoch, step: facts.step, time_ns: Some(facts.time_ns), boundary: None },
         bytes_per_epoch: None,
         bytes_per_step: None,
         live_bytes: Some(facts.found.allocated_bytes),

@@ -185,6 +185,7 @@ impl Rank {
             }
             MarkKind::PhaseBegin(phase) => self.birth.phase = self.phases.begin(phase),
             MarkKind::PhaseEnd(phase) => self.birth.phase = self.phases.end(phase),
+            MarkKind::WindowEnd(_) => self.table(Boundary::WindowEnd, time_ns),
             MarkKind::RegionBegin(_) | MarkKind::RegionEnd(_) | MarkKind::Note(_) => {}
         }
     }
@@ -206,7 +207,9 @@ impl Rank {
             counters: self.map.counters(),
             peaks: self.map.peaks(),
             peaks_within,
+            found: false,
             rows: self.map.site_rows(),
+            private_pools: Vec::new(),
         });
     }
 }

@@ -64,6 +64,16 @@ pub struct Finding {
     pub bytes_per_step_high: Option<i64>,
     /// What tells two findings of one kind without a site apart: `rank 3`.
     pub subject: Option<String>,
+    /// What the code does, as far as it is known: `tensors_kept`, `hooks_pile_up`.
+    pub pattern: Option<String>,
+    /// Processes concerned, by name.
+    pub processes: Vec<String>,
+    /// Growth a minute of wall-clock time, of one rank.
+    pub bytes_per_minute: Option<i64>,
+    /// Lower end of the slope's interval of 90 % confidence.
+    pub bytes_per_minute_low: Option<i64>,
+    /// Upper end.
+    pub bytes_per_minute_high: Option<i64>,
     /// For comparisons.
     #[serde(skip)]
     pub level: Severity,
@@ -78,6 +88,8 @@ pub struct FirstSeen {
     pub step: Option<u64>,
     /// Time.
     pub at: Option<String>,
+    /// The kind of boundary that showed it: `epoch`, `step` or `window`.
+    pub boundary: Option<&'static str>,
     /// For the page.
     #[serde(skip)]
     pub time_ns: Option<u64>,
@@ -188,8 +200,12 @@ impl From<v1::Finding> for Finding {
             explanation,
             advice,
             evidence,
+            pattern,
+            mut processes,
+            bytes_per_minute,
         } = wire;
         ranks.sort_unstable();
+        processes.sort_unstable();
         let rate = |rate: Option<v1::Rate>, read: fn(v1::Rate) -> f64| rate.and_then(|rate| whole(read(rate)));
         Self {
             id,
@@ -208,6 +224,11 @@ impl From<v1::Finding> for Finding {
             explanation,
             advice,
             evidence: evidence.into_iter().filter_map(named).collect(),
+            pattern: Some(pattern).filter(|pattern| !pattern.is_empty()),
+            processes,
+            bytes_per_minute: rate(bytes_per_minute, |rate| rate.value),
+            bytes_per_minute_low: rate(bytes_per_minute, |rate| rate.low),
+            bytes_per_minute_high: rate(bytes_per_minute, |rate| rate.high),
             live_blocks,
             epochs_to_oom: finite(epochs_to_oom),
             bytes_per_epoch_low: rate(bytes_per_epoch, |rate| rate.low),
@@ -233,8 +254,14 @@ impl Site {
 
 impl From<v1::FirstSeen> for FirstSeen {
     fn from(wire: v1::FirstSeen) -> Self {
-        let v1::FirstSeen { epoch, step, time_ns } = wire;
-        Self { epoch, step, at: time_ns.map(time::rfc3339), time_ns }
+        let boundary = match wire.boundary() {
+            v1::Boundary::EpochEnd => Some("epoch"),
+            v1::Boundary::StepEnd => Some("step"),
+            v1::Boundary::WindowEnd => Some("window"),
+            v1::Boundary::End | v1::Boundary::Unspecified => None,
+        };
+        let v1::FirstSeen { epoch, step, time_ns, boundary: _ } = wire;
+        Self { epoch, step, at: time_ns.map(time::rfc3339), boundary, time_ns }
     }
 }
 

@@ -155,6 +155,7 @@ impl From<v1::TimelineMark> for Mark {
             Kind::PhaseEnd => ("phase_end", false),
             Kind::RegionBegin => ("region_begin", false),
             Kind::RegionEnd => ("region_end", false),
+            Kind::WindowEnd => ("window_end", true),
             // A mark of a newer daemon is worth a note.
             Kind::Note | Kind::Unspecified => ("note", false),
         };

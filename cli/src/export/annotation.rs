@@ -39,6 +39,8 @@ pub fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::
         MarkKind::PhaseEnd(phase) => write(false, phase.name()),
         MarkKind::RegionBegin(name) => write(true, name),
         MarkKind::RegionEnd(name) => write(false, name),
+        // Nobody's but memctl's own.
+        MarkKind::WindowEnd(_) => Ok(()),
         // PyTorch knows no moment: it begins and ends at once.
         MarkKind::Note(name) => write(true, name).and_then(|()| write(false, name)),
     }

@@ -211,7 +211,7 @@ impl Prepared {
                     let row = epoch_end(session, table, self.item.seq);
                     self.epoch_ends.push(row);
                 }
-                Boundary::End => {}
+                Boundary::End | Boundary::WindowEnd => {}
             }
         }
     }

@@ -41,6 +41,7 @@ fn finding(session: &SessionRow, devices: &[DeviceRow], how: &str, goes_on: bool
             epoch: last.map(|latest| latest.epoch),
             step: last.map(|latest| latest.step),
             time_ns: session.end.as_ref().map(|end| end.time_ns).or(Some(session.heard_ns)),
+            boundary: None,
         },
         subject: format!("rank {rank}"),
         title: format!("rank {rank} stopped{at}: {how}"),

@@ -220,6 +220,7 @@ fn mark(mark: &memctl_model::Mark) -> v1::TimelineMark {
         MarkKind::RegionBegin(name) => (v1::MarkKind::RegionBegin, 0, name.as_str()),
         MarkKind::RegionEnd(name) => (v1::MarkKind::RegionEnd, 0, name.as_str()),
         MarkKind::Note(name) => (v1::MarkKind::Note, 0, name.as_str()),
+        MarkKind::WindowEnd(window) => (v1::MarkKind::WindowEnd, *window, ""),
     };
     v1::TimelineMark { time_ns: mark.time_ns, kind: kind as i32, value, name: name.to_owned() }
 }

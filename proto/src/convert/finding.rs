@@ -1,6 +1,6 @@
 //! Findings on the wire. Out they go whole; in they come for showing, so an unknown kind or severity is an error only for who needs it.
 
-use memctl_model::{EvidenceValue, Finding, Frame, Moment, Rate, Severity};
+use memctl_model::{Boundary, EvidenceValue, Finding, Frame, Moment, Pattern, Rate, Severity};
 
 use crate::v1;
 
@@ -20,6 +20,17 @@ impl From<Severity> for v1::Severity {
     }
 }
 
+impl From<Boundary> for v1::Boundary {
+    fn from(boundary: Boundary) -> Self {
+        match boundary {
+            Boundary::StepEnd => Self::StepEnd,
+            Boundary::EpochEnd => Self::EpochEnd,
+            Boundary::End => Self::End,
+            Boundary::WindowEnd => Self::WindowEnd,
+        }
+    }
+}
+
 impl From<Rate> for v1::Rate {
     fn from(Rate { value, low, high }: Rate) -> Self {
         Self { value, low, high }
@@ -29,32 +40,64 @@ impl From<Rate> for v1::Rate {
 /// A finding of a job for the wire.
 #[must_use]
 pub fn to_wire(finding: &Finding, job: &str) -> v1::Finding {
-    let Moment { epoch, step, time_ns } = finding.first_seen;
+    let Finding {
+        kind,
+        severity,
+        confidence,
+        pattern,
+        ranks,
+        processes,
+        all_ranks,
+        first_seen: Moment { epoch, step, time_ns, boundary },
+        bytes_per_epoch,
+        bytes_per_step,
+        bytes_per_minute,
+        live_bytes,
+        live_blocks,
+        time_to_oom_seconds,
+        epochs_to_oom,
+        site,
+        stack,
+        subject,
+        title,
+        explanation,
+        advice,
+        evidence,
+    } = finding;
+    let boundary = boundary.map(|boundary| v1::Boundary::from(boundary) as i32);
     v1::Finding {
         id: finding.fingerprint(job).to_string(),
-        kind: finding.kind.name().to_owned(),
-        severity: v1::Severity::from(finding.severity) as i32,
-        confidence: finding.confidence,
-        ranks: finding.ranks.clone(),
-        all_ranks: finding.all_ranks,
-        first_seen: Some(v1::FirstSeen { epoch, step, time_ns }),
-        bytes_per_epoch: finding.bytes_per_epoch.map(Into::into),
-        bytes_per_step: finding.bytes_per_step.map(Into::into),
-        live_bytes: finding.live_bytes,
-        live_blocks: finding.live_blocks,
-        time_to_oom_seconds: finding.time_to_oom_seconds,
-        epochs_to_oom: finding.epochs_to_oom,
-        site: finding.site.as_ref().map(Into::into),
-        stack: finding.stack.iter().map(Into::into).collect(),
-        subject: finding.subject.clone(),
-        title: finding.title.clone(),
-        explanation: finding.explanation.clone(),
-        advice: finding.advice.clone(),
-        evidence: finding.evidence.iter().map(|(name, value)| evidence(name, value)).collect(),
+        kind: kind.name().to_owned(),
+        severity: v1::Severity::from(*severity) as i32,
+        confidence: *confidence,
+        ranks: ranks.clone(),
+        all_ranks: *all_ranks,
+        first_seen: Some(v1::FirstSeen {
+            epoch: *epoch,
+            step: *step,
+            time_ns: *time_ns,
+            boundary: boundary.unwrap_or(0),
+        }),
+        bytes_per_epoch: bytes_per_epoch.map(Into::into),
+        bytes_per_step: bytes_per_step.map(Into::into),
+        live_bytes: *live_bytes,
+        live_blocks: *live_blocks,
+        time_to_oom_seconds: *time_to_oom_seconds,
+        epochs_to_oom: *epochs_to_oom,
+        site: site.as_ref().map(Into::into),
+        stack: stack.iter().map(Into::into).collect(),
+        subject: subject.clone(),
+        title: title.clone(),
+        explanation: explanation.clone(),
+        advice: advice.clone(),
+        evidence: evidence.iter().map(|(name, value)| evidence_to_wire(name, value)).collect(),
+        pattern: pattern.map_or("", Pattern::name).to_owned(),
+        processes: processes.clone(),
+        bytes_per_minute: bytes_per_minute.map(Into::into),
     }
 }
 
-fn evidence(name: &str, value: &EvidenceValue) -> v1::Evidence {
+fn evidence_to_wire(name: &str, value: &EvidenceValue) -> v1::Evidence {
     use v1::evidence::Value;
     let value = match value {
         EvidenceValue::Count(count) => Value::Count(*count),

@@ -34,6 +34,7 @@ pub fn to_wire(marks: &[Mark], resolution_ns: u32) -> v1::MarkBatch {
             MarkKind::RegionBegin(name) => (v1::MarkKind::RegionBegin, index_of(&mut batch.names, &mut names, name)),
             MarkKind::RegionEnd(name) => (v1::MarkKind::RegionEnd, index_of(&mut batch.names, &mut names, name)),
             MarkKind::Note(name) => (v1::MarkKind::Note, index_of(&mut batch.names, &mut names, name)),
+            MarkKind::WindowEnd(window) => (v1::MarkKind::WindowEnd, *window),
         };
         batch.kinds.push(kind as i32);
         batch.values.push(value);
@@ -112,8 +113,9 @@ fn kind_of(batch: &v1::MarkBatch, row: usize, step: &mut u64) -> Result<MarkKind
         Ok(v1::MarkKind::RegionBegin) => MarkKind::RegionBegin(name()?),
         Ok(v1::MarkKind::RegionEnd) => MarkKind::RegionEnd(name()?),
         Ok(v1::MarkKind::Note) => MarkKind::Note(name()?),
+        Ok(v1::MarkKind::WindowEnd) => MarkKind::WindowEnd(value),
         Ok(v1::MarkKind::Unspecified) | Err(_) => {
-            return Err(WireError::invalid("mark.kind", batch.kinds[row], "1 to 9"));
+            return Err(WireError::invalid("mark.kind", batch.kinds[row], "1 to 10"));
         }
     })
 }
@@ -135,6 +137,7 @@ mod tests {
             "[a-c]{0,3}".prop_map(MarkKind::RegionBegin),
             "[a-c]{0,3}".prop_map(MarkKind::RegionEnd),
             "[a-c]{0,3}".prop_map(MarkKind::Note),
+            any::<u64>().prop_map(MarkKind::WindowEnd),
         ]
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use memctl_model::{Boundary, DeviceIndex, SiteRow, SiteTable, StackId};
+use memctl_model::{Boundary, DeviceIndex, PoolRow, SiteRow, SiteTable, StackId};
 
 use super::session::device_index;
 use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
@@ -14,6 +14,8 @@ use crate::v1;
 pub const TABLES_MAX: usize = 4_096;
 /// Rows of one table: sites times the epochs in which their live blocks were born.
 pub const ROWS_MAX: usize = 1 << 19;
+/// Rows of private pools in one table: stacks that captured a graph or used a pool of their own.
+pub const POOL_ROWS_MAX: usize = 1 << 12;
 /// Rows of all tables of a batch after the differences are undone; bounds what a small batch can unfold to.
 pub const BATCH_ROWS_MAX: usize = 1 << 20;
 
@@ -62,10 +64,23 @@ fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
 }
 
 fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
-    let SiteTable { device, boundary, epoch, step, time_ns, at_event, exact, counters, peaks, peaks_within, rows: _ } =
-        table;
+    let SiteTable {
+        device,
+        boundary,
+        epoch,
+        step,
+        time_ns,
+        at_event,
+        exact,
+        counters,
+        peaks,
+        peaks_within,
+        found,
+        rows: _,
+        private_pools,
+    } = table;
     let unit = if rows.iter().all(|row| row.bytes % 512 == 0) { 512 } else { 1 };
-    let mut stack = 0;
+    let (mut stack, mut pool_stack) = (0, 0);
     let mut birth_phases = rows.iter().map(|row| row.birth_phase.map_or(0, |phase| phase as u32)).collect();
     leave_out_zeros(&mut birth_phases);
     v1::SiteTable {
@@ -85,6 +100,13 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
         bytes: rows.iter().map(|row| row.bytes / u64::from(unit)).collect(),
         bytes_unit: unit,
         birth_phases,
+        found: *found,
+        pool_stacks: private_pools
+            .iter()
+            .map(|row| row.stack.0.wrapping_sub(std::mem::replace(&mut pool_stack, row.stack.0)))
+            .collect(),
+        pool_segments: private_pools.iter().map(|row| row.segments).collect(),
+        pool_bytes: private_pools.iter().map(|row| row.bytes).collect(),
     }
 }
 
@@ -111,6 +133,7 @@ pub fn from_wire_where(
     let mut tables = Vec::new();
     for mut wire in batch.tables {
         let changes = rows_from_wire(&mut wire)?;
+        let private_pools = pools_from_wire(&wire)?;
         let device = device_index(wire.device)?;
         let rows = last.entry(device).or_default();
         at_most("rows of a batch of site tables", unfolded + rows.len() + changes.len(), BATCH_ROWS_MAX)?;
@@ -132,7 +155,9 @@ pub fn from_wire_where(
             counters: wire.counters.ok_or(WireError::Missing("site_table.counters"))?.into(),
             peaks: wire.peaks.ok_or(WireError::Missing("site_table.peaks"))?.into(),
             peaks_within: wire.peaks_within.ok_or(WireError::Missing("site_table.peaks_within"))?.into(),
+            found: wire.found,
             rows: if is_wanted { rows.clone() } else { Vec::new() },
+            private_pools,
         };
         if is_wanted {
             tables.push(table);
@@ -146,7 +171,8 @@ fn boundary(wire: i32) -> Result<Boundary, WireError> {
         Ok(v1::Boundary::StepEnd) => Ok(Boundary::StepEnd),
         Ok(v1::Boundary::EpochEnd) => Ok(Boundary::EpochEnd),
         Ok(v1::Boundary::End) => Ok(Boundary::End),
-        _ => Err(WireError::invalid("site_table.boundary", wire, "1 to 3")),
+        Ok(v1::Boundary::WindowEnd) => Ok(Boundary::WindowEnd),
+        _ => Err(WireError::invalid("site_table.boundary", wire, "1 to 4")),
     }
 }
 
@@ -178,6 +204,22 @@ fn rows_from_wire(wire: &mut v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
             return Err(WireError::invalid("site_table.rows", row, "sorted by stack, birth epoch and birth phase"));
         }
         rows.push(next);
+    }
+    Ok(rows)
+}
+
+fn pools_from_wire(wire: &v1::SiteTable) -> Result<Vec<PoolRow>, WireError> {
+    let count = wire.pool_stacks.len();
+    at_most("private pools of a site table", count, POOL_ROWS_MAX)?;
+    even("site_table.pools", count, &[wire.pool_segments.len(), wire.pool_bytes.len()])?;
+    let mut stack = 0_u32;
+    let mut rows: Vec<PoolRow> = Vec::with_capacity(count);
+    for row in 0..count {
+        stack = stack.wrapping_add(wire.pool_stacks[row]);
+        if rows.last().is_some_and(|last| last.stack.0 >= stack) {
+            return Err(WireError::invalid("site_table.pools", row, "sorted by stack"));
+        }
+        rows.push(PoolRow { stack: StackId(stack), segments: wire.pool_segments[row], bytes: wire.pool_bytes[row] });
     }
     Ok(rows)
 }
@@ -218,6 +260,10 @@ mod tests {
             counters: Counters { allocated_bytes: step, ..Default::default() },
             peaks: Peaks::default(),
             peaks_within: Peaks::default(),
+            found: step % 3 == 0,
+            private_pools: (1..=step as u32 % 4)
+                .map(|stack| PoolRow { stack: StackId(stack * 7), segments: step, bytes: step << 21 })
+                .collect(),
             rows: rows
                 .into_iter()
                 .map(|((stack, birth_epoch, phase), (blocks, bytes))| SiteRow {

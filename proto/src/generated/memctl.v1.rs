@@ -30,6 +30,13 @@ pub struct SessionInfo {
     pub labels: ::prost::alloc::vec::Vec<Label>,
     #[prost(uint32, tag = "14")]
     pub resolution_ns: u32,
+    #[prost(uint32, optional, tag = "15")]
+    pub parent_pid: ::core::option::Option<u32>,
+    #[prost(string, optional, tag = "16")]
+    pub role: ::core::option::Option<::prost::alloc::string::String>,
+    /// How the boundaries of a recording that marks none were found.
+    #[prost(string, optional, tag = "17")]
+    pub found_by: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Label {
@@ -200,6 +207,18 @@ pub struct SiteTable {
     /// Number of the phase in which the blocks were born, 0 = none; left out when all are 0.
     #[prost(uint32, repeated, tag = "16")]
     pub birth_phases: ::prost::alloc::vec::Vec<u32>,
+    /// Whether the boundary was found and not given by a mark.
+    #[prost(bool, tag = "17")]
+    pub found: bool,
+    /// Segments of private pools in columns, sorted by stack.
+    ///
+    /// difference to the row before
+    #[prost(uint32, repeated, tag = "18")]
+    pub pool_stacks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, repeated, tag = "19")]
+    pub pool_segments: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, repeated, tag = "20")]
+    pub pool_bytes: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Keyframe {
@@ -358,6 +377,7 @@ pub enum MarkKind {
     RegionBegin = 7,
     RegionEnd = 8,
     Note = 9,
+    WindowEnd = 10,
 }
 impl MarkKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -376,6 +396,7 @@ impl MarkKind {
             Self::RegionBegin => "MARK_KIND_REGION_BEGIN",
             Self::RegionEnd => "MARK_KIND_REGION_END",
             Self::Note => "MARK_KIND_NOTE",
+            Self::WindowEnd => "MARK_KIND_WINDOW_END",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -391,6 +412,7 @@ impl MarkKind {
             "MARK_KIND_REGION_BEGIN" => Some(Self::RegionBegin),
             "MARK_KIND_REGION_END" => Some(Self::RegionEnd),
             "MARK_KIND_NOTE" => Some(Self::Note),
+            "MARK_KIND_WINDOW_END" => Some(Self::WindowEnd),
             _ => None,
         }
     }
@@ -402,6 +424,7 @@ pub enum Boundary {
     StepEnd = 1,
     EpochEnd = 2,
     End = 3,
+    WindowEnd = 4,
 }
 impl Boundary {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -414,6 +437,7 @@ impl Boundary {
             Self::StepEnd => "BOUNDARY_STEP_END",
             Self::EpochEnd => "BOUNDARY_EPOCH_END",
             Self::End => "BOUNDARY_END",
+            Self::WindowEnd => "BOUNDARY_WINDOW_END",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -423,6 +447,7 @@ impl Boundary {
             "BOUNDARY_STEP_END" => Some(Self::StepEnd),
             "BOUNDARY_EPOCH_END" => Some(Self::EpochEnd),
             "BOUNDARY_END" => Some(Self::End),
+            "BOUNDARY_WINDOW_END" => Some(Self::WindowEnd),
             _ => None,
         }
     }
@@ -1040,6 +1065,14 @@ pub struct Finding {
     pub advice: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "20")]
     pub evidence: ::prost::alloc::vec::Vec<Evidence>,
+    /// Pattern's name; empty when it is not known.
+    #[prost(string, tag = "21")]
+    pub pattern: ::prost::alloc::string::String,
+    /// Names of the processes concerned, sorted.
+    #[prost(string, repeated, tag = "22")]
+    pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "23")]
+    pub bytes_per_minute: ::core::option::Option<Rate>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FirstSeen {
@@ -1049,6 +1082,9 @@ pub struct FirstSeen {
     pub step: ::core::option::Option<u64>,
     #[prost(fixed64, optional, tag = "3")]
     pub time_ns: ::core::option::Option<u64>,
+    /// The kind of boundary that showed it.
+    #[prost(enumeration = "Boundary", tag = "4")]
+    pub boundary: i32,
 }
 /// A slope with its interval of 90 % confidence.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

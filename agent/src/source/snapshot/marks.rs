@@ -17,9 +17,11 @@ use super::containers::Annotation;
 #[must_use]
 pub fn mark_precedes(mark: &Mark, event: &Event) -> bool {
     match mark.kind {
-        MarkKind::EpochEnd(_) | MarkKind::StepEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => {
-            mark.time_ns < event.time_ns
-        }
+        MarkKind::EpochEnd(_)
+        | MarkKind::StepEnd(_)
+        | MarkKind::PhaseEnd(_)
+        | MarkKind::RegionEnd(_)
+        | MarkKind::WindowEnd(_) => mark.time_ns < event.time_ns,
         MarkKind::EpochBegin(_)
         | MarkKind::StepBegin(_)
         | MarkKind::PhaseBegin(_)
@@ -193,6 +195,7 @@ fn begin_of(end: &MarkKind) -> Option<MarkKind> {
         | MarkKind::StepBegin(_)
         | MarkKind::PhaseBegin(_)
         | MarkKind::RegionBegin(_)
+        | MarkKind::WindowEnd(_)
         | MarkKind::Note(_) => None,
     }
 }

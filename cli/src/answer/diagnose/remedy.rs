@@ -87,6 +87,21 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
             after: &[],
             proof: Proof::Ranks,
         },
+        Some(Kind::PrivatePools) => Remedy {
+            pattern: "CUDA graphs are captured again and again, each with a pool of its own.",
+            before: &["graphs[length] = capture(length)  # every length that comes"],
+            after: &["length = round_up(length)  # a few sizes, captured once", "capture(length, pool=shared_pool)"],
+            proof: Proof::Assert("no-leak stable --after-epoch 1"),
+        },
+        Some(Kind::WrongDevice) => Remedy {
+            pattern: "Tensors are made on another rank's device.",
+            before: &["x = torch.zeros(n, device=\"cuda:0\")"],
+            after: &["torch.cuda.set_device(local_rank)", "x = torch.zeros(n, device=\"cuda\")"],
+            proof: Proof::Ranks,
+        },
+        Some(Kind::Unjudged) => {
+            Remedy { pattern: "The job could not be judged.", before: &[], after: &[], proof: Proof::NoFindings }
+        }
         None => Remedy { pattern: "", before: &[], after: &[], proof: Proof::NoFindings },
     }
 }

@@ -107,7 +107,11 @@ impl Course {
                 }
                 MarkKind::PhaseBegin(phase) => self.begin(phase),
                 MarkKind::PhaseEnd(phase) => self.end(phase),
-                MarkKind::EpochEnd(_) | MarkKind::RegionBegin(_) | MarkKind::RegionEnd(_) | MarkKind::Note(_) => {}
+                MarkKind::EpochEnd(_)
+                | MarkKind::RegionBegin(_)
+                | MarkKind::RegionEnd(_)
+                | MarkKind::WindowEnd(_)
+                | MarkKind::Note(_) => {}
             }
             self.next += 1;
         }
