@@ -313,6 +313,34 @@ fn a_rank_that_holds_more_from_some_step_on_stands_out() {
     assert_eq!(found[0].title, "rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
 }
 
+/// A model split over two devices of one process: the second holds what the first does not, and no rank is there to compare.
+#[test]
+fn devices_of_one_process_are_judged_and_are_no_peers() {
+    let mut both: Vec<Training> = (0..2).map(|_| Training::new(0, 10)).collect();
+    for step in 0..80 {
+        both[0].step(&[(FORWARD_A, None, 1, 512 * MIB)]);
+        both[1].step(&kept(step + 1));
+    }
+    let found = findings(&both.iter().map(|training| &training.watch).collect::<Vec<_>>());
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].kind, found[0].ranks.as_slice()), (FindingKind::Leak, [0].as_slice()));
+    assert!(found[0].title.contains("on rank 0,"), "{}", found[0].title);
+}
+
+/// Ranks are told apart by their numbers and not by the order in which they came.
+#[test]
+fn ranks_that_come_in_any_order_are_told_in_theirs() {
+    let mut all: Vec<Training> = [3, 0, 2, 1].map(|rank| Training::new(rank, 10)).into();
+    for step in 0..40 {
+        for training in &mut all {
+            let more = training.watch.rank() == 0 && step >= 15;
+            training.step(&if more { vec![(KEEP, None, 1, 64 * MIB)] } else { Vec::new() });
+        }
+    }
+    let found = findings(&all.iter().map(|training| &training.watch).collect::<Vec<_>>());
+    assert_eq!(found[0].title, "rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
+}
+
 #[test]
 fn without_stacks_the_finding_says_less() {
     let mut training = Training::new(0, 10);

@@ -3,6 +3,8 @@
 //!
 //! Guarantees: the same test as for sites (`ratchet`), over epoch ends or measurements; what was not measured is not judged.
 
+use std::collections::BTreeSet;
+
 use memctl_model::{Finding, FindingKind};
 
 use super::course::{Level, Measured};
@@ -38,7 +40,7 @@ const FOREIGN_MIN: u64 = 256 << 20;
 
 /// All findings about levels, over all ranks.
 pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
-    let all = watches.len();
+    let all: BTreeSet<u32> = watches.iter().map(|watch| watch.rank()).collect();
     let of = |read: fn(&RankWatch) -> Option<Grown>| -> Vec<Grown> {
         watches.iter().filter_map(|watch| read(watch)).collect()
     };
@@ -50,7 +52,7 @@ pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
     ];
     let grown = kinds.into_iter().filter(|(_, _, ranks)| !ranks.is_empty());
     let mut found: Vec<Finding> =
-        grown.map(|(kind, subject, ranks)| words::level(kind, subject, &ranks, all)).collect();
+        grown.map(|(kind, subject, ranks)| words::level(kind, subject, &ranks, all.len())).collect();
     found.extend(watches.iter().filter_map(|watch| foreign(watch)));
     found
 }

@@ -128,6 +128,11 @@ fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
     roles.into_iter().map(|(_, members)| members).collect()
 }
 
+/// The devices of one process share its work: none of them is the measure of another.
+fn are_peers(one: &RankWatch, other: &RankWatch) -> bool {
+    one.rank() != other.rank()
+}
+
 fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
     let mut sites: Vec<(u64, &Frame)> = watch
         .sites
@@ -149,7 +154,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         if lowest < SKEW_BYTES_MIN {
             continue;
         }
-        let others = peers.iter().filter(|peer| peer.rank() != watch.rank());
+        let others = peers.iter().filter(|peer| are_peers(watch, peer));
         let mut highest: Vec<u64> = others
             .map(|peer| {
                 let same = peer.sites.iter().filter(|other| other.frame == site.frame);
@@ -157,12 +162,15 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
             })
             .collect();
         highest.sort_unstable();
-        let peers_bytes = highest[highest.len() / 2];
+        let (Some(&peers_bytes), Some(&upper)) = (highest.get(highest.len() / 2), highest.get(highest.len() * 3 / 4))
+        else {
+            break;
+        };
         let bytes = lowest.saturating_sub(peers_bytes);
         let allocated = watch.course.last_level().map_or(1, |level| level.counters.allocated_bytes.max(1));
         let share = bytes as f64 / allocated as f64;
         // Some of the peers may stand out themselves: all but a quarter have to be below.
-        let spread = highest[highest.len() * 3 / 4].saturating_sub(peers_bytes);
+        let spread = upper.saturating_sub(peers_bytes);
         if bytes < SKEW_BYTES_MIN || share < SKEW_SHARE_MIN || bytes < spread.saturating_mul(4) {
             continue;
         }
@@ -170,7 +178,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         let level = since.and_then(|point| watch.course.step_level(point.at));
         found.push(Excess {
             rank: watch.rank(),
-            peers: peers.iter().map(|peer| peer.rank()).filter(|&rank| rank != watch.rank()).collect(),
+            peers: peers.iter().filter(|peer| are_peers(watch, peer)).map(|peer| peer.rank()).collect(),
             site: site.frame.as_deref().unwrap_or_else(|| unreachable!("only sites with a frame come here")),
             bytes,
             peers_bytes,

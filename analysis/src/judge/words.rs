@@ -26,7 +26,11 @@ fn bytes(rate: f64) -> HumanBytes {
 /// `rank 0`, `ranks 0-2`, `all 4 ranks`, `ranks 0, 2 and 5`.
 #[must_use]
 pub(super) fn on_ranks(ranks: &[u32], all: &[u32]) -> String {
-    match ranks {
+    // A rank with several devices comes several times.
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    ranks.dedup();
+    match ranks.as_slice() {
         [] => "no rank".to_owned(),
         _ if ranks.len() == all.len() && ranks.len() > 1 => format!("all {} ranks", ranks.len()),
         [only] => format!("rank {only}"),
@@ -325,7 +329,9 @@ pub(super) fn skew(excess: &Excess<'_>) -> Finding {
 /// Growth of a level: reserved and unused, outside the allocator, host.
 pub(super) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: usize) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
-    let numbers: Vec<u32> = ranks.iter().map(|grown| grown.rank).collect();
+    let mut numbers: Vec<u32> = ranks.iter().map(|grown| grown.rank).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
     let everywhere = numbers.len() == all && all > 1;
     let on = if everywhere { format!("all {all} ranks") } else { on_ranks(&numbers, &[]) };
     let gained = HumanBytes::of(most.growth.gained);
