@@ -26,6 +26,7 @@ fn shown(kind: &MarkKind) -> String {
         MarkKind::PhaseEnd(phase) => format!("-{}", phase.name()),
         MarkKind::RegionBegin(name) => format!("+[{name}]"),
         MarkKind::RegionEnd(name) => format!("-[{name}]"),
+        MarkKind::WindowEnd(window) => format!("window {window} ends"),
         MarkKind::Note(note) => format!("note {note}"),
     }
 }

@@ -38,7 +38,10 @@ pub(super) struct Device {
     lost: u64,
     exact: bool,
     chunks_since_keyframe: u64,
+    /// Highest levels since the last end of a step, an epoch, a window, see [`Self::peaks_since`].
+    step_peaks: Peaks,
     epoch_peaks: Peaks,
+    window_peaks: Peaks,
     last_ns: u64,
     /// As things stood at the last end of a step or of an evaluation.
     last_boundary: Option<SiteTable>,
@@ -62,7 +65,9 @@ impl Device {
             lost: 0,
             exact: true,
             chunks_since_keyframe: 0,
+            step_peaks: Peaks::default(),
             epoch_peaks: Peaks::default(),
+            window_peaks: Peaks::default(),
             last_ns: 0,
             last_boundary: None,
         })
@@ -233,16 +238,24 @@ impl Device {
 
     /// Live memory by site, now.
     pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64) -> SiteTable {
+        let peaks_within = self.peaks_since(boundary);
+        self.table(boundary, time_ns, peaks_within)
+    }
+
+    /// Peaks since the last boundary of the same kind; boundaries of other kinds may lie between.
+    fn peaks_since(&mut self, boundary: Boundary) -> Peaks {
         let within = self.map.peaks_within();
         self.map.reset_peaks_within();
-        self.epoch_peaks.allocated_bytes = self.epoch_peaks.allocated_bytes.max(within.allocated_bytes);
-        self.epoch_peaks.reserved_bytes = self.epoch_peaks.reserved_bytes.max(within.reserved_bytes);
-        let peaks_within = match boundary {
-            Boundary::StepEnd | Boundary::WindowEnd => within,
+        for peaks in [&mut self.step_peaks, &mut self.epoch_peaks, &mut self.window_peaks] {
+            peaks.allocated_bytes = peaks.allocated_bytes.max(within.allocated_bytes);
+            peaks.reserved_bytes = peaks.reserved_bytes.max(within.reserved_bytes);
+        }
+        match boundary {
+            Boundary::StepEnd => std::mem::take(&mut self.step_peaks),
             Boundary::EpochEnd => std::mem::take(&mut self.epoch_peaks),
+            Boundary::WindowEnd => std::mem::take(&mut self.window_peaks),
             Boundary::End => self.epoch_peaks,
-        };
-        self.table(boundary, time_ns, peaks_within)
+        }
     }
 
     /// Things have settled behind the last boundary: kept beside and not sent.

@@ -8,6 +8,7 @@
 
 mod device;
 pub(crate) mod translate;
+mod windows;
 pub mod worker;
 
 use std::time::Duration;
@@ -143,6 +144,28 @@ impl Batcher {
         if epoch || self.tables.len() >= TABLES_FLUSH || self.table_rows >= ROWS_FLUSH {
             self.flush_tables();
         }
+    }
+
+    /// Every device that is in use has come to the end of a window, behind what was taken of it so far.
+    pub fn window_end(&mut self, mark: Mark) {
+        for place in 0..self.devices.len() {
+            if self.devices[place].is_used() {
+                self.device_mark(place, &mark);
+            }
+        }
+        self.mark(mark);
+    }
+
+    /// Whether anything was recorded on any device.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.devices.iter().any(Device::is_used)
+    }
+
+    /// When the last event of any device was.
+    #[must_use]
+    pub fn last_ns(&self) -> u64 {
+        self.devices.iter().map(Device::last_ns).max().unwrap_or(0)
     }
 
     /// A device's stream has reached the point where gradients had been given back.

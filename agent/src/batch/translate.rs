@@ -12,11 +12,11 @@ use memctl_model::{Event, Frame, Mark, StackId};
 
 use super::Batcher;
 use super::worker::Note;
-use crate::clock::TickClock;
+use crate::clock::{self, TickClock};
 use crate::python::{lines, names};
 use crate::region::dictionary::{self, Entry};
 use crate::region::messages::{self, Said};
-use crate::region::{Region, notes};
+use crate::region::{Region, State, notes};
 
 /// A code object's part of a frame.
 struct Code {
@@ -163,6 +163,16 @@ impl Translator {
     /// How the trainer said that it ends.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
+    }
+
+    /// This moment on the clock of the events.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.ns(clock::ticks())
+    }
+
+    /// Whether the trainer has said that it ends.
+    pub(crate) fn goes_down(&self) -> bool {
+        self.region.state() != State::Running
     }
 
     /// Follows the clocks.

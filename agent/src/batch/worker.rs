@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use memctl_model::{DeviceIndex, Dropped, Frame, Keyframe, Mark, Sample, SessionEnd};
+use memctl_model::{DeviceIndex, Dropped, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd};
 
 use super::Batcher;
 use super::translate::Translator;
+use super::windows::Windows;
+use crate::clock::now_ns;
 use crate::ledger::Ledger;
 use crate::region::Region;
 use crate::ring::Consumer;
@@ -114,6 +116,7 @@ pub struct Worker {
     ledger: Arc<Ledger>,
     flushed: Instant,
     holes: Holes,
+    windows: Windows,
 }
 
 /// Drops that were noticed, by the reason.
@@ -162,7 +165,9 @@ impl Worker {
                 ahead: 0,
             })
             .collect();
-        Self { batcher, lanes, notes, translator, window, ledger, flushed: Instant::now(), holes: Holes::default() }
+        let now = Instant::now();
+        let (holes, windows) = (Holes::default(), Windows::new(now));
+        Self { batcher, lanes, notes, translator, window, ledger, flushed: now, holes, windows }
     }
 
     /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.
@@ -171,7 +176,11 @@ impl Worker {
         loop {
             // Asked for before the rings are looked at: what was pushed before the stop is still taken.
             let end = ending();
-            let worked = self.turn();
+            let now = Instant::now();
+            let worked = self.turn(now);
+            if end.is_none() {
+                self.cut_window(now);
+            }
             self.send(&deadline);
             match end {
                 Some(end) if !worked || Instant::now() >= end.deadline => return self.finish(&end),
@@ -194,7 +203,7 @@ impl Worker {
     }
 
     /// Takes what is there; says whether there was anything.
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, now: Instant) -> bool {
         // Positions first, then the notes, then events up to those positions: a mark that is made
         // meanwhile belongs behind events that this turn does not touch.
         let limits: Vec<u64> = self
@@ -202,7 +211,7 @@ impl Worker {
             .iter()
             .map(|lane| lane.consumer.consumed() + lane.consumer.available().min(TURN_EVENTS))
             .collect();
-        let mut worked = self.take_notes();
+        let mut worked = self.take_notes(now);
         for (index, limit) in limits.into_iter().enumerate() {
             worked |= self.take_events(index, limit);
         }
@@ -210,10 +219,10 @@ impl Worker {
         worked
     }
 
-    fn take_notes(&mut self) -> bool {
+    fn take_notes(&mut self, now: Instant) -> bool {
         let mut worked = false;
         while let Some(note) = self.next_note() {
-            self.note(note);
+            self.note(note, now);
             worked = true;
         }
         worked
@@ -223,7 +232,7 @@ impl Worker {
         self.notes.try_recv().ok().or_else(|| self.translator.as_mut()?.next_note())
     }
 
-    fn note(&mut self, note: Note) {
+    fn note(&mut self, note: Note, now: Instant) {
         match note {
             Note::Stack(frames) => {
                 self.batcher.stack(&frames);
@@ -242,12 +251,38 @@ impl Worker {
             // Without positions: as of the last boundary of every device, wherever its stream is now.
             Note::Mark(mark, positions) if positions.is_empty() => self.pass_ended(mark),
             Note::Mark(mark, positions) => {
+                if let MarkKind::StepEnd(_) = mark.kind {
+                    self.windows.step_ended(now, self.taken());
+                }
                 for (lane, position) in self.lanes.iter_mut().zip(&positions) {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
                 }
                 self.batcher.mark(mark);
             }
         }
+    }
+
+    /// Events taken from the rings.
+    fn taken(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.consumer.consumed()).sum()
+    }
+
+    /// Ends a window where its time has come, behind what was taken of every ring. Recordings have none, and neither has
+    /// a trainer that goes down: what it gives back then says nothing about what it kept.
+    fn cut_window(&mut self, now: Instant) {
+        let goes_down = self.translator.as_ref().is_some_and(Translator::goes_down);
+        if self.batcher.config().linger.is_none() || goes_down || !self.batcher.is_used() {
+            return;
+        }
+        let Some(number) = self.windows.cut(now, self.taken()) else { return };
+        let is_behind = self.lanes.iter().any(|lane| lane.consumer.available() > 0);
+        // What still lies in a ring is older than now: then the window ends with the last event that was taken.
+        let time_ns = match &self.translator {
+            _ if is_behind => self.batcher.last_ns(),
+            Some(translator) => translator.now_ns(),
+            None => now_ns(),
+        };
+        self.batcher.window_end(Mark { time_ns, kind: MarkKind::WindowEnd(number) });
     }
 
     fn take_events(&mut self, index: usize, limit: u64) -> bool {
@@ -369,3 +404,7 @@ impl Worker {
         last_word
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! The worker over a ring of its own, with a clock that is set: when it cuts windows, and what is in them.
+
+use memctl_model::{Action, AllocatorSettings, Boundary, Event, SiteTable, StackId};
+use memctl_proto::item::{Content, Packed};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use super::*;
+use crate::batch::BatchConfig;
+use crate::ring::{Producer, Record, ring};
+
+struct Bench {
+    start: Instant,
+    worker: Worker,
+    producer: Producer,
+    notes: SyncSender<Note>,
+    outbox: Arc<Window>,
+    taken: u64,
+    pushed: u64,
+}
+
+impl Bench {
+    fn new(linger: Option<Duration>) -> Self {
+        let (producer, consumer) = ring(1 << 12);
+        let (notes, noted) = sync_channel(64);
+        let devices = vec![DeviceIndex(0), DeviceIndex(1)];
+        let settings = AllocatorSettings::default();
+        let batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger }).unwrap();
+        let outbox = Arc::new(Window::new(1 << 20, None));
+        let (_unused, other) = ring(1 << 4);
+        let ledger = Arc::new(Ledger::new(vec![consumer.gauge(), other.gauge()], outbox.clone()));
+        let rings = vec![(consumer, Request::Here(Arc::default())), (other, Request::Here(Arc::default()))];
+        let worker = Worker::new(batcher, rings, noted, None, outbox.clone(), ledger);
+        Self { start: Instant::now(), worker, producer, notes, outbox, taken: 0, pushed: 0 }
+    }
+
+    fn at(&self, millis: u64) -> Instant {
+        self.start + Duration::from_millis(millis)
+    }
+
+    fn push(&mut self, count: u64) {
+        for _ in 0..count {
+            self.pushed += 1;
+            let (addr, stack) = ((1 << 30) + 512 * self.pushed, StackId::NONE);
+            let event = Event {
+                time_ns: self.pushed * 1_000,
+                action: Action::Alloc,
+                addr,
+                size: 512,
+                stack,
+                ..Event::default()
+            };
+            assert!(self.producer.push(Record::new(&event)));
+        }
+    }
+
+    fn mark(&self, kind: MarkKind) {
+        let position = Position { pushed: self.pushed, dropped: 0 };
+        self.notes.send(Note::Mark(Mark { time_ns: 1, kind }, vec![position, Position::default()].into())).unwrap();
+    }
+
+    /// One turn of the worker at a time, as `run` has them. The tables and marks that came of it.
+    fn turn(&mut self, millis: u64) -> (Vec<SiteTable>, Vec<MarkKind>) {
+        let now = self.at(millis);
+        self.worker.turn(now);
+        self.worker.cut_window(now);
+        self.worker.batcher.flush();
+        self.worker.send(&|| None);
+        let (mut tables, mut marks) = (Vec::new(), Vec::new());
+        while let Some(item) = self.outbox.after(self.taken).unwrap() {
+            self.taken = item.seq;
+            match Packed::from_item(&item).unwrap().open().unwrap() {
+                Content::SiteTables(more) => tables.extend(more),
+                Content::Marks(more) => marks.extend(more.into_iter().map(|mark| mark.kind)),
+                _ => {}
+            }
+        }
+        (tables, marks)
+    }
+}
+
+const LIVE: Option<Duration> = Some(Duration::from_secs(1));
+
+#[test]
+fn what_marks_nothing_has_windows_of_the_devices_that_it_uses() {
+    let mut bench = Bench::new(LIVE);
+    assert_eq!(bench.turn(60_000), (vec![], vec![]), "nothing was recorded yet");
+    bench.push(10);
+    let (tables, marks) = bench.turn(61_000);
+    let seen: Vec<_> = tables.iter().map(|table| (table.device.0, table.boundary, table.at_event)).collect();
+    assert_eq!(seen, [(0, Boundary::WindowEnd, 10)]);
+    assert_eq!(tables[0].counters.allocated_bytes, 5_120);
+    assert_eq!(marks, [MarkKind::WindowEnd(0)]);
+    bench.push(1);
+    assert_eq!(bench.turn(61_500), (vec![], vec![]), "it is not time yet");
+    let (tables, marks) = bench.turn(62_000);
+    assert_eq!((tables[0].at_event, marks), (11, vec![MarkKind::WindowEnd(1)]));
+}
+
+#[test]
+fn steps_take_the_place_of_windows_as_long_as_they_come() {
+    let mut bench = Bench::new(LIVE);
+    let mut seen = Vec::new();
+    for second in 1..40 {
+        bench.push(1);
+        if (10..20).contains(&second) {
+            bench.mark(MarkKind::StepEnd(second));
+        }
+        let tables = bench.turn(second * 1_000).0;
+        seen.extend(tables.iter().filter(|table| table.device.0 == 0).map(|table| (second, table.boundary)));
+    }
+    let of =
+        |kind| seen.iter().filter(|(_, boundary)| *boundary == kind).map(|(second, _)| *second).collect::<Vec<_>>();
+    assert_eq!(of(Boundary::StepEnd), (10..20).collect::<Vec<_>>());
+    assert_eq!(of(Boundary::WindowEnd), (1..10).chain(24..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_peak_between_two_steps_is_theirs_though_a_window_lay_between() {
+    let mut bench = Bench::new(LIVE);
+    bench.push(4);
+    bench.turn(1_000);
+    for number in 1..=4 {
+        let event =
+            Event { time_ns: 9_000, action: Action::FreeRequested, addr: (1 << 30) + 512 * number, ..Event::default() };
+        assert!(bench.producer.push(Record::new(&event)));
+    }
+    bench.turn(1_500);
+    bench
+        .notes
+        .send(Note::Mark(
+            Mark { time_ns: 1, kind: MarkKind::StepEnd(0) },
+            vec![Position { pushed: 8, dropped: 0 }; 2].into(),
+        ))
+        .unwrap();
+    let (tables, _) = bench.turn(1_600);
+    assert_eq!((tables[0].boundary, tables[0].counters.allocated_bytes), (Boundary::StepEnd, 0));
+    assert_eq!(tables[0].peaks_within.allocated_bytes, 2_048);
+}
+
+#[test]
+fn a_recording_has_no_windows() {
+    let mut bench = Bench::new(None);
+    bench.push(10);
+    assert_eq!(bench.turn(61_000), (vec![], vec![]));
+}
