@@ -5,7 +5,8 @@
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::ratchet::{Growth, deepest_fall, growth};
+use super::course::Per;
+use super::ratchet::{Clock, Growth, deepest_fall, growth};
 use super::series::Point;
 use super::watch::{RankWatch, Site};
 
@@ -18,13 +19,6 @@ pub(super) enum Shape {
     Larger,
     /// More and more within an epoch, back to the start with the next.
     Teeth,
-}
-
-/// Which boundaries show the growth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Per {
-    Step,
-    Epoch,
 }
 
 /// Which part of a step made the blocks, as their stacks tell.
@@ -46,10 +40,13 @@ pub(super) struct Candidate {
     pub per: Per,
     pub growth: Growth,
     pub phase: Option<Phase>,
+    /// What leaked of what lives there.
     pub live_bytes: u64,
     pub live_blocks: u64,
+    /// What else lives there.
+    pub beside_bytes: u64,
     /// The boundary of the first rise; of teeth that of the first tooth.
-    pub since: Option<u32>,
+    pub since: Option<Point>,
     /// Blocks that were gained by all rises together.
     pub blocks_gained: u64,
     pub bytes_gained: u64,
@@ -57,6 +54,8 @@ pub(super) struct Candidate {
     pub pass: Pass,
     /// Epochs with a full tooth, for [`Shape::Teeth`].
     pub teeth: u32,
+    /// Of a block that is replaced by larger ones: how often it was, and in how many epochs more than once.
+    pub replaced: (u32, u32),
     /// The stacks that made what has grown, as far as phases tell them from others of the site.
     pub stacks: Vec<StackId>,
     /// The stack to show.
@@ -69,18 +68,13 @@ const RISES_MIN: u32 = 3;
 /// The site as a candidate, if it has grown at all.
 pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
-    let course = &watch.course;
-    let views = [(Per::Step, site.steps.points(), course.steps), (Per::Epoch, site.epochs.points(), course.epoch_ends)];
-    let grown = views.iter().filter_map(|&(per, points, now)| ratcheting(per, points, now));
-    let grown = grown.filter(|(per, shape, growth)| *per == Per::Step || !is_beat(site.steps.points(), *shape, growth));
-    let best = grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step));
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
-    let tooth = toothed(site.steps.points(), course.steps);
+    let tooth = toothed(site.series(Per::Step).points(), watch.course.steps());
     let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
-        None => best?,
+        None => grown(watch, site)?,
     };
-    let points = if per == Per::Step { site.steps.points() } else { site.epochs.points() };
+    let points = points(watch, site, per);
     let last = points.last()?;
     let begun = growth.times.first().map_or(0, |&at| points.partition_point(|point| point.at < at));
     let before = points.get(begun.saturating_sub(1))?;
@@ -88,12 +82,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let gained = (last.blocks.saturating_sub(before.blocks), last.bytes.saturating_sub(before.bytes));
     // What fell back is measured where it was highest.
     let (blocks_gained, bytes_gained) = tooth.as_ref().map_or(gained, |tooth| (tooth.blocks, tooth.growth.gained));
-    // Of a line that also made what stays for good (a workspace, a buffer) only what was born in the phase that grows.
-    let grown_phase_bytes = grown_phase(site).map_or(last.bytes, |phase| site.phases[0][phase as usize]);
-    let live = match grown_phase_bytes.max(bytes_gained) {
-        bytes if bytes < last.bytes => (bytes, u64::from(blocks_gained.max(1))),
-        _ => (last.bytes, u64::from(last.blocks)),
-    };
+    let live = leaked(site, shape, *before, *last, (blocks_gained, bytes_gained), growth.rises);
     Some(Candidate {
         site: index,
         shape,
@@ -101,35 +90,83 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         phase: grown_phase(site),
         live_bytes: live.0,
         live_blocks: live.1,
-        since: tooth.as_ref().map(|tooth| tooth.since).or(growth.times.first().copied()),
+        beside_bytes: last.bytes.saturating_sub(live.0),
+        since: tooth.as_ref().map(|tooth| tooth.since).or_else(|| points.get(begun).copied()),
         blocks_gained: u64::from(blocks_gained),
         bytes_gained,
         pass: pass(watch, grown_phase(site), &stacks),
         teeth: tooth.map_or(0, |tooth| tooth.in_a_row),
+        replaced: replaced(site.series(Per::Step).points()),
         stack: shown_stack(watch, &stacks),
         stacks,
         growth,
     })
 }
 
-fn ratcheting(per: Per, points: &[Point], now: u32) -> Option<(Per, Shape, Growth)> {
+/// How a site has grown, by the boundaries that show most rises.
+fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
+    let windows = watch.course.windows_speak();
+    let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
+    let grown = views.filter_map(|per| {
+        let clock = Clock::of(watch.course.of(per));
+        let (shape, growth) = ratcheting(points(watch, site, per), clock)?;
+        Some((per, shape, growth))
+    });
+    let steps = site.series(Per::Step).points();
+    let warm = watch.course.of(Per::Step).warm;
+    let grown = grown.filter(|(per, shape, growth)| *per != Per::Epoch || !is_beat(steps, warm, *shape, growth));
+    grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
+}
+
+/// The points of a site at the boundaries of a kind; windows only from where the job was loaded.
+pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Point] {
+    let points = site.series(per).points();
+    if per != Per::Window {
+        return points;
+    }
+    let loaded = points.partition_point(|point| point.at <= watch.course.loaded());
+    &points[loaded.saturating_sub(1)..]
+}
+
+fn ratcheting(points: &[Point], clock: Clock) -> Option<(Shape, Growth)> {
     if points.len() < RISES_MIN as usize {
         return None;
     }
-    let more = growth(points, |point| u64::from(point.blocks), now);
+    let more = growth(points, |point| u64::from(point.blocks), clock);
     if more.rises >= RISES_MIN {
-        return Some((per, Shape::More, more));
+        return Some((Shape::More, more));
     }
-    let larger = growth(points, |point| point.bytes, now);
-    (larger.rises >= RISES_MIN).then_some((per, Shape::Larger, larger))
+    let larger = growth(points, |point| point.bytes, clock);
+    (larger.rises >= RISES_MIN).then_some((Shape::Larger, larger))
+}
+
+/// Of what lives at a site what leaked: bytes and blocks. What lived there before it grew is part of it when it is as small
+/// as one rise or made of the same blocks; a workspace is not. Of a line that also made what stays for good only what was
+/// born in the phase that grows.
+fn leaked(site: &Site, shape: Shape, before: Point, last: Point, gained: (u32, u64), rises: u32) -> (u64, u64) {
+    let unit = gained.1 / u64::from(rises.max(1));
+    let each = |blocks: u32, bytes: u64| bytes / u64::from(blocks.max(1));
+    let (one, other) = (each(before.blocks, before.bytes), each(gained.0, gained.1));
+    let alike = before.blocks > 1 && one.abs_diff(other) <= other / 4;
+    let all = shape != Shape::More || alike || before.bytes <= unit.saturating_mul(2);
+    let of_phase = grown_phase(site).map_or(last.bytes, |phase| site.phases[0][phase as usize]).max(gained.1);
+    let bytes = of_phase.min(if all { last.bytes } else { gained.1 });
+    if bytes < last.bytes { (bytes, u64::from(gained.0.max(1))) } else { (last.bytes, u64::from(last.blocks)) }
+}
+
+/// How often what a site holds became more, and in how many epochs more than once.
+fn replaced(points: &[Point]) -> (u32, u32) {
+    let rises = |points: &[Point]| points.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count() as u32;
+    let epochs = points.chunk_by(|a, b| a.epoch == b.epoch);
+    (rises(points), epochs.filter(|epoch| rises(epoch) > 1).count() as u32)
 }
 
 /// Whether growth from epoch end to epoch end is only where a buffer of another period stood each time: within the epochs it
 /// falls by as much as it has gained.
-fn is_beat(steps: &[Point], shape: Shape, growth: &Growth) -> bool {
+fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
     let fall = match shape {
-        Shape::More => deepest_fall(steps, |point| u64::from(point.blocks)),
-        Shape::Larger | Shape::Teeth => deepest_fall(steps, |point| point.bytes),
+        Shape::More => deepest_fall(steps, warm, |point| u64::from(point.blocks)),
+        Shape::Larger | Shape::Teeth => deepest_fall(steps, warm, |point| point.bytes),
     };
     fall > growth.gained / 2
 }
@@ -145,12 +182,12 @@ struct Tooth {
     /// How many there were, one after the other.
     in_a_row: u32,
     /// The boundary of the first one's first rise.
-    since: u32,
+    since: Point,
 }
 
 /// The last whole tooth, once one has fallen back.
 fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
-    let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, 0);
+    let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, Point::default());
     let mut last = Growth::default();
     let mut foot = u64::MAX;
     for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
@@ -165,7 +202,7 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
         let steps = end.at - first.at;
         if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps * 6 {
             if teeth == 0 {
-                since = epoch[1].at;
+                since = epoch[1];
             }
             teeth += 1;
             foot = foot.min(first.bytes);

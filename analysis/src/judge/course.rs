@@ -1,16 +1,52 @@
 //! A device's course as a whole: its boundaries, its levels at them, and what was measured from outside.
 //!
-//! Guarantees: bounded memory; what was not measured is absent. An epoch that was begun again ends again: the later end
-//! stands for it.
+//! Guarantees: bounded memory; what was not measured is absent; what is kept of a long course lies evenly over it. An epoch
+//! that was begun again ends again: the later end stands for it.
+//! Windows are no steps: how much is done in one is chance. Their place is therefore not their number but the work that was
+//! done before them, in events, so that an idle hour neither looks like growth that has stopped nor one that slows down.
 
-use memctl_model::{Counters, Sample, SiteTable};
+use memctl_model::{Boundary, Counters, Sample, SiteTable};
 
-use super::watch::is_epoch_end;
+use super::marks::{Marks, Moment};
 
-/// Epoch ends kept; of longer runs every other one of the older half goes.
-const EPOCHS_MAX: usize = 256;
+/// Boundaries of a kind that are kept.
+const LEVELS_MAX: usize = 256;
 /// Samples kept, likewise.
 const SAMPLES_MAX: usize = 512;
+/// Events that move a window's place by one: 32 bits of them last for months.
+const EVENTS_OF_PLACE: u64 = 64;
+/// Boundaries in which a job warms up: what falls then says nothing about the noise later.
+const WARM_UP: u32 = 3;
+
+/// Which boundaries show something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Per {
+    Step,
+    Epoch,
+    Window,
+}
+
+impl Per {
+    pub const ALL: [Self; 3] = [Self::Step, Self::Epoch, Self::Window];
+
+    /// Which kind of boundary a table was taken at; the end of a recording belongs to none.
+    pub fn of(boundary: Boundary) -> Option<Self> {
+        match boundary {
+            Boundary::StepEnd => Some(Self::Step),
+            Boundary::EpochEnd => Some(Self::Epoch),
+            Boundary::WindowEnd => Some(Self::Window),
+            Boundary::End => None,
+        }
+    }
+
+    pub const fn boundary(self) -> Boundary {
+        match self {
+            Self::Step => Boundary::StepEnd,
+            Self::Epoch => Boundary::EpochEnd,
+            Self::Window => Boundary::WindowEnd,
+        }
+    }
+}
 
 /// How things stood at a boundary.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,12 +56,22 @@ pub(super) struct Level {
     pub step: u64,
     pub time_ns: u64,
     pub counters: Counters,
+    /// Highest since the level before.
     pub peak_allocated_bytes: u64,
+    pub peak_reserved_bytes: u64,
+}
+
+impl Moment for Level {
+    fn absorb(&mut self, left_out: &Self) {
+        self.peak_allocated_bytes = self.peak_allocated_bytes.max(left_out.peak_allocated_bytes);
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(left_out.peak_reserved_bytes);
+    }
 }
 
 /// What the host and the driver saw, with what the allocator held then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
+    pub time_ns: u64,
     /// Steps that had ended.
     pub steps: u32,
     pub device_used_bytes: Option<u64>,
@@ -37,31 +83,30 @@ pub(super) struct Measured {
     pub children_bytes: Option<u64>,
 }
 
-/// See the module.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Course {
-    /// Step ends seen.
-    pub steps: u32,
-    /// Epoch ends seen.
-    pub epoch_ends: u32,
-    /// The first boundary.
-    pub first: Option<Level>,
-    /// The last boundary of a step.
-    pub last_step: Option<Level>,
-    /// Steps by their ordinal, thinned: for translating an ordinal back into what users count.
-    pub step_marks: Vec<Level>,
-    pub epochs: Vec<Level>,
-    pub samples: Vec<Measured>,
-    /// The highest peak of the last steps, decaying by an eighth a step: what the next step will need.
-    pub recent_peak_bytes: u64,
-    pub exact: bool,
+impl Moment for Measured {}
+
+/// Boundaries of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Boundaries {
+    /// How many were seen.
+    pub seen: u32,
+    /// The place of the last one.
+    pub at: u32,
+    /// The place up to which the job warmed up.
+    pub warm: u32,
+    /// Whether one of them was found and not given.
+    pub found: bool,
+    pub levels: Marks<Level>,
 }
 
-impl Course {
-    /// Notes a boundary: its ordinal among those of its kind, and whether it ends an epoch.
-    pub fn boundary(&mut self, table: &SiteTable) -> Option<(u32, bool)> {
-        let ends_epoch = is_epoch_end(table.boundary)?;
-        let at = 1 + if ends_epoch { self.epoch_ends } else { self.steps };
+impl Default for Boundaries {
+    fn default() -> Self {
+        Self { seen: 0, at: 0, warm: WARM_UP, found: false, levels: Marks::new(LEVELS_MAX) }
+    }
+}
+
+impl Boundaries {
+    fn push(&mut self, at: u32, table: &SiteTable) -> Level {
         let level = Level {
             at,
             epoch: table.epoch,
@@ -69,26 +114,111 @@ impl Course {
             time_ns: table.time_ns,
             counters: table.counters,
             peak_allocated_bytes: table.peaks_within.allocated_bytes,
+            peak_reserved_bytes: table.peaks_within.reserved_bytes,
         };
-        self.exact = table.exact;
-        self.first.get_or_insert(level);
-        if ends_epoch {
-            self.epoch_ends += 1;
-            push_thinned(&mut self.epochs, level, EPOCHS_MAX);
-        } else {
-            self.steps += 1;
-            self.last_step = Some(level);
-            let decayed = self.recent_peak_bytes - self.recent_peak_bytes / 8;
-            self.recent_peak_bytes = decayed.max(level.peak_allocated_bytes);
-            push_thinned(&mut self.step_marks, level, EPOCHS_MAX);
+        self.seen = self.seen.saturating_add(1);
+        self.at = at;
+        self.found |= table.found;
+        if self.seen <= WARM_UP {
+            self.warm = at;
         }
-        Some((at, ends_epoch))
+        self.levels.push(level);
+        level
+    }
+
+    /// How far two boundaries lie apart on average.
+    pub fn unit(&self) -> f64 {
+        let first = self.levels.first().map_or(0, |level| level.at);
+        (f64::from(self.at.saturating_sub(first)) / f64::from(self.seen.saturating_sub(1).max(1))).max(1.0)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    of: [Boundaries; 3],
+    /// The first boundary.
+    pub first: Option<Level>,
+    /// The latest boundary of any kind.
+    last: Option<Level>,
+    /// The latest end of a step.
+    last_step: Option<Level>,
+    /// The place of the last window in which the job was still being loaded.
+    loaded: u32,
+    /// Windows in which it did its work.
+    worked: u32,
+    pub samples: Marks<Measured>,
+    /// How often the allocator had emptied its cache to find room: at the first measurement, and at the last.
+    emptied: Option<(u64, u64)>,
+    pub exact: bool,
+    /// Whether a table ever held a row: where none does, only counters are known.
+    pub has_rows: bool,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self {
+            of: Default::default(),
+            first: None,
+            last: None,
+            last_step: None,
+            loaded: 0,
+            worked: 0,
+            samples: Marks::new(SAMPLES_MAX),
+            emptied: None,
+            exact: false,
+            has_rows: false,
+        }
+    }
+}
+
+impl Course {
+    /// Notes a boundary: its kind, and its place among those of its kind.
+    pub fn boundary(&mut self, table: &SiteTable) -> Option<(Per, u32)> {
+        let per = Per::of(table.boundary)?;
+        let of = &mut self.of[per as usize];
+        let next = of.at.saturating_add(1);
+        let at = match per {
+            Per::Step | Per::Epoch => next,
+            Per::Window => next.max(u32::try_from(table.at_event / EVENTS_OF_PLACE).unwrap_or(u32::MAX)),
+        };
+        let before = of.levels.last().copied();
+        let level = of.push(at, table);
+        self.exact = table.exact;
+        self.has_rows |= !table.rows.is_empty();
+        self.first.get_or_insert(level);
+        if self.last.is_none_or(|last| last.time_ns <= level.time_ns) {
+            self.last = Some(level);
+        }
+        match per {
+            Per::Step => self.last_step = Some(level),
+            Per::Epoch => {}
+            Per::Window => self.window(before, level, table.at_event),
+        }
+        Some((per, at))
+    }
+
+    /// Weights come one after the other, and little else happens while they do: that is no growth of what runs later.
+    fn window(&mut self, before: Option<Level>, now: Level, at_event: u64) {
+        let blocks = |level: &Level| level.counters.allocated_blocks;
+        let gained = blocks(&now).saturating_sub(before.as_ref().map_or(0, blocks));
+        let places = u64::from(now.at.saturating_sub(before.map_or(0, |level| level.at)));
+        let events = (places * EVENTS_OF_PLACE).min(at_event);
+        let loads = before.is_none() || (events > 0 && gained.saturating_mul(LOADS_OF) >= events);
+        let early = self.first.is_none_or(|first| now.time_ns.saturating_sub(first.time_ns) < LOADING_NS_MAX);
+        if early && self.worked < WORKED_MIN && (loads || self.loaded == 0) {
+            self.loaded = now.at;
+            self.worked = 0;
+        } else {
+            self.worked = self.worked.saturating_add(1);
+        }
     }
 
     pub fn sample(&mut self, sample: &Sample) {
         let last = self.samples.last().copied().unwrap_or_default();
         let measured = Measured {
-            steps: self.steps,
+            time_ns: sample.time_ns,
+            steps: self.of(Per::Step).seen,
             device_used_bytes: sample.device_used_bytes,
             device_total_bytes: sample.device_total_bytes.or(last.device_total_bytes),
             process_used_bytes: sample.process_used_bytes,
@@ -97,10 +227,13 @@ impl Course {
             host_bytes: sample.host_rss_bytes,
             children_bytes: sample.children_rss_bytes,
         };
+        if let Some(now) = sample.alloc_retries {
+            self.emptied = Some((self.emptied.map_or(now, |(first, _)| first), now));
+        }
         // The allocator's own counters come every step and say nothing new about the device.
         if sample.device_used_bytes.is_some() || sample.process_used_bytes.is_some() || sample.host_rss_bytes.is_some()
         {
-            push_thinned(&mut self.samples, measured, SAMPLES_MAX);
+            self.samples.push(measured);
         }
     }
 
@@ -108,62 +241,91 @@ impl Course {
         self.last_level().map(|level| level.counters.reserved_bytes)
     }
 
+    /// How often the allocator emptied its cache to find room, since the first measurement.
+    pub fn retries(&self) -> u64 {
+        self.emptied.map_or(0, |(first, last)| last.saturating_sub(first))
+    }
+
+    /// What is used of the device outside this allocator, lately.
+    pub fn outside_bytes(&self) -> Option<u64> {
+        let recent = self.samples.all().iter().rev().take(RECENT_SAMPLES);
+        recent.filter_map(|sample| Some(sample.device_used_bytes?.saturating_sub(sample.reserved_bytes?))).max()
+    }
+
+    /// The boundaries of a kind.
+    pub fn of(&self, per: Per) -> &Boundaries {
+        &self.of[per as usize]
+    }
+
+    /// The levels of a kind that are still known, oldest first.
+    pub fn levels(&self, per: Per) -> &[Level] {
+        self.of(per).levels.all()
+    }
+
+    /// Step ends seen.
+    pub fn steps(&self) -> u32 {
+        self.of(Per::Step).seen
+    }
+
     /// The latest boundary of any kind.
     pub fn last_level(&self) -> Option<&Level> {
-        match (self.last_step.as_ref(), self.epochs.last()) {
-            (Some(step), Some(epoch)) if step.time_ns > epoch.time_ns => Some(step),
-            (step, epoch) => epoch.or(step),
-        }
+        self.last.as_ref()
     }
 
-    /// The boundary of a step, or the nearest before it that is still known.
-    pub fn step_level(&self, at: u32) -> Option<&Level> {
-        let after = self.step_marks.partition_point(|level| level.at <= at);
-        self.step_marks.get(after.checked_sub(1)?)
+    /// The place of the last window in which the job was still being loaded.
+    pub fn loaded(&self) -> u32 {
+        self.loaded
     }
 
-    /// The end of an epoch, by its ordinal, or the nearest before it that is still known.
-    pub fn epoch_level(&self, at: u32) -> Option<&Level> {
-        let after = self.epochs.partition_point(|level| level.at <= at);
-        self.epochs.get(after.checked_sub(1)?)
+    /// Whether windows are to be judged: where steps go on, what lies between two of them is nobody's business.
+    pub fn windows_speak(&self) -> bool {
+        let windows = self.of(Per::Window);
+        let (Some(window), true) = (windows.levels.last(), windows.seen >= WINDOWS_MIN) else { return false };
+        let Some(step) = self.last_step.filter(|_| self.steps() >= STEPS_FEW) else { return true };
+        let steps = self.levels(Per::Step);
+        let usual =
+            steps.first().map_or(0, |first| step.time_ns.saturating_sub(first.time_ns) / u64::from(self.steps()));
+        let silent = window.time_ns.saturating_sub(step.time_ns);
+        silent >= SILENT_NS.max(usual.saturating_mul(PAUSES))
+            && self.windows_since(step.time_ns) >= WINDOWS_MIN as usize
     }
 
-    /// Nanoseconds of a step in the mean, over the steps still known.
-    pub fn step_ns(&self) -> Option<f64> {
-        mean_ns(&self.step_marks)
+    fn windows_since(&self, time_ns: u64) -> usize {
+        let levels = self.levels(Per::Window);
+        levels.len() - levels.partition_point(|level| level.time_ns <= time_ns)
     }
 
     /// Nanoseconds of an epoch in the mean.
     pub fn epoch_ns(&self) -> Option<f64> {
-        mean_ns(&self.epochs)
+        mean_ns(self.levels(Per::Epoch))
     }
 
-    /// Bytes of the device that are left for allocated memory to grow into: its size without what others and what lies
-    /// outside the allocator use, and without what a step needs at its highest.
-    pub fn headroom_bytes(&self, device_total_bytes: Option<u64>) -> Option<u64> {
-        let total = device_total_bytes?;
-        let outside = self
-            .samples
-            .last()
-            .and_then(|sample| Some(sample.device_used_bytes?.saturating_sub(sample.reserved_bytes?)));
-        let needed = self.recent_peak_bytes.max(self.last_level()?.counters.allocated_bytes);
-        Some(total.saturating_sub(outside.unwrap_or(0)).saturating_sub(needed))
+    /// Seconds from the first boundary to the last.
+    pub fn seconds(&self) -> f64 {
+        let (Some(first), Some(last)) = (self.first, self.last) else { return 0.0 };
+        last.time_ns.saturating_sub(first.time_ns) as f64 / 1e9
     }
 }
+
+/// Samples that say how things are lately.
+const RECENT_SAMPLES: usize = 8;
+/// Windows of which at least one block stays for so many events, are windows of loading: an allocation that is freed again
+/// makes three events.
+const LOADS_OF: u64 = 6;
+/// Windows of work after which nothing that stays is taken for loading.
+const WORKED_MIN: u32 = 10;
+/// Nothing loads for longer.
+const LOADING_NS_MAX: u64 = 300_000_000_000;
+/// Windows below which nothing is said of them.
+const WINDOWS_MIN: u32 = 8;
+/// Steps below which a job is not one that marks its steps.
+const STEPS_FEW: u32 = 5;
+/// Steps that have not come for so long, and for so many of their usual pauses, come no longer.
+const SILENT_NS: u64 = 120_000_000_000;
+const PAUSES: u64 = 20;
 
 fn mean_ns(levels: &[Level]) -> Option<f64> {
     let (first, last) = (levels.first()?, levels.last()?);
     let (boundaries, ns) = (last.at.checked_sub(first.at)?, last.time_ns.checked_sub(first.time_ns)?);
     (boundaries > 0).then(|| ns as f64 / f64::from(boundaries))
-}
-
-fn push_thinned<T>(all: &mut Vec<T>, one: T, most: usize) {
-    if all.len() >= most {
-        let mut index = 0;
-        all.retain(|_| {
-            index += 1;
-            index == 1 || index > most / 2 || index % 2 == 0
-        });
-    }
-    all.push(one);
 }

@@ -3,6 +3,7 @@
 //! Guarantees: every candidate lands in exactly one group; what is joined rose at the same boundaries. The site of a group
 //! is the innermost function of the user's own code that all of it shares, at the line that most of its bytes came through.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use memctl_model::{Frame, Phase, StackId};
@@ -50,6 +51,11 @@ impl Group {
 
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
+/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
+/// model half of its lines suffice.
+const GRAPH_LINES_MIN: usize = 4;
+/// Likewise in a process that shows no sign of training.
+const SERVING_LINES_MIN: usize = 6;
 
 /// Sorts candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
@@ -62,17 +68,17 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
         }
     }
     // What a forward pass left behind takes the small things with it that its graph holds: inputs, masks, indices.
-    groups.sort_by_key(|group| !is_graph(group));
+    groups.sort_by_key(|group| !is_graph(watch, group));
     let mut joined: Vec<Group> = Vec::new();
     for group in groups {
-        let host = joined.iter_mut().find(|host| is_graph(host) && holds(watch, host, &group));
+        let host = joined.iter_mut().find(|host| is_graph(watch, host) && holds(watch, host, &group));
         match host {
             Some(host) => host.members.extend(group.members),
             None => joined.push(group),
         }
     }
     for group in &mut joined {
-        group.graph = is_graph(group);
+        group.graph = is_graph(watch, group);
         (group.site, group.stack) = place(watch, group);
     }
     joined
@@ -125,11 +131,20 @@ fn together(one: &Candidate, other: &Candidate) -> bool {
     both * 10 >= one.growth.times.len().max(other.growth.times.len()) * 7
 }
 
-fn is_graph(group: &Group) -> bool {
+/// Whether a group is what a graph leaves behind: several blocks a rise, from several lines of a forward pass. Many blocks of
+/// one line are none: that is a hook or a loop which keeps its own.
+fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     let rises = u64::from(group.lead().growth.rises.max(1));
-    let forward = group.members.iter().filter(|member| member.pass == Pass::Forward);
-    let gained = forward.fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
-    gained >= rises * GRAPH_BLOCKS_MIN
+    let forward = || group.members.iter().filter(|member| member.pass == Pass::Forward);
+    let gained = forward().fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
+    if gained < rises.saturating_mul(GRAPH_BLOCKS_MIN) {
+        return false;
+    }
+    let stacks = forward().flat_map(|member| &member.stacks);
+    let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
+    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines();
+    // What only serves keeps keys and values of every layer, which come from a few lines.
+    if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
 fn same_function(one: &Frame, other: &Frame) -> bool {
@@ -153,11 +168,12 @@ fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>>
 fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let lead = group.lead();
     let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
-    if !is_graph(group) && group.members.len() == 1 && lead.stacks.len() <= 1 {
+    let graph = is_graph(watch, group);
+    if !graph && group.members.len() == 1 && lead.stacks.len() <= 1 {
         return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
     }
     let stacks: Vec<StackId> = group.members.iter().flat_map(|member| member.stacks.iter().copied()).collect();
-    let own = own_frames(watch, lead.stack, is_graph(group));
+    let own = own_frames(watch, lead.stack, graph);
     // A stack without a frame of the user's own (a node whose forward call is not known) says nothing against a place.
     let says = |stack: &&StackId| watch.frames_of(**stack).any(|frame| frame.is_user_code());
     let saying: Vec<StackId> = stacks.iter().filter(says).copied().collect();

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use memctl_model::{Finding, FindingKind};
 
-use super::course::{Level, Measured};
-use super::ratchet::{Growth, growth};
+use super::course::{Level, Measured, Per};
+use super::ratchet::{Clock, Growth, growth};
 use super::series::Point;
 use super::watch::RankWatch;
 use super::words;
@@ -18,23 +18,42 @@ use super::words;
 pub(super) struct Grown {
     pub rank: u32,
     pub growth: Growth,
+    /// The last value before the end.
     pub now_bytes: u64,
     pub series: Vec<u64>,
-    /// Epoch and step at the first rise.
-    pub first: (Option<u32>, Option<u64>),
+    /// The first rise: epoch, step and time, as far as they are known.
+    pub first: (Option<u32>, Option<u64>, Option<u64>),
+    /// Growth a minute of what was watched.
+    pub a_minute: f64,
     pub seconds: f64,
+}
+
+/// One value: where it lies in time, its time and itself.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    at: u32,
+    time_ns: u64,
+    bytes: u64,
 }
 
 /// Rises of a level before it is told.
 const RISES: u32 = 6;
 /// Laplace's statistic below which it slows down.
 const SLOWS_BELOW: f64 = -1.3;
+/// Share of the growth that the second half of it has to bring: what fills brings most of it in the first.
+const SECOND_HALF_MIN: f64 = 0.3;
 /// The driver's and the system's figures move in steps of pages and heaps: differences below are none.
 const GRAIN_BYTES: u64 = 8 << 20;
 /// Growth below this is not told.
 const GAINED_MIN: u64 = 64 << 20;
 /// Host memory of a training process moves by this much for no reason that anybody can act on.
-const HOST_GAINED_MIN: u64 = 512 << 20;
+const HOST_GAINED_MIN: u64 = 384 << 20;
+/// Seconds that growth of what is measured has to last: everything grows while it starts.
+const SECONDS_MIN: f64 = 12.0;
+/// A process without steps has started after so long.
+const STARTED_NS: u64 = 5_000_000_000;
+/// Steps after which a training has started.
+const STARTED_STEPS: u32 = 2;
 /// A foreign process below this is a context of a tool.
 const FOREIGN_MIN: u64 = 256 << 20;
 
@@ -60,12 +79,11 @@ pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
 /// Reserved memory that no live block uses, at epoch ends.
 fn unused(watch: &RankWatch) -> Option<Grown> {
     let unused = |level: &Level| level.counters.reserved_bytes.saturating_sub(level.counters.active_bytes);
-    let levels = &watch.course.epochs;
-    let points = levels.iter().map(|level| (level.at, level.epoch, unused(level)));
+    let levels = watch.course.levels(Per::Epoch);
+    let values = levels.iter().map(|level| Value { at: level.at, time_ns: level.time_ns, bytes: unused(level) });
     let reserved = levels.last()?.counters.reserved_bytes;
-    grown(watch, points.collect(), watch.course.epoch_ends, GAINED_MIN.max(reserved / 10), |at| {
-        watch.course.epoch_level(at)
-    })
+    let clock = Clock::of(watch.course.of(Per::Epoch));
+    grown(watch, values.collect(), clock, GAINED_MIN.max(reserved / 10))
 }
 
 /// Device memory of this process that its allocator does not hold: context, libraries, communicators.
@@ -82,57 +100,95 @@ fn workers(watch: &RankWatch) -> Option<Grown> {
 }
 
 fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Option<u64>) -> Option<Grown> {
-    // Everything grows while a job starts: what was measured before the second step's end does not count.
-    let running = watch.course.samples.iter().filter(|sample| sample.steps >= 2);
-    let values: Vec<(u32, u64)> = running.filter_map(|sample| Some((sample.steps, read(sample)?))).collect();
-    let epoch = |steps: u32| watch.course.step_level(steps).map_or(0, |level| level.epoch);
-    let points = (1_u32..).zip(&values).map(|(at, &(steps, bytes))| (at, epoch(steps), bytes)).collect();
-    let step_of = |at: u32| {
-        let &(steps, _) = values.get((at as usize).checked_sub(1)?)?;
-        watch.course.step_level(steps)
+    let samples = watch.course.samples.all();
+    let first = samples.first()?.time_ns;
+    // Everything grows while a job starts.
+    let trains = watch.course.steps() >= STARTED_STEPS;
+    let running = |sample: &&Measured| match trains {
+        true => sample.steps >= STARTED_STEPS,
+        false => sample.time_ns.saturating_sub(first) >= STARTED_NS,
     };
-    grown(watch, points, values.len() as u32, gained_min, step_of)
-}
-
-fn grown<'a>(
-    watch: &RankWatch,
-    values: Vec<(u32, u32, u64)>,
-    now: u32,
-    gained_min: u64,
-    level_at: impl Fn(u32) -> Option<&'a Level>,
-) -> Option<Grown> {
-    let series: Vec<u64> = values.iter().map(|&(_, _, bytes)| bytes).collect();
-    let grains = |bytes: u64| bytes / GRAIN_BYTES * GRAIN_BYTES;
-    let mut points: Vec<Point> = Vec::new();
-    for (at, epoch, bytes) in values {
-        if points.last().is_none_or(|last| last.bytes != grains(bytes)) {
-            points.push(Point { at, epoch, blocks: 1, bytes: grains(bytes) });
-        }
+    let mut values: Vec<Value> = Vec::new();
+    for sample in samples.iter().filter(running) {
+        let Some(bytes) = read(sample) else { continue };
+        // Tenths of a second: samples come when they can.
+        let tenths = u32::try_from(sample.time_ns.saturating_sub(first) / 100_000_000).unwrap_or(u32::MAX);
+        let at = values.last().map_or(1, |last| last.at.saturating_add(1)).max(tenths);
+        values.push(Value { at, time_ns: sample.time_ns, bytes });
     }
-    let growth = growth(&points, |point| point.bytes, now);
-    let persists = growth.rises >= RISES && growth.laplace >= SLOWS_BELOW && !growth.stopped;
-    if !persists || growth.gained < gained_min {
+    without_teardown(&mut values);
+    let (from, to) = (values.first()?, values.last()?);
+    if (to.time_ns.saturating_sub(from.time_ns) as f64) < SECONDS_MIN * 1e9 {
         return None;
     }
-    let first = growth.times.first().and_then(|&at| level_at(at));
-    let seconds = watch
-        .course
-        .first
-        .zip(watch.course.last_level())
-        .map_or(0.0, |(first, last)| last.time_ns.saturating_sub(first.time_ns) as f64 / 1e9);
+    let apart = f64::from(to.at.saturating_sub(from.at)) / (values.len() as f64 - 1.0).max(1.0);
+    let clock = Clock { now: to.at, warm: values.get(2).map_or(0, |value| value.at), unit: apart.max(1.0) };
+    grown(watch, values, clock, gained_min)
+}
+
+/// Leaves out what fell when the processes ended: the last values, once they are below half of the highest and stay there.
+fn without_teardown(values: &mut Vec<Value>) {
+    let highest = values.iter().map(|value| value.bytes).max().unwrap_or(0);
+    let kept = values.iter().rposition(|value| value.bytes > highest / 2).map_or(0, |last| last + 1);
+    // What stays low for longer is no teardown.
+    if values.len() - kept <= TEARDOWN_SAMPLES.max(values.len() / 8) {
+        values.truncate(kept);
+    }
+    // A last value that is on its way down says nothing either.
+    if let [.., before, last] = values.as_slice()
+        && last.bytes < before.bytes / 10 * 9
+    {
+        values.pop();
+    }
+}
+
+/// Samples that a teardown takes at most.
+const TEARDOWN_SAMPLES: usize = 5;
+
+fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -> Option<Grown> {
+    let grains = |bytes: u64| bytes / GRAIN_BYTES * GRAIN_BYTES;
+    let mut points: Vec<Point> = Vec::new();
+    for &Value { at, time_ns, bytes } in &values {
+        if points.last().is_none_or(|last| last.bytes != grains(bytes)) {
+            points.push(Point { at, time_ns, blocks: 1, bytes: grains(bytes), ..Point::default() });
+        }
+    }
+    let growth = growth(&points, |point| point.bytes, clock);
+    let persists = growth.rises >= RISES && growth.laplace >= SLOWS_BELOW && growth.laplace_by_size >= SLOWS_BELOW;
+    if !persists || growth.stopped || growth.gained < gained_min || !goes_on(&values) {
+        return None;
+    }
+    let begun = growth.times.first().and_then(|&at| values.iter().find(|value| value.at >= at));
+    let level = begun.and_then(|begun| {
+        let steps = watch.course.levels(Per::Step);
+        steps.get(steps.partition_point(|level| level.time_ns <= begun.time_ns).checked_sub(1)?)
+    });
+    let (from, to) = (values.first()?, values.last()?);
+    let seconds = to.time_ns.saturating_sub(from.time_ns) as f64 / 1e9;
     Some(Grown {
         rank: watch.rank(),
-        now_bytes: series.last().copied().unwrap_or(0),
-        first: (first.map(|level| level.epoch), first.map(|level| level.step)),
-        growth,
-        series,
+        now_bytes: to.bytes,
+        first: (level.map(|level| level.epoch), level.map(|level| level.step), begun.map(|begun| begun.time_ns)),
+        a_minute: growth.gained as f64 / seconds.max(1.0) * 60.0,
+        series: values.iter().map(|value| value.bytes).collect(),
         seconds,
+        growth,
     })
+}
+
+/// Whether the second half of the time brings its share of the growth.
+fn goes_on(values: &[Value]) -> bool {
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return false };
+    let middle = first.time_ns + last.time_ns.saturating_sub(first.time_ns) / 2;
+    let half = values.partition_point(|value| value.time_ns <= middle).saturating_sub(1);
+    let Some(at_half) = values.get(half) else { return false };
+    let (all, second) = (last.bytes.saturating_sub(first.bytes), last.bytes.saturating_sub(at_half.bytes));
+    second as f64 >= all as f64 * SECOND_HALF_MIN
 }
 
 /// Another job's processes on the rank's device.
 fn foreign(watch: &RankWatch) -> Option<Finding> {
-    let sample = watch.course.samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some())?;
+    let sample = watch.course.samples.all().iter().rev().find(|sample| sample.foreign_used_bytes.is_some())?;
     let bytes = sample.foreign_used_bytes.filter(|&bytes| bytes >= FOREIGN_MIN)?;
     Some(words::foreign(watch.rank(), bytes, sample.device_total_bytes.or(watch.facts.device_total_bytes)))
 }

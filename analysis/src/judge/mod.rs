@@ -10,8 +10,14 @@
 
 mod candidate;
 mod course;
+mod evidence;
 mod group;
+mod judged;
 mod levels;
+mod marks;
+mod near;
+mod outlook;
+mod pattern;
 mod ranks;
 mod ratchet;
 mod series;
@@ -20,6 +26,7 @@ mod verdict;
 pub mod watch;
 mod words;
 
+pub use judged::judged;
 pub use series::POINTS_MAX;
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
@@ -31,6 +38,8 @@ pub fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
     let mut found = ranks::leaks(watches);
     let skew = ranks::skew(watches, &found);
     found.extend(skew);
+    let near = near::findings(watches, &found);
+    found.extend(near);
     found.extend(levels::findings(watches));
     sort(&mut found);
     found

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::{Finding, FindingKind, Frame};
 
+use super::course::Per;
 use super::series::Series;
 use super::verdict::{Sureness, Verdict, verdicts};
 use super::watch::RankWatch;
@@ -137,7 +138,7 @@ fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
     let mut sites: Vec<(u64, &Frame)> = watch
         .sites
         .iter()
-        .filter_map(|site| Some((site.steps.last()?.bytes, site.frame.as_deref()?)))
+        .filter_map(|site| Some((site.series(Per::Step).last()?.bytes, site.frame.as_deref()?)))
         .filter(|(bytes, _)| *bytes > 0)
         .collect();
     sites.sort_by(|a, b| b.cmp(a));
@@ -147,10 +148,10 @@ fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
 
 fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
     // Over this many rounds every peer has been heard of; a rank that is ahead is not compared with one that is not there yet.
-    let until = peers.iter().map(|peer| peer.course.steps).min().unwrap_or(0);
+    let until = peers.iter().map(|peer| peer.course.steps()).min().unwrap_or(0);
     let mut found = Vec::new();
     for site in watch.sites.iter().filter(|site| site.frame.is_some()) {
-        let lowest = extreme(&site.steps, until, u64::min);
+        let lowest = extreme(site.series(Per::Step), until, u64::min);
         if lowest < SKEW_BYTES_MIN {
             continue;
         }
@@ -158,7 +159,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         let mut highest: Vec<u64> = others
             .map(|peer| {
                 let same = peer.sites.iter().filter(|other| other.frame == site.frame);
-                same.map(|other| extreme(&other.steps, until, u64::max)).max().unwrap_or(0)
+                same.map(|other| extreme(other.series(Per::Step), until, u64::max)).max().unwrap_or(0)
             })
             .collect();
         highest.sort_unstable();
@@ -174,8 +175,8 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         if bytes < SKEW_BYTES_MIN || share < SKEW_SHARE_MIN || bytes < spread.saturating_mul(4) {
             continue;
         }
-        let since = site.steps.points().iter().find(|point| point.bytes > peers_bytes.saturating_add(bytes / 2));
-        let level = since.and_then(|point| watch.course.step_level(point.at));
+        let since =
+            site.series(Per::Step).points().iter().find(|point| point.bytes > peers_bytes.saturating_add(bytes / 2));
         found.push(Excess {
             rank: watch.rank(),
             peers: peers.iter().filter(|peer| are_peers(watch, peer)).map(|peer| peer.rank()).collect(),
@@ -183,8 +184,8 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
             bytes,
             peers_bytes,
             share,
-            first_step: level.map(|level| level.step),
-            first_epoch: level.map(|level| level.epoch),
+            first_step: since.map(|point| point.step),
+            first_epoch: since.map(|point| point.epoch),
             total_bytes: watch.facts.device_total_bytes,
         });
     }

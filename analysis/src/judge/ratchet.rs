@@ -9,7 +9,26 @@
 //! cache that fills at random come early. It is asked a second time with each rise as heavy as it is large: what grows
 //! evenly in bytes need not rise evenly often, because the allocator rounds large blocks to megabytes.
 
+use super::course::Boundaries;
 use super::series::Point;
+
+/// How time goes at the boundaries of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The place of the last boundary.
+    pub now: u32,
+    /// The place up to which the job warmed up: what falls by then says nothing about the noise later.
+    pub warm: u32,
+    /// How far two boundaries lie apart.
+    pub unit: f64,
+}
+
+impl Clock {
+    /// Of boundaries.
+    pub fn of(boundaries: &Boundaries) -> Self {
+        Self { now: boundaries.at, warm: boundaries.warm, unit: boundaries.unit() }
+    }
+}
 
 /// How a series has grown.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -30,18 +49,22 @@ pub struct Growth {
     pub laplace_by_size: f64,
     /// Whether it has paused for longer than its rhythm explains.
     pub stopped: bool,
+    /// How far two rises usually lie apart, in places.
+    pub apart: f64,
+    /// Whether they lie evenly apart: four in five within a quarter of what is usual.
+    pub even: bool,
 }
 
-/// Growth of `value` over the points, as seen from the boundary `now`.
+/// Growth of `value` over the points, as seen from now.
 ///
 /// The first boundary of a series is where it stood when it began, not growth.
 #[must_use]
-pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Growth {
+pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> Growth {
     let values: Vec<u64> = points.iter().map(value).collect();
     let levels = levels(&values);
     let begun = levels.windows(2).position(|pair| pair[1] > pair[0]);
     let Some(begun) = begun else { return Growth::default() };
-    let warm = points.partition_point(|point| point.at <= WARM_UP);
+    let warm = points.partition_point(|point| point.at <= clock.warm);
     let drawdown = drawdown(&values[warm.min(begun)..]);
     let gained = levels[levels.len() - 1] - levels[begun];
     let mut found = Growth { gained, drawdown, ..Growth::default() };
@@ -59,14 +82,14 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, now: u32) -> Grow
         }
     }
     found.rises = found.times.len() as u32;
-    rhythm(&mut found, &sizes, points[begun].at, now);
+    rhythm(&mut found, &sizes, points[begun].at, clock);
     found
 }
 
 /// The deepest fall of a series, warm-up excepted.
 #[must_use]
-pub fn deepest_fall(points: &[Point], value: impl Fn(&Point) -> u64) -> u64 {
-    let warm = points.partition_point(|point| point.at <= WARM_UP);
+pub fn deepest_fall(points: &[Point], warm: u32, value: impl Fn(&Point) -> u64) -> u64 {
+    let warm = points.partition_point(|point| point.at <= warm);
     drawdown(&points[warm..].iter().map(value).collect::<Vec<u64>>())
 }
 
@@ -78,9 +101,6 @@ fn levels(values: &[u64]) -> Vec<u64> {
     }
     levels
 }
-
-/// Boundaries in which a job warms up: what falls then says nothing about the noise later.
-const WARM_UP: u32 = 3;
 
 /// The deepest fall below an earlier value.
 fn drawdown(values: &[u64]) -> u64 {
@@ -97,10 +117,10 @@ const PAUSES: f64 = 5.0;
 /// A rise that is larger than this many usual ones counts as so many: one step up is not the whole course.
 const HEAVIEST: u64 = 4;
 
-fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, now: u32) {
+fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
-    let observed = f64::from(now.saturating_sub(begun)).max(1.0);
+    let observed = f64::from(clock.now.saturating_sub(begun)).max(1.0);
     let laplace = |weight: &dyn Fn(usize) -> f64| {
         let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
         for (index, &at) in growth.times.iter().enumerate() {
@@ -111,7 +131,7 @@ fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, now: u32) {
         }
         // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
         // middle. Weighted, they say as much as `sum² / squares` equal ones.
-        ((moment / sum - 0.5) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
+        ((moment / sum - clock.unit / 2.0) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
     };
     let mut ordered = sizes.to_vec();
     ordered.sort_unstable();
@@ -119,8 +139,18 @@ fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, now: u32) {
     let by_size = laplace(&|index| sizes[index].clamp(1, most) as f64);
     growth.laplace = laplace(&|_| 1.0);
     growth.laplace_by_size = by_size;
+    (growth.apart, growth.even) = spacing(&growth.times);
     let usual = f64::from(last.saturating_sub(begun)).max(1.0) / n;
-    growth.stopped = f64::from(now.saturating_sub(last)) > PAUSES * usual.max(1.0);
+    growth.stopped = f64::from(clock.now.saturating_sub(last)) > PAUSES * usual.max(clock.unit);
+}
+
+/// The median distance between rises, and whether most are near it.
+fn spacing(times: &[u32]) -> (f64, bool) {
+    let mut apart: Vec<f64> = times.windows(2).map(|pair| f64::from(pair[1].saturating_sub(pair[0]))).collect();
+    apart.sort_by(f64::total_cmp);
+    let Some(&usual) = apart.get(apart.len() / 2) else { return (1.0, false) };
+    let near = apart.iter().filter(|&&distance| (distance - usual).abs() <= usual / 4.0).count();
+    (usual, near * 5 >= apart.len() * 4)
 }
 
 #[cfg(test)]
@@ -131,14 +161,14 @@ mod tests {
         let mut all: Vec<Point> = Vec::new();
         for (at, &bytes) in (0..).zip(values) {
             if all.last().is_none_or(|last| last.bytes != bytes) {
-                all.push(Point { at, epoch: at / 10, blocks: 1, bytes });
+                all.push(Point { at, epoch: at / 10, blocks: 1, bytes, ..Point::default() });
             }
         }
         all
     }
 
     fn of(values: &[u64]) -> Growth {
-        growth(&points(values), |point| point.bytes, values.len() as u32 - 1)
+        growth(&points(values), |point| point.bytes, Clock { now: values.len() as u32 - 1, warm: 3, unit: 1.0 })
     }
 
     #[test]

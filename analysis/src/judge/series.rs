@@ -1,18 +1,30 @@
 //! A quantity over the boundaries of one kind, kept as the points at which it changed.
 //!
-//! Guarantees: bounded memory (a series that changes all the time is thinned, its first and its last points stay);
-//! a quantity that does not change costs one point. Refuses to interpolate.
+//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over the whole of its course: of each
+//! stretch the lowest, the highest and the last point stay, so that its level, its deepest fall and its slope are true over a
+//! million boundaries; its first two points stay as they are, because they tell when a growth began.
+//! A quantity that does not change costs one point. Refuses to interpolate.
 
-/// Points kept; a series that is full loses every other point of its older half.
+/// Points kept.
 pub const POINTS_MAX: usize = 192;
+/// The first points, which are never thinned: where it stood, and its first change.
+const FIRST: usize = 2;
+/// Points of which a thinning makes at most [`OF_STRETCH`].
+const THINNED: usize = 6;
+/// Points that stand for a stretch of a thinned series.
+const OF_STRETCH: usize = 3;
 
 /// What a site held from one boundary on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Point {
-    /// Ordinal of the boundary among those of its kind, from 1.
+    /// Where the boundary lies among those of its kind: of steps and epochs its ordinal, from 1; of windows the work done.
     pub at: u32,
     /// Epoch under way or ended.
     pub epoch: u32,
+    /// Step that ended or was the last one.
+    pub step: u64,
+    /// When it ended.
+    pub time_ns: u64,
     /// Live blocks.
     pub blocks: u32,
     /// Live bytes.
@@ -23,6 +35,14 @@ pub struct Point {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     points: Vec<Point>,
+    /// Changes so far.
+    changes: u32,
+    /// Changes that a stretch of a thinned series takes; below 2 nothing was thinned yet.
+    stretch: u32,
+    /// Changes of the stretch under way.
+    of_stretch: u32,
+    /// Points at the end that stand for the stretch under way.
+    open: usize,
 }
 
 impl Series {
@@ -37,24 +57,43 @@ impl Series {
                 return;
             }
             if let Some((blocks, bytes)) = before {
-                self.points.push(Point { at: point.at.saturating_sub(1), epoch: point.epoch, blocks, bytes });
+                self.points.push(Point { at: point.at.saturating_sub(1), blocks, bytes, ..point });
                 return self.push(point, None);
             }
         }
-        if self.points.len() >= POINTS_MAX {
-            self.thin();
-        }
+        self.changes = self.changes.saturating_add(1);
         self.points.push(point);
+        if self.stretch < 2 {
+            if self.points.len() > POINTS_MAX {
+                self.thin();
+            }
+            return;
+        }
+        self.open += 1;
+        if self.open > OF_STRETCH {
+            let from = self.points.len() - self.open;
+            let kept = outline(&self.points[from..]);
+            self.points.truncate(from);
+            self.open = kept.len();
+            self.points.extend(kept);
+        }
+        self.of_stretch += 1;
+        if self.of_stretch >= self.stretch {
+            (self.of_stretch, self.open) = (0, 0);
+            if self.points.len() + OF_STRETCH + 1 > POINTS_MAX {
+                self.thin();
+            }
+        }
     }
 
     fn thin(&mut self) {
-        let older = POINTS_MAX / 2;
-        let mut index = 0;
-        self.points.retain(|_| {
-            index += 1;
-            // The first stays: it is the level from which everything is measured.
-            index == 1 || index > older || index % 2 == 0
-        });
+        let thinned: Vec<Point> = self.points[FIRST..].chunks(THINNED).flat_map(outline).collect();
+        self.points.truncate(FIRST);
+        self.points.extend(thinned);
+        // What comes is kept as densely as what there is: so many changes to a stretch of so many points.
+        let changes = u64::from(self.changes) * OF_STRETCH as u64 / self.points.len() as u64;
+        self.stretch = u32::try_from(changes).unwrap_or(u32::MAX).max(2);
+        (self.of_stretch, self.open) = (0, 0);
     }
 
     /// The points, oldest first.
@@ -70,23 +109,56 @@ impl Series {
     }
 }
 
+/// The lowest, the highest and the last of some points, in their order, each once.
+fn outline(points: &[Point]) -> Vec<Point> {
+    let size = |index: &usize| (points[*index].bytes, points[*index].blocks);
+    let mut kept: Vec<usize> = [(0..points.len()).min_by_key(size), (0..points.len()).max_by_key(size)]
+        .into_iter()
+        .flatten()
+        .chain(points.len().checked_sub(1))
+        .collect();
+    kept.sort_unstable();
+    kept.dedup();
+    kept.into_iter().map(|index| points[index]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_changes_are_kept_and_a_full_series_keeps_its_ends() {
+    fn of(changes: u32, bytes: impl Fn(u32) -> u64) -> Series {
         let mut series = Series::default();
-        for at in 0..1_000 {
-            series.push(Point { at, epoch: 0, blocks: 1, bytes: 7 }, None);
+        for at in 1..=changes {
+            series.push(Point { at, bytes: bytes(at), blocks: 1, ..Point::default() }, None);
+            assert!(series.points().len() <= POINTS_MAX);
         }
-        assert_eq!(series.points().len(), 1);
-        for at in 1_000..3_000 {
-            series.push(Point { at, epoch: 1, blocks: 1, bytes: u64::from(at) }, None);
+        series
+    }
+
+    #[test]
+    fn what_does_not_change_costs_one_point() {
+        assert_eq!(of(1_000, |_| 7).points().len(), 1);
+    }
+
+    #[test]
+    fn a_million_rises_keep_their_beginning_their_end_and_their_course() {
+        let series = of(1_000_000, |at| u64::from(at) * 512);
+        let points = series.points();
+        assert_eq!((points[0].at, points[1].at, series.last().map(|last| last.at)), (1, 2, Some(1_000_000)));
+        assert!(points.len() >= POINTS_MAX / 4, "{}", points.len());
+        assert!(points.windows(2).all(|pair| pair[0].at < pair[1].at && pair[0].bytes < pair[1].bytes));
+        let widest = points.windows(2).map(|pair| pair[1].at - pair[0].at).max();
+        assert!(widest.is_some_and(|gap| gap < 1_000_000 / 16), "{widest:?}");
+    }
+
+    #[test]
+    fn the_deepest_fall_of_a_long_noisy_course_stays() {
+        let series = of(100_000, |at| 1_000 + u64::from(at % 2) * 100 + if at == 40_000 { 5_000 } else { 0 });
+        let (mut highest, mut fall) = (0, 0);
+        for point in series.points() {
+            highest = highest.max(point.bytes);
+            fall = fall.max(highest - point.bytes);
         }
-        assert!(series.points().len() <= POINTS_MAX);
-        assert_eq!(series.points()[0].at, 0);
-        assert_eq!(series.last().map(|point| point.at), Some(2_999));
-        assert!(series.points().windows(2).all(|pair| pair[0].at < pair[1].at));
+        assert_eq!(fall, 5_000);
     }
 }

@@ -4,18 +4,21 @@
 //! [`super::series::POINTS_MAX`]; about 0.4 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
 //! Refuses to judge: [`super::findings`] does, over all ranks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use memctl_model::{Boundary, Frame, Sample, SiteTable, StackId};
+use memctl_model::{Frame, Sample, SiteTable, StackId};
 
-use super::course::Course;
+use super::candidate::is_forward_frame;
+use super::course::{Course, Per};
 use super::series::{Point, Series};
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
 /// Stacks that are known by name; later ones have no frames.
 const STACKS_MAX: usize = 65_536;
+/// Ways to a site that are told apart: nearly always a handful; more say nothing new.
+const STACKS_OF_SITE: usize = 64;
 /// Frames of one stack that are looked at, from the inside; below lie the launcher and the interpreter.
 const FRAMES_MAX: usize = 96;
 
@@ -37,10 +40,19 @@ pub(super) struct Site {
     pub phases: [[u64; 6]; 2],
     /// The stacks that allocate there, each with the phases in which it did: bit 0 for none, then the five.
     pub stacks: Vec<(StackId, u8)>,
-    pub steps: Series,
-    pub epochs: Series,
+    /// What it held, by kind of boundary.
+    of: [Series; 3],
     /// Whether the recording had begun without it.
     pub since_start: bool,
+    /// Whether it is no live memory but the private pools whose segments were asked for there.
+    pub pools: bool,
+}
+
+impl Site {
+    /// What it held at the boundaries of a kind.
+    pub fn series(&self, per: Per) -> &Series {
+        &self.of[per as usize]
+    }
 }
 
 /// Bytes and blocks.
@@ -56,8 +68,8 @@ struct Recent {
     sum: Amount,
     /// Its bytes by phase of birth.
     phases: [u64; 6],
-    /// What the last step's end and the last epoch's end showed.
-    known: [Amount; 2],
+    /// What the last boundary of each kind showed.
+    known: [Amount; 3],
 }
 
 /// What is known of a stack.
@@ -99,11 +111,17 @@ pub struct RankWatch {
     pub(super) sites: Vec<Site>,
     /// As many as `sites`.
     recent: Vec<Recent>,
-    by_frame: HashMap<Option<Arc<Frame>>, u32>,
+    /// By frame, and whether of private pools.
+    by_frame: HashMap<(Option<Arc<Frame>>, bool), u32>,
+    pool_sites: HashMap<StackId, u32>,
     of_stack: Vec<OfStack>,
     frames: Vec<Arc<Frame>>,
     frame_ids: HashMap<Arc<Frame>, u32>,
     stacks: Vec<Box<[u32]>>,
+    /// The lines through which forward passes allocate: innermost frame and innermost frame of the user's own.
+    forward_lines: HashSet<(u32, u32)>,
+    /// Whether anything tells that this process trains (a backward pass, an optimizer, phases): what only serves makes no graph.
+    pub(super) trains: bool,
     /// Sites that the last table showed.
     shown: Vec<u32>,
     tables: u32,
@@ -119,10 +137,13 @@ impl RankWatch {
             sites: Vec::new(),
             recent: Vec::new(),
             by_frame: HashMap::new(),
+            pool_sites: HashMap::new(),
             of_stack: Vec::new(),
             frames: Vec::new(),
             frame_ids: HashMap::new(),
             stacks: Vec::new(),
+            forward_lines: HashSet::new(),
+            trains: false,
             shown: Vec::new(),
             tables: 0,
             course: Course::default(),
@@ -150,6 +171,27 @@ impl RankWatch {
             self.stacks.resize(index, Box::default());
         }
         self.stacks[index - 1] = frames.iter().take(FRAMES_MAX).map(|frame| self.frame(frame)).collect();
+        self.trains |= frames.first().is_some_and(|frame| &*frame.file == "<autograd>")
+            || frames.iter().any(|frame| frame.file.contains("/torch/optim/") || frame.plain_function() == "backward");
+        if let Some(line) = self.forward_line(id) {
+            self.forward_lines.insert(line);
+        }
+    }
+
+    /// The line of a forward pass through which a stack allocates: its innermost frame, and the innermost of the user's own.
+    /// What a function of the user's own does beside the pass (a hook) is none of it.
+    pub(super) fn forward_line(&self, stack: StackId) -> Option<(u32, u32)> {
+        let ids = (stack.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index))?;
+        let frame = |id: &u32| &self.frames[*id as usize];
+        let pass = ids.iter().position(|id| is_forward_frame(frame(id)))?;
+        let beside = ids[..pass].iter().any(|id| frame(id).is_user_code());
+        let user = ids.iter().find(|id| frame(id).is_user_code()).or(ids.first())?;
+        (!beside).then_some((*ids.first()?, *user))
+    }
+
+    /// Lines through which forward passes allocate, as far as stacks were told.
+    pub(super) fn forward_lines(&self) -> usize {
+        self.forward_lines.len()
     }
 
     fn frame(&mut self, frame: &Frame) -> u32 {
@@ -169,6 +211,11 @@ impl RankWatch {
         ids.into_iter().flat_map(|ids| ids.iter()).map(|&id| &self.frames[id as usize])
     }
 
+    /// Whether any stack has a name.
+    pub(super) fn has_stacks(&self) -> bool {
+        !self.frames.is_empty()
+    }
+
     /// Of these stacks those that hold what has grown: what they hold is there now, and is not all that they held when
     /// their site was first seen.
     pub(super) fn grown(&self, stacks: &[StackId]) -> Vec<StackId> {
@@ -184,54 +231,83 @@ impl RankWatch {
 
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
-        let Some((at, epochs)) = self.course.boundary(table) else { return };
+        let Some((per, at)) = self.course.boundary(table) else { return };
         self.tables += 1;
-        let tables = self.tables;
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
+            self.trains |= row.birth_phase.is_some();
             let phase = row.birth_phase.map_or(0, |phase| phase as usize);
             let index = self.site_of(row.stack, 1 << phase, row.bytes);
-            let site = &mut self.recent[index as usize];
-            if site.seen != tables {
-                site.seen = tables;
-                (site.sum, site.phases) = ((0, 0), [0; 6]);
-                self.shown.push(index);
-            }
-            // Saturating: the figures came over the wire.
-            let (bytes, blocks) = &mut site.sum;
-            *bytes = bytes.saturating_add(row.bytes);
-            *blocks = blocks.saturating_add(u32::try_from(row.blocks).unwrap_or(u32::MAX));
-            site.phases[phase] = site.phases[phase].saturating_add(row.bytes);
+            self.add(index, phase, row.bytes, row.blocks);
         }
+        for row in &table.private_pools {
+            let index = self.pool_site(row.stack);
+            self.add(index, 0, row.bytes, row.segments);
+        }
+        let tables = self.tables;
         let gone = before.into_iter().filter(|&index| self.recent[index as usize].seen != tables);
         let gone: Vec<u32> = gone.collect();
-        for &index in self.shown.iter().chain(&gone) {
-            let recent = &mut self.recent[index as usize];
-            let amount = if recent.seen == tables { recent.sum } else { (0, 0) };
-            if std::mem::replace(&mut recent.known[usize::from(epochs)], amount) != amount {
-                let site = &mut self.sites[index as usize];
-                if recent.seen == tables {
-                    let first = site.steps.last().is_none() && site.epochs.last().is_none();
-                    // What was not there when recording began has grown from nothing.
-                    let first = if first && !site.since_start { recent.phases } else { site.phases[1] };
-                    site.phases = [recent.phases, first];
-                }
-                let point = Point { at, epoch: table.epoch, blocks: amount.1, bytes: amount.0 };
-                // What was not there when recording began has grown from nothing; at the first epoch's end, from where the
-                // last step left it.
-                let step = recent.known[0];
-                let nothing = site.since_start.then_some((0, 0));
-                if epochs {
-                    let before = (self.course.steps > 0).then_some((step.1, step.0)).filter(|_| at == 1);
-                    site.epochs.push(point, before.or(nothing));
-                } else {
-                    site.steps.push(point, nothing);
-                }
-            }
-        }
-        // A site that is gone from this kind of boundary may still have to be told so at the other kind's next one.
+        let shown = std::mem::take(&mut self.shown);
+        shown.iter().chain(&gone).for_each(|&index| self.settle(index, per, at, table));
+        self.shown = shown;
+        // A site that is gone from this kind of boundary may still have to be told so at another kind's next one.
         let recent = &self.recent;
-        self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 2]));
+        self.shown.extend(gone.into_iter().filter(|&index| recent[index as usize].known != [(0, 0); 3]));
+    }
+
+    /// Adds a row to what the table at hand shows of a site.
+    fn add(&mut self, index: u32, phase: usize, bytes: u64, blocks: u64) {
+        let site = &mut self.recent[index as usize];
+        if site.seen != self.tables {
+            site.seen = self.tables;
+            (site.sum, site.phases) = ((0, 0), [0; 6]);
+            self.shown.push(index);
+        }
+        // Saturating: the figures came over the wire.
+        site.sum.0 = site.sum.0.saturating_add(bytes);
+        site.sum.1 = site.sum.1.saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
+        site.phases[phase] = site.phases[phase].saturating_add(bytes);
+    }
+
+    /// Notes what the table at hand shows of a site, if that is not what the last boundary of its kind showed.
+    fn settle(&mut self, index: u32, per: Per, at: u32, table: &SiteTable) {
+        let recent = &mut self.recent[index as usize];
+        let shown = recent.seen == self.tables;
+        let amount = if shown { recent.sum } else { (0, 0) };
+        if std::mem::replace(&mut recent.known[per as usize], amount) == amount {
+            return;
+        }
+        let site = &mut self.sites[index as usize];
+        if shown {
+            let first = site.of.iter().all(|series| series.last().is_none());
+            // What was not there when recording began has grown from nothing.
+            let first = if first && !site.since_start { recent.phases } else { site.phases[1] };
+            site.phases = [recent.phases, first];
+        }
+        let (epoch, step, time_ns) = (table.epoch, table.step, table.time_ns);
+        let point = Point { at, epoch, step, time_ns, blocks: amount.1, bytes: amount.0 };
+        // What was not there when recording began has grown from nothing; at the first epoch's end (and at the first window,
+        // where windows follow steps), from where the last step left it.
+        let (bytes, blocks) = recent.known[Per::Step as usize];
+        let steps = per != Per::Step && self.course.steps() > 0 && self.course.of(per).seen == 1;
+        let nothing = site.since_start.then_some((0, 0));
+        site.of[per as usize].push(point, steps.then_some((blocks, bytes)).or(nothing));
+    }
+
+    /// The site of private pools whose segments this stack asked for.
+    fn pool_site(&mut self, stack: StackId) -> u32 {
+        if let Some(&known) = self.pool_sites.get(&stack) {
+            return known;
+        }
+        let site = self.open_site(stack, true);
+        if self.pool_sites.len() < STACKS_MAX {
+            self.pool_sites.insert(stack, site);
+        }
+        let stacks = &mut self.sites[site as usize].stacks;
+        if stacks.len() < STACKS_OF_SITE && !stacks.iter().any(|&(known, _)| known == stack) {
+            stacks.push((stack, 1));
+        }
+        site
     }
 
     /// Takes a measurement of this device.
@@ -254,7 +330,7 @@ impl RankWatch {
             self.of_stack.resize(index + 1, OfStack::default());
         }
         let site = match self.of_stack[index].site {
-            0 => self.open_site(stack),
+            0 => self.open_site(stack, false),
             known => known - 1,
         };
         let known = &mut self.of_stack[index];
@@ -262,16 +338,15 @@ impl RankWatch {
         known.phases |= phase;
         known.row(self.tables, bytes);
         let stacks = &mut self.sites[site as usize].stacks;
-        // What shares a site is nearly always a handful of ways to it; more say nothing new.
         match stacks.iter().position(|(known, _)| *known == stack) {
             Some(known) => stacks[known].1 |= phase,
-            None if stacks.len() < 64 => stacks.push((stack, phase)),
+            None if stacks.len() < STACKS_OF_SITE => stacks.push((stack, phase)),
             None => {}
         }
         site
     }
 
-    fn open_site(&mut self, stack: StackId) -> u32 {
+    fn open_site(&mut self, stack: StackId, pools: bool) -> u32 {
         let frame = {
             let mut frames = self.frames_of(stack);
             let innermost = frames.next();
@@ -280,26 +355,17 @@ impl RankWatch {
             user.or(innermost).cloned()
         };
         let next = self.sites.len() as u32;
-        match self.by_frame.get(&frame) {
+        match self.by_frame.get(&(frame.clone(), pools)) {
             Some(&known) => known,
-            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&None).copied().unwrap_or(0),
+            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&(None, pools)).copied().unwrap_or(0),
             None => {
-                self.by_frame.insert(frame.clone(), next);
-                let (stacks, steps, epochs) = (Vec::new(), Series::default(), Series::default());
+                self.by_frame.insert((frame.clone(), pools), next);
                 let since_start = self.tables > 1;
-                self.sites.push(Site { frame, phases: [[0; 6]; 2], stacks, steps, epochs, since_start });
+                let (phases, stacks, of) = ([[0; 6]; 2], Vec::new(), Default::default());
+                self.sites.push(Site { frame, phases, stacks, of, since_start, pools });
                 self.recent.push(Recent::default());
                 next
             }
         }
-    }
-}
-
-/// Whether a table belongs to the course of steps or of epochs; the end of a recording belongs to neither.
-pub(super) fn is_epoch_end(boundary: Boundary) -> Option<bool> {
-    match boundary {
-        Boundary::StepEnd => Some(false),
-        Boundary::EpochEnd => Some(true),
-        Boundary::End | Boundary::WindowEnd => None,
     }
 }

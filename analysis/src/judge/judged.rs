@@ -1,0 +1,200 @@
+//! What was looked at, and what could not be judged: nothing found means nothing where nobody had looked.
+//!
+//! Guarantees: each kind of finding that boundaries or measurements of watched devices tell is either among the judged or
+//! among the not judged, with the reason and one thing to do about it. Refuses to speak of what watches do not know: ranks
+//! without a watch, events that have expired.
+
+use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
+
+use super::course::Per;
+use super::watch::RankWatch;
+
+/// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
+const EPOCH_ENDS_MIN: u32 = 3;
+/// Epoch ends after which what is kept once an epoch is told from a cache that still fills.
+const EPOCH_ENDS_SLOW: u32 = 6;
+/// Steps after which one tensor kept at each of them is told, where there are too few epoch ends.
+const STEPS_MIN: u32 = 30;
+/// Windows likewise.
+const WINDOWS_MIN: u32 = 20;
+/// Samples that growth of what is measured takes.
+const SAMPLES_MIN: usize = 6;
+
+/// Kinds that live tensors' growth is told as.
+const GROWTH: [FindingKind; 5] = [
+    FindingKind::Leak,
+    FindingKind::EvalGraph,
+    FindingKind::GraphKept,
+    FindingKind::HiddenChain,
+    FindingKind::PrivatePools,
+];
+
+/// What was looked at over these devices, and what could not be judged.
+#[must_use]
+pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
+    let mut judged = looked_at(watches);
+    let mut gaps = Vec::new();
+    if watches.is_empty() {
+        let reason = "nothing was recorded in this part of the job";
+        for kind in GROWTH.into_iter().chain([FindingKind::OutsideAllocator, FindingKind::HostGrowth]) {
+            gaps.push(gap(kind, Gap::Whole, reason.to_owned(), ""));
+        }
+        return (judged, gaps);
+    }
+    growth(watches, &mut judged, &mut gaps);
+    lines(watches, &mut gaps);
+    unused(watches, &mut judged, &mut gaps);
+    measured(watches, &mut judged, &mut gaps);
+    if watches.len() > 1 {
+        judged.kinds.push(JudgedKind { kind: FindingKind::RankSkew, boundaries: vec![Boundary::StepEnd] });
+    }
+    judged.kinds.sort_by_key(|judged| FindingKind::ALL.iter().position(|kind| *kind == judged.kind));
+    (judged, gaps)
+}
+
+fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: &str) -> NotJudged {
+    NotJudged { kind, gap, reason, remedy: remedy.to_owned() }
+}
+
+fn looked_at(watches: &[&RankWatch]) -> Judged {
+    let most = |per: Per| watches.iter().map(|watch| u64::from(watch.course.of(per).seen)).max().unwrap_or(0);
+    let mut ranks: Vec<u32> = watches.iter().map(|watch| watch.rank()).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    Judged {
+        processes: ranks.len() as u32,
+        ranks,
+        epoch_ends: most(Per::Epoch),
+        steps: most(Per::Step),
+        windows: most(Per::Window),
+        kinds: Vec::new(),
+    }
+}
+
+/// Over which boundaries growth of a device can be told.
+fn boundaries(watch: &RankWatch) -> Vec<Boundary> {
+    let course = &watch.course;
+    let enough = |per: Per| match per {
+        Per::Epoch => course.of(per).seen >= EPOCH_ENDS_MIN,
+        Per::Step => course.of(per).seen >= STEPS_MIN,
+        Per::Window => course.windows_speak() && course.of(per).seen >= WINDOWS_MIN,
+    };
+    Per::ALL.into_iter().filter(|&per| enough(per)).map(Per::boundary).collect()
+}
+
+fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
+    let over: Vec<(&RankWatch, Vec<Boundary>)> = watches.iter().map(|&watch| (watch, boundaries(watch))).collect();
+    let blind: Vec<&RankWatch> = over.iter().filter(|(_, over)| over.is_empty()).map(|&(watch, _)| watch).collect();
+    if blind.len() < watches.len() {
+        let mut all: Vec<Boundary> = over.iter().flat_map(|(_, over)| over.iter().copied()).collect();
+        all.sort_by_key(|boundary| *boundary as u8);
+        all.dedup();
+        let kinds = GROWTH.into_iter().chain([FindingKind::NearOom]);
+        judged.kinds.extend(kinds.map(|kind| JudgedKind { kind, boundaries: all.clone() }));
+    }
+    // Of several that cannot be judged the one that lacks least stands for all: nobody is nearer to an answer.
+    let nearest = blind.iter().max_by_key(|watch| {
+        let seen = |per: Per| watch.course.of(per).seen;
+        (seen(Per::Epoch), seen(Per::Step), seen(Per::Window))
+    });
+    if let Some(watch) = nearest {
+        let (reason, remedy) = too_few(watch);
+        let (how_much, reason) = if blind.len() == watches.len() {
+            (Gap::Whole, reason)
+        } else {
+            let mut ranks: Vec<u32> = blind.iter().map(|watch| watch.rank()).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            (Gap::Part, format!("{}: {reason}", crate::wording::ranks(&ranks, usize::MAX)))
+        };
+        gaps.push(gap(FindingKind::Leak, how_much, reason, remedy));
+        return;
+    }
+    // What is kept once an epoch shows at epoch ends alone.
+    let ends = watches.iter().map(|watch| watch.course.of(Per::Epoch).seen).min().unwrap_or(0);
+    if (1..EPOCH_ENDS_SLOW).contains(&ends) {
+        let reason = format!(
+            "what is kept once an epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be told from a cache that still fills, found {ends}"
+        );
+        gaps.push(gap(FindingKind::Leak, Gap::Part, reason, "let it run for more epochs"));
+    }
+}
+
+/// Why growth of a device cannot be told: `needs 3 epoch ends, found 1`.
+fn too_few(watch: &RankWatch) -> (String, &'static str) {
+    const MARK: &str =
+        "record with global_record_annotations=True, or call memctl_agent.step() at the end of each step";
+    const WAIT: &str = "let it run longer";
+    let seen = |per: Per| watch.course.of(per).seen;
+    let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
+    if windows > 0 && steps < STEPS_MIN && epochs < EPOCH_ENDS_MIN {
+        (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT)
+    } else if epochs > 0 || steps == 0 {
+        let remedy = if steps > 1 { WAIT } else { MARK };
+        (format!("needs {EPOCH_ENDS_MIN} epoch ends, found {epochs}"), remedy)
+    } else {
+        (format!("needs {STEPS_MIN} steps, found {steps}"), WAIT)
+    }
+}
+
+/// Whether lines can be named.
+fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
+    if watches.iter().all(|watch| !watch.course.has_rows) {
+        let reason = "which line of code: only the allocator's counters were recorded, no events";
+        gaps.push(gap(
+            FindingKind::Leak,
+            Gap::Part,
+            reason.to_owned(),
+            "use PyTorch's native allocator with memctl's hook",
+        ));
+    } else if watches.iter().any(|watch| watch.course.has_rows && !watch.has_stacks()) {
+        let reason = "which line of code: no stacks were recorded";
+        gaps.push(gap(FindingKind::Leak, Gap::Part, reason.to_owned(), "record with stacks=\"python\""));
+    }
+}
+
+/// Reserved memory that nothing uses is looked at where epochs end.
+fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
+    let kind = FindingKind::FragmentationGrowth;
+    let ends = watches.iter().map(|watch| watch.course.of(Per::Epoch).seen).max().unwrap_or(0);
+    if ends >= SAMPLES_MIN as u32 {
+        judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
+    } else {
+        let reason = format!("needs {SAMPLES_MIN} epoch ends, found {ends}");
+        gaps.push(gap(kind, Gap::Whole, reason, "let it run for more epochs"));
+    }
+}
+
+/// What lies outside the allocator is told by measurements.
+fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
+    const LIVE: &str = "run it under memctl run, which measures it";
+    let count = |read: fn(&super::course::Measured) -> bool| {
+        let of = |watch: &&RankWatch| watch.course.samples.all().iter().filter(|sample| read(sample)).count();
+        (watches.iter().map(of).min().unwrap_or(0), watches.iter().map(of).max().unwrap_or(0))
+    };
+    let device = count(|sample| sample.process_used_bytes.is_some());
+    let others = count(|sample| sample.foreign_used_bytes.is_some());
+    let host = count(|sample| sample.host_bytes.is_some());
+    for (kind, (fewest, most), least) in [
+        (FindingKind::OutsideAllocator, device, SAMPLES_MIN),
+        (FindingKind::ForeignProcess, others, 1),
+        (FindingKind::HostGrowth, host, SAMPLES_MIN),
+    ] {
+        if most >= least {
+            judged.kinds.push(JudgedKind { kind, boundaries: Vec::new() });
+        }
+        match (fewest, most) {
+            (_, 0) => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
+            (_, most) if most < least => {
+                gaps.push(gap(
+                    kind,
+                    Gap::Whole,
+                    format!("needs {least} measurements, found {most}"),
+                    "let it run longer",
+                ));
+            }
+            (0, _) => gaps.push(gap(kind, Gap::Part, "not measured on every rank".to_owned(), LIVE)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A device that is nearly full although nothing grows.
+//!
+//! Guarantees: told from peaks that the recent course really had, and only where the device's size was measured. Refuses to
+//! call a large cache of the allocator danger: what it keeps unused it gives back before a request fails.
+
+use memctl_model::{Finding, Severity};
+
+use super::course::{Level, Per};
+use super::watch::RankWatch;
+use super::words;
+
+/// How near a rank comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Near {
+    pub rank: u32,
+    pub left_bytes: u64,
+    pub peak_bytes: u64,
+    pub outside_bytes: u64,
+    pub total_bytes: u64,
+    /// How often the allocator emptied its cache to find room, lately.
+    pub retries: u64,
+    /// Whether so little is left that any change is too much.
+    pub tight: bool,
+}
+
+/// Boundaries below which a peak is a chance.
+const BOUNDARIES_MIN: u32 = 5;
+/// Share of the device that is left, below which it is worth a word, and below which it is tight.
+const LEFT: (f64, f64) = (0.05, 0.02);
+
+/// Ranks that leave nearly nothing, unless a leak that was found says when they will be full.
+pub(super) fn findings(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
+    let grows = |rank: u32| leaks.iter().any(|leak| leak.severity > Severity::Info && leak.ranks.contains(&rank));
+    let near = watches.iter().filter(|watch| !grows(watch.rank())).filter_map(|watch| near(watch));
+    near.map(|near| words::near_oom(&near)).collect()
+}
+
+fn near(watch: &RankWatch) -> Option<Near> {
+    let course = &watch.course;
+    let total_bytes = watch.facts.device_total_bytes.filter(|&total| total > 0)?;
+    let seen: u32 = Per::ALL.iter().fold(0, |sum, &per| sum.saturating_add(course.of(per).seen));
+    let recent = recent(course.first.as_ref()?, course.last_level()?);
+    let levels = Per::ALL.iter().flat_map(|&per| course.levels(per)).filter(|level| level.time_ns >= recent);
+    let peak_bytes = levels.map(|level| level.peak_allocated_bytes.max(level.counters.allocated_bytes)).max()?;
+    let outside_bytes = course.outside_bytes().unwrap_or(0);
+    let left_bytes = total_bytes.saturating_sub(outside_bytes).saturating_sub(peak_bytes);
+    let retries = course.retries();
+    let share = left_bytes as f64 / total_bytes as f64;
+    let tight = share < LEFT.1 || (retries > 0 && share < LEFT.0);
+    let near = seen >= BOUNDARIES_MIN && share < LEFT.0;
+    near.then_some(Near { rank: watch.rank(), left_bytes, peak_bytes, outside_bytes, total_bytes, retries, tight })
+}
+
+/// Where the recent half begins.
+fn recent(first: &Level, last: &Level) -> u64 {
+    first.time_ns.saturating_add(last.time_ns.saturating_sub(first.time_ns) / 2)
+}

@@ -1,0 +1,148 @@
+//! How fast what leaks grows by the clock, and when the device will be full.
+//!
+//! Guarantees: the pace is that of the recent course as the clock saw it, pauses, evaluations and checkpoints included, with
+//! an interval; what is left is told from what the run has really needed lately: its highest peak above what had leaked by
+//! then, what others and what lies outside the allocator use, and what the allocator could not use of its segments.
+//! Refuses a figure where the device's size is not known or nothing grows.
+
+use memctl_model::Rate;
+
+use super::candidate::points;
+use super::course::{Level, Per};
+use super::group::Group;
+use super::watch::RankWatch;
+
+/// When the device is full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Outlook {
+    /// Seconds from the last boundary on.
+    pub seconds: Rate,
+    /// The same in epochs, where epochs come.
+    pub epochs: Option<f64>,
+}
+
+/// Epoch ends since the growth began, from which they alone tell the pace: they lie at the same place of a round each.
+const EPOCH_ENDS_MIN: usize = 4;
+/// Boundaries of the recent half, from which it alone tells the pace.
+const RECENT_MIN: usize = 8;
+
+/// Live bytes of groups at the boundaries of a kind that are still known.
+pub(super) fn summed<'a>(watch: &'a RankWatch, groups: &[&Group], per: Per) -> Vec<(&'a Level, u64)> {
+    let at_boundary = |at: u32| {
+        groups.iter().flat_map(|group| &group.members).fold(0, |sum: u64, member| {
+            let points = points(watch, &watch.sites[member.site], per);
+            let known = points.partition_point(|point| point.at <= at);
+            sum.saturating_add(known.checked_sub(1).map_or(0, |index| points[index].bytes))
+        })
+    };
+    watch.course.levels(per).iter().map(|level| (level, at_boundary(level.at))).collect()
+}
+
+/// Bytes a second of these groups together, by the clock, over the recent course.
+pub(super) fn pace(watch: &RankWatch, groups: &[&Group]) -> Option<Rate> {
+    let leads = || groups.iter().map(|group| group.lead());
+    let begun = leads().filter_map(|lead| lead.since).map(|since| since.time_ns).min()?;
+    let of = |per: Per| -> Vec<(u64, u64)> {
+        let all: Vec<(u64, u64)> =
+            summed(watch, groups, per).into_iter().map(|(level, bytes)| (level.time_ns, bytes)).collect();
+        // From the boundary before the first rise on.
+        let from = all.partition_point(|&(time, _)| time < begun).saturating_sub(1);
+        all[from..].to_vec()
+    };
+    let windows = leads().any(|lead| lead.per == Per::Window);
+    let by_epoch = of(Per::Epoch);
+    let course = match windows {
+        true => of(Per::Window),
+        false if by_epoch.len() > EPOCH_ENDS_MIN => by_epoch,
+        false => Some(of(Per::Step)).filter(|steps| steps.len() > 1).unwrap_or(by_epoch),
+    };
+    let rises: u32 = leads().map(|lead| lead.growth.rises).max().unwrap_or(1);
+    recent_rate(&course, rises)
+}
+
+/// Bytes a second of a course over its recent half: the median over its beginnings, so that none of them decides.
+fn recent_rate(course: &[(u64, u64)], rises: u32) -> Option<Rate> {
+    let (&(first, _), &(now, bytes)) = (course.first()?, course.last()?);
+    let middle = first + now.saturating_sub(first) / 2;
+    let half = course.partition_point(|&(time, _)| time < middle);
+    let recent = if course.len() - half >= RECENT_MIN { &course[half..] } else { course };
+    let (&(from, _), span) = (recent.first()?, now.saturating_sub(recent.first()?.0));
+    let starts = recent.iter().filter(|&&(time, _)| time < now && time.saturating_sub(from) <= span / 2);
+    let mut rates: Vec<f64> = starts
+        .map(|&(time, then)| (bytes as f64 - then as f64) / (now.saturating_sub(time) as f64 / 1e9))
+        .filter(|rate| rate.is_finite())
+        .collect();
+    rates.sort_by(f64::total_cmp);
+    let place = |share: f64| rates.get(((rates.len() as f64 - 1.0) * share).round() as usize).copied();
+    let value = place(0.5).filter(|&value| value > 0.0)?;
+    // One rise more or less in the stretch is chance.
+    let chance = 1.0 / f64::from(rises.max(2));
+    let (low, high) = (place(0.05)? * (1.0 - chance), place(0.95)? * (1.0 + chance));
+    Some(Rate { value, low: low.clamp(0.0, value), high: high.max(value) })
+}
+
+/// Bytes a minute.
+pub(super) fn a_minute(rate: Rate) -> Rate {
+    Rate { value: rate.value * 60.0, low: rate.low * 60.0, high: rate.high * 60.0 }
+}
+
+/// When these groups together will have filled the device.
+pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<Outlook> {
+    let rate = pace(watch, groups)?;
+    let (most, least) = left_bytes(watch, groups)?;
+    let seconds = Rate {
+        value: f64::midpoint(most, least) / rate.value,
+        low: least / rate.high,
+        high: if rate.low > 0.0 { most / rate.low } else { f64::MAX },
+    };
+    let epochs = watch.course.epoch_ns().map(|ns| seconds.value * 1e9 / ns).filter(|epochs| epochs.is_finite());
+    Some(Outlook { seconds, epochs })
+}
+
+/// What is left for these groups to grow into: at most, and at least (where nothing can be made of the free parts of
+/// segments that are in use).
+fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
+    let course = &watch.course;
+    let total = watch.facts.device_total_bytes?;
+    let (mut needed, mut unusable, mut now) = (0, u64::MAX, 0);
+    let last = course.last_level()?.time_ns;
+    let first = course.first.map_or(last, |first| first.time_ns);
+    let recent = first + last.saturating_sub(first) / 2;
+    let mut latest = 0;
+    for per in Per::ALL {
+        for (level, leaked) in summed(watch, groups, per).into_iter().filter(|(level, _)| level.time_ns >= recent) {
+            let peak = level.peak_allocated_bytes.max(level.counters.allocated_bytes);
+            needed = needed.max(peak.saturating_sub(leaked));
+            let free = level.peak_reserved_bytes.max(level.counters.reserved_bytes).saturating_sub(peak);
+            unusable = unusable.min(free.min(level.counters.inactive_split_bytes));
+            if level.time_ns >= latest {
+                (latest, now) = (level.time_ns, now.max(leaked));
+            }
+        }
+    }
+    let most = total.saturating_sub(course.outside_bytes().unwrap_or(0)).saturating_sub(needed).saturating_sub(now);
+    let least = most.saturating_sub(if unusable == u64::MAX { 0 } else { unusable });
+    Some((most as f64, least as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_count_and_a_beginning_at_a_chance_moment_does_not_decide() {
+        // 10 steps of a second with 1 MiB each, then 30 seconds of evaluation, again and again.
+        let mut course = Vec::new();
+        let mut second = 0;
+        for step in 0..200_u64 {
+            second += if step % 10 == 0 { 31 } else { 1 };
+            course.push((second * 1_000_000_000, step << 20));
+        }
+        let rate = recent_rate(&course, 200).unwrap();
+        let truth = f64::from(10 << 20) / 40.0;
+        assert!((0.85..1.18).contains(&(rate.value / truth)), "{}", rate.value / truth);
+        assert!(rate.low <= truth && truth <= rate.high, "{rate:?}, {truth}");
+        assert_eq!(recent_rate(&course[..1], 5), None);
+        assert_eq!(recent_rate(&[(0, 5), (9, 5), (20, 5)], 5), None);
+    }
+}

@@ -1,0 +1,285 @@
+//! The sentences of a leak.
+
+use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severity};
+
+use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, on_ranks, place, thinned, until};
+use crate::judge::candidate::Shape;
+use crate::judge::course::Per;
+use crate::judge::outlook::Outlook;
+use crate::judge::ranks::{is_confirmed, surest};
+use crate::judge::verdict::Verdict;
+use crate::wording;
+
+/// Steps between two rises from which a rate by the step says nothing.
+const SELDOM_STEPS: f64 = 8.0;
+
+/// One leak, as its ranks show it. `all` are the ranks that are watched, ascending.
+pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[u32]) -> Finding {
+    let shown = surest(verdicts);
+    let confirmed = is_confirmed(verdicts);
+    let mut ranks: Vec<u32> = verdicts.iter().map(|verdict| verdict.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let per_epoch = median_rate(verdicts.iter().map(|verdict| verdict.per_epoch));
+    let per_step = median_rate(verdicts.iter().map(|verdict| verdict.per_step));
+    let per_minute = median_rate(verdicts.iter().map(|verdict| verdict.per_minute));
+    // The rank that is full first ends the job.
+    let outlooks = verdicts.iter().filter_map(|verdict| verdict.outlook);
+    let outlook = outlooks.min_by(|a, b| a.seconds.value.total_cmp(&b.seconds.value));
+    let seconds_to_oom = outlook.map(|outlook| outlook.seconds.value);
+    let epochs_to_oom = outlook.and_then(|outlook| outlook.epochs);
+    let severity = match (confirmed, seconds_to_oom) {
+        (false, _) => Severity::Info,
+        (true, Some(seconds)) if seconds < SOON_SECONDS => Severity::Critical,
+        (true, _) => Severity::Warning,
+    };
+    let begun = |verdict: &&Verdict| verdict.first.map_or((u64::MAX, u64::MAX), |first| (first.step, first.time_ns));
+    let first = verdicts.iter().min_by_key(begun).unwrap_or(shown);
+    let most = verdicts.iter().max_by_key(|verdict| verdict.live_bytes).unwrap_or(shown);
+    let growth = Words { shown, confirmed, ranks: &ranks, all, per_epoch, per_step, per_minute, outlook };
+    let end = until(epochs_to_oom, seconds_to_oom);
+    Finding {
+        kind: shown.kind,
+        pattern: Some(shown.pattern),
+        processes: Vec::new(),
+        bytes_per_minute: per_minute,
+        severity,
+        confidence: confidence(shown, confirmed, ranks.len()),
+        all_ranks: ranks.len() == all.len() && all.len() > 1,
+        first_seen: Moment {
+            epoch: first.first.map(|first| first.epoch),
+            // A process without steps has no step to name.
+            step: first.first.filter(|_| first.per != Per::Window).map(|first| first.step),
+            time_ns: first.first.map(|first| first.time_ns),
+            boundary: Some(shown.per.boundary()),
+        },
+        bytes_per_epoch: per_epoch,
+        bytes_per_step: per_step,
+        live_bytes: Some(most.live_bytes),
+        live_blocks: Some(most.live_blocks),
+        time_to_oom_seconds: seconds_to_oom,
+        epochs_to_oom,
+        site: shown.group.site.clone(),
+        stack: shown.group.stack.clone(),
+        subject: String::new(),
+        title: growth.title(end.as_deref()),
+        explanation: growth.explanation(),
+        advice: growth.advice(),
+        evidence: growth.evidence(),
+        ranks,
+    }
+}
+
+/// How sure: each rise halves the doubt of a graph and takes an eighth of that of a single site; peers that show the same
+/// take half of what is left. Never certain: a cache may be larger than anybody thought.
+fn confidence(verdict: &Verdict, confirmed: bool, ranks: usize) -> f64 {
+    let keeps: f64 = if verdict.group.graph { 0.5 } else { 0.875 };
+    let doubt = keeps.powi(verdict.rises.min(100) as i32) * if ranks > 1 { 0.5 } else { 1.0 };
+    let (low, high) = if confirmed { (0.9, 0.99) } else { (0.3, 0.8) };
+    (1.0 - doubt).clamp(low, high)
+}
+
+struct Words<'a> {
+    shown: &'a Verdict,
+    confirmed: bool,
+    ranks: &'a [u32],
+    all: &'a [u32],
+    per_epoch: Option<Rate>,
+    per_step: Option<Rate>,
+    per_minute: Option<Rate>,
+    outlook: Option<Outlook>,
+}
+
+impl Words<'_> {
+    fn pace(&self) -> String {
+        let (epoch, step) = (self.per_epoch.filter(|_| self.shown.shape != Shape::Teeth), self.per_step);
+        let named = |rate: Option<Rate>, unit: &str| rate.map(|rate| format!("{} {unit}", bytes(rate.value)));
+        let of_marks = || named(epoch, "an epoch").or_else(|| named(step, "a step"));
+        let known = match self.shown.per {
+            // Steps that rise once in hundreds say nothing by themselves.
+            Per::Step if epoch.is_none() && self.shown.group.lead().growth.apart >= SELDOM_STEPS => None,
+            Per::Step | Per::Epoch => of_marks(),
+            Per::Window => None,
+        };
+        let by_clock = || named(self.per_minute, "a minute");
+        known
+            .or_else(by_clock)
+            .or_else(of_marks)
+            .unwrap_or_else(|| format!("by {}", bytes(self.shown.group.bytes_gained() as f64)))
+    }
+
+    fn who(&self) -> String {
+        let on = on_ranks(self.ranks, self.all);
+        if self.ranks.len() == self.all.len() || self.all.len() < 2 {
+            return on;
+        }
+        let others: Vec<u32> = self.all.iter().copied().filter(|rank| !self.ranks.contains(rank)).collect();
+        let others = on_ranks(&others, self.all);
+        format!("{on} (not on {})", others.trim_start_matches("ranks ").trim_start_matches("rank "))
+    }
+
+    fn at(&self) -> String {
+        match &self.shown.group.site {
+            Some(site) => format!(", allocated in {}", place(site)),
+            None => " (no stacks were recorded)".to_owned(),
+        }
+    }
+
+    fn title(&self, end: Option<&str>) -> String {
+        let (pace, who, at) = (self.pace(), self.who(), self.at());
+        let end = end.map_or_else(String::new, |end| format!("; out of memory {end}"));
+        if !self.confirmed {
+            return format!("has grown {pace} on {who}{at}; may be a cache that still fills");
+        }
+        let what = match self.shown.pattern {
+            Pattern::EvalGraph => "; evaluation runs with gradients on",
+            Pattern::GraphKept => "; the graph of each step is kept",
+            Pattern::HiddenChain => {
+                return format!(
+                    "grows {pace} within each epoch on {who}{at}; each step's graph hangs on the one before"
+                );
+            }
+            Pattern::ReplacedByLarger => "; a tensor is replaced by a larger one each time",
+            Pattern::HooksPileUp => "; a hook is registered again and again",
+            Pattern::OptimizersMadeAnew => "; a new optimizer each time, the old one is still referenced",
+            Pattern::GraphsCaptured => {
+                let at = at.replacen(", allocated in", ", captured in", 1);
+                return format!("private pools grow {pace} on {who}{at}{end}");
+            }
+            Pattern::TensorsKept | Pattern::CacheEmptied => "",
+        };
+        format!("grows {pace} on {who}{at}{what}{end}")
+    }
+
+    fn explanation(&self) -> String {
+        let shown = self.shown;
+        let blocks = shown.group.members.iter().fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
+        let each = blocks / u64::from(shown.rises.max(1));
+        let phase = match shown.phase {
+            Some(Phase::Eval) => " in evaluation",
+            Some(Phase::Forward) => " in the forward pass",
+            Some(Phase::Backward) => " in the backward pass",
+            Some(Phase::Optimizer) => " in the optimizer's step",
+            _ => "",
+        };
+        let times = shown.rises;
+        let seen = match shown.pattern {
+            Pattern::EvalGraph => format!(
+                "After each of {times} evaluations about {each} more blocks stayed alive, activations of the whole forward pass \
+                 among them; without gradients these would be freed at once, so gradients are on and something keeps the result."
+            ),
+            Pattern::GraphKept => format!(
+                "{times} times about {each} blocks of one forward pass stayed alive together: not one tensor is kept, but the \
+                 graph behind it."
+            ),
+            Pattern::HiddenChain => format!(
+                "In each of {} epochs about {each} blocks of every step's forward pass stay alive until the epoch ends, then all \
+                 go at once: each step's graph holds the one before it.",
+                shown.group.lead().teeth
+            ),
+            Pattern::ReplacedByLarger => {
+                format!("{times} times a block was replaced by a larger one{phase}; none was ever given back.")
+            }
+            Pattern::HooksPileUp => self.hooks(times),
+            Pattern::OptimizersMadeAnew => format!(
+                "{times} times about {each} more blocks of optimizer state stayed alive: whole sets of it, which an optimizer \
+                 makes when it first steps; those before are held by somebody."
+            ),
+            Pattern::GraphsCaptured => format!(
+                "{times} times more memory was reserved for private pools, which are CUDA graphs' and MemPools' own; no pool \
+                 gives another its memory, and none of these was given back."
+            ),
+            Pattern::TensorsKept | Pattern::CacheEmptied => {
+                format!("{times} times blocks that were allocated there{phase} stayed alive; none was ever given back.")
+            }
+        };
+        let doubt = match (self.confirmed, shown.slows) {
+            (true, _) => "",
+            (false, true) => " It slows down, as a cache does that fills.",
+            (false, false) => " A cache that fills looks the same until it is full; memctl keeps watching.",
+        };
+        let weaker = match shown.group.site {
+            None => " Without stacks nothing can be said about where.",
+            Some(_) => "",
+        };
+        let beside = match shown.beside_bytes {
+            0 => String::new(),
+            bytes => format!(" Beside what leaks {} more live there and do not grow.", wording::bytes(bytes)),
+        };
+        format!("{seen}{beside}{doubt}{weaker}")
+    }
+
+    /// `a hook is registered again and again: 4 blocks a step in epoch 0, 32 in epoch 7`.
+    fn hooks(&self, times: u32) -> String {
+        let calls = self.shown.hooks.map_or_else(String::new, |hooks| {
+            let ((first, few), (last, many)) = (hooks.first, hooks.last);
+            format!(": {few:.0} blocks a step in epoch {first}, {many:.0} in epoch {last}")
+        });
+        format!(
+            "A hook is registered again and again{calls}. {times} times what it allocates stayed alive; none was ever given back."
+        )
+    }
+
+    fn advice(&self) -> String {
+        let site = self.shown.group.site.as_ref().map_or_else(|| "the code that allocates it".to_owned(), place);
+        match self.shown.pattern {
+            Pattern::EvalGraph => format!(
+                "Put the evaluation in {site} under torch.no_grad() (or torch.inference_mode()), and keep numbers instead of \
+                 tensors: loss.item()."
+            ),
+            Pattern::GraphKept => format!(
+                "Keep loss.item() or output.detach() instead of the tensor that {site} produces; with retain_graph=True, drop it."
+            ),
+            Pattern::HiddenChain => format!(
+                "Detach the state that {site} hands to the next step: h = h.detach() (for an LSTM both tensors), and drop \
+                 retain_graph=True."
+            ),
+            Pattern::ReplacedByLarger => format!(
+                "Look for a tensor that is appended to in {site} (torch.cat); write into one of fixed size, or move it to the host."
+            ),
+            Pattern::HooksPileUp => format!(
+                "Register the hook with {site} once, or keep the handle that registering returns and call handle.remove() \
+                 before the next; clear what it keeps."
+            ),
+            Pattern::OptimizersMadeAnew => format!(
+                "Make one optimizer and keep it; where {site} needs a new one, drop every reference to the old one first \
+                 (schedulers, lists and hooks hold it, too)."
+            ),
+            Pattern::GraphsCaptured => format!(
+                "Capture in {site} for a few sizes and pad to them, share one pool (torch.cuda.graph(…, pool=…)), or bound how \
+                 many graphs are kept and drop the oldest."
+            ),
+            Pattern::TensorsKept | Pattern::CacheEmptied => format!(
+                "Look for a list, dict or attribute that keeps what {site} allocates; bound it (collections.deque(maxlen=…)), \
+                 clear it every epoch, or keep it on the host (.cpu())."
+            ),
+        }
+    }
+
+    fn evidence(&self) -> Vec<(String, EvidenceValue)> {
+        let shown = self.shown;
+        let mut all = vec![
+            ("pattern".to_owned(), EvidenceValue::Text(shown.pattern.name().to_owned())),
+            ("rises".to_owned(), EvidenceValue::Count(u64::from(shown.rises))),
+            ("sites".to_owned(), EvidenceValue::Count(shown.group.members.len() as u64)),
+            ("gained_bytes".to_owned(), EvidenceValue::Count(shown.group.bytes_gained())),
+            ("live_bytes_series".to_owned(), EvidenceValue::Series(thinned(&shown.series))),
+        ];
+        if let Some(phase) = shown.phase {
+            all.push(("born_in".to_owned(), EvidenceValue::Text(phase.name().to_owned())));
+        }
+        if shown.beside_bytes > 0 {
+            all.push(("beside_bytes".to_owned(), EvidenceValue::Count(shown.beside_bytes)));
+        }
+        if !self.confirmed {
+            all.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+        }
+        if let Some(outlook) = self.outlook {
+            all.push(("time_to_oom_low_seconds".to_owned(), EvidenceValue::Number(outlook.seconds.low)));
+            if outlook.seconds.high < f64::MAX {
+                all.push(("time_to_oom_high_seconds".to_owned(), EvidenceValue::Number(outlook.seconds.high)));
+            }
+        }
+        all
+    }
+}

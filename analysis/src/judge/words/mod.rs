@@ -1,0 +1,82 @@
+//! The sentences. Each kind's was written first, for somebody who is tired and wants to know what to do.
+//!
+//! Guarantees: a title is one sentence with figure, ranks and place; an explanation says what was seen; an advice names the
+//! change in the user's terms. Nothing is claimed that the evidence beside does not hold.
+
+mod leak;
+mod level;
+
+pub(super) use leak::leak;
+pub(super) use level::{foreign, level, near_oom, skew};
+
+use memctl_model::{HumanBytes, Rate};
+
+use crate::wording::place;
+
+/// Evidence of this name marks a suspicion: nobody is told of one.
+const SUSPECTED: &str = "suspected";
+/// An hour: what fails within it is critical.
+const SOON_SECONDS: f64 = 3_600.0;
+/// Beyond a month nobody plans.
+const FAR_SECONDS: f64 = 30.0 * 86_400.0;
+/// Points of a course that are kept as evidence.
+const SERIES_MAX: usize = 64;
+
+/// Bytes of a rate in words.
+fn bytes(rate: f64) -> HumanBytes {
+    // The cast saturates.
+    HumanBytes(rate.round() as i64)
+}
+
+/// `rank 0`, `ranks 0-2`, `all 4 ranks`, `ranks 0, 2 and 5`.
+#[must_use]
+pub(in crate::judge) fn on_ranks(ranks: &[u32], all: &[u32]) -> String {
+    // A rank with several devices comes several times.
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    ranks.dedup();
+    match ranks.as_slice() {
+        [] => "no rank".to_owned(),
+        _ if ranks.len() == all.len() && ranks.len() > 1 => format!("all {} ranks", ranks.len()),
+        [only] => format!("rank {only}"),
+        [first, .., last] if (last - first) as usize + 1 == ranks.len() => format!("ranks {first}-{last}"),
+        [first, second] => format!("ranks {first} and {second}"),
+        many => {
+            let shown: Vec<String> = many.iter().take(6).map(u32::to_string).collect();
+            let rest = if many.len() > 6 { format!(" and {} more", many.len() - 6) } else { String::new() };
+            format!("ranks {}{rest}", shown.join(", "))
+        }
+    }
+}
+
+/// `about 17 epochs`, `about 3 hours`; nothing beyond a month.
+fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
+    if seconds.is_some_and(|seconds| seconds > FAR_SECONDS) {
+        return None;
+    }
+    match (epochs, seconds) {
+        (Some(epochs), _) if epochs < 1.0 => Some("within this epoch".to_owned()),
+        (Some(epochs), _) if epochs < 10_000.0 => Some(format!("in about {epochs:.0} epochs")),
+        (_, Some(seconds)) if seconds < 120.0 => Some(format!("in about {seconds:.0} seconds")),
+        (_, Some(seconds)) if seconds < 7_200.0 => Some(format!("in about {:.0} minutes", seconds / 60.0)),
+        (_, Some(seconds)) if seconds < 172_800.0 => Some(format!("in about {:.0} hours", seconds / 3_600.0)),
+        (_, Some(seconds)) => Some(format!("in about {:.0} days", seconds / 86_400.0)),
+        _ => None,
+    }
+}
+
+fn median_rate(rates: impl Iterator<Item = Option<Rate>>) -> Option<Rate> {
+    let mut known: Vec<Rate> = rates.flatten().collect();
+    known.sort_by(|a, b| a.value.total_cmp(&b.value));
+    let value = known.get(known.len() / 2)?.value;
+    let low = known.iter().map(|rate| rate.low).fold(f64::INFINITY, f64::min);
+    let high = known.iter().map(|rate| rate.high).fold(f64::NEG_INFINITY, f64::max);
+    Some(Rate { value, low, high })
+}
+
+fn thinned(series: &[u64]) -> Vec<u64> {
+    if series.len() <= SERIES_MAX {
+        return series.to_vec();
+    }
+    (0..SERIES_MAX).map(|index| series[index * (series.len() - 1) / (SERIES_MAX - 1)]).collect()
+}
