@@ -72,6 +72,13 @@ impl Packed {
         Self::message(ItemKind::SiteTables, &site_tables::to_wire(tables))
     }
 
+    /// Packs site tables of which the first of a device has all rows, and each later one those that changed since the one
+    /// before, gone ones with 0 blocks.
+    #[must_use]
+    pub fn changed_site_tables<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> Self {
+        Self::message(ItemKind::SiteTables, &site_tables::changes_to_wire(tables))
+    }
+
     /// Packs a keyframe.
     #[must_use]
     pub fn keyframe(keyframe: &Keyframe) -> Self {

@@ -23,6 +23,18 @@ pub(super) enum Output {
     Keyframe(Keyframe),
 }
 
+/// Which rows a table gets: on the wire the first table of a batch has all, and the others what changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// All.
+    All,
+    /// Those that changed since the device's last table; gone ones with 0 blocks.
+    Changed,
+}
+
+/// Chunks after which a keyframe comes, however many blocks live: the most that a replay looks up one by one.
+const KEYFRAME_CHUNKS_MOST: u64 = 256;
+
 /// The pipeline of one device.
 pub(super) struct Device {
     device: DeviceIndex,
@@ -38,12 +50,13 @@ pub(super) struct Device {
     lost: u64,
     exact: bool,
     chunks_since_keyframe: u64,
+    events_since_keyframe: u64,
     /// Highest levels since the last end of a step, an epoch, a window, see [`Self::peaks_since`].
     step_peaks: Peaks,
     epoch_peaks: Peaks,
     window_peaks: Peaks,
     last_ns: u64,
-    /// As things stood at the last end of a step or of an evaluation.
+    /// As things stood at the last end of a step or of an evaluation; the map keeps its rows.
     last_boundary: Option<SiteTable>,
 }
 
@@ -65,6 +78,7 @@ impl Device {
             lost: 0,
             exact: true,
             chunks_since_keyframe: 0,
+            events_since_keyframe: 0,
             step_peaks: Peaks::default(),
             epoch_peaks: Peaks::default(),
             window_peaks: Peaks::default(),
@@ -137,10 +151,19 @@ impl Device {
             Err(error) => return self.lose(events, &error),
         }
         self.chunks_since_keyframe += 1;
-        if self.chunks_since_keyframe >= KEYFRAME_CHUNKS && self.exact {
-            self.chunks_since_keyframe = 0;
+        self.events_since_keyframe += events;
+        if self.is_keyframe_due() && self.exact {
+            (self.chunks_since_keyframe, self.events_since_keyframe) = (0, 0);
             out.push(Output::Keyframe(self.keyframe(KeyframeReason::Periodic)));
         }
+    }
+
+    /// A keyframe costs by the blocks, so one comes after as many events; chunks that hold little, because time cut them,
+    /// must not pile up in front of a replay either.
+    fn is_keyframe_due(&self) -> bool {
+        self.chunks_since_keyframe >= KEYFRAME_CHUNKS
+            && (self.events_since_keyframe >= self.map.allocated_blocks()
+                || self.chunks_since_keyframe >= KEYFRAME_CHUNKS_MOST)
     }
 
     /// The encoder failed: a fault of its own (its limits are ours), counted like any other loss.
@@ -178,7 +201,7 @@ impl Device {
         keyframe.at_event = self.next_event;
         self.map.restore(&keyframe);
         self.exact = true;
-        self.chunks_since_keyframe = 0;
+        (self.chunks_since_keyframe, self.events_since_keyframe) = (0, 0);
         self.last_ns = self.last_ns.max(keyframe.time_ns);
         out.push(Output::Keyframe(keyframe));
     }
@@ -199,7 +222,7 @@ impl Device {
     }
 
     /// Passes a mark; a boundary gives a site table.
-    pub(super) fn mark(&mut self, kind: &MarkKind, time_ns: u64) -> Option<SiteTable> {
+    pub(super) fn mark(&mut self, kind: &MarkKind, time_ns: u64, rows: Rows) -> Option<SiteTable> {
         match *kind {
             MarkKind::EpochBegin(epoch) => {
                 self.birth.epoch = epoch;
@@ -211,8 +234,9 @@ impl Device {
             }
             MarkKind::StepEnd(step) => {
                 self.birth.step = step;
-                let table = self.site_table(Boundary::StepEnd, time_ns);
-                self.last_boundary = Some(table.clone());
+                let table = self.site_table(Boundary::StepEnd, time_ns, rows);
+                self.last_boundary = Some(SiteTable { rows: Vec::new(), ..table.clone() });
+                self.map.keep_site_rows();
                 Some(table)
             }
             MarkKind::PhaseBegin(phase) => {
@@ -229,17 +253,21 @@ impl Device {
             }
             MarkKind::EpochEnd(epoch) => {
                 self.birth.epoch = epoch;
-                Some(self.site_table(Boundary::EpochEnd, time_ns))
+                Some(self.site_table(Boundary::EpochEnd, time_ns, rows))
             }
-            MarkKind::WindowEnd(_) => Some(self.site_table(Boundary::WindowEnd, time_ns)),
+            MarkKind::WindowEnd(_) => Some(self.site_table(Boundary::WindowEnd, time_ns, rows)),
             _ => None,
         }
     }
 
     /// Live memory by site, now.
-    pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64) -> SiteTable {
+    pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64, rows: Rows) -> SiteTable {
         let peaks_within = self.peaks_since(boundary);
-        self.table(boundary, time_ns, peaks_within)
+        let rows = match rows {
+            Rows::All => self.map.take_site_rows(),
+            Rows::Changed => self.map.site_changes(),
+        };
+        SiteTable { rows, ..self.table(boundary, time_ns, peaks_within) }
     }
 
     /// Peaks since the last boundary of the same kind; boundaries of other kinds may lie between.
@@ -262,17 +290,19 @@ impl Device {
     pub(super) fn settled(&mut self) {
         if self.last_boundary.is_some() {
             self.last_boundary = Some(self.table(Boundary::StepEnd, self.last_ns, Peaks::default()));
+            self.map.keep_site_rows();
         }
     }
 
-    /// The end of an epoch as of the last boundary, once.
+    /// The end of an epoch as of the last boundary, once, with all rows.
     pub(super) fn ended(&mut self, epoch: u32) -> Option<SiteTable> {
         let table = self.last_boundary.take()?;
         let peaks_within = std::mem::take(&mut self.epoch_peaks);
-        Some(SiteTable { boundary: Boundary::EpochEnd, epoch, peaks_within, ..table })
+        Some(SiteTable { boundary: Boundary::EpochEnd, epoch, peaks_within, rows: self.map.kept_site_rows(), ..table })
     }
 
-    fn table(&self, boundary: Boundary, time_ns: u64, peaks_within: Peaks) -> SiteTable {
+    /// A table without rows.
+    fn table(&mut self, boundary: Boundary, time_ns: u64, peaks_within: Peaks) -> SiteTable {
         SiteTable {
             device: self.device,
             boundary,
@@ -281,13 +311,18 @@ impl Device {
             time_ns,
             at_event: self.next_event + self.encoder.len() as u64,
             exact: self.exact,
-            counters: self.map.counters(),
+            counters: self.map.counters_since(),
             peaks: self.map.peaks(),
             peaks_within,
             found: false,
-            rows: self.map.site_rows(),
-            private_pools: Vec::new(),
+            rows: Vec::new(),
+            private_pools: self.map.private_pools(),
         }
+    }
+
+    /// Rows that a whole table would have now.
+    pub(super) fn site_count(&self) -> usize {
+        self.map.site_count()
     }
 
     pub(super) fn last_ns(&self) -> u64 {

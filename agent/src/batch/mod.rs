@@ -13,7 +13,7 @@ pub mod worker;
 
 use std::time::Duration;
 
-use device::{Device, Output};
+use device::{Device, Output, Rows};
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{
     Action, AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind,
@@ -29,6 +29,12 @@ const MARKS_FLUSH: usize = 4_096;
 const TABLES_FLUSH: usize = 64;
 /// Rows of site tables held at most before they are sent: 2 MiB.
 const ROWS_FLUSH: usize = 65_536;
+/// Rows that a reader of a batch may have to unfold: with a further table of the largest kind it stays below the wire's limit.
+const UNFOLDED_FLUSH: usize = (1 << 19) - (1 << 16);
+/// Rows that are worth one linger time: the first table of a batch is whole, so large tables wait for more of their kind,
+const ROWS_PER_LINGER: usize = 16_384;
+/// but not for longer than this many linger times.
+const LINGERS_MOST: usize = 10;
 /// Samples that make a batch.
 const SAMPLES_FLUSH: usize = 1_024;
 /// Bytes of new stacks that make a batch: with one more stack (512 frames of 8 KiB names) it stays below an item's limit.
@@ -62,8 +68,15 @@ pub struct Batcher {
     devices: Vec<Device>,
     stacks: StackSender,
     marks: Vec<Mark>,
+    /// Tables that wait, as the wire has them: of each device the first is whole, the others are what changed.
     tables: Vec<SiteTable>,
     table_rows: usize,
+    /// Rows of them all when they are whole again.
+    unfolded_rows: usize,
+    /// Whether a device has a table among them, by place.
+    has_table: Vec<bool>,
+    /// Linger times that they have waited.
+    lingers: usize,
     samples: Vec<Sample>,
     ready: Vec<Outgoing>,
     scratch: Vec<Output>,
@@ -75,18 +88,21 @@ impl Batcher {
     /// # Errors
     /// When the resolution is none that a chunk can have.
     pub fn new(config: BatchConfig) -> Result<Self, ChunkError> {
-        let devices = config
+        let devices: Vec<Device> = config
             .devices
             .iter()
             .map(|&device| Device::new(device, &config.settings, config.resolution_ns))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             config,
+            has_table: vec![false; devices.len()],
             devices,
             stacks: StackSender::default(),
             marks: Vec::new(),
             tables: Vec::new(),
             table_rows: 0,
+            unfolded_rows: 0,
+            lingers: 0,
             samples: Vec::new(),
             ready: Vec::new(),
             scratch: Vec::new(),
@@ -136,14 +152,26 @@ impl Batcher {
 
     /// A device's stream has reached a mark.
     pub fn device_mark(&mut self, place: usize, mark: &Mark) {
-        let Some(table) = self.devices[place].mark(&mark.kind, mark.time_ns) else { return };
-        self.table_rows += table.rows.len();
-        self.tables.push(table);
+        let rows = self.rows_of(place);
+        let Some(table) = self.devices[place].mark(&mark.kind, mark.time_ns, rows) else { return };
+        self.add_table(place, table);
         // An epoch's end is what people wait for: it goes out at once, last in its item.
         let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));
-        if epoch || self.tables.len() >= TABLES_FLUSH || self.table_rows >= ROWS_FLUSH {
+        let is_much = self.table_rows >= ROWS_FLUSH || self.unfolded_rows >= UNFOLDED_FLUSH;
+        if epoch || is_much || self.tables.len() >= TABLES_FLUSH {
             self.flush_tables();
         }
+    }
+
+    fn rows_of(&self, place: usize) -> Rows {
+        if self.has_table[place] { Rows::Changed } else { Rows::All }
+    }
+
+    fn add_table(&mut self, place: usize, table: SiteTable) {
+        self.has_table[place] = true;
+        self.table_rows += table.rows.len();
+        self.unfolded_rows += self.devices[place].site_count();
+        self.tables.push(table);
     }
 
     /// Every device that is in use has come to the end of a window, behind what was taken of it so far.
@@ -182,8 +210,9 @@ impl Batcher {
             return None;
         };
         let time_ns = table.time_ns;
-        self.table_rows += table.rows.len();
-        self.tables.push(table);
+        // It is whole and older than what changed last: an item of its own.
+        self.flush_tables();
+        self.add_table(place, table);
         self.flush_tables();
         Some(time_ns)
     }
@@ -196,23 +225,40 @@ impl Batcher {
         }
     }
 
-    /// Sends whatever waits: the linger time has passed.
+    /// Sends what waits: the linger time has passed. Large tables wait for some more of their kind.
+    pub fn linger(&mut self) {
+        self.lingers += usize::from(!self.tables.is_empty());
+        let worth = (self.unfolded_rows / self.tables.len().max(1) / ROWS_PER_LINGER).min(LINGERS_MOST);
+        self.flush_events();
+        if self.lingers > worth {
+            self.flush_tables();
+        }
+    }
+
+    /// Sends whatever waits.
     pub fn flush(&mut self) {
+        self.flush_events();
+        self.flush_tables();
+    }
+
+    fn flush_events(&mut self) {
         self.flush_stacks();
         for device in &mut self.devices {
             device.flush(&mut self.scratch);
         }
         self.collect();
         self.flush_marks();
-        self.flush_tables();
         self.flush_samples();
     }
 
     /// Ends the session: a last site table of every device, everything that waits, and the last word, which it also gives back.
     pub fn finish(&mut self, time_ns: u64, produced: u64, mut dropped: Dropped, failure: Option<String>) -> SessionEnd {
-        for device in &mut self.devices {
-            let at = device.last_ns().max(1);
-            self.tables.push(device.site_table(Boundary::End, at));
+        for place in 0..self.devices.len() {
+            let rows = self.rows_of(place);
+            let at = self.devices[place].last_ns().max(1);
+            let table = self.devices[place].site_table(Boundary::End, at, rows);
+            self.add_table(place, table);
+            let device = &mut self.devices[place];
             if failure.is_some() && device.is_used() && self.config.linger.is_some() {
                 device.state(KeyframeReason::Failure, &mut self.scratch);
             }
@@ -307,9 +353,10 @@ impl Batcher {
     fn flush_tables(&mut self) {
         if !self.tables.is_empty() {
             self.flush_stacks();
-            self.emit(Packed::site_tables(&self.tables), 0);
+            self.emit(Packed::changed_site_tables(&self.tables), 0);
             self.tables.clear();
-            self.table_rows = 0;
+            (self.table_rows, self.unfolded_rows, self.lingers) = (0, 0, 0);
+            self.has_table.fill(false);
         }
     }
 

@@ -369,7 +369,7 @@ impl Worker {
         let Some(linger) = self.batcher.config().linger else { return };
         if self.flushed.elapsed() >= linger {
             self.flushed = Instant::now();
-            self.batcher.flush();
+            self.batcher.linger();
             self.send(deadline);
         }
     }

@@ -62,7 +62,7 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
         7 => MarkKind::RegionBegin(name()),
         8 => MarkKind::RegionEnd(name()),
         9 => MarkKind::Note(name()),
-        10 => MarkKind::WindowEnd(number),
+        // 10, a window's end, is cut by the worker: a trainer's word for it is not taken.
         _ => return None,
     })
 }

@@ -46,6 +46,7 @@ impl BlockMap {
     #[inline]
     fn occupy(&mut self, slot: Slot, event: &Event, birth: Birth) {
         let block = self.slab.get_mut(slot);
+        block.site = self.sites.enter(event.stack, birth.epoch, birth.phase, block.size);
         block.usage = Use::Allocated;
         // A block that had to be cut holds less than was asked for.
         block.requested = event.size.min(block.size);
@@ -112,10 +113,11 @@ impl BlockMap {
         let block = self.slab.get_mut(slot);
         let cut = block.end() - end;
         block.size -= cut;
-        let (usage, kind, expandable) = (block.usage, block.kind, block.expandable);
+        let Block { usage, kind, expandable, site, size, .. } = *block;
         self.sums.active_bytes -= cut;
         if usage == Use::Allocated {
             self.sums.allocated_bytes -= cut;
+            self.sites.resize(site, size + cut, size);
         }
         let rest = self.link_after(slot, Block::free(end, cut, kind, expandable));
         self.settle_free(rest)
@@ -134,10 +136,11 @@ impl BlockMap {
         let unsplit_rest = below != NIL && !self.rules.should_split(block.kind, block.expandable, 0, gap);
         if unsplit_rest {
             // Neighbours of a free block are never free, so the block below is live.
-            let usage = self.slab.get(below).usage;
+            let Block { usage, site, size, .. } = *self.slab.get(below);
             self.sums.active_bytes += gap;
             if usage == Use::Allocated {
                 self.sums.allocated_bytes += gap;
+                self.sites.resize(site, size, size + gap);
                 self.raise_allocated_peaks();
             }
             self.absorb_next(below);

@@ -53,6 +53,7 @@ impl BlockMap {
         block.usage = Use::Pending;
         self.sums.allocated_bytes -= block.size;
         self.sums.allocated_blocks -= 1;
+        self.sites.leave(block.site, block.size);
     }
 
     #[inline]

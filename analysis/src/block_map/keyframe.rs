@@ -5,8 +5,9 @@
 //! or leave 64 bits are left out, gaps and free neighbours are made one free block, and each such
 //! part counts as a contradiction.
 
-use memctl_model::{BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, SegmentKind, SegmentState};
+use memctl_model::{BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, SegmentKind, SegmentState, StackId};
 
+use super::largest::Largest;
 use super::segments::range_end;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{BlockMap, Sums, WALK_STEPS_MAX};
@@ -16,14 +17,19 @@ impl BlockMap {
     /// stay; the peaks are raised to the keyframe's levels.
     pub fn restore(&mut self, keyframe: &Keyframe) {
         self.slab.clear();
+        self.sites.clear();
+        self.largest = Largest::default();
         self.index.clear();
-        self.segments.clear();
+        // A keyframe does not name who asked for a segment: of those that are known it stays known.
+        let known = std::mem::take(&mut self.segments);
+        self.pools.clear();
         self.loose.clear();
         self.sums = Sums::default();
         self.last_freed = NIL;
         self.walk_steps_left = WALK_STEPS_MAX;
         for segment in &keyframe.segments {
-            self.restore_segment(segment);
+            let stack = known.get(&segment.addr).filter(|known| known.pool == segment.pool).map(|known| known.stack);
+            self.restore_segment(segment, stack.unwrap_or(StackId::NONE));
         }
         for block in &keyframe.loose {
             self.restore_loose(block);
@@ -32,7 +38,7 @@ impl BlockMap {
         self.raise_reserved_peaks();
     }
 
-    fn restore_segment(&mut self, state: &SegmentState) {
+    fn restore_segment(&mut self, state: &SegmentState, stack: StackId) {
         let end = range_end(state.addr, state.size).filter(|&end| self.segments_in(state.addr, end).is_empty());
         let Some(end) = end else {
             self.anomalies.contradictions += 1;
@@ -64,7 +70,7 @@ impl BlockMap {
             last = self.append_free(last, reached, end - reached, state);
             first = if first == NIL { last } else { first };
         }
-        self.add_segment(state.addr, state.size, (state.stream, state.pool), first, last);
+        self.add_segment(state.addr, state.size, (state.stream, state.pool, stack), first, last);
         self.sums.reserved_bytes += state.size;
         self.sums.inactive_split_bytes += self.inactive_split_from(first);
     }
@@ -89,7 +95,7 @@ impl BlockMap {
     }
 
     fn append_live(&mut self, last: Slot, state: &BlockState, usage: Use, kind: SegmentKind, expandable: bool) -> Slot {
-        let block = Block {
+        let mut block = Block {
             // No block holds more than its size; the sum of what was requested relies on it.
             requested: state.requested.min(state.size),
             birth_step: state.birth_step,
@@ -104,6 +110,7 @@ impl BlockMap {
         if usage == Use::Allocated {
             self.sums.allocated_bytes += block.size;
             self.sums.allocated_blocks += 1;
+            block.site = self.sites.enter(block.stack, block.birth_epoch, block.birth_phase, block.size);
         }
         self.link_after(last, block)
     }

@@ -31,17 +31,23 @@ mod alloc;
 mod free;
 mod index;
 mod keyframe;
+mod largest;
+mod pools;
 mod read;
 mod segments;
+mod sites;
 mod slab;
 
 use std::collections::BTreeMap;
 
-use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, Phase, PoolId, SegmentKind};
+use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, Phase, PoolId, SegmentKind, StackId};
 
 use crate::rules::PlacementRules;
 use index::AddressIndex;
+use largest::Largest;
+use pools::Pools;
 pub use read::{FreeBlock, SegmentUse};
+use sites::Sites;
 use slab::{NIL, Slab, Slot};
 
 /// When a block was born, as the training loop counts.
@@ -74,6 +80,8 @@ struct Segment {
     size: u64,
     stream: u64,
     pool: PoolId,
+    /// Who asked for it, as far as that is known; of an expandable segment its first range.
+    stack: StackId,
     kind: SegmentKind,
     expandable: bool,
     /// The block at the segment's address. It keeps its slot as long as the segment lives: splits
@@ -109,6 +117,9 @@ pub struct BlockMap {
     segments: BTreeMap<u64, Segment>,
     /// Live blocks outside every segment, by address. Ordered, so that overlaps show.
     loose: BTreeMap<u64, Slot>,
+    sites: Sites,
+    pools: Pools,
+    largest: Largest,
     sums: Sums,
     peaks: Peaks,
     peaks_within: Peaks,
@@ -129,6 +140,9 @@ impl BlockMap {
             index: AddressIndex::default(),
             segments: BTreeMap::new(),
             loose: BTreeMap::new(),
+            sites: Sites::default(),
+            pools: Pools::default(),
+            largest: Largest::default(),
             sums: Sums::default(),
             peaks: Peaks::default(),
             peaks_within: Peaks::default(),

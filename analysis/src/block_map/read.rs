@@ -1,9 +1,10 @@
 //! What can be read off the map: counters, sites, free blocks, segments.
 //!
-//! Guarantees: reading changes nothing. Everything here looks at every block, so it is for
-//! boundaries (steps, epochs, questions), not for every event; [`BlockMap::levels`] is for those.
+//! Guarantees: reading changes no figure. What a table of a live session needs (counters, changed sites) costs by what
+//! changed; everything else here looks at every block or site, so it is for questions, not for every event;
+//! [`BlockMap::levels`] is for those.
 
-use memctl_model::{Counters, Phase, PoolId, SegmentKind, SiteRow, StackId};
+use memctl_model::{Counters, PoolId, PoolRow, SegmentKind, SiteRow};
 
 use super::slab::Use;
 use super::{BlockMap, Segment};
@@ -55,17 +56,28 @@ pub struct SegmentUse {
 }
 
 impl BlockMap {
-    /// The counters. O(blocks), because of `largest_free_bytes`; the others are kept up to date by every event.
+    /// The counters. O(blocks), because of `largest_free_bytes`; the others are kept up to date by every event. A table
+    /// takes [`Self::counters_since`].
     #[must_use]
     pub fn counters(&self) -> Counters {
         let free = self.slab.iter().filter(|block| block.usage == Use::Free);
+        self.counters_with(free.map(|block| block.size).max().unwrap_or(0))
+    }
+
+    /// The same counters, by the blocks that changed since this was last called.
+    pub fn counters_since(&mut self) -> Counters {
+        let largest = self.largest.bytes(&mut self.slab);
+        self.counters_with(largest)
+    }
+
+    fn counters_with(&self, largest_free_bytes: u64) -> Counters {
         Counters {
             allocated_bytes: self.sums.allocated_bytes,
             active_bytes: self.sums.active_bytes,
             reserved_bytes: self.sums.reserved_bytes,
             requested_bytes: self.sums.requested_bytes,
             inactive_split_bytes: self.sums.inactive_split_bytes,
-            largest_free_bytes: free.map(|block| block.size).max().unwrap_or(0),
+            largest_free_bytes,
             allocated_blocks: self.sums.allocated_blocks,
             segments: self.segments.len() as u64,
         }
@@ -73,25 +85,50 @@ impl BlockMap {
 
     /// Allocated blocks and bytes (true size) by stack, epoch and phase of birth, sorted by these. Their
     /// bytes sum to `allocated_bytes`: blocks whose free was requested belong to nobody any more.
-    /// O(n log n) in the live blocks.
+    /// O(n log n) in the sites.
     #[must_use]
     pub fn site_rows(&self) -> Vec<SiteRow> {
-        let allocated = self.slab.iter().filter(|block| block.usage == Use::Allocated);
-        /// Stack, epoch of birth, phase of birth.
-        type Site = (StackId, u32, Option<Phase>);
-        let mut by_site: Vec<(Site, u64)> =
-            allocated.map(|block| ((block.stack, block.birth_epoch, block.birth_phase), block.size)).collect();
-        by_site.sort_unstable_by_key(|&(site, _)| site);
-        let same_site = by_site.chunk_by(|(a, _), (b, _)| a == b);
-        same_site
-            .map(|blocks| SiteRow {
-                stack: blocks[0].0.0,
-                birth_epoch: blocks[0].0.1,
-                birth_phase: blocks[0].0.2,
-                blocks: blocks.len() as u64,
-                bytes: blocks.iter().map(|&(_, size)| size).sum(),
-            })
-            .collect()
+        self.sites.rows()
+    }
+
+    /// Blocks handed out. O(1).
+    #[must_use]
+    pub fn allocated_blocks(&self) -> u64 {
+        self.sums.allocated_blocks
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn site_count(&self) -> usize {
+        self.sites.living()
+    }
+
+    /// As [`Self::site_rows`], and what [`Self::site_changes`] gives next is what changes from now on.
+    pub fn take_site_rows(&mut self) -> Vec<SiteRow> {
+        self.sites.take_rows()
+    }
+
+    /// The rows that changed since rows or changes were last taken, those that are gone with 0 blocks; all rows the first
+    /// time. O(n log n) in the sites that events touched.
+    pub fn site_changes(&mut self) -> Vec<SiteRow> {
+        self.sites.changes()
+    }
+
+    /// Keeps the rows of now for [`Self::kept_site_rows`], by noting what changes from now on.
+    pub fn keep_site_rows(&mut self) {
+        self.sites.keep();
+    }
+
+    /// The rows when they were last kept; those of now when they never were.
+    #[must_use]
+    pub fn kept_site_rows(&self) -> Vec<SiteRow> {
+        self.sites.kept()
+    }
+
+    /// Reserved memory of private pools by the stack that asked for it, sorted by stack.
+    #[must_use]
+    pub fn private_pools(&self) -> Vec<PoolRow> {
+        self.pools.rows()
     }
 
     /// Every free block, in address order.
@@ -115,7 +152,7 @@ impl BlockMap {
     }
 
     fn segment_use(&self, addr: u64, segment: &Segment) -> SegmentUse {
-        let &Segment { size, stream, pool, kind, expandable, first, near_end: _ } = segment;
+        let &Segment { size, stream, pool, stack: _, kind, expandable, first, near_end: _ } = segment;
         let mut used = SegmentUse {
             addr,
             size,

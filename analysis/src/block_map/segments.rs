@@ -3,11 +3,14 @@
 //! Guarantees: segments never overlap; contiguous mapped ranges of one stream, pool and kind are
 //! one segment, as a snapshot shows them. Refuses ranges that are empty or leave 64 bits.
 
-use memctl_model::{Event, PoolId, SegmentKind};
+use memctl_model::{Event, PoolId, SegmentKind, StackId};
 
 use super::slab::{Block, NIL, Slot, Use};
 use super::{BlockMap, Segment};
 use crate::rules::segment_kind;
+
+/// Stream, pool, and who asked.
+pub(super) type Owner = (u64, PoolId, StackId);
 
 /// The end of a range that is not empty and lies within 64 bits.
 pub(super) fn range_end(addr: u64, size: u64) -> Option<u64> {
@@ -123,21 +126,30 @@ impl BlockMap {
 
     fn add_free_segment(&mut self, event: &Event, kind: SegmentKind, expandable: bool) {
         let slot = self.link_after(NIL, Block::free(event.addr, event.size, kind, expandable));
-        self.add_segment(event.addr, event.size, (event.stream, event.pool), slot, slot);
+        self.add_segment(event.addr, event.size, (event.stream, event.pool, event.stack), slot, slot);
         self.sums.reserved_bytes += event.size;
         self.raise_reserved_peaks();
     }
 
     /// Enters a segment whose blocks are linked already. Its kind is theirs.
-    pub(super) fn add_segment(&mut self, addr: u64, size: u64, owner: (u64, PoolId), first: Slot, near_end: Slot) {
+    pub(super) fn add_segment(&mut self, addr: u64, size: u64, owner: Owner, first: Slot, near_end: Slot) {
         let Block { kind, expandable, .. } = *self.slab.get(first);
-        let (stream, pool) = owner;
-        self.segments.insert(addr, Segment { size, stream, pool, kind, expandable, first, near_end });
+        let (stream, pool, stack) = owner;
+        let mut segment = Segment { size, stream, pool, stack, kind, expandable, first, near_end };
+        segment.stack = self.pools.enter(&segment);
+        self.segments.insert(addr, segment);
+    }
+
+    /// Takes a segment out; its blocks stay for the caller.
+    fn remove_segment(&mut self, addr: u64) -> Option<Segment> {
+        let segment = self.segments.remove(&addr)?;
+        self.pools.leave(&segment);
+        Some(segment)
     }
 
     /// Removes a segment with its blocks. Returns whether any of them was live.
     fn drop_segment(&mut self, addr: u64) -> bool {
-        let Some(segment) = self.segments.remove(&addr) else { return false };
+        let Some(segment) = self.remove_segment(addr) else { return false };
         self.sums.reserved_bytes -= segment.size;
         let (mut slot, mut lived) = (segment.first, false);
         while slot != NIL {
@@ -161,6 +173,7 @@ impl BlockMap {
         if block.usage == Use::Allocated {
             self.sums.allocated_bytes -= block.size;
             self.sums.allocated_blocks -= 1;
+            self.sites.leave(block.site, block.size);
         }
     }
 
@@ -192,7 +205,7 @@ impl BlockMap {
             return;
         }
         let last = self.last_block(addr);
-        self.segments.remove(&(addr + lower.size));
+        self.remove_segment(addr + lower.size);
         self.slab.get_mut(last).next = upper.first;
         self.slab.get_mut(upper.first).prev = last;
         let mut near_end = upper.near_end;
@@ -202,9 +215,13 @@ impl BlockMap {
             near_end = if near_end == upper.first { last } else { near_end };
         }
         if let Some(segment) = self.segments.get_mut(&addr) {
+            self.pools.leave(segment);
             segment.size += upper.size;
+            // The range that names its pool knows who asked.
+            segment.stack = if lower.pool == PoolId::DEFAULT { upper.stack } else { lower.stack };
             segment.pool = lower.pool.max(upper.pool);
             segment.near_end = near_end;
+            segment.stack = self.pools.enter(segment);
         }
     }
 
@@ -214,11 +231,11 @@ impl BlockMap {
         let lived = self.evict_range(segment, low, high);
         let slot = self.block_at(segment, low);
         let hole = *self.slab.get(slot);
-        let Some(whole) = self.segments.remove(&segment) else { return lived };
+        let Some(whole) = self.remove_segment(segment) else { return lived };
         self.sums.reserved_bytes -= high - low;
         self.index.remove(hole.addr, slot);
         self.slab.remove(slot);
-        let owner = (whole.stream, whole.pool);
+        let owner = (whole.stream, whole.pool, whole.stack);
         if hole.next != NIL {
             self.slab.get_mut(hole.next).prev = NIL;
         }

@@ -5,6 +5,8 @@
 
 use memctl_model::{BlockState, BlockUse, Phase, SegmentKind, StackId};
 
+use super::sites::SiteId;
+
 /// A slot's number.
 pub(super) type Slot = u32;
 /// No slot.
@@ -50,6 +52,10 @@ pub(super) struct Block {
     pub expandable: bool,
     /// Outside every known segment.
     pub loose: bool,
+    /// The slot is in the list of those that were touched.
+    pub is_listed: bool,
+    /// Where an allocated block is counted; of no meaning in any other.
+    pub site: SiteId,
 }
 
 impl Block {
@@ -69,6 +75,8 @@ impl Block {
             kind,
             expandable,
             loose: false,
+            is_listed: false,
+            site: SiteId::MAX,
         }
     }
 
@@ -114,12 +122,15 @@ pub(super) struct Slab {
     slots: Vec<Block>,
     /// First vacant slot plus one, 0 when there is none (so that `Default` is an empty slab).
     vacant: u32,
+    /// Slots touched since somebody last asked; `None` before anybody did.
+    touched: Option<Vec<Slot>>,
 }
 
 impl Slab {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.vacant = 0;
+        self.touched = None;
     }
 
     #[inline]
@@ -129,7 +140,40 @@ impl Slab {
 
     #[inline]
     pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Block {
-        &mut self.slots[slot as usize]
+        let block = &mut self.slots[slot as usize];
+        if let Some(touched) = &mut self.touched
+            && !std::mem::replace(&mut block.is_listed, true)
+        {
+            touched.push(slot);
+        }
+        block
+    }
+
+    /// Slots, those that are vacant included.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The bytes of a slot's block if it is free, else 0.
+    pub(super) fn free_bytes(&self, slot: Slot) -> u64 {
+        let block = self.get(slot);
+        if block.usage == Use::Free { block.size } else { 0 }
+    }
+
+    /// Lists the slots that are touched from now on.
+    pub(super) fn list_touched(&mut self) {
+        self.take_touched(|_, _| {});
+        self.touched.get_or_insert_default();
+    }
+
+    /// Passes the slots that were touched since the last time, with their free bytes.
+    pub(super) fn take_touched(&mut self, mut each: impl FnMut(Slot, u64)) {
+        let Some(mut touched) = self.touched.take() else { return };
+        for slot in touched.drain(..) {
+            self.slots[slot as usize].is_listed = false;
+            each(slot, self.free_bytes(slot));
+        }
+        self.touched = Some(touched);
     }
 
     /// The block of a slot that may not exist any more.
@@ -147,20 +191,23 @@ impl Slab {
     pub(super) fn insert(&mut self, block: Block) -> Slot {
         if self.vacant != 0 {
             let slot = self.vacant - 1;
-            let place = &mut self.slots[slot as usize];
-            self.vacant = place.next.wrapping_add(1);
-            *place = block;
+            let place = self.get_mut(slot);
+            let (next, is_listed) = (place.next, place.is_listed);
+            *place = Block { is_listed, ..block };
+            self.vacant = next.wrapping_add(1);
             return slot;
         }
-        self.slots.push(block);
-        // 2^32 blocks of 64 bytes would be 256 GiB: the push above fails long before this wraps.
-        (self.slots.len() - 1) as Slot
+        // 2^32 blocks of 64 bytes would be 256 GiB: the push below fails long before this wraps.
+        let slot = self.slots.len() as Slot;
+        self.slots.push(Block { is_listed: false, ..block });
+        self.get_mut(slot);
+        slot
     }
 
     #[inline]
     pub(super) fn remove(&mut self, slot: Slot) {
         let vacant = self.vacant;
-        let place = &mut self.slots[slot as usize];
+        let place = self.get_mut(slot);
         place.usage = Use::Vacant;
         place.next = vacant.wrapping_sub(1);
         self.vacant = slot + 1;

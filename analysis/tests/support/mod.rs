@@ -9,8 +9,12 @@ pub mod expandable;
 pub mod hostile;
 pub mod requests;
 
+use std::collections::BTreeMap;
+
 use memctl_analysis::BlockMap;
-use memctl_model::{BlockUse, Counters, DeviceIndex, Keyframe, KeyframeReason, SegmentState};
+use memctl_model::{
+    BlockUse, Counters, DeviceIndex, Keyframe, KeyframeReason, Phase, PoolId, SegmentState, SiteRow, StackId,
+};
 
 /// The keyframe of a map, with nothing in it that does not come from the map.
 pub fn keyframe_of(map: &BlockMap) -> Keyframe {
@@ -43,6 +47,24 @@ pub fn counters_of(segments: &[SegmentState]) -> Counters {
         }
     }
     counters
+}
+
+/// The site rows of a state, by a look at every block.
+pub fn scanned_rows(keyframe: &Keyframe) -> Vec<SiteRow> {
+    let mut rows: BTreeMap<(StackId, u32, Option<Phase>), (u64, u64)> = BTreeMap::new();
+    let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks).chain(&keyframe.loose);
+    for block in blocks.filter(|block| block.usage == BlockUse::Allocated) {
+        let row = rows.entry((block.stack, block.birth_epoch, block.birth_phase)).or_default();
+        *row = (row.0 + 1, row.1 + block.size);
+    }
+    let rows = rows.into_iter().map(|((stack, birth_epoch, birth_phase), (blocks, bytes))| SiteRow {
+        stack,
+        birth_epoch,
+        birth_phase,
+        blocks,
+        bytes,
+    });
+    rows.collect()
 }
 
 /// The invariants of every map, whatever it was fed.
@@ -81,6 +103,11 @@ pub fn assert_consistent(map: &BlockMap) {
     assert!(rows.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     assert_eq!(rows.iter().map(|row| row.bytes).sum::<u64>(), counters.allocated_bytes);
     assert_eq!(rows.iter().map(|row| row.blocks).sum::<u64>(), counters.allocated_blocks);
+    assert_eq!(rows, scanned_rows(&keyframe));
+    assert_eq!(map.site_count(), rows.len());
+    let private: u64 =
+        map.segments().filter(|segment| segment.pool != PoolId::DEFAULT).map(|segment| segment.size).sum();
+    assert_eq!(map.private_pools().iter().map(|row| row.bytes).sum::<u64>(), private);
     let free: u64 = map.free_blocks().map(|block| block.size).sum();
     assert_eq!(free, map.segments().map(|segment| segment.free_bytes).sum::<u64>());
     for used in map.segments() {

@@ -204,12 +204,12 @@ impl Rank {
             time_ns,
             at_event: self.events,
             exact: true,
-            counters: self.map.counters(),
+            counters: self.map.counters_since(),
             peaks: self.map.peaks(),
             peaks_within,
             found: false,
             rows: self.map.site_rows(),
-            private_pools: Vec::new(),
+            private_pools: self.map.private_pools(),
         });
     }
 }

@@ -36,6 +36,13 @@ pub fn to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteT
     v1::SiteTableBatch { tables }
 }
 
+/// Packs tables that hold changes already: of each device the first has all rows, a later one those that are not as they
+/// were in the one before, gone ones with 0 blocks.
+#[must_use]
+pub fn changes_to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v1::SiteTableBatch {
+    v1::SiteTableBatch { tables: tables.into_iter().map(|table| table_to_wire(table, &table.rows)).collect() }
+}
+
 /// Rows of `now` that are not in `before`, and rows of `before` that are gone, with 0 blocks.
 fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
     let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);

@@ -1,0 +1,184 @@
+//! Site tables as a reader gets them from the batch stage, against a look at every block at the same moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use memctl_agent::batch::{BatchConfig, Batcher};
+use memctl_analysis::{Birth, BlockMap};
+use memctl_model::{
+    Action, AllocatorSettings, BlockUse, Boundary, DeviceIndex, Event, KeyframeReason, Mark, MarkKind, Phase, Phases,
+    SiteRow, SiteTable, StackId,
+};
+use memctl_proto::item::Content;
+use proptest::prelude::*;
+
+/// What happens to a device.
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many blocks of a stack come.
+    Alloc(u32, u64),
+    /// Some of the oldest blocks go.
+    Free(usize),
+    Mark(MarkKind),
+    Settled,
+    /// The epoch ended at the last boundary, unnoticed.
+    Ended(u32),
+    Linger,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0_u32..6, 1_u64..20).prop_map(|(stack, blocks)| Step::Alloc(stack, blocks)),
+        6 => (1_usize..20).prop_map(Step::Free),
+        4 => (0_u64..9).prop_map(|step| Step::Mark(MarkKind::StepEnd(step))),
+        1 => (0_u32..5).prop_map(|epoch| Step::Mark(MarkKind::EpochBegin(epoch))),
+        1 => (0_u32..5).prop_map(|epoch| Step::Mark(MarkKind::EpochEnd(epoch))),
+        1 => (0_u64..5).prop_map(|window| Step::Mark(MarkKind::WindowEnd(window))),
+        2 => prop::sample::select(Phase::ALL.to_vec()).prop_map(|phase| Step::Mark(MarkKind::PhaseBegin(phase))),
+        1 => Just(Step::Settled),
+        1 => (0_u32..5).prop_map(Step::Ended),
+        1 => Just(Step::Linger),
+    ]
+}
+
+/// The same device, looked at block by block.
+struct Scanned {
+    map: BlockMap,
+    birth: Birth,
+    phases: Phases,
+    /// Rows of the last step's end, or of what settled behind it.
+    last: Option<Vec<SiteRow>>,
+    tables: Vec<(Boundary, Vec<SiteRow>)>,
+}
+
+impl Scanned {
+    fn rows(&self) -> Vec<SiteRow> {
+        let keyframe = self.map.keyframe(DeviceIndex(0), 0, 0, KeyframeReason::Periodic);
+        let mut rows: BTreeMap<_, SiteRow> = BTreeMap::new();
+        for block in keyframe.segments.iter().flat_map(|segment| &segment.blocks).chain(&keyframe.loose) {
+            let (stack, birth_epoch, birth_phase) = (block.stack, block.birth_epoch, block.birth_phase);
+            let empty = SiteRow { stack, birth_epoch, birth_phase, blocks: 0, bytes: 0 };
+            if block.usage == BlockUse::Allocated {
+                let row = rows.entry((stack, birth_epoch, birth_phase)).or_insert(empty);
+                (row.blocks, row.bytes) = (row.blocks + 1, row.bytes + block.size);
+            }
+        }
+        rows.into_values().collect()
+    }
+
+    fn mark(&mut self, kind: &MarkKind) {
+        let boundary = match *kind {
+            MarkKind::EpochBegin(epoch) => return self.birth.epoch = epoch,
+            MarkKind::PhaseBegin(phase) => return self.birth.phase = self.phases.begin(phase),
+            MarkKind::EpochEnd(epoch) => {
+                self.birth.epoch = epoch;
+                Boundary::EpochEnd
+            }
+            MarkKind::WindowEnd(_) => Boundary::WindowEnd,
+            MarkKind::StepEnd(_) => {
+                self.last = Some(self.rows());
+                Boundary::StepEnd
+            }
+            _ => unreachable!("no other is made here"),
+        };
+        self.tables.push((boundary, self.rows()));
+    }
+}
+
+/// The tables of the items that are ready.
+fn read(batcher: &mut Batcher, tables: &mut Vec<SiteTable>) {
+    for item in batcher.take() {
+        if let Content::SiteTables(more) = item.packed.open().unwrap() {
+            tables.extend(more);
+        }
+    }
+}
+
+fn batcher() -> Batcher {
+    let devices = vec![DeviceIndex(0)];
+    let linger = Some(Duration::from_secs(1));
+    Batcher::new(BatchConfig { resolution_ns: 1, settings: AllocatorSettings::default(), devices, linger }).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn every_table_arrives_as_a_scan_would_have_it(steps in prop::collection::vec(step(), 1..120)) {
+        let (mut batcher, mut tables, mut live, mut next) = (batcher(), Vec::new(), Vec::new(), 0_u64);
+        let map = BlockMap::new(&AllocatorSettings::default());
+        let (birth, phases) = (Birth::default(), Phases::default());
+        let mut scanned = Scanned { map, birth, phases, last: None, tables: Vec::new() };
+        let mut event = |batcher: &mut Batcher, scanned: &mut Scanned, action, addr, stack| {
+            next += 1;
+            let event = Event { time_ns: next, action, addr, size: 512, stack: StackId(stack), ..Event::default() };
+            batcher.event(0, &event);
+            scanned.map.apply(&event, scanned.birth);
+        };
+        for (place, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Alloc(stack, blocks) => for block in 0..blocks {
+                    let addr = (1 << 40) + (place as u64 * 64 + block) * 512;
+                    event(&mut batcher, &mut scanned, Action::Alloc, addr, stack);
+                    live.push(addr);
+                },
+                Step::Free(count) => for addr in live.drain(..count.min(live.len())) {
+                    event(&mut batcher, &mut scanned, Action::FreeRequested, addr, 0);
+                    event(&mut batcher, &mut scanned, Action::FreeCompleted, addr, 0);
+                },
+                Step::Mark(kind) => {
+                    batcher.device_mark(0, &Mark { time_ns: 1, kind: kind.clone() });
+                    scanned.mark(&kind);
+                }
+                Step::Settled => {
+                    batcher.device_settled(0);
+                    scanned.last = scanned.last.is_some().then(|| scanned.rows());
+                }
+                Step::Ended(epoch) => {
+                    let kind = MarkKind::EpochEnd(epoch);
+                    batcher.device_ended(0, &Mark { time_ns: 1, kind: kind.clone() });
+                    match scanned.last.take() {
+                        Some(rows) => scanned.tables.push((Boundary::EpochEnd, rows)),
+                        None => scanned.mark(&kind),
+                    }
+                }
+                Step::Linger => batcher.linger(),
+            }
+            read(&mut batcher, &mut tables);
+        }
+        batcher.finish(1, 0, Default::default(), None);
+        scanned.tables.push((Boundary::End, scanned.rows()));
+        read(&mut batcher, &mut tables);
+        let tables: Vec<_> = tables.into_iter().map(|table| (table.boundary, table.rows)).collect();
+        prop_assert_eq!(tables, scanned.tables);
+    }
+}
+
+/// A hundred thousand sites: no batch unfolds to more than a reader takes, and what is small is not sent again and again.
+#[test]
+fn large_tables_stay_within_what_a_reader_takes() {
+    let (mut batcher, mut tables, mut bytes) = (batcher(), Vec::new(), 0);
+    let alloc = |batcher: &mut Batcher, block: u64| {
+        let (addr, stack) = ((1 << 40) + block * 512, StackId(1 + (block % 100_000) as u32));
+        batcher
+            .event(0, &Event { time_ns: 1 + block, action: Action::Alloc, addr, size: 512, stack, ..Event::default() });
+    };
+    (0..100_000).for_each(|block| alloc(&mut batcher, block));
+    for step in 0..60 {
+        alloc(&mut batcher, 100_000 + step);
+        batcher.device_mark(0, &Mark { time_ns: 1, kind: MarkKind::StepEnd(step) });
+        batcher.linger();
+        for item in batcher.take() {
+            if let Content::SiteTables(more) = item.packed.open().unwrap() {
+                bytes += item.packed.payload.len();
+                tables.extend(more.into_iter().map(|table| (table.step, table.rows.len())));
+            }
+        }
+    }
+    batcher.finish(1, 0, Default::default(), None);
+    for item in batcher.take() {
+        if let Content::SiteTables(more) = item.packed.open().unwrap() {
+            tables.extend(more.into_iter().map(|table| (table.step, table.rows.len())));
+        }
+    }
+    assert_eq!(tables, (0..60).chain([59]).map(|step| (step, 100_000)).collect::<Vec<_>>());
+    assert!(bytes < 60 * 40_000, "{bytes} bytes of 60 tables");
+}

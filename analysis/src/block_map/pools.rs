@@ -1,0 +1,58 @@
+//! Reserved memory of private pools (CUDA graphs, MemPools) by the stack that asked for it.
+//!
+//! Guarantees: the rows sum to the segments whose pool is not the default one; a table costs by the rows and not by the
+//! segments. Past [`STACKS_MAX`] stacks further ones count as none. Refuses to know who uses a pool: that is
+//! told by nobody.
+
+use std::collections::BTreeMap;
+
+use memctl_model::{PoolId, PoolRow, StackId};
+
+use super::Segment;
+
+/// Stacks at most: what a table on the wire may have.
+const STACKS_MAX: usize = 4_095;
+
+/// Segments and bytes by stack.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pools {
+    rows: BTreeMap<StackId, (u64, u64)>,
+}
+
+impl Pools {
+    /// A segment is there; gives the stack under which it is counted.
+    pub(super) fn enter(&mut self, segment: &Segment) -> StackId {
+        if segment.pool == PoolId::DEFAULT {
+            return segment.stack;
+        }
+        let is_known = self.rows.len() < STACKS_MAX || self.rows.contains_key(&segment.stack);
+        let stack = if is_known { segment.stack } else { StackId::NONE };
+        let (segments, bytes) = self.rows.entry(stack).or_default();
+        *segments += 1;
+        *bytes += segment.size;
+        stack
+    }
+
+    /// A segment is gone.
+    pub(super) fn leave(&mut self, segment: &Segment) {
+        if segment.pool == PoolId::DEFAULT {
+            return;
+        }
+        if let Some((segments, bytes)) = self.rows.get_mut(&segment.stack) {
+            *segments -= 1;
+            *bytes -= segment.size;
+            if *segments == 0 {
+                self.rows.remove(&segment.stack);
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+    }
+
+    /// Sorted by stack.
+    pub(super) fn rows(&self) -> Vec<PoolRow> {
+        self.rows.iter().map(|(&stack, &(segments, bytes))| PoolRow { stack, segments, bytes }).collect()
+    }
+}

@@ -1,0 +1,242 @@
+//! Live memory by allocation site, kept up to date by every event: a table costs by the sites that changed.
+//!
+//! Guarantees: the rows are those that a scan of all blocks would give; an event costs one look-up, without hashing
+//! where the stack's last block was born in the same epoch and phase; sites without blocks are forgotten, as soon as
+//! nobody has still to be told that they are gone. Past [`SITES_MAX`] sites further ones join the one without a
+//! stack, so that the sums stay true and a table stays below what the wire takes.
+
+use std::collections::HashMap;
+
+use memctl_model::{Phase, SiteRow, StackId};
+
+/// A site's number.
+pub(super) type SiteId = u32;
+
+/// Sites at most: half of what a site table on the wire may have.
+const SITES_MAX: usize = 1 << 18;
+/// Stacks beyond are looked up by hashing: a session has no more, only damaged input names them.
+const RECENT_MAX: usize = 1 << 20;
+/// Sites without blocks that may stay beside the living ones until they are swept.
+const EMPTY_FREE: usize = 1_024;
+
+/// Stack, epoch and phase of birth.
+type Key = (StackId, u32, Option<Phase>);
+
+fn key(row: &SiteRow) -> Key {
+    (row.stack, row.birth_epoch, row.birth_phase)
+}
+
+/// Blocks and bytes of a site at an earlier moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Level {
+    blocks: u64,
+    bytes: u64,
+    /// Whether the site may have changed since: it is in the list of that moment.
+    is_listed: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Site {
+    row: SiteRow,
+    /// As it was when changes were last taken.
+    told: Level,
+    /// As it was when all sites were last kept.
+    kept: Level,
+    is_vacant: bool,
+}
+
+impl Site {
+    fn is_forgettable(&self) -> bool {
+        self.row.blocks == 0 && !self.told.is_listed && !self.kept.is_listed && !self.is_vacant
+    }
+}
+
+/// An earlier moment: which sites may have changed since; `None` before there was one.
+type Moment = Option<Vec<SiteId>>;
+
+/// All sites.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sites {
+    sites: Vec<Site>,
+    vacant: Vec<SiteId>,
+    numbers: HashMap<Key, SiteId>,
+    /// The site of each stack's last block.
+    recent: Vec<SiteId>,
+    /// Sites with blocks.
+    living: usize,
+    told: Moment,
+    kept: Moment,
+}
+
+impl Sites {
+    /// A block is born; gives its site.
+    #[inline]
+    pub(super) fn enter(&mut self, stack: StackId, epoch: u32, phase: Option<Phase>, bytes: u64) -> SiteId {
+        let born = (stack, epoch, phase);
+        let recent = self.recent.get(stack.0 as usize).copied();
+        let site = match recent {
+            Some(site) if self.is_at(site, born) => site,
+            _ => self.find(born),
+        };
+        self.note(site);
+        let row = &mut self.sites[site as usize].row;
+        self.living += usize::from(row.blocks == 0);
+        row.blocks += 1;
+        row.bytes += bytes;
+        site
+    }
+
+    fn is_at(&self, site: SiteId, born: Key) -> bool {
+        self.sites.get(site as usize).is_some_and(|site| !site.is_vacant && key(&site.row) == born)
+    }
+
+    /// A block of a site is no longer handed out.
+    #[inline]
+    pub(super) fn leave(&mut self, site: SiteId, bytes: u64) {
+        self.note(site);
+        let row = &mut self.sites[site as usize].row;
+        row.blocks -= 1;
+        row.bytes -= bytes;
+        self.living -= usize::from(row.blocks == 0);
+    }
+
+    /// A live block of a site changed its size: the map was put right.
+    pub(super) fn resize(&mut self, site: SiteId, from: u64, to: u64) {
+        self.note(site);
+        let row = &mut self.sites[site as usize].row;
+        row.bytes = row.bytes - from + to;
+    }
+
+    /// Remembers what a site was before it changes.
+    #[inline]
+    fn note(&mut self, number: SiteId) {
+        let site = &mut self.sites[number as usize];
+        let SiteRow { blocks, bytes, .. } = site.row;
+        for (moment, level) in [(&mut self.told, &mut site.told), (&mut self.kept, &mut site.kept)] {
+            if let Some(changed) = moment
+                && !level.is_listed
+            {
+                *level = Level { blocks, bytes, is_listed: true };
+                changed.push(number);
+            }
+        }
+    }
+
+    #[cold]
+    fn find(&mut self, born: Key) -> SiteId {
+        let site = match self.numbers.get(&born) {
+            Some(&site) => site,
+            None if self.sites.len() - self.vacant.len() < SITES_MAX => self.add(born),
+            None => {
+                self.sweep();
+                let born = if self.living < SITES_MAX { born } else { (StackId::NONE, 0, None) };
+                self.numbers.get(&born).copied().unwrap_or_else(|| self.add(born))
+            }
+        };
+        let place = born.0.0 as usize;
+        if place < RECENT_MAX {
+            if place >= self.recent.len() {
+                self.recent.resize(place + 1, SiteId::MAX);
+            }
+            self.recent[place] = site;
+        }
+        site
+    }
+
+    fn add(&mut self, born: Key) -> SiteId {
+        if self.sites.len() - self.vacant.len() > 2 * self.living + EMPTY_FREE {
+            self.sweep();
+        }
+        let (stack, birth_epoch, birth_phase) = born;
+        let row = SiteRow { stack, birth_epoch, birth_phase, blocks: 0, bytes: 0 };
+        let site = Site { row, told: Level::default(), kept: Level::default(), is_vacant: false };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.sites[number as usize] = site;
+                number
+            }
+            None => {
+                self.sites.push(site);
+                (self.sites.len() - 1) as SiteId
+            }
+        };
+        self.numbers.insert(born, number);
+        number
+    }
+
+    /// Forgets sites without blocks that nobody has to be told of.
+    #[cold]
+    fn sweep(&mut self) {
+        for (number, site) in self.sites.iter_mut().enumerate() {
+            if site.is_forgettable() {
+                site.is_vacant = true;
+                self.numbers.remove(&key(&site.row));
+                self.vacant.push(number as SiteId);
+            }
+        }
+    }
+
+    /// Everything is gone: the map starts over. What was told and kept stays.
+    pub(super) fn clear(&mut self) {
+        for number in 0..self.sites.len() {
+            if self.sites[number].row.blocks > 0 {
+                self.note(number as SiteId);
+                let row = &mut self.sites[number].row;
+                (row.blocks, row.bytes) = (0, 0);
+            }
+        }
+        self.living = 0;
+    }
+
+    /// Sites with blocks.
+    pub(super) fn living(&self) -> usize {
+        self.living
+    }
+
+    /// Every site with blocks, sorted.
+    pub(super) fn rows(&self) -> Vec<SiteRow> {
+        sorted(self.sites.iter().map(|site| site.row).filter(|row| row.blocks > 0))
+    }
+
+    /// As [`Self::rows`]; the next [`Self::changes`] are those since now.
+    pub(super) fn take_rows(&mut self) -> Vec<SiteRow> {
+        for number in self.told.get_or_insert_default().drain(..) {
+            self.sites[number as usize].told.is_listed = false;
+        }
+        self.rows()
+    }
+
+    /// The sites that changed since this or [`Self::take_rows`] was last called, those that are gone with 0 blocks.
+    pub(super) fn changes(&mut self) -> Vec<SiteRow> {
+        let Some(changed) = &mut self.told else { return self.take_rows() };
+        let sites = &mut self.sites;
+        let rows = changed.drain(..).filter_map(|number| {
+            let Site { row, told, .. } = &mut sites[number as usize];
+            told.is_listed = false;
+            ((row.blocks, row.bytes) != (told.blocks, told.bytes)).then_some(*row)
+        });
+        sorted(rows)
+    }
+
+    /// Keeps how things are now beside how they go on.
+    pub(super) fn keep(&mut self) {
+        for number in self.kept.get_or_insert_default().drain(..) {
+            self.sites[number as usize].kept.is_listed = false;
+        }
+    }
+
+    /// The rows when [`Self::keep`] was last called.
+    pub(super) fn kept(&self) -> Vec<SiteRow> {
+        let then = self.sites.iter().map(|site| match site.kept {
+            Level { blocks, bytes, is_listed: true } => SiteRow { blocks, bytes, ..site.row },
+            _ => site.row,
+        });
+        sorted(then.filter(|row| row.blocks > 0))
+    }
+}
+
+fn sorted(rows: impl Iterator<Item = SiteRow>) -> Vec<SiteRow> {
+    let mut rows: Vec<SiteRow> = rows.collect();
+    rows.sort_unstable_by_key(key);
+    rows
+}
