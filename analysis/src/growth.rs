@@ -1,7 +1,8 @@
 //! Growth from epoch to epoch: live bytes of a rank and of each allocation site at epoch ends, and their slopes.
 //!
 //! Guarantees: the rate is the median change from one epoch to the next, which a one-time step (a copy
-//! of the weights, a block that could not be split) does not move. Where most epochs do not change, but
+//! of the weights, a block that could not be split, a buffer that went) does not move; of two medians the
+//! smaller one. What rose and has stopped rising has a rate of 0. Where most epochs do not change, but
 //! the series only ever rises and does so again and again (a leak every third epoch), it is the
 //! Theil-Sen slope. Nothing is judged here, a rate is not a leak: a cache that fills has one, too.
 //! Refuses to give a rate to fewer than two epochs.
@@ -82,7 +83,13 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
         let epochs = f64::from(pair[1].epoch - pair[0].epoch);
         (pair[1].bytes as f64 - pair[0].bytes as f64) / epochs
     });
-    let median = median(changes.collect())?;
+    let changes: Vec<f64> = changes.collect();
+    let median = smaller_median(changes.clone())?;
+    // What fills rises first and stands still then: the last third says which.
+    let last = changes.len().div_ceil(3).max(2);
+    if median > 0.0 && changes.len() > last && changes[changes.len() - last..].iter().all(|&change| change <= 0.0) {
+        return Some(0.0);
+    }
     let rises = series.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count();
     let falls = series.windows(2).any(|pair| pair[1].bytes < pair[0].bytes);
     // Twice is a coincidence with whatever grows once (the first epoch, a step up); three times is a habit.
@@ -91,6 +98,17 @@ pub fn growth_bytes_per_epoch(series: &[EpochBytes]) -> Option<f64> {
         return theil_sen_slope(&points);
     }
     Some(median)
+}
+
+/// The median; of the two in the middle of an even number the one nearer to 0, because one step among few changes is no rate.
+fn smaller_median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = *values.get((values.len() - 1) / 2)?;
+    if lower.signum() != upper.signum() {
+        return Some(0.0);
+    }
+    Some(if lower.abs() < upper.abs() { lower } else { upper })
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -257,6 +275,17 @@ mod tests {
         assert!((2.0..4.0).contains(&every_third), "{every_third}");
         let gap = [EpochBytes { epoch: 0, bytes: 0 }, EpochBytes { epoch: 4, bytes: 8 }];
         assert_eq!(growth_bytes_per_epoch(&gap), Some(2.0));
+    }
+
+    #[test]
+    fn what_stands_still_does_not_grow() {
+        const MIB: u64 = 1 << 20;
+        // A buffer that went after the first epoch, and a cache that filled.
+        assert_eq!(growth_bytes_per_epoch(&series(&[300 * MIB, 172 * MIB, 172 * MIB])), Some(0.0));
+        assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304, 2_304])), Some(0.0));
+        assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304])), Some(0.0));
+        // What leaks goes on.
+        assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 3_072, 3_840])), Some(768.0));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use memctl_model::{Frame, Phase, StackId};
 use super::course::Per;
 use super::ratchet::{Clock, Growth, deepest_fall, growth};
 use super::series::Point;
-use super::watch::{RankWatch, Site};
+use super::watch::{Holds, RankWatch, Site};
 
 /// How live blocks of a site grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,10 @@ const RISES_MIN: u32 = 3;
 /// The site as a candidate, if it has grown at all.
 pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
+    // Where events came after all, counters say nothing that blocks do not say better.
+    if site.holds == Holds::Counter && watch.course.has_rows {
+        return None;
+    }
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
     let tooth = toothed(site.series(Per::Step).points(), watch.course.steps());
     let (per, shape, growth) = match &tooth {
@@ -109,7 +113,7 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
     let grown = views.filter_map(|per| {
         let clock = Clock::of(watch.course.of(per));
-        let (shape, growth) = ratcheting(points(watch, site, per), clock)?;
+        let (shape, growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
         Some((per, shape, growth))
     });
     let steps = site.series(Per::Step).points();
@@ -128,7 +132,7 @@ pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Po
     &points[loaded.saturating_sub(1)..]
 }
 
-fn ratcheting(points: &[Point], clock: Clock) -> Option<(Shape, Growth)> {
+fn ratcheting(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Growth)> {
     if points.len() < RISES_MIN as usize {
         return None;
     }
@@ -137,7 +141,9 @@ fn ratcheting(points: &[Point], clock: Clock) -> Option<(Shape, Growth)> {
         return Some((Shape::More, more));
     }
     let larger = growth(points, |point| point.bytes, clock);
-    (larger.rises >= RISES_MIN).then_some((Shape::Larger, larger))
+    // Of what is known by its sum alone nobody can say whether it has become larger or more.
+    let shape = if holds == Holds::Blocks { Shape::Larger } else { Shape::More };
+    (larger.rises >= RISES_MIN).then_some((shape, larger))
 }
 
 /// Of what lives at a site what leaked: bytes and blocks. What lived there before it grew is part of it when it is as small

@@ -143,6 +143,8 @@ pub(super) struct Course {
     last: Option<Level>,
     /// The latest end of a step.
     last_step: Option<Level>,
+    /// Events before the last window's end.
+    window_event: u64,
     /// The place of the last window in which the job was still being loaded.
     loaded: u32,
     /// Windows in which it did its work.
@@ -162,6 +164,7 @@ impl Default for Course {
             first: None,
             last: None,
             last_step: None,
+            window_event: 0,
             loaded: 0,
             worked: 0,
             samples: Marks::new(SAMPLES_MAX),
@@ -180,6 +183,8 @@ impl Course {
         let next = of.at.saturating_add(1);
         let at = match per {
             Per::Step | Per::Epoch => next,
+            // Where nothing was done, no time has passed.
+            Per::Window if table.at_event > 0 && table.at_event == self.window_event => of.at,
             Per::Window => next.max(u32::try_from(table.at_event / EVENTS_OF_PLACE).unwrap_or(u32::MAX)),
         };
         let before = of.levels.last().copied();
@@ -202,8 +207,7 @@ impl Course {
     fn window(&mut self, before: Option<Level>, now: Level, at_event: u64) {
         let blocks = |level: &Level| level.counters.allocated_blocks;
         let gained = blocks(&now).saturating_sub(before.as_ref().map_or(0, blocks));
-        let places = u64::from(now.at.saturating_sub(before.map_or(0, |level| level.at)));
-        let events = (places * EVENTS_OF_PLACE).min(at_event);
+        let events = at_event.saturating_sub(std::mem::replace(&mut self.window_event, at_event));
         let loads = before.is_none() || (events > 0 && gained.saturating_mul(LOADS_OF) >= events);
         let early = self.first.is_none_or(|first| now.time_ns.saturating_sub(first.time_ns) < LOADING_NS_MAX);
         if early && self.worked < WORKED_MIN && (loads || self.loaded == 0) {

@@ -6,7 +6,7 @@
 //! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if only once an epoch |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 400 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | the fewer the seldomer, down to 10 at an even distance and 20 at any |
-//! | rises over windows, in most of them | 20 within 45 seconds or more; of a recording 16 that span two fifths of it |
+//! | rises over windows, in most of them | 30 within 75 seconds or more; of a recording 16 that span two fifths of it |
 //! | rises in few windows | 10 at an even distance or 20 at any, within 2 minutes or more |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
@@ -37,7 +37,7 @@ const DENSE_STEPS: f64 = 8.0;
 /// Rises that suffice however seldom they come: at an even distance, and at any.
 const RISES_SELDOM: (f64, f64) = (10.0, 20.0);
 /// Rises over windows, and the seconds that they take at least.
-const WINDOWS_LIVE: (u32, f64) = (20, 45.0);
+const WINDOWS_LIVE: (u32, f64) = (30, 75.0);
 /// Rises over windows of a recording, and the share of it that they take at least.
 const WINDOWS_RECORDED: (u32, f64) = (16, 0.4);
 /// Share of the windows that rise, from which most do.

@@ -16,7 +16,7 @@ use super::outlook::{self, Outlook};
 use super::pattern::{Hooks, pattern};
 use super::series::Point;
 use super::slope::slope;
-use super::watch::RankWatch;
+use super::watch::{Holds, RankWatch};
 
 /// How sure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +36,8 @@ pub(super) struct Verdict {
     pub shape: Shape,
     pub per: Per,
     pub phase: Option<Phase>,
+    /// Whether nothing but counters tells it.
+    pub counters: bool,
     pub rises: u32,
     pub slows: bool,
     pub first: Option<Point>,
@@ -62,7 +64,7 @@ const WORK_GROWS: f64 = 0.25;
 pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
     let candidates: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
-        candidates.into_iter().partition(|candidate| watch.sites[candidate.site].pools);
+        candidates.into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
     let mut found: Vec<Verdict> = all.filter_map(|group| verdict(watch, group)).collect();
     let confirmed: Vec<&Group> = found
@@ -87,7 +89,7 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     }
     let phase = group.phase();
     let kind = match (group.graph, lead.shape, phase) {
-        _ if watch.sites[lead.site].pools => FindingKind::PrivatePools,
+        _ if watch.sites[lead.site].holds == Holds::Pools => FindingKind::PrivatePools,
         (true, Shape::Teeth, _) => FindingKind::HiddenChain,
         // What is filled and emptied every epoch is a buffer, unless it is a graph.
         (false, Shape::Teeth, _) => return None,
@@ -155,6 +157,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
         shape: lead.shape,
         per: lead.per,
         phase: group.phase(),
+        counters: watch.sites[lead.site].holds == Holds::Counter,
         rises: lead.growth.rises,
         slows: !is_steady(lead),
         first: lead.since,

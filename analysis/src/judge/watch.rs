@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use memctl_model::{Frame, Sample, SiteTable, StackId};
+use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId};
 
 use super::candidate::is_forward_frame;
 use super::course::{Course, Per};
@@ -19,6 +19,8 @@ pub const SITES_MAX: usize = 16_384;
 const STACKS_MAX: usize = 65_536;
 /// Ways to a site that are told apart: nearly always a handful; more say nothing new.
 const STACKS_OF_SITE: usize = 64;
+/// Measurements that stand for windows lie at least so far apart.
+const SAMPLED_EVERY_NS: u64 = 1_000_000_000;
 /// Frames of one stack that are looked at, from the inside; below lie the launcher and the interpreter.
 const FRAMES_MAX: usize = 96;
 
@@ -44,8 +46,18 @@ pub(super) struct Site {
     of: [Series; 3],
     /// Whether the recording had begun without it.
     pub since_start: bool,
-    /// Whether it is no live memory but the private pools whose segments were asked for there.
-    pub pools: bool,
+    pub holds: Holds,
+}
+
+/// What a site holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Holds {
+    /// Live blocks.
+    Blocks,
+    /// Segments of private pools that were asked for there.
+    Pools,
+    /// All that is allocated: only counters are known, no events.
+    Counter,
 }
 
 impl Site {
@@ -111,8 +123,7 @@ pub struct RankWatch {
     pub(super) sites: Vec<Site>,
     /// As many as `sites`.
     recent: Vec<Recent>,
-    /// By frame, and whether of private pools.
-    by_frame: HashMap<(Option<Arc<Frame>>, bool), u32>,
+    by_frame: HashMap<(Option<Arc<Frame>>, Holds), u32>,
     pool_sites: HashMap<StackId, u32>,
     of_stack: Vec<OfStack>,
     frames: Vec<Arc<Frame>>,
@@ -125,6 +136,8 @@ pub struct RankWatch {
     /// Sites that the last table showed.
     shown: Vec<u32>,
     tables: u32,
+    /// Tables that were made of measurements, because nothing else comes, and when the last one was.
+    sampled: (u32, u64),
     pub(super) course: Course,
 }
 
@@ -146,6 +159,7 @@ impl RankWatch {
             trains: false,
             shown: Vec::new(),
             tables: 0,
+            sampled: (0, 0),
             course: Course::default(),
         }
     }
@@ -244,6 +258,10 @@ impl RankWatch {
             let index = self.pool_site(row.stack);
             self.add(index, 0, row.bytes, row.segments);
         }
+        if !self.course.has_rows && table.counters.allocated_bytes > 0 {
+            let index = self.open_site(StackId::NONE, Holds::Counter);
+            self.add(index, 0, table.counters.allocated_bytes, table.counters.allocated_blocks.max(1));
+        }
         let tables = self.tables;
         let gone = before.into_iter().filter(|&index| self.recent[index as usize].seen != tables);
         let gone: Vec<u32> = gone.collect();
@@ -299,7 +317,7 @@ impl RankWatch {
         if let Some(&known) = self.pool_sites.get(&stack) {
             return known;
         }
-        let site = self.open_site(stack, true);
+        let site = self.open_site(stack, Holds::Pools);
         if self.pool_sites.len() < STACKS_MAX {
             self.pool_sites.insert(stack, site);
         }
@@ -316,6 +334,39 @@ impl RankWatch {
             self.facts.device_total_bytes = Some(total);
         }
         self.course.sample(sample);
+        self.table_of(sample);
+    }
+
+    /// Where nothing but measurements comes, they are windows.
+    fn table_of(&mut self, sample: &Sample) {
+        let (sampled, last_ns) = self.sampled;
+        let Some(allocated_bytes) = sample.allocated_bytes.filter(|_| self.tables == sampled) else { return };
+        if sampled > 0 && sample.time_ns.saturating_sub(last_ns) < SAMPLED_EVERY_NS {
+            return;
+        }
+        self.sampled = (sampled + 1, sample.time_ns);
+        let counters = Counters {
+            allocated_bytes,
+            active_bytes: sample.active_bytes.unwrap_or(allocated_bytes),
+            reserved_bytes: sample.reserved_bytes.unwrap_or(0),
+            ..Counters::default()
+        };
+        let peaks = Peaks { allocated_bytes, reserved_bytes: counters.reserved_bytes };
+        self.table(&SiteTable {
+            device: sample.device,
+            boundary: Boundary::WindowEnd,
+            epoch: 0,
+            step: 0,
+            time_ns: sample.time_ns,
+            at_event: 0,
+            exact: true,
+            counters,
+            peaks,
+            peaks_within: peaks,
+            found: false,
+            rows: Vec::new(),
+            private_pools: Vec::new(),
+        });
     }
 
     fn site_of(&mut self, stack: StackId, phase: u8, bytes: u64) -> u32 {
@@ -330,7 +381,7 @@ impl RankWatch {
             self.of_stack.resize(index + 1, OfStack::default());
         }
         let site = match self.of_stack[index].site {
-            0 => self.open_site(stack, false),
+            0 => self.open_site(stack, Holds::Blocks),
             known => known - 1,
         };
         let known = &mut self.of_stack[index];
@@ -346,7 +397,7 @@ impl RankWatch {
         site
     }
 
-    fn open_site(&mut self, stack: StackId, pools: bool) -> u32 {
+    fn open_site(&mut self, stack: StackId, holds: Holds) -> u32 {
         let frame = {
             let mut frames = self.frames_of(stack);
             let innermost = frames.next();
@@ -355,14 +406,14 @@ impl RankWatch {
             user.or(innermost).cloned()
         };
         let next = self.sites.len() as u32;
-        match self.by_frame.get(&(frame.clone(), pools)) {
+        match self.by_frame.get(&(frame.clone(), holds)) {
             Some(&known) => known,
-            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&(None, pools)).copied().unwrap_or(0),
+            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&(None, holds)).copied().unwrap_or(0),
             None => {
-                self.by_frame.insert((frame.clone(), pools), next);
+                self.by_frame.insert((frame.clone(), holds), next);
                 let since_start = self.tables > 1;
                 let (phases, stacks, of) = ([[0; 6]; 2], Vec::new(), Default::default());
-                self.sites.push(Site { frame, phases, stacks, of, since_start, pools });
+                self.sites.push(Site { frame, phases, stacks, of, since_start, holds });
                 self.recent.push(Recent::default());
                 next
             }

@@ -118,9 +118,13 @@ impl SessionWatch {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        // A device that was never allocated on is watched by nobody.
-        if let Some(watch) = self.watches.get_mut(&sample.device.0).filter(|_| self.range.holds_time(sample.time_ns)) {
-            watch.sample(sample);
+        if !self.range.holds_time(sample.time_ns) {
+            return;
+        }
+        // A device that was never allocated on is watched by nobody; of some only counters ever come.
+        let device = sample.device.0;
+        if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
+            watch(&mut self.watches, &self.stacks, &self.totals, self.rank, device).sample(sample);
         }
     }
 

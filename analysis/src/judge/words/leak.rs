@@ -121,6 +121,7 @@ impl Words<'_> {
     fn at(&self) -> String {
         match &self.shown.group.site {
             Some(site) => format!(", allocated in {}", place(site)),
+            None if self.shown.counters => " (only counters were recorded, no line can be named)".to_owned(),
             None => " (no stacks were recorded)".to_owned(),
         }
     }
@@ -189,6 +190,9 @@ impl Words<'_> {
                 "{times} times more memory was reserved for private pools, which are CUDA graphs' and MemPools' own; no pool \
                  gives another its memory, and none of these was given back."
             ),
+            Pattern::TensorsKept | Pattern::CacheEmptied if shown.counters => {
+                format!("{times} times more was allocated than ever before, and none of it was given back.")
+            }
             Pattern::TensorsKept | Pattern::CacheEmptied => {
                 format!("{times} times blocks that were allocated there{phase} stayed alive; none was ever given back.")
             }
@@ -199,6 +203,7 @@ impl Words<'_> {
             (false, false) => " A cache that fills looks the same until it is full; memctl keeps watching.",
         };
         let weaker = match shown.group.site {
+            None if shown.counters => " Of this process only the allocator's counters are known.",
             None => " Without stacks nothing can be said about where.",
             Some(_) => "",
         };
