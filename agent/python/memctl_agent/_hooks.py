@@ -22,16 +22,22 @@ from memctl_agent._loop import Loop
 FAULTS_MAX = 16
 
 
+def _nothing() -> None:
+    """Nobody looks."""
+
+
 class Hub:
     """What the wrappers reach, and the switch that silences all of them at once."""
 
-    __slots__ = ("annotations", "book", "faults", "last_fault", "loop", "training_depth")
+    __slots__ = ("annotations", "book", "faults", "last_fault", "look", "loop", "training_depth")
 
     def __init__(self, book: Book, loop: Loop, annotations: Annotations) -> None:
         self.book = book
         self.loop: Optional[Loop] = loop
         self.annotations: Optional[Annotations] = annotations
         self.training_depth = 0
+        # Looks for libraries that were imported meanwhile, see `_requests`.
+        self.look: Callable[[], None] = _nothing
         self.faults = 0
         self.last_fault: Optional[str] = None
 
@@ -74,6 +80,10 @@ class Hooks:
         if iterator is not None:
             self._patch(iterator, "__next__", lambda original: _next(original, hub))
         self._install_notes(torch)
+        # By name: that module needs this one.
+        requests = importlib.import_module("memctl_agent._requests")
+        hub.look = requests.Requests(hub, self._patch, is_compiling).look
+        hub.look()
 
     def _install_notes(self, torch: Any) -> None:
         hub = self.hub
@@ -107,7 +117,7 @@ class Hooks:
         self._patches.clear()
 
 
-def _like(original: Callable[..., Any], wrapper: types.FunctionType) -> Callable[..., Any]:
+def like(original: Callable[..., Any], wrapper: types.FunctionType) -> Callable[..., Any]:
     """The wrapper with the original's name, signature and globals; it must find what it needs in its closure."""
     if isinstance(original, types.FunctionType):
         wrapper = types.FunctionType(
@@ -168,7 +178,7 @@ def _backward(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
             except Exception as fault:
                 hub.failed(fault)
 
-    return _like(original, backward)  # type: ignore[arg-type]
+    return like(original, backward)  # type: ignore[arg-type]
 
 
 def _train(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
@@ -184,12 +194,13 @@ def _train(original: Any, hub: Hub, is_compiling: Callable[[], bool]) -> Any:
         loop = hub.loop
         if loop is not None:
             try:
+                hub.look()
                 loop.module_mode(self, bool(mode))
             except Exception as fault:
                 hub.failed(fault)
         return result
 
-    return _like(original, train)  # type: ignore[arg-type]
+    return like(original, train)  # type: ignore[arg-type]
 
 
 def _enter(original: Any, hub: Hub) -> Any:
@@ -203,7 +214,7 @@ def _enter(original: Any, hub: Hub) -> Any:
                 hub.failed(fault)
         return result
 
-    return _like(original, __enter__)  # type: ignore[arg-type]
+    return like(original, __enter__)  # type: ignore[arg-type]
 
 
 def _exit(original: Any, hub: Hub) -> Any:
@@ -216,7 +227,7 @@ def _exit(original: Any, hub: Hub) -> Any:
                 hub.failed(fault)
         return original(self, exc_type, exc_value, traceback)
 
-    return _like(original, __exit__)  # type: ignore[arg-type]
+    return like(original, __exit__)  # type: ignore[arg-type]
 
 
 def _iterate(original: Any, hub: Hub, torch: Any) -> Any:
@@ -238,7 +249,7 @@ def _iterate(original: Any, hub: Hub, torch: Any) -> Any:
                 hub.failed(fault)
         return result
 
-    return _like(original, __iter__)  # type: ignore[arg-type]
+    return like(original, __iter__)  # type: ignore[arg-type]
 
 
 def _next(original: Any, hub: Hub) -> Any:
@@ -260,7 +271,7 @@ def _next(original: Any, hub: Hub) -> Any:
             hub.failed(fault)
         return result
 
-    return _like(original, __next__)  # type: ignore[arg-type]
+    return like(original, __next__)  # type: ignore[arg-type]
 
 
 def _note_once(original: Any, *, hub: Hub, name: str, made: dict[int, Any]) -> Any:
@@ -281,7 +292,7 @@ def _noted(original: Any, hub: Hub, what: str) -> Any:
                 hub.failed(fault)
         return original(*args, **kwargs)
 
-    return _like(original, noted)  # type: ignore[arg-type]
+    return like(original, noted)  # type: ignore[arg-type]
 
 
 def note_text(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ class Loop:
         self._stepping: list[Weak] = []
         self._rival: Weak = _nothing
         self._rival_steps = 0
-        self._in_backward = False
+        self._in_backward = self._in_request = False
         self._step_is_over = False
         # Loaders: who leads, who is being iterated, and how.
         self._loader: Weak = _nothing
@@ -208,6 +208,24 @@ class Loop:
             self._begin_step()
         elif self._book.part is None and self._book.step is not None:
             self._book.part_begin(FORWARD, AUTO)
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def request_begins(self) -> bool:
+        """A request is served, and nothing has trained; whether this is the outermost call, whose end is to be told."""
+        if self._has_led or self._in_backward or self._in_request or self._is_other_thread():
+            return False
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        self._in_request = True
+        self._book.step_begin(None, AUTO)
+        return True
+
+    def request_ends(self) -> None:
+        """The request is over, or an exception left it."""
+        self._in_request = False
+        if not self._has_led:
+            self._book.step_end(AUTO)
 
     # -- loaders -------------------------------------------------------------------------------------------
 
