@@ -1,7 +1,8 @@
-"""Fifteen short trainings, seven that leak and eight that do not, for `traceml.py`: `python leak_cases.py NAME`.
+"""Short trainings and servers, some that leak and some that do not, for `traceml.py`: `python leak_cases.py NAME`.
 
-Each is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or cached.
-What leaks and what does not is in CASES.
+Each training is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or
+cached; one has a single epoch of 4,000 steps. The servers answer requests of any length with the same network. What
+leaks and what does not is in CASES. MEMCTL_RIVAL names the tool that watches besides, if any: traceml or stormlog.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
-import importlib.util
+import json
+import os
+import pathlib
 import random
 import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,16 +25,62 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.backends.cudnn.enabled = False
-traceml = importlib.import_module("traceml_ai") if importlib.util.find_spec("traceml_ai") else None
-if traceml:
-    traceml.init(mode="auto")
 EPOCHS, STEPS, BATCH = 10, 40, 256
 MIB = 1 << 18  # elements
 
 
-def watched_step(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """What TraceML's documentation asks of a plain loop; nothing where it is not installed."""
-    return traceml.trace_step(model) if traceml else contextlib.nullcontext()
+class Watch:
+    """Nothing watches besides."""
+
+    def step(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def end(self) -> None:
+        pass
+
+
+class TraceMl(Watch):
+    """What TraceML's documentation asks of a plain loop."""
+
+    def __init__(self) -> None:
+        self.tool: Any = importlib.import_module("traceml_ai")
+        self.tool.init(mode="auto")
+
+    def step(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        return self.tool.trace_step(model)
+
+
+class Stormlog(Watch):
+    """Everything of stormlog that looks for leaks: each step profiled, the process tracked to a sink besides.
+
+    At the end its analyzer's patterns and insights go to `stormlog.json`; the sink is for `stormlog query issues`.
+    """
+
+    def __init__(self) -> None:
+        tool: Any = importlib.import_module("stormlog")
+        sink: Any = importlib.import_module("stormlog.telemetry_sink")
+        self.analyzer: Any = importlib.import_module("stormlog.analyzer")
+        self.profiler = tool.GPUMemoryProfiler()
+        config = sink.TelemetrySinkConfig(pathlib.Path("sink"))
+        self.tracker = tool.MemoryTracker(sampling_interval=0.05, telemetry_sink_config=config)
+        self.tracker.start_tracking()
+
+    def step(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        return self.profiler.profile_context("train_step")
+
+    def end(self) -> None:
+        self.tracker.stop_tracking()
+        analyzer = self.analyzer.MemoryAnalyzer(self.profiler)
+        found = {
+            "patterns": [vars(pattern) for pattern in analyzer.analyze_memory_patterns()],
+            "insights": [vars(insight) for insight in analyzer.generate_performance_insights()],
+        }
+        with open("stormlog.json", "w") as file:
+            json.dump(found, file, default=str)
+
+
+def watcher() -> Watch:
+    return {"traceml": TraceMl, "stormlog": Stormlog}.get(os.environ.get("MEMCTL_RIVAL", ""), Watch)()
 
 
 class Net(nn.Module):
@@ -53,6 +104,7 @@ class Training:
         self.held_out = DataLoader(TensorDataset(*data[: BATCH * 8]), batch_size=BATCH)
         self.rng = random.Random(3)
         self.count = 0
+        self.watch = watcher()
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.model(x), y)
@@ -72,7 +124,7 @@ class Training:
             self.model.train()
             for x, y in self.loader:
                 x, y = x.cuda(), y.cuda()
-                with watched_step(self.model):
+                with self.watch.step(self.model):
                     loss = self.step(x, y)
                     self.after_step(epoch, x, loss)
                 self.count += 1
@@ -200,8 +252,132 @@ class RandomSizes(Training):
         self.held = torch.empty(self.rng.randrange(1, 200) * MIB, device="cuda")
 
 
+class HooksPileUp(Training):
+    """Each epoch registers the hook again; every one of them keeps a copy of one layer's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+        self.after_epoch(-1)
+
+    def remember(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        self.kept.append(output.detach()[:64].clone())
+
+    def after_epoch(self, epoch: int) -> None:
+        self.model.body[3].register_forward_hook(self.remember)
+
+
+class History(Training):
+    """The losses of all steps in one tensor, concatenated anew at each of them."""
+
+    def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
+        seen = getattr(self, "seen", torch.empty(0, device="cuda"))
+        self.seen = torch.cat([seen, torch.empty(16_384, device="cuda")])
+
+
+class ExceptionsKept(Training):
+    """Every tenth step also fails on a second batch; the exceptions are kept for a report."""
+
+    def fail(self, x: torch.Tensor) -> None:
+        scores = self.model.body(x.repeat(2, 1))
+        raise ValueError(f"no targets for {len(scores)} samples")
+
+    def after_step(self, epoch: int, x: torch.Tensor, loss: torch.Tensor) -> None:
+        if self.count % 10 == 0:
+            try:
+                self.fail(x)
+            except ValueError as error:
+                self.errors = [*getattr(self, "errors", []), error]
+
+
+class Pretraining(Training):
+    """One epoch of 4,000 steps; every two hundredth evaluates and keeps what it has seen."""
+
+    KEPT = True
+
+    def run(self) -> None:
+        x, y = torch.zeros(BATCH, 256, device="cuda"), torch.zeros(BATCH, dtype=torch.long, device="cuda")
+        for count in range(4_000):
+            with self.watch.step(self.model):
+                self.step(x, y)
+                if count % 200 == 199:
+                    self.evaluate(x)
+
+    def evaluate(self, x: torch.Tensor) -> None:
+        with torch.no_grad():
+            features = [self.model.body(x) for _ in range(8)]
+        if self.KEPT:
+            self.features = [*getattr(self, "features", []), *features]
+
+
+class CleanPretraining(Pretraining):
+    KEPT = False
+
+
+class Server:
+    """Answers requests of any length for twenty seconds, each a key-value cache that grows with every token."""
+
+    LAYERS, WIDTH, SECONDS = 4, 512, 20.0
+
+    def __init__(self) -> None:
+        self.watch = watcher()
+        self.model = nn.ModuleList(nn.Linear(self.WIDTH, self.WIDTH) for _ in range(self.LAYERS)).cuda()
+        self.rng = random.Random(3)
+        self.cache: collections.OrderedDict[int, list[torch.Tensor]] = collections.OrderedDict()
+        self.count = 0
+
+    def generate(self, length: int, tokens: int) -> list[torch.Tensor]:
+        caches = [torch.empty(length, 2 * self.WIDTH, device="cuda") for _ in range(self.LAYERS)]
+        x = torch.zeros(1, self.WIDTH, device="cuda")
+        for _ in range(tokens):
+            for layer, module in enumerate(self.model):
+                x = torch.relu(module(x))
+                caches[layer] = torch.cat([caches[layer], torch.cat([x, x], dim=1)])
+        return caches
+
+    def answered(self, caches: list[torch.Tensor]) -> None:
+        pass
+
+    def run(self) -> None:
+        end = time.monotonic() + self.SECONDS
+        with torch.no_grad():
+            while time.monotonic() < end:
+                with self.watch.step(self.model):
+                    self.answered(self.generate(self.rng.randrange(16, 512), self.rng.randrange(4, 24)))
+                self.count += 1
+                time.sleep(0.02)  # until the next request comes
+
+
+class KvKept(Server):
+    """The caches of all requests are kept, for conversations that never come back."""
+
+    def answered(self, caches: list[torch.Tensor]) -> None:
+        self.cache[self.count] = caches
+
+
+class PrefixCache(Server):
+    """The caches of the last fifty requests are kept."""
+
+    def answered(self, caches: list[torch.Tensor]) -> None:
+        self.cache[self.count] = caches
+        if len(self.cache) > 50:
+            self.cache.popitem(last=False)
+
+
+class PoolPerLength(Server):
+    """Each new length gets a memory pool of its own, as a captured graph would."""
+
+    def generate(self, length: int, tokens: int) -> list[torch.Tensor]:
+        pools = self.__dict__.setdefault("pools", {})
+        if length not in pools:
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                pools[length] = (pool, torch.empty(length, 2 * self.WIDTH, device="cuda"))
+        return super().generate(length, tokens)
+
+
 # What each is, and whether it leaks.
-CASES: dict[str, tuple[Callable[[], Training], bool]] = {
+CASES: dict[str, tuple[Callable[[], Training | Server], bool]] = {
     "clean": (Clean, False),
     "tensor list, 1 a step": (TensorList, True),
     "tensor list, 1 in 20": (SparseList, True),
@@ -217,8 +393,19 @@ CASES: dict[str, tuple[Callable[[], Training], bool]] = {
     "last hundred": (LastFew, False),
     "cleared every epoch": (Periodic, False),
     "random sizes": (RandomSizes, False),
+    "hooks pile up": (HooksPileUp, True),
+    "history concatenated": (History, True),
+    "exceptions kept": (ExceptionsKept, True),
+    "one epoch, evaluation kept": (Pretraining, True),
+    "one epoch, clean": (CleanPretraining, False),
+    "server, key-value caches kept": (KvKept, True),
+    "server, pool for each length": (PoolPerLength, True),
+    "server, prefix cache": (PrefixCache, False),
+    "server, clean": (Server, False),
 }
 
 if __name__ == "__main__":
     torch.manual_seed(1)
-    CASES[sys.argv[1]][0]().run()
+    case = CASES[sys.argv[1]][0]()
+    case.run()
+    case.watch.end()

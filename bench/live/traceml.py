@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""What memctl and TraceML say of the trainings of `leak_cases.py`, verdict beside verdict, as a Markdown table.
+"""What memctl, TraceML and stormlog say of the programs of `leak_cases.py`, verdict beside verdict, as a Markdown table.
 
-    traceml.py MEMCTL_RUN TRACEML_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
+    traceml.py MEMCTL_RUN RIVALS_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
 
 The first two are what `tests/fakegpu/setup 2.11.0` prints: one environment with memctl-agent installed, one, made under
-another MEMCTL_CACHE, `--with traceml-ai==0.5.0`. Each case runs once under each. memctl's verdict is its gravest
-finding of a leak's kind; TraceML's is the diagnosis of its step memory, from `final_summary.json`. A severity of info
-is a suspicion, anything above an alarm, for both. Fails when a run fails.
+another MEMCTL_CACHE, `--with traceml-ai==0.5.0 stormlog==0.4.3`. Each case runs once under each tool. memctl's verdict
+is its gravest finding of a leak's kind or of private pools; TraceML's is the diagnosis of its step memory, from
+`final_summary.json`; stormlog's is the gravest of its analyzer's pattern `memory_leak`, its insight of a memory growth
+trend, and what `stormlog query issues` lists. A severity of info, or an insight, is a suspicion, anything above an
+alarm. Of stormlog's issues only those count that speak of growth: one that finds the device nearly full, or a large
+allocation, says nothing about a leak. Fails when a run fails.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import collections
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -26,7 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # What TraceML calls memory that grows; all other diagnoses of step memory are about something else.
 GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
 # memctl's kinds of leaks; `memctl leaks` lists other growth, too.
-LEAKS = ("leak", "eval_graph", "graph_kept", "hidden_chain")
+LEAKS = ("leak", "eval_graph", "graph_kept", "hidden_chain", "private_pools")
+TOOLS = ("memctl", "traceml", "stormlog")
 # How a verdict is to be taken, by whether the training leaks.
 TAKEN = {
     True: {"alarm": "found", "suspicion": "suspected", "quiet": "**missed**"},
@@ -42,8 +47,11 @@ class Verdict:
     words: str
 
 
-def call(*command: str | pathlib.Path, where: pathlib.Path) -> str:
-    done = subprocess.run([str(word) for word in command], cwd=where, text=True, capture_output=True)
+def call(*command: str | pathlib.Path, where: pathlib.Path, rival: str = "") -> str:
+    variables = {**os.environ, "MEMCTL_RIVAL": rival}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=where, text=True, capture_output=True, env=variables
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout
@@ -67,7 +75,7 @@ def by_memctl(run: str, memctl: str, name: str, work: pathlib.Path) -> Verdict:
 def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
     folder = re.sub(r"\W+", "-", name)
     call(run, "traceml", "run", "--mode", "summary", "--logs-dir", "logs", "--run-name", folder, "leak_cases.py",
-         "--args", name, where=work)  # fmt: skip
+         "--args", name, where=work, rival="traceml")  # fmt: skip
     summary = json.loads((work / "logs" / folder / "final_summary.json").read_text())["step_memory"]
     diagnosis = summary["diagnosis"]
     reason = diagnosis.get("reason") or diagnosis.get("summary") or ""
@@ -76,6 +84,22 @@ def by_traceml(run: str, name: str, work: pathlib.Path) -> Verdict:
     if not GROWS.search(f"{diagnosis['kind']} {status}".upper()):
         return Verdict("quiet", words)
     return Verdict("suspicion" if diagnosis["severity"] == "info" else "alarm", words)
+
+
+def by_stormlog(run: str, name: str, work: pathlib.Path) -> Verdict:
+    call(run, "python", "leak_cases.py", name, where=work, rival="stormlog")
+    told = json.loads((work / "stormlog.json").read_text())
+    leaks = [pattern for pattern in told["patterns"] if pattern["pattern_type"] == "memory_leak"]
+    trends = [insight for insight in told["insights"] if insight["title"] == "Memory Growth Trend"]
+    listed: list[dict[str, Any]] = json.loads(call(run, "stormlog", "query", "issues", "sink", "--json", where=work))
+    issues = [issue for issue in listed if re.search(r"leak|growth|drift", issue["title"], re.IGNORECASE)]
+    alarms = [f"{leak['severity']}: {leak['description']}" for leak in leaks if leak["severity"] != "info"]
+    alarms += [f"{issue['severity']}: {issue['title']}" for issue in issues if issue["severity"] != "info"]
+    if alarms:
+        return Verdict("alarm", alarms[0])
+    if trends:
+        return Verdict("suspicion", f"impact {trends[0]['impact']}: {trends[0]['description']}")
+    return Verdict("quiet", "nothing")
 
 
 def cases() -> dict[str, bool]:
@@ -87,28 +111,32 @@ def cases() -> dict[str, bool]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("memctl_run")
-    parser.add_argument("traceml_run")
+    parser.add_argument("rivals_run")
     parser.add_argument("--memctl", default="memctl", help="the command that judges, if not the environment's own")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--only", dest="names", nargs="+", metavar="NAME")
     asked = parser.parse_args()
     rows = []
-    print("| training | leaks | memctl | | TraceML 0.5.0 | |\n|---|---|---|---|---|---|", flush=True)
+    print("| program | leaks | memctl | | TraceML 0.5.0 | | stormlog 0.4.3 | |\n|---|---|---|---|---|---|---|---|", flush=True)
     for name, leaks in cases().items():
         if asked.names and name not in asked.names:
             continue
         with tempfile.TemporaryDirectory() as folder:
             work = pathlib.Path(folder)
             shutil.copy(HERE / "leak_cases.py", work)
-            memctl = by_memctl(asked.memctl_run, asked.memctl, name, work)
-            traceml = by_traceml(asked.traceml_run, name, work)
-        marks = [TAKEN[leaks][verdict.level] for verdict in (memctl, traceml)]
-        said = {"memctl": dataclasses.asdict(memctl), "traceml": dataclasses.asdict(traceml)}
+            verdicts = [
+                by_memctl(asked.memctl_run, asked.memctl, name, work),
+                by_traceml(asked.rivals_run, name, work),
+                by_stormlog(asked.rivals_run, name, work),
+            ]
+        said = {tool: dataclasses.asdict(verdict) for tool, verdict in zip(TOOLS, verdicts)}
         rows.append({"name": name, "leaks": leaks, **said})
-        cells = [name, "yes" if leaks else "no", marks[0], memctl.words, marks[1], traceml.words]
+        cells = [name, "yes" if leaks else "no"]
+        for verdict in verdicts:
+            cells += [TAKEN[leaks][verdict.level], verdict.words]
         print(f"| {' | '.join(cells)} |", flush=True)
     counts = {}
-    for tool in ("memctl", "traceml"):
+    for tool in TOOLS:
         taken = [TAKEN[row["leaks"]][row[tool]["level"]].strip("*") for row in rows]
         counts[tool] = {f"{'leaky' if leaks else 'clean'}: {word}": count for leaks in (True, False)
                         for word, count in collections.Counter(

@@ -1,7 +1,7 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
 //! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with its own
-//! options (`--part tune|report`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
+//! options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 

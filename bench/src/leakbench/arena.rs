@@ -16,6 +16,13 @@ const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 const OWN_SEGMENT_FROM_BYTES: u64 = 10 << 20;
 const ROUND_LARGE_BYTES: u64 = 2 << 20;
 
+/// Bytes of the segment of a captured graph: the allocator asks for large memory in pieces of 2 MiB, and for no less than one
+/// of 20 MiB where blocks are small.
+#[must_use]
+pub fn captured_bytes(size: u64) -> u64 {
+    size.next_multiple_of(ROUND_LARGE_BYTES).max(LARGE_SEGMENT_BYTES)
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Block {
     addr: u64,
@@ -25,19 +32,43 @@ struct Block {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arena {
+    /// Where its first segment lies.
+    first: u64,
     /// Free blocks by address: size, small pool, segment.
     free: BTreeMap<u64, (u64, bool, u64)>,
     live: HashMap<u32, (Block, u64)>,
     segments: u64,
 }
 
+impl Default for Arena {
+    fn default() -> Self {
+        Self::from(FIRST_ADDRESS)
+    }
+}
+
 impl Arena {
+    /// With segments from an address on.
+    #[must_use]
+    pub fn from(first: u64) -> Self {
+        Self { first, free: BTreeMap::new(), live: HashMap::new(), segments: 0 }
+    }
+
+    /// The true size of a live block.
+    #[must_use]
+    pub fn size(&self, block: Added) -> Option<u64> {
+        self.live.get(&block.0).map(|(block, _)| block.size)
+    }
+
     /// Carries out a change; the events go to `sink` in order.
     pub fn change(&mut self, block: Added, change: Change, time_ns: u64, sink: &mut dyn FnMut(Event)) {
-        let event =
-            |action, addr, size, stack| Event { time_ns, addr, size, stream: 0, pool: PoolId::DEFAULT, stack, action };
+        let pool = match change {
+            // Each capture has a pool of its own, as `torch.cuda.graph` gives it one.
+            Change::Capture { .. } => PoolId { first: 0, second: block.0 + 1 },
+            Change::Keep { .. } | Change::Drop => PoolId::DEFAULT,
+        };
+        let event = |action, addr, size, stack| Event { time_ns, addr, size, stream: 0, pool, stack, action };
         match change {
             Change::Keep { size, stack } => {
                 let rounded = size.max(MIN_BLOCK_BYTES).next_multiple_of(MIN_BLOCK_BYTES);
@@ -50,6 +81,19 @@ impl Arena {
                 let taken = self.take(found, rounded);
                 sink(event(Action::Alloc, found, size, stack));
                 self.live.insert(block.0, (Block { requested: size, ..taken.0 }, taken.1));
+            }
+            Change::Capture { size, stack } => {
+                let bytes = captured_bytes(size);
+                self.segments += 1;
+                let addr = self.first + (self.segments << 38);
+                sink(event(Action::SegmentAlloc, addr, bytes, stack));
+                // What the graph computes in between goes back to its pool; its result stays where it is.
+                let (result, between) = (bytes / 4, bytes / 2);
+                sink(event(Action::Alloc, addr, result, stack));
+                sink(event(Action::Alloc, addr + result, between, stack));
+                for action in [Action::FreeRequested, Action::FreeCompleted] {
+                    sink(event(action, addr + result, between, StackId::NONE));
+                }
             }
             Change::Drop => {
                 let Some((gone, segment)) = self.live.remove(&block.0) else { return };
@@ -76,7 +120,7 @@ impl Arena {
         };
         self.segments += 1;
         // 256 GiB apart: segments never touch.
-        let addr = FIRST_ADDRESS + (self.segments << 38);
+        let addr = self.first + (self.segments << 38);
         self.free.insert(addr, (bytes, small, addr));
         (addr, bytes)
     }

@@ -6,10 +6,13 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 
 use memctl_agent::source::snapshot::{Moment, load, merge};
 use memctl_analysis::initial_state;
-use memctl_model::{Action, AllocatorSettings, Event, Frame, Keyframe, Mark, MarkKind, Phase, StackId};
+use memctl_model::{
+    Action, AllocatorSettings, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind, Phase, StackId,
+};
 
 /// Positions in a stream: from the first to the last moment of something, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +64,15 @@ pub struct Base {
     /// The stream.
     pub moments: Vec<Passing>,
     /// Stacks by id − 1, innermost frame first.
-    pub stacks: Vec<Vec<Frame>>,
+    pub stacks: Arc<Vec<Vec<Frame>>>,
     /// Steps in order.
     pub steps: Vec<Span>,
+    /// Of requests, which are the steps of a server: where each begins to give back what it held.
+    pub releases: Vec<usize>,
     /// Epochs in order.
     pub epochs: Vec<Span>,
     /// Evaluations in order.
     pub evals: Vec<Span>,
-    /// Positions of the ends of steps and epochs: where site tables are taken.
-    pub boundaries: Vec<usize>,
     /// Blocks in the order of their birth.
     pub lives: Vec<Life>,
 }
@@ -92,30 +95,48 @@ impl Base {
             })
             .collect();
         let frame = |id: &memctl_model::FrameId| recording.frames.get(id.0 as usize).cloned();
-        let stacks = recording.stacks.iter().map(|stack| stack.iter().filter_map(frame).collect()).collect();
-        let mut base = Self {
-            settings: recording.settings.clone(),
-            start,
-            moments,
-            stacks,
-            steps: Vec::new(),
-            epochs: Vec::new(),
-            evals: Vec::new(),
-            boundaries: Vec::new(),
-            lives: Vec::new(),
-        };
+        let stacks = recording.stacks.iter().map(|stack| stack.iter().filter_map(frame).collect()).collect::<Vec<_>>();
+        let mut base = Self::bare(recording.settings.clone(), start, moments, Arc::new(stacks));
         base.find_spans();
-        base.find_lives();
         Ok(base)
+    }
+
+    /// A stream without marks, made rather than recorded: its maker names the spans.
+    #[must_use]
+    pub fn made(events: Vec<Event>, stacks: Arc<Vec<Vec<Frame>>>, steps: Vec<Span>) -> Self {
+        let start = Keyframe {
+            device: DeviceIndex(0),
+            at_event: 0,
+            time_ns: events.first().map_or(0, |event| event.time_ns),
+            reason: KeyframeReason::Start,
+            segments: Vec::new(),
+            loose: Vec::new(),
+        };
+        let moments = events.into_iter().map(Passing::Event).collect();
+        Self { steps, ..Self::bare(AllocatorSettings::default(), start, moments, stacks) }
+    }
+
+    fn bare(settings: AllocatorSettings, start: Keyframe, moments: Vec<Passing>, stacks: Arc<Vec<Vec<Frame>>>) -> Self {
+        let (steps, epochs, evals, lives) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut base = Self { settings, start, moments, stacks, steps, releases: Vec::new(), epochs, evals, lives };
+        base.find_lives();
+        base
+    }
+
+    /// The time of a position.
+    #[must_use]
+    pub fn time_ns(&self, at: usize) -> u64 {
+        match self.moments.get(at) {
+            Some(Passing::Event(event)) => event.time_ns,
+            Some(Passing::Mark(mark)) => mark.time_ns,
+            None => 0,
+        }
     }
 
     fn find_spans(&mut self) {
         let (mut step, mut epoch, mut eval) = (None, None, None);
         for (at, moment) in self.moments.iter().enumerate() {
             let Passing::Mark(mark) = moment else { continue };
-            if matches!(mark.kind, MarkKind::StepEnd(_) | MarkKind::EpochEnd(_)) {
-                self.boundaries.push(at);
-            }
             let (list, begun, begins) = match mark.kind {
                 MarkKind::StepBegin(_) => (&mut self.steps, &mut step, true),
                 MarkKind::StepEnd(_) => (&mut self.steps, &mut step, false),
@@ -187,6 +208,15 @@ impl Base {
             let forward = matches!(life.phase, None | Some(Phase::Train | Phase::Forward)) && life.stack.is_some();
             forward && life.died.is_some_and(|died| died >= life.born + long && died <= span.end)
         })
+    }
+
+    /// What a request holds until it is answered: a key-value cache as it is when the last token has come.
+    pub fn held_to_the_end(&self, step: usize) -> impl Iterator<Item = &Life> {
+        let span = self.steps[step];
+        let release = self.releases.get(step).copied().unwrap_or(usize::MAX);
+        self.born_in(span)
+            .iter()
+            .filter(move |life| life.died.is_some_and(|died| died >= release && died <= span.end) && life.size >= 512)
     }
 
     /// The first position at or behind `at` where something may be put in: behind a whole event, never between the request

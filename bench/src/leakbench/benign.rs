@@ -4,7 +4,7 @@
 //! a record length may come later), or goes again; which kinds there are and how their parameters are drawn was settled
 //! before any detector was looked at, [`FULL_BY`] excepted (the README lists all and says what was changed when).
 //!
-//! (Over 400 lines: seventeen kinds of growth, a short function each, beside the table that names them.)
+//! (Over 400 lines: twenty kinds of growth, a short function each, beside the table that names them.)
 
 use super::base::Base;
 use super::causes::{Size, weights};
@@ -57,6 +57,14 @@ pub enum Kind {
     BestFew,
     /// A memory that fills at a steady rate for a fifth to three fifths of the run; drawn for a table of its own alone.
     SlowMemory,
+    /// A prefix cache of so many entries, the one that was used longest ago goes; full within a minute.
+    LruCache,
+    /// Conversations: each holds its state until it has been quiet for some time.
+    Sessions,
+    /// Graphs captured for a few batch sizes while a server warms up.
+    GraphsWarm,
+    /// A prefix cache that takes one to three minutes to fill; drawn for a table of its own alone.
+    SlowLru,
 }
 
 impl Kind {
@@ -81,6 +89,26 @@ impl Kind {
         Self::BestFew,
     ];
 
+    /// Every kind that servers' runs are drawn from.
+    pub const SERVING: [Self; 13] = [
+        Self::CacheBySample,
+        Self::CacheAtRandom,
+        Self::CacheLongTail,
+        Self::Periodic,
+        Self::WarmUp,
+        Self::StepUp,
+        Self::RandomSizes,
+        Self::Prefetch,
+        Self::LongestSoFar,
+        Self::HeldOver,
+        Self::LruCache,
+        Self::Sessions,
+        Self::GraphsWarm,
+    ];
+
+    /// Those of [`Self::SERVING`] that trainings do not have.
+    pub const OF_SERVERS: [Self; 3] = [Self::LruCache, Self::Sessions, Self::GraphsWarm];
+
     /// Its name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -103,6 +131,10 @@ impl Kind {
             Self::HeldOver => "held over a step",
             Self::BestFew => "best checkpoints",
             Self::SlowMemory => "memory that fills slowly",
+            Self::LruCache => "prefix cache",
+            Self::Sessions => "conversations",
+            Self::GraphsWarm => "graphs of a warm-up",
+            Self::SlowLru => "prefix cache that fills slowly",
         }
     }
 
@@ -205,6 +237,10 @@ pub fn grow(base: &Base, plan: &Plan, overlay: &mut Overlay) {
         Kind::HeldOver => held_over(&mut growing),
         Kind::BestFew => best_few(&mut growing),
         Kind::SlowMemory => slow_memory(&mut growing),
+        Kind::LruCache => lru_cache(&mut growing, 5.0, 60.0),
+        Kind::SlowLru => lru_cache(&mut growing, 60.0, 180.0),
+        Kind::Sessions => sessions(&mut growing),
+        Kind::GraphsWarm => graphs_warm(&mut growing),
     }
 }
 
@@ -479,5 +515,62 @@ fn best_few(growing: &mut Growing<'_>) {
                 growing.overlay.drop(at, block);
             }
         }
+    }
+}
+
+/// Seconds since the stream began.
+fn seconds(base: &Base, at: usize) -> f64 {
+    base.time_ns(at).saturating_sub(base.time_ns(0)) as f64 / 1e9
+}
+
+/// Full when so many seconds have passed; of a hit nothing changes, a miss makes room by what was used longest ago.
+fn lru_cache(growing: &mut Growing<'_>, soonest: f64, latest: f64) {
+    let until = growing.draw.real(soonest.ln(), latest.ln()).exp();
+    let (missed, same, bytes) = (growing.draw.real(0.3, 1.0), growing.draw.chance(0.5), growing.bytes());
+    let mut held: Vec<Added> = Vec::new();
+    for step in 0..growing.steps() {
+        if !growing.draw.chance(missed) {
+            continue;
+        }
+        let at = growing.at(step);
+        if seconds(growing.base, at) > until && !held.is_empty() {
+            // Hits move entries to the front: it is one of the older half that goes.
+            let oldest = growing.draw.int(0, held.len() as u64 / 2) as usize;
+            let gone = held.remove(oldest.min(held.len() - 1));
+            growing.overlay.drop(at, gone);
+        }
+        let bytes = if same { bytes } else { growing.bytes() };
+        held.push(growing.keep(at, bytes, 0));
+    }
+}
+
+/// A conversation has 1 to 12 requests and is forgotten when it was quiet for 5 to 40 seconds.
+fn sessions(growing: &mut Growing<'_>) {
+    let (quiet, bytes) = (growing.draw.real(5.0, 40.0), growing.bytes());
+    // When each ends, its requests left, and what it holds.
+    let mut open: Vec<(f64, u64, Vec<Added>)> = Vec::new();
+    for step in 0..growing.steps() {
+        let at = growing.at(step);
+        let now = seconds(growing.base, at);
+        for (_, _, held) in open.extract_if(.., |(ends, ..)| *ends < now) {
+            held.into_iter().for_each(|block| growing.overlay.drop(at, block));
+        }
+        let goes_on: Vec<usize> = (0..open.len()).filter(|&index| open[index].1 > 0).collect();
+        let block = growing.keep(at, bytes, 0);
+        if !goes_on.is_empty() && growing.draw.chance(0.6) {
+            let (ends, left, held) = &mut open[*growing.draw.of(&goes_on)];
+            (*ends, *left) = (now + quiet, *left - 1);
+            held.push(block);
+        } else {
+            open.push((now + quiet, growing.draw.int(0, 11), vec![block]));
+        }
+    }
+}
+
+fn graphs_warm(growing: &mut Growing<'_>) {
+    let site = growing.plan.sites[0].id(growing.base);
+    for step in 0..(growing.draw.int(4, 12) as usize).min(growing.steps()) {
+        let bytes = growing.draw.log_int(1 << 20, 64 << 20);
+        growing.overlay.capture(growing.at(step), bytes, site);
     }
 }

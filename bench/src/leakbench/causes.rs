@@ -1,13 +1,16 @@
-//! The leaks: twelve causes, each as the blocks that it leaves behind in a stream.
+//! The leaks: seventeen causes, each as the blocks that it leaves behind in a stream.
 //!
 //! Guarantees: what is added is known: its steps, its bytes, and the frames that are to blame. A kept tensor is a copy of a
 //! recorded block (its size, its stack, its moment) where the cause keeps what the training computes, and a block of a new
 //! site where it makes one. Refuses a base that cannot have the cause (no evaluation, no optimizer state).
+//!
+//! (Over 400 lines: seventeen causes, a short function each, beside the tables that name them.)
 
 use std::collections::BTreeSet;
 
-use memctl_model::{BlockUse, Frame, Phase};
+use memctl_model::{BlockUse, FindingKind, Frame, Pattern, Phase};
 
+use super::arena::captured_bytes;
 use super::base::{Base, Life, Span};
 use super::draw::Draw;
 use super::replay::{Added, Overlay};
@@ -41,11 +44,21 @@ pub enum Cause {
     OptimizerRecreated,
     /// Copies of all weights are kept.
     StatesKept,
+    /// A hook is registered anew in every epoch and keeps a detached clone at every call.
+    HooksPileUp,
+    /// A history is concatenated with a small piece at every step.
+    HistoryGrows,
+    /// A CUDA graph is captured for each new shape, and kept with its pool.
+    GraphPerShape,
+    /// Exceptions are kept, and with them what their frames hold.
+    ExceptionKept,
+    /// Requests' key-value caches are kept.
+    KvKept,
 }
 
 impl Cause {
-    /// Every cause.
-    pub const ALL: [Self; 12] = [
+    /// Those of the first two parts.
+    pub const FIRST: [Self; 12] = [
         Self::TensorList,
         Self::MetricLists,
         Self::UnboundedCache,
@@ -59,6 +72,66 @@ impl Cause {
         Self::OptimizerRecreated,
         Self::StatesKept,
     ];
+
+    /// Those of trainings.
+    pub const TRAINING: [Self; 16] = [
+        Self::TensorList,
+        Self::MetricLists,
+        Self::UnboundedCache,
+        Self::Concatenated,
+        Self::LossGraph,
+        Self::EvalGraph,
+        Self::HiddenChain,
+        Self::HookList,
+        Self::Orphan,
+        Self::GradientsKept,
+        Self::OptimizerRecreated,
+        Self::StatesKept,
+        Self::HooksPileUp,
+        Self::HistoryGrows,
+        Self::GraphPerShape,
+        Self::ExceptionKept,
+    ];
+
+    /// Those of servers.
+    pub const SERVING: [Self; 6] = [
+        Self::KvKept,
+        Self::TensorList,
+        Self::UnboundedCache,
+        Self::HistoryGrows,
+        Self::GraphPerShape,
+        Self::ExceptionKept,
+    ];
+
+    /// What a finding about it is to be called.
+    #[must_use]
+    pub const fn kinds(self) -> &'static [FindingKind] {
+        match self {
+            Self::EvalGraph => &[FindingKind::EvalGraph],
+            Self::LossGraph => &[FindingKind::GraphKept],
+            Self::HiddenChain => &[FindingKind::HiddenChain],
+            // A graph that ends where the exception came, or the few tensors of one that came early.
+            Self::Orphan => &[FindingKind::GraphKept, FindingKind::Leak],
+            Self::GraphPerShape => &[FindingKind::PrivatePools],
+            _ => &[FindingKind::Leak],
+        }
+    }
+
+    /// The patterns of which the finding may name one; any where there are none.
+    #[must_use]
+    pub const fn patterns(self) -> &'static [Pattern] {
+        match self {
+            Self::EvalGraph => &[Pattern::EvalGraph],
+            Self::LossGraph => &[Pattern::GraphKept],
+            Self::HiddenChain => &[Pattern::HiddenChain],
+            Self::Orphan => &[Pattern::GraphKept, Pattern::TensorsKept],
+            Self::Concatenated | Self::HistoryGrows => &[Pattern::ReplacedByLarger],
+            Self::OptimizerRecreated => &[Pattern::OptimizersMadeAnew],
+            Self::HooksPileUp => &[Pattern::HooksPileUp],
+            Self::GraphPerShape => &[Pattern::GraphsCaptured],
+            _ => &[Pattern::TensorsKept],
+        }
+    }
 
     /// Its name in tables.
     #[must_use]
@@ -76,6 +149,11 @@ impl Cause {
             Self::GradientsKept => "gradients kept",
             Self::OptimizerRecreated => "optimizer made anew",
             Self::StatesKept => "copies of the weights",
+            Self::HooksPileUp => "hooks pile up",
+            Self::HistoryGrows => "history concatenated",
+            Self::GraphPerShape => "graph for each shape",
+            Self::ExceptionKept => "exceptions kept",
+            Self::KvKept => "key-value caches kept",
         }
     }
 
@@ -86,7 +164,8 @@ impl Cause {
             Self::HiddenChain => &[Rate::Step],
             Self::EvalGraph => &[Rate::Epoch],
             Self::OptimizerRecreated | Self::StatesKept => &[Rate::Twentieth, Rate::Epoch],
-            Self::Orphan => &[Rate::Fifth, Rate::Twentieth, Rate::Epoch],
+            Self::Orphan | Self::GraphPerShape | Self::ExceptionKept => &[Rate::Fifth, Rate::Twentieth, Rate::Epoch],
+            Self::HooksPileUp | Self::HistoryGrows => &[Rate::Step],
             _ => &Rate::ALL,
         }
     }
@@ -112,7 +191,9 @@ impl Cause {
             Self::HiddenChain => {
                 base.steps.len() / base.epochs.len().max(1) >= 8 && base.activations(middle).count() >= 5
             }
-            Self::LossGraph | Self::HookList | Self::Orphan => base.activations(middle).count() >= 5,
+            Self::LossGraph | Self::HookList | Self::Orphan | Self::HooksPileUp | Self::ExceptionKept => {
+                base.activations(middle).count() >= 5
+            }
             _ => true,
         }
     }
@@ -172,6 +253,29 @@ pub struct Plan {
     pub sites: Vec<Site>,
 }
 
+impl Plan {
+    /// Draws the parameters that all ranks share.
+    pub fn draw(cause: Cause, size: Size, base: &Base, sites: &mut Sites, draw: &mut Draw) -> Self {
+        let new_sites = match cause {
+            Cause::TensorList | Cause::UnboundedCache | Cause::Concatenated | Cause::StatesKept => 1,
+            Cause::HistoryGrows | Cause::GraphPerShape | Cause::ExceptionKept | Cause::HooksPileUp => 1,
+            Cause::MetricLists => draw.int(2, 5),
+            _ => 0,
+        };
+        let span = base.steps[base.steps.len() / 2];
+        let hook = cause == Cause::HooksPileUp;
+        Self {
+            cause,
+            size,
+            place: *draw.of(&Place::ALL),
+            seed: draw.int(0, u64::MAX - 1),
+            sites: (0..new_sites)
+                .map(|_| if hook { sites.add_hook(base, draw) } else { sites.add(base, span, draw) })
+                .collect(),
+        }
+    }
+}
+
 /// What a leak left in one rank's stream.
 #[derive(Clone, Debug, Default)]
 pub struct Left {
@@ -187,7 +291,7 @@ fn optimizer_state(base: &Base) -> impl Iterator<Item = &Life> {
 }
 
 /// Gradients of a step: born in the backward pass, alive for long or beyond the step.
-fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
+pub fn gradients(base: &Base, step: usize) -> impl Iterator<Item = &Life> {
     let span = base.steps[step];
     let long = (span.end - span.begin) / 10;
     base.born_in(span).iter().filter(move |life| {
@@ -305,6 +409,19 @@ pub fn leak(base: &Base, plan: &Plan, sites: &Sites, steps: &[usize], overlay: &
             }
         }
         Cause::HiddenChain => hidden_chain(&mut leaking, plan, steps),
+        Cause::HooksPileUp => hooks_pile_up(&mut leaking, plan, steps, &mut draw),
+        Cause::HistoryGrows => history_grows(&mut leaking, plan, steps, &mut draw),
+        Cause::GraphPerShape => graph_per_shape(&mut leaking, plan, steps, &mut draw),
+        Cause::ExceptionKept => exceptions_kept(&mut leaking, plan, steps, &mut draw),
+        Cause::KvKept => {
+            for &step in steps {
+                let held: Vec<&Life> = base.held_to_the_end(step).collect();
+                let at = base.releases.get(step).map_or(base.steps[step].end, |&release| release.saturating_sub(1));
+                held.into_iter().for_each(|life| {
+                    leaking.copy_at(life, at);
+                });
+            }
+        }
         Cause::GradientsKept => {
             for &step in steps {
                 for life in gradients(base, step) {
@@ -368,6 +485,64 @@ fn concatenated(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &
         if let Some(shorter) = held.replace(longer) {
             leaking.overlay.drop(at, shorter);
         }
+    }
+}
+
+/// Hooks registered at one time at most, and calls of all of them a step: more would be noticed by the time they take.
+const HOOKS_MAX: u64 = 24;
+
+/// In the n-th epoch since it began the hook is called n times a step, and keeps a clone each time.
+fn hooks_pile_up(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
+    let (base, site) = (leaking.base, plan.sites[0]);
+    let bytes = plan.size.bytes(base, draw);
+    let mut epochs: Vec<Option<usize>> = Vec::new();
+    for &step in steps {
+        let at = position(base, step, Place::Forward, 0.5);
+        let epoch = base.epochs.iter().position(|epoch| epoch.holds(base.steps[step].begin));
+        if epochs.last() != Some(&epoch) {
+            epochs.push(epoch);
+        }
+        (0..(epochs.len() as u64).min(HOOKS_MAX)).for_each(|_| {
+            leaking.keep(at, bytes, site);
+        });
+    }
+}
+
+/// Pieces of 64 B to 4 KiB: the allocator rounds, so small ones rise once in a few steps.
+fn history_grows(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
+    let piece = draw.log_int(16, 1024) * 4;
+    let (mut held, fraction) = (None, draw.unit());
+    for (&step, times) in steps.iter().zip(1..) {
+        let at = position(leaking.base, step, plan.place, fraction);
+        let longer = leaking.overlay.keep(at, piece * times, plan.sites[0].id(leaking.base));
+        leaking.left.blocks.push((at, piece));
+        if let Some(shorter) = held.replace(longer) {
+            leaking.overlay.drop(at, shorter);
+        }
+    }
+}
+
+fn graph_per_shape(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
+    for &step in steps {
+        let at = position(leaking.base, step, plan.place, 1.0);
+        let bytes = draw.log_int(1 << 20, 96 << 20);
+        leaking.overlay.capture(at, bytes, plan.sites[0].id(leaking.base));
+        leaking.left.blocks.push((at, captured_bytes(bytes)));
+    }
+}
+
+/// The input and the few tensors that the frames held when the exception came, at any point of the forward pass.
+fn exceptions_kept(leaking: &mut Leaking<'_>, plan: &Plan, steps: &[usize], draw: &mut Draw) {
+    let base = leaking.base;
+    let input = plan.size.bytes(base, draw);
+    for &step in steps {
+        leaking.keep(position(base, step, Place::Forward, 0.0), input, plan.sites[0]);
+        let all: Vec<&Life> = base.activations(step).collect();
+        let reached = (draw.unit() * all.len() as f64) as usize;
+        let count = draw.int(1, 4) as usize;
+        all.iter().skip(reached).take(count).for_each(|life| {
+            leaking.copy(life);
+        });
     }
 }
 

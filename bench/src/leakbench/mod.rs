@@ -1,21 +1,28 @@
 //! leakbench: how well leaks are found, and how seldom what is none is called one.
 //!
-//! Recorded trainings that leak nothing are passed through the block map with leaks or harmless growth added to them; memctl's
-//! judge and four rivals see the site tables that a daemon sees, step by step, and are scored by what was added. Everything
-//! follows from seeds. `bench/leakbench/README.md` has the method, the distributions and how the parts are divided.
+//! Recorded trainings and made servers that leak nothing are passed through the block map with leaks or harmless growth added to
+//! them; memctl's judge and four rivals see the site tables that a daemon sees, boundary by boundary, and are scored by what
+//! was added. Everything follows from seeds. `bench/leakbench/README.md` has the method, the distributions and how the parts are divided.
 
 mod arena;
 mod base;
 mod benign;
 mod causes;
+mod cuts;
 mod detect;
 mod draw;
+mod full;
+mod long;
+mod parts;
 mod replay;
 mod report;
 mod runs;
 mod schedule;
 mod score;
+mod server_runs;
+mod serving;
 mod site;
+mod stream;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -25,14 +32,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use parts::{Part, Training, View};
 use report::{Report, Scored};
-use runs::{Part, Training};
 
 /// Leaky runs and as many clean ones, unless told otherwise.
 const RUNS: u64 = 2_000;
 
 /// Of so many runs one is of the table of memories that fill slowly.
 const SLOW_SHARE: u64 = 10;
+
+/// Likewise of that of runs until the device is full.
+const FULL_SHARE: u64 = 10;
 
 /// The folder of the trainings recorded for this benchmark.
 fn folder() -> PathBuf {
@@ -41,6 +51,7 @@ fn folder() -> PathBuf {
 
 struct Options {
     part: Part,
+    views: Vec<View>,
     runs: u64,
     json: Option<PathBuf>,
     /// Tells of each run that memctl got wrong.
@@ -50,17 +61,25 @@ struct Options {
 }
 
 fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
-    let mut options = Options { part: Part::Tune, runs: RUNS, json: None, wrong: false, show: None };
+    let mut options =
+        Options { part: Part::Tune2, views: vec![View::Marked], runs: RUNS, json: None, wrong: false, show: None };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
             "--part" => {
                 let part = value()?;
-                options.part = [Part::Tune, Part::Report]
-                    .into_iter()
-                    .find(|it| it.name() == part)
-                    .ok_or_else(|| format!("there is no part {part}; there are tune and report"))?;
+                let names = Part::ALL.map(Part::name).join(", ");
+                let found = Part::ALL.into_iter().find(|it| it.name() == part);
+                options.part = found.ok_or_else(|| format!("there is no part {part}; there are {names}"))?;
+            }
+            "--view" => {
+                let view = value()?;
+                let names = View::ALL.map(View::name).join(", ");
+                options.views = View::ALL.into_iter().filter(|it| it.name() == view || view == "all").collect();
+                if options.views.is_empty() {
+                    return Err(format!("there is no view {view}; there are {names} and all").into());
+                }
             }
             "--runs" => options.runs = value()?.parse()?,
             "--json" => options.json = Some(value()?.into()),
@@ -68,12 +87,38 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
             "--leaky" => options.show = Some((value()?.parse()?, true)),
             "--clean" => options.show = Some((value()?.parse()?, false)),
             other => {
-                let known = "--part, --runs, --json, --wrong, --leaky and --clean";
+                let known = "--part, --view, --runs, --json, --wrong, --leaky and --clean";
                 return Err(format!("leakbench has no {other}; it has {known}").into());
             }
         }
     }
     Ok(options)
+}
+
+/// A part as it is seen in one way.
+struct Corpus {
+    part: Part,
+    view: View,
+    trainings: Vec<Training>,
+}
+
+impl Corpus {
+    fn make(&self, leaky: bool, number: u64) -> runs::Run {
+        match self.view {
+            View::Marked | View::Unmarked => runs::make(self.part, self.view, &self.trainings, leaky, number),
+            View::Serving => server_runs::make(self.part, leaky, number),
+            View::Long => long::make(self.part, &self.trainings, leaky, number),
+        }
+    }
+
+    /// A run in which nothing grows but a memory that fills slowly; a long epoch has none.
+    fn make_slow(&self, number: u64) -> Option<runs::Run> {
+        match self.view {
+            View::Marked | View::Unmarked => Some(runs::make_slow(self.part, self.view, &self.trainings, number)),
+            View::Serving => Some(server_runs::make_slow(self.part, number)),
+            View::Long => None,
+        }
+    }
 }
 
 /// Runs what the command line asks for.
@@ -82,56 +127,84 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
 /// When a training cannot be read or an option is unknown.
 pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
     let options = options(words)?;
-    let began = Instant::now();
-    let trainings = runs::trainings(options.part)?;
-    if let Some((number, leaky)) = options.show {
-        show(&runs::make(options.part, &trainings, leaky, number));
-        return Ok(());
+    let mut corpus = Corpus { part: options.part, view: View::Marked, trainings: parts::trainings(options.part)? };
+    let mut results = serde_json::Map::new();
+    for &view in &options.views {
+        corpus.view = view;
+        if let Some((number, leaky)) = options.show {
+            show(&corpus.make(leaky, number));
+            continue;
+        }
+        results.insert(view.name().to_owned(), one_view(&corpus, &options));
     }
-    let scored = score_all(options.part, &trainings, options.runs);
-    let names: Vec<&'static str> = detect::all().iter().map(|detector| detector.name()).collect();
-    let report = Report { runs: &scored, detectors: &names };
-    println!(
-        "Part {}: {} leaky runs and {} clean ones of {} trainings, {:.0} s\n",
-        options.part.name(),
-        options.runs,
-        options.runs,
-        trainings.len(),
-        began.elapsed().as_secs_f64()
-    );
-    println!("{}", report.markdown());
-    println!("{}", slow(options.part, &trainings, options.runs / SLOW_SHARE));
-    if options.wrong {
-        scored.iter().filter_map(wrong).for_each(|line| println!("{line}"));
-    }
-    if let Some(path) = options.json {
-        std::fs::write(&path, serde_json::to_vec_pretty(&report.json())?)?;
+    if let Some(path) = &options.json {
+        let all = serde_json::json!({ "schema": 2, "part": options.part.name(), "views": results });
+        std::fs::write(path, serde_json::to_vec_pretty(&all)?)?;
     }
     Ok(())
 }
 
-/// Memories that fill at a steady rate for a fifth to three fifths of a run: who calls them leaks before they are full.
-fn slow(part: Part, trainings: &[Training], runs: u64) -> String {
-    let mut detectors = detect::all();
+fn one_view(corpus: &Corpus, options: &Options) -> serde_json::Value {
+    let began = Instant::now();
+    let scored = in_parallel(2 * options.runs, |number, detectors| score_one(corpus, number, detectors));
+    let names: Vec<&'static str> = detect::all().iter().map(|detector| detector.name()).collect();
+    let report = Report { view: corpus.view, runs: &scored, detectors: &names };
+    println!(
+        "Part {}, {}: {} leaky runs and {} clean ones, {:.0} s\n",
+        options.part.name(),
+        corpus.view.name(),
+        options.runs,
+        options.runs,
+        began.elapsed().as_secs_f64()
+    );
+    println!("{}", report.markdown());
+    let (text, slow) = slow(corpus, options.runs / SLOW_SHARE, &names);
+    println!("{text}");
+    if options.wrong {
+        scored.iter().filter_map(wrong).for_each(|line| println!("{line}"));
+    }
+    let (text, full) = full::report(corpus, options.runs / FULL_SHARE);
+    println!("{text}");
+    let mut json = report.json();
+    json["slow"] = slow;
+    json["time_to_out_of_memory"] = full;
+    json
+}
+
+/// Memories that fill at a steady rate for a long part of a run: who calls them leaks before they are full.
+fn slow(corpus: &Corpus, runs: u64, names: &[&str]) -> (String, serde_json::Value) {
     let outcomes: Vec<Vec<score::Outcome>> =
-        (0..runs).map(|number| score::judge(&runs::make_slow(part, trainings, number), &mut detectors)).collect();
+        in_parallel(runs, |number, detectors| Some(score::judge(&corpus.make_slow(number)?, detectors)))
+            .into_iter()
+            .flatten()
+            .collect();
+    if outcomes.is_empty() {
+        return (String::new(), serde_json::Value::Null);
+    }
     let share = |read: fn(&score::Outcome) -> bool, index: usize| {
-        tally::Share::count(outcomes.iter().map(|run| read(&run[index]))).to_string()
+        tally::Share::count(outcomes.iter().map(|run| read(&run[index])))
     };
-    let rows: Vec<Vec<String>> = detectors
+    let each = |index: usize| (share(|it| it.ever_alarmed, index), share(|it| it.alarmed_at_end, index));
+    let rows: Vec<Vec<String>> = names
         .iter()
         .enumerate()
-        .map(|(index, detector)| {
-            vec![detector.name().to_owned(), share(|it| it.ever_alarmed, index), share(|it| it.alarmed_at_end, index)]
+        .map(|(index, name)| {
+            let (ever, end) = each(index);
+            vec![(*name).to_owned(), ever.to_string(), end.to_string()]
         })
         .collect();
+    let json = names.iter().enumerate().map(|(index, name)| {
+        let (ever, end) = each(index);
+        serde_json::json!({ "name": name, "ever": ever.json(), "at_end": end.json() })
+    });
     let head = ["detector", "alarm at some time", "alarm at the end"];
-    format!("Memories that fill steadily for a fifth to three fifths of {runs} runs:\n\n{}", tally::table(&head, &rows))
+    let text = format!("Memories that fill late, {} runs:\n\n{}", outcomes.len(), tally::table(&head, &rows));
+    (text, json.collect())
 }
 
 /// What was added to a run, and what memctl says of it whenever that changes.
-fn show(run: &runs::Run<'_>) {
-    println!("{}, {} ranks, also growing: {:?}", run.training.name, run.streams.len(), run.benign);
+fn show(run: &runs::Run) {
+    println!("{}, {} ranks, also growing: {:?}", run.name, run.streams.len(), run.benign);
     if let Some(truth) = &run.truth {
         let bytes: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
         println!(
@@ -146,15 +219,20 @@ fn show(run: &runs::Run<'_>) {
         truth.frames.iter().for_each(|frame| println!("  {} {}:{}", frame.function, frame.file, frame.line));
     }
     let mut before = Vec::new();
+    let began_ns = run.streams.first().and_then(|stream| stream.table(0)).map_or(0, |table| table.time_ns);
     score::watch(run, |table, delay, verdicts| {
         let line = |verdict: &detect::Verdict| {
             let sites = verdict.sites.iter().map(|frame| format!("{} {}:{}", frame.function, frame.file, frame.line));
-            format!("  {:?} on {:?}: {}", verdict.level, verdict.ranks, sites.collect::<Vec<_>>().join(", "))
+            let (kind, pattern) =
+                (verdict.kind.map_or("", |kind| kind.name()), verdict.pattern.map_or("", |it| it.name()));
+            let sites = sites.collect::<Vec<_>>().join(", ");
+            format!("  {:?} on {:?}: {kind} {pattern} {sites}", verdict.level, verdict.ranks)
         };
         let now: Vec<String> = verdicts.iter().map(line).collect();
         if now != before {
             let leaked = delay.map_or_else(String::new, |it| format!(", {} steps and {} leaked", it.steps, it.bytes));
-            println!("epoch {}, step {}{leaked}:", table.epoch, table.step);
+            let seconds = table.time_ns.saturating_sub(began_ns) as f64 / 1e9;
+            println!("epoch {}, step {}, {seconds:.1} s{leaked}:", table.epoch, table.step);
             now.iter().for_each(|line| println!("{line}"));
             before = now;
         }
@@ -179,47 +257,37 @@ fn wrong(run: &Scored) -> Option<String> {
     Some(format!("run {} of {} (also growing: {}): {said}", run.number, run.training, growing.join(", ")))
 }
 
-/// Makes and judges all runs, on as many threads as there are cores. A run depends on its number alone.
-fn score_all(part: Part, trainings: &[Training], runs: u64) -> Vec<Scored> {
+/// Makes and judges so many runs, on as many threads as there are cores. A run depends on its number alone.
+fn in_parallel<T: Send>(runs: u64, judge: impl Fn(u64, &mut [Box<dyn detect::Detector>]) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut scored: Vec<Scored> = std::thread::scope(|scope| {
+    let mut judged: Vec<(u64, T)> = std::thread::scope(|scope| {
         let work = || {
             let mut detectors = detect::all();
-            let mut scored = Vec::new();
+            let mut judged = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= 2 * runs {
-                    return scored;
+                if number >= runs {
+                    return judged;
                 }
-                scored.push(score_one(part, trainings, number, &mut detectors));
+                judged.push((number, judge(number, &mut detectors)));
             }
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         // A worker that panicked is a fault of this program: it ends with it.
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker panicked")).collect()
     });
-    scored.sort_by_key(|run| (run.number, run.leak.is_none()));
-    scored
+    judged.sort_by_key(|&(number, _)| number);
+    judged.into_iter().map(|(_, judged)| judged).collect()
 }
 
-fn score_one(part: Part, trainings: &[Training], number: u64, detectors: &mut [Box<dyn detect::Detector>]) -> Scored {
-    let run = runs::make(part, trainings, number.is_multiple_of(2), number / 2);
+fn score_one(corpus: &Corpus, number: u64, detectors: &mut [Box<dyn detect::Detector>]) -> Scored {
+    let run = corpus.make(number.is_multiple_of(2), number / 2);
     for stream in &run.streams {
-        assert_eq!(
-            stream.anomalies.contradictions, 0,
-            "run {number} of {} contradicts the block map",
-            run.training.name
-        );
+        assert_eq!(stream.contradictions(), 0, "run {number} of {} contradicts the block map", run.name);
     }
     let outcomes = score::judge(&run, detectors);
-    let leak = run.truth.as_ref().map(|truth| {
-        let ranks = match (truth.ranks.len(), run.streams.len()) {
-            (_, 1) => "the only one",
-            (1, _) => "one of several",
-            _ => "all of several",
-        };
-        (truth.cause, truth.rate.name(), truth.size.name(), ranks)
-    });
-    Scored { leak, benign: run.benign, training: run.training.name, outcomes, number: number / 2 }
+    let leak =
+        run.truth.as_ref().map(|truth| (truth.cause, truth.rate.name(), truth.size.name(), run.ranks_in_words()));
+    Scored { leak, benign: run.benign, training: run.name, outcomes, number: number / 2 }
 }

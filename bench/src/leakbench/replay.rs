@@ -1,7 +1,7 @@
-//! A stream through the block map, as the agent's batch stage passes it: the site tables at the ends of steps and epochs.
+//! A stream through the block map, as the agent's batch stage passes it: the site tables at its boundaries.
 //!
-//! Guarantees: epoch, step and phase of birth, boundaries and peaks are those of a live agent (a test compares with the batch
-//! stage itself); injected blocks get addresses of their own by the caching allocator's rules, so that the map finds no
+//! Guarantees: with marks epoch, step and phase of birth, boundaries and peaks are those of a live agent (a test compares with
+//! the batch stage itself), without them what [`super::cuts`] finds takes their place; injected blocks get addresses of their own by the caching allocator's rules, so that the map finds no
 //! contradiction. Refuses nothing; what the map had to put right is counted in [`Replayed::anomalies`].
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
@@ -9,6 +9,7 @@ use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phases
 
 use super::arena::Arena;
 use super::base::{Base, Passing};
+use super::cuts::{Cuts, Windows};
 
 /// A block that the benchmark adds to a stream, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,13 @@ pub enum Change {
         /// Requested bytes.
         size: u64,
         /// By whom.
+        stack: StackId,
+    },
+    /// A CUDA graph is captured: a private pool of its own, which is never given back.
+    Capture {
+        /// Bytes that it asks for.
+        size: u64,
+        /// Who captures it.
         stack: StackId,
     },
     /// It is given back.
@@ -42,6 +50,12 @@ impl Overlay {
         self.blocks += 1;
         self.changes.push((at, block, Change::Keep { size, stack }));
         block
+    }
+
+    /// Captures a graph behind the moment at a position.
+    pub fn capture(&mut self, at: usize, size: u64, stack: StackId) {
+        self.changes.push((at, Added(self.blocks), Change::Capture { size, stack }));
+        self.blocks += 1;
     }
 
     /// Gives a block back behind the moment at a position.
@@ -79,6 +93,8 @@ pub struct Settled {
 pub struct Replayed {
     /// Site tables in order.
     pub tables: Vec<SiteTable>,
+    /// The position of each of them: the moment behind which it was taken.
+    pub at: Vec<usize>,
     /// Scalene's samples in order.
     pub settled: Vec<Settled>,
     /// What the block map had to put right.
@@ -116,19 +132,41 @@ impl Sampler {
     }
 }
 
-struct Rank {
+struct Rank<'a> {
     map: BlockMap,
     birth: Birth,
     phases: Phases,
     events: u64,
     epoch_peaks: Peaks,
     sampler: Sampler,
+    cuts: &'a Cuts,
+    windows: Windows,
+    /// The position at hand.
+    at: usize,
     out: Replayed,
+}
+
+/// Every event of a base with what is added to it, in order, each with the position behind which it happens.
+pub fn stream(base: &Base, overlay: Overlay, sink: &mut dyn FnMut(usize, &Passing)) {
+    let mut arena = Arena::default();
+    let changes = overlay.sorted();
+    let mut waiting = changes.iter().peekable();
+    let mut time_ns = 0;
+    for (at, moment) in base.moments.iter().enumerate() {
+        time_ns = match moment {
+            Passing::Event(event) => event.time_ns,
+            Passing::Mark(mark) => mark.time_ns.max(time_ns),
+        };
+        sink(at, moment);
+        while let Some(&(_, block, change)) = waiting.next_if(|&&(place, ..)| place <= at) {
+            arena.change(block, change, time_ns, &mut |event| sink(at, &Passing::Event(event)));
+        }
+    }
 }
 
 /// Passes a base with what is added to it through the block map.
 #[must_use]
-pub fn replay(base: &Base, overlay: Overlay) -> Replayed {
+pub fn replay(base: &Base, overlay: Overlay, cuts: &Cuts) -> Replayed {
     let mut rank = Rank {
         map: BlockMap::new(&base.settings),
         birth: Birth::default(),
@@ -136,39 +174,49 @@ pub fn replay(base: &Base, overlay: Overlay) -> Replayed {
         events: 0,
         epoch_peaks: Peaks::default(),
         sampler: Sampler::default(),
+        cuts,
+        windows: Windows::default(),
+        at: 0,
         out: Replayed::default(),
     };
     rank.map.restore(&base.start);
-    let mut arena = Arena::default();
-    let changes = overlay.sorted();
-    let mut waiting = changes.iter().peekable();
-    let mut time_ns = 0;
-    for (at, moment) in base.moments.iter().enumerate() {
-        match moment {
-            Passing::Event(event) => {
-                time_ns = event.time_ns;
-                rank.event(event);
-            }
-            Passing::Mark(mark) => {
-                time_ns = time_ns.max(mark.time_ns);
-                rank.mark(&mark.kind, mark.time_ns);
-            }
+    let mut next = 0;
+    stream(base, overlay, &mut |at, passing| {
+        rank.found(at, &mut next);
+        rank.at = at;
+        match passing {
+            Passing::Event(event) => rank.event(event),
+            Passing::Mark(mark) if matches!(cuts, Cuts::Marks) => rank.mark(&mark.kind, mark.time_ns),
+            Passing::Mark(_) => {}
         }
-        while let Some(&(_, block, change)) = waiting.next_if(|&&(place, ..)| place <= at) {
-            arena.change(block, change, time_ns, &mut |event| rank.event(&event));
-        }
-    }
+    });
+    rank.found(usize::MAX, &mut next);
     rank.out.anomalies = rank.map.anomalies();
     rank.out
 }
 
-impl Rank {
+impl Rank<'_> {
     #[inline]
     fn event(&mut self, event: &Event) {
+        if matches!(self.cuts, Cuts::Live) {
+            let mut windows = std::mem::take(&mut self.windows);
+            windows.until(event.time_ns, &mut |number, time_ns| self.mark(&MarkKind::WindowEnd(number), time_ns));
+            self.windows = windows;
+        }
         self.map.apply(event, self.birth);
         self.events += 1;
         let footprint = self.map.levels().allocated_bytes;
         self.sampler.event(event, footprint, self.out.tables.len(), &mut self.out.settled);
+    }
+
+    /// The boundaries that were found before a position.
+    fn found(&mut self, at: usize, next: &mut usize) {
+        let Cuts::Found(found) = self.cuts else { return };
+        while let Some((place, mark)) = found.get(*next).filter(|(place, _)| *place < at) {
+            self.at = *place;
+            self.mark(&mark.kind, mark.time_ns);
+            *next += 1;
+        }
     }
 
     fn mark(&mut self, kind: &MarkKind, time_ns: u64) {
@@ -195,7 +243,8 @@ impl Rank {
         self.map.reset_peaks_within();
         self.epoch_peaks.allocated_bytes = self.epoch_peaks.allocated_bytes.max(within.allocated_bytes);
         self.epoch_peaks.reserved_bytes = self.epoch_peaks.reserved_bytes.max(within.reserved_bytes);
-        let peaks_within = if boundary == Boundary::StepEnd { within } else { std::mem::take(&mut self.epoch_peaks) };
+        let peaks_within = if boundary == Boundary::EpochEnd { std::mem::take(&mut self.epoch_peaks) } else { within };
+        self.out.at.push(self.at);
         self.out.tables.push(SiteTable {
             device: DeviceIndex(0),
             boundary,
@@ -207,7 +256,7 @@ impl Rank {
             counters: self.map.counters_since(),
             peaks: self.map.peaks(),
             peaks_within,
-            found: false,
+            found: matches!(self.cuts, Cuts::Found(_)),
             rows: self.map.site_rows(),
             private_pools: self.map.private_pools(),
         });

@@ -2,14 +2,17 @@
 //!
 //! Guarantees: every figure is of runs that are named by the options and the seeds; no run is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::benign::Kind;
 use super::causes::Cause;
+use super::long::FOUND_WITHIN_TIMES;
+use super::parts::View;
 use super::score::{Delay, Outcome};
+use super::server_runs::FOUND_WITHIN_SECONDS;
 use super::tally::{Share, bytes, middle, quantile, table};
 
 /// What remains of a run.
@@ -29,6 +32,8 @@ pub struct Scored {
 
 /// See the module.
 pub struct Report<'a> {
+    /// How the runs were seen.
+    pub view: View,
     /// Leaky and clean runs.
     pub runs: &'a [Scored],
     /// Names of the detectors.
@@ -49,6 +54,15 @@ impl Report<'_> {
         self.runs.iter().filter(|run| run.leak.is_none() && which(run)).map(|run| &run.outcomes[detector]).collect()
     }
 
+    /// Whether a leak was found in good time: within two minutes in a server, within thirty rises in a long epoch.
+    fn in_time(&self, outcome: &Outcome) -> bool {
+        outcome.alarmed.is_some_and(|delay| match self.view {
+            View::Serving => delay.seconds <= FOUND_WITHIN_SECONDS,
+            View::Long => delay.times <= FOUND_WITHIN_TIMES,
+            View::Marked | View::Unmarked => true,
+        })
+    }
+
     fn precision(&self, detector: usize, alarmed: fn(&Outcome) -> bool) -> Share {
         let alarms = self.runs.iter().filter(|run| alarmed(&run.outcomes[detector]));
         Share::count(alarms.map(|run| run.leak.is_some()))
@@ -63,6 +77,7 @@ impl Report<'_> {
         text += &self.by(|run| run.leak.map(|leak| format!("size: {}", leak.2)));
         text += &self.by(|run| run.leak.map(|leak| format!("ranks: {}", leak.3)));
         text += &self.by(|run| run.leak.map(|leak| format!("cause: {}", leak.0.name())));
+        let _ = writeln!(text, "Kind and pattern of memctl's alarms at the end by cause:\n\n{}", self.kinds_by_cause());
         let _ = writeln!(text, "\nDelay of memctl by rate, median / 95 %:\n\n{}", self.delay_by_rate());
         let _ =
             writeln!(text, "False alarms (ever, per thousand clean runs) by what grows:\n\n{}", self.false_by_kind());
@@ -79,11 +94,15 @@ impl Report<'_> {
             "line top-1",
             "line top-3",
             "ranks right",
+            "kind right",
+            "pattern right",
+            "found in time, with line",
             "steps to suspicion",
             "steps to alarm",
             "bytes to alarm",
             "false alarms per 1,000 clean runs, ever",
             "at the end",
+            "notifications in clean runs",
         ];
         let row = |(detector, name): (usize, &&str)| {
             let (leaky, clean) = (self.leaky(detector, |_| true), self.clean(detector, |_| true));
@@ -97,11 +116,15 @@ impl Report<'_> {
                 Share::count(leaky.iter().filter_map(|outcome| outcome.top1)).to_string(),
                 Share::count(leaky.iter().filter_map(|outcome| outcome.top3)).to_string(),
                 Share::count(leaky.iter().filter_map(|outcome| outcome.ranks_right)).to_string(),
+                Share::count(leaky.iter().filter_map(|outcome| outcome.kind_right)).to_string(),
+                Share::count(leaky.iter().filter_map(|outcome| outcome.pattern_right)).to_string(),
+                Share::count(leaky.iter().map(|outcome| self.in_time(outcome))).to_string(),
                 middle(&delays(&leaky, |outcome| outcome.suspected).0, |steps| steps.to_string()),
                 middle(&alarm_steps, |steps| steps.to_string()),
                 middle(&alarm_bytes, bytes),
                 Share::count(clean.iter().map(|outcome| outcome.ever_alarmed)).per_thousand(),
                 Share::count(clean.iter().map(|outcome| outcome.alarmed_at_end)).per_thousand(),
+                clean.iter().map(|outcome| outcome.notified).sum::<u32>().to_string(),
             ]
         };
         let rows: Vec<Vec<String>> = self.detectors.iter().enumerate().map(row).collect();
@@ -119,12 +142,28 @@ impl Report<'_> {
             .map(|(group, count)| {
                 let recall = |detector| {
                     let of = self.leaky(detector, |run| key(run).as_ref() == Some(group));
-                    Share::count(of.iter().map(|outcome| outcome.alarmed.is_some())).to_string()
+                    Share::count(of.iter().map(|outcome| self.in_time(outcome))).to_string()
                 };
                 [group.clone(), count.to_string()].into_iter().chain((0..self.detectors.len()).map(recall)).collect()
             })
             .collect();
         table(&head, &rows) + "\n"
+    }
+
+    fn kinds_by_cause(&self) -> String {
+        let causes: BTreeSet<Cause> = self.runs.iter().filter_map(|run| Some(run.leak?.0)).collect();
+        let rows: Vec<Vec<String>> = causes
+            .into_iter()
+            .map(|cause| {
+                let of = self.leaky(0, |run| run.leak.is_some_and(|leak| leak.0 == cause));
+                let share = |read: fn(&Outcome) -> Option<bool>| {
+                    Share::count(of.iter().filter_map(|outcome| read(outcome))).to_string()
+                };
+                let (kind, pattern) = (share(|it| it.kind_right), share(|it| it.pattern_right));
+                vec![cause.name().to_owned(), share(|it| Some(it.alarmed_at_end)), share(|it| it.top1), kind, pattern]
+            })
+            .collect();
+        table(&["cause", "alarm at the end", "line top-1", "kind", "pattern"], &rows)
     }
 
     fn delay_by_rate(&self) -> String {
@@ -146,7 +185,7 @@ impl Report<'_> {
     fn false_by_kind(&self) -> String {
         let mut head = vec!["", "runs"];
         head.extend(self.detectors);
-        let groups = Kind::ALL.map(Some).into_iter().chain([None]);
+        let groups = Kind::ALL.into_iter().chain(Kind::OF_SERVERS).map(Some).chain([None]);
         let rows: Vec<Vec<String>> = groups
             .map(|kind| {
                 let has = |run: &Scored| kind.map_or(run.benign.is_empty(), |kind| run.benign.contains(&kind));
@@ -155,10 +194,13 @@ impl Report<'_> {
                     Share::count(of.iter().map(|outcome| outcome.ever_alarmed)).per_thousand()
                 };
                 let count = self.clean(0, has).len().to_string();
+                let notified = self.clean(0, has).iter().map(|outcome| outcome.notified).sum::<u32>().to_string();
                 let name = kind.map_or("nothing", Kind::name).to_owned();
-                [name, count].into_iter().chain((0..self.detectors.len()).map(share)).collect()
+                [name, count].into_iter().chain((0..self.detectors.len()).map(share)).chain([notified]).collect()
             })
+            .filter(|row: &Vec<String>| row[1] != "0")
             .collect();
+        head.push("notifications");
         table(&head, &rows)
     }
 
@@ -166,7 +208,7 @@ impl Report<'_> {
     #[must_use]
     pub fn json(&self) -> Value {
         let detectors = self.detectors.iter().enumerate().map(|(detector, name)| self.detector(detector, name));
-        json!({ "schema": 1, "runs": self.runs.len(), "detectors": detectors.collect::<Vec<_>>() })
+        json!({ "schema": 2, "view": self.view.name(), "runs": self.runs.len(), "detectors": detectors.collect::<Vec<_>>() })
     }
 
     fn detector(&self, detector: usize, name: &str) -> Value {
@@ -179,7 +221,7 @@ impl Report<'_> {
         };
         let rates = super::schedule::Rate::ALL.map(|rate| {
             let of = self.leaky(detector, |run| run.leak.is_some_and(|leak| leak.1 == rate.name()));
-            json!({ "rate": rate.name(), "recall": Share::count(of.iter().map(|it| it.alarmed.is_some())).json() })
+            json!({ "rate": rate.name(), "recall": Share::count(of.iter().map(|it| self.in_time(it))).json() })
         });
         json!({
             "name": name,
@@ -191,6 +233,10 @@ impl Report<'_> {
             "top1": Share::count(leaky.iter().filter_map(|outcome| outcome.top1)).json(),
             "top3": Share::count(leaky.iter().filter_map(|outcome| outcome.top3)).json(),
             "ranks_right": Share::count(leaky.iter().filter_map(|outcome| outcome.ranks_right)).json(),
+            "kind_right": Share::count(leaky.iter().filter_map(|outcome| outcome.kind_right)).json(),
+            "pattern_right": Share::count(leaky.iter().filter_map(|outcome| outcome.pattern_right)).json(),
+            "found_in_time": Share::count(leaky.iter().map(|outcome| self.in_time(outcome))).json(),
+            "notifications_in_clean_runs": clean.iter().map(|outcome| outcome.notified).sum::<u32>(),
             "until_suspected": of(delays(&leaky, |outcome| outcome.suspected)),
             "until_alarm": of(delays(&leaky, |outcome| outcome.alarmed)),
             "alarmed_before_the_leak": Share::count(leaky.iter().map(|outcome| outcome.alarmed_before)).json(),

@@ -4,118 +4,21 @@
 //! cannot have (no evaluation to leak from, too few epochs for five leaks) is drawn anew, the cause kept, so that causes,
 //! rates and sizes are as often as they are meant to be.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::error::Error;
+use std::sync::Arc;
 
 use memctl_model::Frame;
 
 use super::base::Base;
 use super::benign::{self, Kind};
 use super::causes::{self, Cause, Left, Size};
+use super::cuts::{self, Cuts};
 use super::draw::Draw;
-use super::replay::{Overlay, Replayed, replay};
+use super::parts::{Part, Training, View};
+use super::replay::{Overlay, replay};
 use super::schedule::{Rate, Schedule};
-use super::site::{Place, Sites};
-
-/// A part of the corpus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// To look at while detectors are built.
-    Tune,
-    /// To report on, looked at last.
-    Report,
-}
-
-impl Part {
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tune => "tune",
-            Self::Report => "report",
-        }
-    }
-
-    const fn trainings(self) -> &'static [&'static str] {
-        match self {
-            Self::Tune => &[
-                "encoder",
-                "recurrent",
-                "varying_length",
-                "accumulation",
-                "unfreezing",
-                "adversarial",
-                "graphs",
-                "mixer",
-                "rate_finder",
-                "recordings/gpt_clean",
-                "recordings/gpt_curriculum",
-            ],
-            Self::Report => &[
-                "decoder_ema",
-                "experts",
-                "checkpointed",
-                "curriculum",
-                "residual",
-                "many_tasks",
-                "distillation",
-                "replay_agent",
-                "autoencoder",
-                "recordings/gpt_ema_step_up",
-                "recordings/gpt_varlen_fragmentation",
-                "recordings/cnn_cache_saturates",
-            ],
-        }
-    }
-
-    const fn seed(self) -> u64 {
-        match self {
-            Self::Tune => 0x7475_6e65,
-            Self::Report => 0x72_6570_6f72_7434,
-        }
-    }
-}
-
-/// A training with the streams of its ranks; where only one was recorded, all ranks do the same.
-pub struct Training {
-    /// Its name.
-    pub name: &'static str,
-    bases: Vec<Base>,
-    /// What each stream comes to with nothing added.
-    plain: Vec<Replayed>,
-}
-
-impl Training {
-    /// The stream of a rank.
-    #[must_use]
-    pub fn base(&self, rank: usize) -> &Base {
-        &self.bases[rank % self.bases.len()]
-    }
-}
-
-/// Reads the trainings of a part.
-///
-/// # Errors
-/// When one cannot be read, or its events contradict the block map.
-pub fn trainings(part: Part) -> Result<Vec<Training>, Box<dyn Error>> {
-    part.trainings().iter().map(|&name| training(name)).collect()
-}
-
-fn training(name: &'static str) -> Result<Training, Box<dyn Error>> {
-    let files = match name.strip_prefix("recordings/") {
-        Some(recorded) => (0..4)
-            .map(|rank| crate::recordings::folder().join(recorded).join(format!("rank{rank}.pickle.zst")))
-            .collect(),
-        None => vec![super::folder().join(format!("{name}.pickle.zst"))],
-    };
-    let bases = files.iter().map(|file| Base::load(file)).collect::<Result<Vec<_>, _>>()?;
-    let plain: Vec<Replayed> = bases.iter().map(|base| replay(base, Overlay::default())).collect();
-    match plain.iter().find(|plain| plain.anomalies.contradictions > 0) {
-        Some(plain) => Err(format!("{name} contradicts the block map: {:?}", plain.anomalies).into()),
-        None => Ok(Training { name, bases, plain }),
-    }
-}
+use super::site::Sites;
+use super::stream::Stream;
 
 /// What leaks in a run.
 #[derive(Debug)]
@@ -132,22 +35,61 @@ pub struct Truth {
     pub frames: BTreeSet<Frame>,
     /// Position and bytes of what the first of these ranks leaks.
     pub blocks: Vec<(usize, u64)>,
+    /// When the first of these comes.
+    pub begun_ns: u64,
+    /// Positions of the ends of this rank's steps, ascending.
+    pub step_ends: Vec<usize>,
 }
 
 /// A run, ready to be judged.
-pub struct Run<'a> {
-    /// The training.
-    pub training: &'a Training,
+pub struct Run {
+    /// What is trained or served.
+    pub name: &'static str,
+    /// The rank's programs.
+    pub bases: Vec<Arc<Base>>,
     /// What leaks; `None` in a clean run.
     pub truth: Option<Truth>,
     /// What grows and does not leak.
     pub benign: Vec<Kind>,
     /// What each rank's stream comes to.
-    pub streams: Vec<Cow<'a, Replayed>>,
+    pub streams: Vec<Stream>,
     /// Added stacks.
     pub sites: Sites,
     /// All bytes of each device.
     pub device_total_bytes: u64,
+    /// Whether the ranks are processes that do different things.
+    pub apart: bool,
+    /// How it is seen.
+    pub view: View,
+}
+
+impl Run {
+    /// Nothing has been passed yet.
+    #[must_use]
+    pub fn new(name: &'static str, view: View, bases: Vec<Arc<Base>>, sites: Sites, device_total_bytes: u64) -> Self {
+        Self {
+            name,
+            view,
+            bases,
+            truth: None,
+            benign: Vec::new(),
+            streams: Vec::new(),
+            sites,
+            device_total_bytes,
+            apart: false,
+        }
+    }
+
+    /// Which ranks leak, in words.
+    #[must_use]
+    pub fn ranks_in_words(&self) -> &'static str {
+        match (self.truth.as_ref().map_or(0, |truth| truth.ranks.len()), self.bases.len()) {
+            (_, 1) => "the only one",
+            (1, _) if self.apart => "one process of several",
+            (1, _) => "one of several",
+            _ => "all of several",
+        }
+    }
 }
 
 struct Drawn {
@@ -158,29 +100,39 @@ struct Drawn {
     ranks: Vec<usize>,
 }
 
+/// Harmless growth with the ranks that have it.
+type Growth = (benign::Plan, Vec<usize>);
+
+/// All bytes of a device.
+pub fn draw_device(draw: &mut Draw) -> u64 {
+    *draw.of(&[24, 40, 80, 141]) << 30
+}
+
 /// A run in which nothing grows but a memory that fills slowly and steadily, on all ranks.
 #[must_use]
-pub fn make_slow(part: Part, trainings: &[Training], number: u64) -> Run<'_> {
+pub fn make_slow(part: Part, view: View, trainings: &[Training], number: u64) -> Run {
     let mut draw = Draw::fork(part.seed() ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15), "slow");
     let training = draw.of(trainings);
     let ranks = *draw.of(&[1, 2, 4, 4]);
     let mut sites = Sites::default();
     let plan = benign::Plan::draw(Kind::SlowMemory, training.base(0), &mut sites, &mut draw);
-    let device_total_bytes = *draw.of(&[24, 40, 80, 141]) << 30;
-    let benign = vec![Kind::SlowMemory];
-    let mut run = Run { training, truth: None, benign, streams: Vec::new(), sites, device_total_bytes };
-    run.pass(ranks, None, &[(plan, (0..ranks).collect())]);
+    let bases = (0..ranks).map(|rank| training.base(rank).clone()).collect();
+    let mut run = Run::new(training.name, view, bases, sites, draw_device(&mut draw));
+    run.benign = vec![Kind::SlowMemory];
+    run.pass(Some(training), None, &[(plan, (0..ranks).collect())]);
     run
 }
 
 /// Makes run number `number` of a part, leaky or clean.
 #[must_use]
-pub fn make(part: Part, trainings: &[Training], leaky: bool, number: u64) -> Run<'_> {
-    let seed = part.seed() ^ (number << 1 | u64::from(leaky)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number: u64) -> Run {
+    let seed = part.seed_of(leaky, number);
     let mut draw = Draw::fork(seed, "run");
+    let mut apart = Draw::fork(seed, "processes");
     // Causes and their rates and sizes take turns; everything else is drawn.
-    let cause = Cause::ALL[number as usize % Cause::ALL.len()];
-    let turn = number as usize / Cause::ALL.len();
+    let causes = part.causes();
+    let cause = causes[number as usize % causes.len()];
+    let turn = number as usize / causes.len();
     let rate = cause.rates()[turn % cause.rates().len()];
     let size = cause.sizes()[turn / cause.rates().len() % cause.sizes().len()];
     loop {
@@ -193,17 +145,23 @@ pub fn make(part: Part, trainings: &[Training], leaky: bool, number: u64) -> Run
         } else {
             None
         };
-        let benign = draw_benign(training, leaky, ranks, &mut sites, &mut draw);
-        let device_total_bytes = *draw.of(&[24, 40, 80, 141]) << 30;
-        let mut run = Run {
-            training,
-            truth: None,
-            benign: benign.iter().map(|(plan, _)| plan.kind).collect(),
-            streams: Vec::new(),
-            sites,
-            device_total_bytes,
-        };
-        if run.pass(ranks, drawn.as_ref(), &benign) {
+        let benign = draw_benign(training.base(0), leaky, ranks, &mut sites, &mut draw);
+        let device_total_bytes = draw_device(&mut draw);
+        let several = part.processes() && ranks > 1 && apart.chance(0.3);
+        let bases: Vec<Arc<Base>> = (0..ranks)
+            .map(|rank| {
+                let own = rank == 0 || !several;
+                if own { training.base(rank).clone() } else { apart.of(trainings).base(0).clone() }
+            })
+            .collect();
+        let mut run = Run::new(training.name, view, bases, sites, device_total_bytes);
+        run.apart = several;
+        run.benign = benign.iter().map(|(plan, _)| plan.kind).collect();
+        let drawn = drawn.map(|drawn| if several { Drawn { ranks: vec![0], ..drawn } } else { drawn });
+        // What other processes do is their own; what grows besides is the first one's.
+        let benign: Vec<Growth> =
+            if several { benign.into_iter().map(|(plan, _)| (plan, vec![0])).collect() } else { benign };
+        if run.pass((!several).then_some(training), drawn.as_ref(), &benign) {
             return run;
         }
     }
@@ -221,19 +179,7 @@ fn draw_leak(
         return None;
     }
     let schedule = Schedule::draw(rate, draw);
-    let new_sites = match cause {
-        Cause::TensorList | Cause::UnboundedCache | Cause::Concatenated | Cause::StatesKept => 1,
-        Cause::MetricLists => draw.int(2, 5),
-        _ => 0,
-    };
-    let span = base.steps[base.steps.len() / 2];
-    let plan = causes::Plan {
-        cause,
-        size,
-        place: *draw.of(&Place::ALL),
-        seed: draw.int(0, u64::MAX - 1),
-        sites: (0..new_sites).map(|_| sites.add(base, span, draw)).collect(),
-    };
+    let plan = causes::Plan::draw(cause, size, base, sites, draw);
     let all = draw.chance(0.5);
     let one = draw.int(0, ranks as u64 - 1) as usize;
     let ranks = if all { (0..ranks).collect() } else { vec![one] };
@@ -241,19 +187,15 @@ fn draw_leak(
 }
 
 /// How many things grow besides: in clean runs 0 (15 %), 1 (45 %), 2 (25 %) or 3; in leaky ones 0 (50 %), 1 (35 %) or 2.
-fn draw_benign(
-    training: &Training,
-    leaky: bool,
-    ranks: usize,
-    sites: &mut Sites,
-    draw: &mut Draw,
-) -> Vec<(benign::Plan, Vec<usize>)> {
+pub fn draw_count(leaky: bool, draw: &mut Draw) -> usize {
     let shares: &[f64] = if leaky { &[0.5, 0.85, 1.0] } else { &[0.15, 0.6, 0.85, 1.0] };
     let lot = draw.unit();
-    let count = shares.iter().take_while(|&&share| share <= lot).count();
-    let base = training.base(0);
+    shares.iter().take_while(|&&share| share <= lot).count()
+}
+
+fn draw_benign(base: &Base, leaky: bool, ranks: usize, sites: &mut Sites, draw: &mut Draw) -> Vec<Growth> {
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.fits(base)).collect();
-    (0..count)
+    (0..draw_count(leaky, draw))
         .map(|_| {
             let plan = benign::Plan::draw(*draw.of(&kinds), base, sites, draw);
             let ranks = if draw.chance(0.7) { (0..ranks).collect() } else { vec![0] };
@@ -262,26 +204,30 @@ fn draw_benign(
         .collect()
 }
 
-impl Run<'_> {
-    /// Passes all ranks through the block map; false when the leak happens too seldom to count.
-    fn pass(&mut self, ranks: usize, drawn: Option<&Drawn>, benign: &[(benign::Plan, Vec<usize>)]) -> bool {
-        for rank in 0..ranks {
-            let training = self.training;
-            let base = training.base(rank);
+impl Run {
+    /// Passes all ranks through the block map; false when the leak happens too seldom to count. `plain` is the training that
+    /// all ranks share: what it comes to with nothing added is known already.
+    fn pass(&mut self, plain: Option<&Training>, drawn: Option<&Drawn>, benign: &[Growth]) -> bool {
+        for rank in 0..self.bases.len() {
+            let base = self.bases[rank].clone();
             let mut overlay = Overlay::default();
             for (plan, _) in benign.iter().filter(|(_, on)| on.contains(&rank)) {
-                benign::grow(base, plan, &mut overlay);
+                benign::grow(&base, plan, &mut overlay);
             }
             if let Some(drawn) = drawn.filter(|drawn| drawn.ranks.contains(&rank)) {
-                let Some(left) = drawn.leak(base, rank, &self.sites, &mut overlay) else { return false };
-                let truth = self.truth.get_or_insert_with(|| drawn.truth(&left));
+                let Some(left) = drawn.leak(&base, rank, &self.sites, &mut overlay) else { return false };
+                let truth = self.truth.get_or_insert_with(|| drawn.truth(&base, &left));
                 truth.frames.extend(left.frames);
             }
-            self.streams.push(if overlay.is_empty() {
-                Cow::Borrowed(&training.plain[rank % training.plain.len()])
-            } else {
-                Cow::Owned(replay(base, overlay))
-            });
+            let known = plain.filter(|_| overlay.is_empty());
+            let replayed = known.map_or_else(
+                || {
+                    let cuts = if self.view == View::Marked { Cuts::Marks } else { cuts::found(&base, &overlay) };
+                    Arc::new(replay(&base, overlay, &cuts))
+                },
+                |training| training.plain(rank, self.view),
+            );
+            self.streams.push(Stream::Kept(replayed));
         }
         true
     }
@@ -298,7 +244,7 @@ impl Drawn {
         (!left.blocks.is_empty()).then_some(left)
     }
 
-    fn truth(&self, left: &Left) -> Truth {
+    fn truth(&self, base: &Base, left: &Left) -> Truth {
         Truth {
             cause: self.plan.cause,
             rate: self.schedule.rate,
@@ -306,6 +252,8 @@ impl Drawn {
             ranks: self.ranks.clone(),
             frames: BTreeSet::new(),
             blocks: left.blocks.clone(),
+            begun_ns: left.blocks.first().map_or(0, |&(at, _)| base.time_ns(at)),
+            step_ends: base.steps.iter().map(|span| span.end).collect(),
         }
     }
 }

@@ -1,20 +1,26 @@
 //! What the detectors said of a run against what was added to it.
 //!
-//! Guarantees: every detector is asked after every boundary, all ranks in step. "Found" means that a verdict came when the
-//! leak had begun, and that it names one of the right lines among its first three where the detector names lines at all.
+//! Guarantees: every detector is asked after every boundary, all ranks in step (in a long epoch after every leaked block and
+//! every hundredth step). "Found" means that a verdict came when the leak had begun, and that it names one of the right lines
+//! among its first three where the detector names lines at all.
 
-use memctl_model::{Boundary, Frame, SiteTable};
+use memctl_model::{Frame, SiteTable};
 
 use super::detect::{Detector, Given, Level, Verdict};
+use super::parts::View;
 use super::runs::{Run, Truth};
 
-/// Steps and bytes since a leak's first block, on the first rank that leaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far a leak has come since its first block, on the first rank that leaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Delay {
     /// Ends of steps, the one that found it included.
     pub steps: u64,
     /// Bytes leaked by then.
     pub bytes: u64,
+    /// Times that it leaked: positions with leaked blocks.
+    pub times: u64,
+    /// Seconds of recorded time.
+    pub seconds: f64,
 }
 
 /// What one detector said of one run.
@@ -34,101 +40,132 @@ pub struct Outcome {
     pub top3: Option<bool>,
     /// Whether the ranks of its alarms at the end are those that leak.
     pub ranks_right: Option<bool>,
+    /// Whether the alarm at the end that names a right line names the cause's kind; `None` where there is none, or no kind.
+    pub kind_right: Option<bool>,
+    /// Likewise the cause's pattern, where it names one.
+    pub pattern_right: Option<bool>,
     /// When it first found the leak, suspicion or alarm.
     pub suspected: Option<Delay>,
     /// When an alarm first named it.
     pub alarmed: Option<Delay>,
+    /// Notifications that the built-in rules would have sent.
+    pub notified: u32,
 }
 
 /// Shows a run to all detectors.
-pub fn judge(run: &Run<'_>, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
+pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     let mut outcomes = vec![Outcome::default(); detectors.len()];
-    let last = boundaries(run).saturating_sub(1);
+    let last = rounds(run).saturating_sub(1);
     let names_sites: Vec<bool> = detectors.iter().map(|detector| detector.names_sites()).collect();
-    pass(run, detectors, |boundary, delay, detector, verdicts| {
-        outcomes[detector].note(run, verdicts, delay, names_sites[detector]);
-        if boundary == last {
+    pass(run, detectors, |now, detector, verdicts| {
+        outcomes[detector].note(run, verdicts, now.delay, names_sites[detector]);
+        if now.round == last {
             outcomes[detector].end(run, verdicts, names_sites[detector]);
         }
     });
+    for (outcome, detector) in outcomes.iter_mut().zip(detectors) {
+        outcome.notified = detector.notifications();
+    }
     outcomes
 }
 
 /// Shows a run to memctl alone; what it says goes to `sink` after every boundary, with the first rank's table of it.
-pub fn watch(run: &Run<'_>, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
+pub fn watch(run: &Run, mut sink: impl FnMut(&SiteTable, Option<Delay>, &[Verdict])) {
     let mut detectors = super::detect::all();
     detectors.truncate(1);
-    pass(run, &mut detectors, |boundary, delay, _, verdicts| {
-        sink(&run.streams[0].tables[boundary], delay, verdicts);
+    pass(run, &mut detectors, |now, _, verdicts| {
+        if let Some(table) = run.streams.first().and_then(|stream| stream.table(now.round)) {
+            sink(&table, now.delay, verdicts);
+        }
     });
 }
 
-fn boundaries(run: &Run<'_>) -> usize {
-    run.streams.iter().map(|stream| stream.tables.len()).min().unwrap_or(0)
+/// Boundaries of the rank that has most.
+fn rounds(run: &Run) -> usize {
+    run.streams.iter().map(super::stream::Stream::len).max().unwrap_or(0)
+}
+
+/// Where a run stands when detectors are asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The boundary, from 0.
+    pub round: usize,
+    /// How far the leak has come; `None` as long as nothing has leaked.
+    pub delay: Option<Delay>,
 }
 
 /// All detectors over a run; the verdicts of each after every boundary go to `sink`.
-fn pass(
-    run: &Run<'_>,
-    detectors: &mut [Box<dyn Detector>],
-    mut sink: impl FnMut(usize, Option<Delay>, usize, &[Verdict]),
-) {
-    let stacks: Vec<Vec<&[Frame]>> = (0..run.streams.len())
-        .map(|rank| run.training.base(rank).stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect())
-        .collect();
-    let given = Given { stacks: &stacks, device_total_bytes: run.device_total_bytes };
+pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut(Now, usize, &[Verdict])) {
+    let stacks: Vec<Vec<&[Frame]>> =
+        run.bases.iter().map(|base| base.stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect()).collect();
+    let rounds = rounds(run);
+    let epochs = run.view == View::Marked;
+    let given = Given { stacks: &stacks, device_total_bytes: run.device_total_bytes, rounds, epochs };
     for detector in detectors.iter_mut() {
         detector.begin(&given);
     }
     let mut settled = vec![0; run.streams.len()];
     let mut clock = run.truth.as_ref().map(|truth| Clock::new(run, truth));
-    for boundary in 0..boundaries(run) {
+    let mut time_ns = 0;
+    for round in 0..rounds {
         for (rank, stream) in run.streams.iter().enumerate() {
-            let due = stream.settled[settled[rank]..].iter().take_while(|sample| sample.tables_before <= boundary);
+            let due = stream.settled()[settled[rank]..].iter().take_while(|sample| sample.tables_before <= round);
             let due = due.count();
-            for sample in &stream.settled[settled[rank]..][..due] {
+            for sample in &stream.settled()[settled[rank]..][..due] {
                 detectors.iter_mut().for_each(|detector| detector.settled(rank, sample));
             }
             settled[rank] += due;
-            if let Some(table) = stream.tables.get(boundary) {
-                detectors.iter_mut().for_each(|detector| detector.table(rank, table));
+            if let Some(table) = stream.table(round) {
+                detectors.iter_mut().for_each(|detector| detector.table(rank, &table));
+                time_ns = time_ns.max(table.time_ns);
             }
         }
-        let delay = clock.as_mut().and_then(|clock| clock.boundary(boundary));
+        if round + 1 < rounds && !run.streams.iter().any(|stream| stream.asks_after(round)) {
+            continue;
+        }
+        let delay = clock.as_mut().and_then(|clock| clock.boundary(round, time_ns));
+        let now = Now { round, delay };
         for (place, detector) in detectors.iter_mut().enumerate() {
-            sink(boundary, delay, place, &detector.verdicts());
+            let verdicts = detector.verdicts();
+            detector.rings(time_ns, round + 1 == rounds);
+            sink(now, place, &verdicts);
         }
     }
 }
 
 /// Follows how far a leak has come.
 struct Clock<'a> {
-    run: &'a Run<'a>,
+    run: &'a Run,
     truth: &'a Truth,
     blocks: usize,
     delay: Delay,
 }
 
 impl<'a> Clock<'a> {
-    fn new(run: &'a Run<'a>, truth: &'a Truth) -> Self {
-        Self { run, truth, blocks: 0, delay: Delay { steps: 0, bytes: 0 } }
+    fn new(run: &'a Run, truth: &'a Truth) -> Self {
+        Self { run, truth, blocks: 0, delay: Delay::default() }
     }
 
     /// `None` as long as nothing has leaked.
-    fn boundary(&mut self, boundary: usize) -> Option<Delay> {
-        let rank = self.truth.ranks[0];
-        let position = *self.run.training.base(rank).boundaries.get(boundary)?;
+    fn boundary(&mut self, round: usize, time_ns: u64) -> Option<Delay> {
+        let rank = *self.truth.ranks.first()?;
+        let stream = &self.run.streams[rank];
+        // A rank that has ended stands where it stood.
+        let position = stream.at(round.min(stream.len().checked_sub(1)?))?;
         while let Some(&(at, bytes)) = self.truth.blocks.get(self.blocks)
             && at <= position
         {
+            let again = self.blocks > 0 && self.truth.blocks[self.blocks - 1].0 == at;
+            self.delay.times += u64::from(!again);
             self.blocks += 1;
             self.delay.bytes += bytes;
         }
-        let table = self.run.streams[rank].tables.get(boundary)?;
-        if self.blocks > 0 && table.boundary == Boundary::StepEnd {
-            self.delay.steps += 1;
-        }
-        (self.blocks > 0).then_some(self.delay)
+        let (first, _) = *self.truth.blocks.first().filter(|_| self.blocks > 0)?;
+        let ends = &self.truth.step_ends;
+        let done = ends.partition_point(|&end| end <= position) - ends.partition_point(|&end| end < first);
+        self.delay.steps = done as u64;
+        self.delay.seconds = time_ns.saturating_sub(self.truth.begun_ns) as f64 / 1e9;
+        Some(self.delay)
     }
 }
 
@@ -143,8 +180,13 @@ fn lines(verdicts: &[Verdict], level: Level) -> Vec<&Frame> {
     lines
 }
 
+/// Whether a verdict names a line that is a right one, or names none because its detector never does.
+pub fn is_blamed(verdict: &Verdict, truth: &Truth) -> bool {
+    truth.frames.is_empty() || verdict.sites.iter().any(|frame| truth.frames.contains(frame))
+}
+
 impl Outcome {
-    fn note(&mut self, run: &Run<'_>, verdicts: &[Verdict], delay: Option<Delay>, names_sites: bool) {
+    fn note(&mut self, run: &Run, verdicts: &[Verdict], delay: Option<Delay>, names_sites: bool) {
         let alarm = verdicts.iter().any(|verdict| verdict.level == Level::Alarm);
         self.ever_suspected |= !verdicts.is_empty();
         let Some(truth) = &run.truth else {
@@ -171,7 +213,7 @@ impl Outcome {
         }
     }
 
-    fn end(&mut self, run: &Run<'_>, verdicts: &[Verdict], names_sites: bool) {
+    fn end(&mut self, run: &Run, verdicts: &[Verdict], names_sites: bool) {
         let alarms: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.level == Level::Alarm).collect();
         self.alarmed_at_end = !alarms.is_empty();
         let Some(truth) = run.truth.as_ref().filter(|_| self.alarmed_at_end) else { return };
@@ -179,6 +221,8 @@ impl Outcome {
         let right = alarms.iter().find(blamed).or(alarms.first().filter(|_| !names_sites));
         self.ranks_right =
             right.map(|verdict| verdict.ranks.iter().map(|&rank| rank as usize).eq(truth.ranks.iter().copied()));
+        self.kind_right = right.and_then(|verdict| Some(truth.cause.kinds().contains(&verdict.kind?)));
+        self.pattern_right = right.and_then(|verdict| Some(truth.cause.patterns().contains(&verdict.pattern?)));
         if names_sites && !truth.frames.is_empty() {
             let lines = lines(verdicts, Level::Alarm);
             self.top1 = Some(lines.first().is_some_and(|frame| truth.frames.contains(frame)));

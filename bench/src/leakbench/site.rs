@@ -99,6 +99,28 @@ impl Sites {
         Site(self.stacks.len() - 1)
     }
 
+    /// A new site in a forward hook: on top of what calls a module of this training.
+    pub fn add_hook(&mut self, base: &Base, draw: &mut Draw) -> Site {
+        let middle = base.steps.len() / 2;
+        let within: Vec<&[Frame]> = base
+            .activations(middle)
+            .map(|life| base.frames(life.stack))
+            .filter(|stack| stack.iter().any(|frame| frame.plain_function() == "_call_impl"))
+            .collect();
+        let site = self.add(base, base.steps[middle], draw);
+        if !within.is_empty() {
+            let stack = *draw.of(&within);
+            let calls = stack.iter().position(|frame| frame.plain_function() == "_call_impl").unwrap_or(0);
+            let line = FIRST_ADDED_LINE + 7 * site.0 as u32 + 4;
+            let folder = self.user_frame(site).and_then(|frame| frame.file.rsplit_once('/')).map(|it| it.0.to_owned());
+            let file = format!("{}/{}", folder.unwrap_or_default(), draw.of(&FILES));
+            let function: &&str = draw.of(&FUNCTIONS);
+            let hook = frame(&file, function, line);
+            self.stacks[site.0] = [&[hook], &stack[calls..]].concat();
+        }
+        site
+    }
+
     /// The innermost frame of the user's own of an added site.
     #[must_use]
     pub fn user_frame(&self, site: Site) -> Option<&Frame> {
@@ -132,12 +154,10 @@ fn last_event(base: &Base, span: Span) -> usize {
 
 /// Behind the end of a step, but still in its epoch.
 fn after(base: &Base, span: Span) -> usize {
-    let next = &base.moments[span.end + 1..];
-    let ends = next
-        .iter()
-        .position(|moment| matches!(moment, Passing::Mark(mark) if matches!(mark.kind, MarkKind::EpochEnd(_))));
     let settled = base.settled(span.end + 1);
-    if ends.is_some_and(|ends| span.end + ends < settled) { span.end } else { settled }
+    let between = base.moments.get(span.end + 1..=settled).unwrap_or_default();
+    let ends = |moment: &Passing| matches!(moment, Passing::Mark(mark) if matches!(mark.kind, MarkKind::EpochEnd(_)));
+    if between.iter().any(ends) { span.end } else { settled }
 }
 
 /// The position of the last allocation in the optimizer's phase of a step; its end where there is none.

@@ -6,10 +6,11 @@ use memctl_proto::item::Content;
 
 use super::base::{Base, Passing};
 use super::causes::Cause;
-use super::detect;
+use super::cuts::Cuts;
+use super::parts::{self, Part, View};
 use super::replay::{Overlay, replay};
-use super::runs::{self, Part};
-use super::score;
+use super::stream::Stream;
+use super::{Corpus, detect, long, score, server_runs};
 
 fn recorded() -> Base {
     Base::load(&crate::recordings::folder().join("gpt_clean/rank0.pickle.zst")).unwrap()
@@ -24,7 +25,7 @@ fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
         linger: None,
     };
     let mut batcher = Batcher::new(config).unwrap();
-    for stack in &base.stacks {
+    for stack in base.stacks.iter() {
         batcher.stack(stack);
     }
     batcher.restore(0, base.start.clone());
@@ -43,7 +44,7 @@ fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
 fn site_tables_are_those_of_the_batch_stage() {
     for base in [recorded(), Base::load(&super::folder().join("autoencoder.pickle.zst")).unwrap()] {
         let expected = of_the_batch_stage(&base);
-        let found = replay(&base, Overlay::default());
+        let found = replay(&base, Overlay::default(), &Cuts::Marks);
         assert!(expected.len() > 50);
         assert_eq!(found.tables.len(), expected.len());
         for (found, expected) in found.tables.iter().zip(&expected) {
@@ -53,27 +54,38 @@ fn site_tables_are_those_of_the_batch_stage() {
     }
 }
 
+fn corpus(view: View) -> Corpus {
+    Corpus { part: Part::Tune2, view, trainings: parts::trainings(Part::Tune2).unwrap() }
+}
+
+/// All tables of a rank, few or many.
+fn tables(stream: &Stream, every: usize) -> Vec<SiteTable> {
+    (0..stream.len()).step_by(every).map(|number| stream.table(number).unwrap().into_owned()).collect()
+}
+
 #[test]
 fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
-    let trainings = runs::trainings(Part::Tune).unwrap();
-    for number in 0..Cause::ALL.len() as u64 {
-        let run = runs::make(Part::Tune, &trainings, true, number);
-        let again = runs::make(Part::Tune, &trainings, true, number);
-        assert!(run.streams.iter().zip(&again.streams).all(|(a, b)| a.tables == b.tables));
+    let corpus = corpus(View::Marked);
+    for number in 0..Cause::TRAINING.len() as u64 {
+        let (run, again) = (corpus.make(true, number), corpus.make(true, number));
+        assert!(run.streams.iter().zip(&again.streams).all(|(a, b)| tables(a, 1) == tables(b, 1)));
         let truth = run.truth.as_ref().unwrap();
-        assert_eq!(truth.cause, Cause::ALL[number as usize]);
+        assert_eq!(truth.cause, Cause::TRAINING[number as usize]);
         assert!(truth.blocks.len() >= 5 && truth.blocks.is_sorted());
         for (rank, stream) in run.streams.iter().enumerate() {
-            assert_eq!(stream.anomalies.contradictions, 0);
-            let plain = replay(run.training.base(rank), Overlay::default());
-            let until = run.training.base(rank).steps.last().unwrap().end;
+            assert_eq!(stream.contradictions(), 0);
+            let base = &run.bases[rank];
+            let plain = replay(base, Overlay::default(), &Cuts::Marks);
+            let until = base.steps.last().unwrap().end;
             let by_then = truth.blocks.iter().filter(|&&(at, _)| at <= until);
             let leaked: u64 = by_then.map(|&(_, bytes)| bytes).sum();
-            // Before a training ends and gives everything back.
+            // Before a training ends and gives everything back. Of graphs only their pools grow.
             let last = |tables: &[SiteTable]| {
-                tables.iter().rfind(|table| table.boundary == Boundary::StepEnd).unwrap().counters.requested_bytes
+                let table = tables.iter().rfind(|table| table.boundary == Boundary::StepEnd).unwrap();
+                let graphs = truth.cause == Cause::GraphPerShape;
+                if graphs { table.counters.reserved_bytes } else { table.counters.requested_bytes }
             };
-            let more = last(&stream.tables).saturating_sub(last(&plain.tables));
+            let more = last(&tables(stream, 1)).saturating_sub(last(&plain.tables));
             // A chain's blocks go with their epochs; ranks with dice of their own leak other amounts.
             if truth.cause != Cause::HiddenChain && rank == truth.ranks[0] {
                 assert!(more >= leaked * 9 / 10, "run {number}, rank {rank}: {more} of {leaked}");
@@ -84,33 +96,88 @@ fn runs_repeat_contradict_nothing_and_hold_what_they_leak() {
 
 #[test]
 fn a_clean_run_differs_from_its_training_by_what_grows_alone() {
-    let trainings = runs::trainings(Part::Tune).unwrap();
+    let corpus = corpus(View::Marked);
     let mut grew = 0;
     for number in 0..12 {
-        let run = runs::make(Part::Tune, &trainings, false, number);
+        let run = corpus.make(false, number);
         assert!(run.truth.is_none());
         for (rank, stream) in run.streams.iter().enumerate() {
-            assert_eq!(stream.anomalies.contradictions, 0);
-            let plain = replay(run.training.base(rank), Overlay::default());
-            assert!(!run.benign.is_empty() || stream.tables == plain.tables);
-            grew += u32::from(stream.tables != plain.tables);
+            assert_eq!(stream.contradictions(), 0);
+            let plain = replay(&run.bases[rank], Overlay::default(), &Cuts::Marks);
+            let tables = tables(stream, 1);
+            assert!(!run.benign.is_empty() || tables == plain.tables);
+            grew += u32::from(tables != plain.tables);
         }
     }
     assert!(grew > 6);
 }
 
 #[test]
+fn without_marks_nothing_of_them_is_left() {
+    let corpus = corpus(View::Unmarked);
+    let run = corpus.make(true, 0);
+    let with_marks = Corpus { view: View::Marked, ..corpus }.make(true, 0);
+    for (seen, known) in run.streams.iter().zip(&with_marks.streams) {
+        let (seen, known) = (tables(seen, 1), tables(known, 1));
+        assert!(seen.len() > 20);
+        assert!(seen.iter().all(|table| table.found || table.boundary == Boundary::WindowEnd));
+        let events = |tables: &[SiteTable]| tables.last().unwrap().at_event;
+        assert!(events(&seen) >= events(&known), "everything is seen");
+    }
+}
+
+#[test]
+fn servers_leak_as_they_are_told_to() {
+    for number in 0..Cause::SERVING.len() as u64 {
+        let run = server_runs::make(Part::Tune2, true, number);
+        let truth = run.truth.as_ref().unwrap();
+        assert_eq!(truth.cause, Cause::SERVING[number as usize]);
+        let stream = &run.streams[truth.ranks[0]];
+        assert_eq!(stream.contradictions(), 0);
+        let seen = tables(stream, 1);
+        assert!(seen.len() > 100 && seen.iter().all(|table| table.boundary == Boundary::WindowEnd));
+        let leaked: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
+        let (first, last) = (seen.first().unwrap().counters, seen.last().unwrap().counters);
+        assert!(last.reserved_bytes - first.reserved_bytes >= leaked / 2 || leaked < 1 << 20, "{:?}", truth.cause);
+        let pools: u64 = seen.last().unwrap().private_pools.iter().map(|row| row.bytes).sum();
+        assert!(truth.cause != Cause::GraphPerShape || pools > 0);
+    }
+}
+
+#[test]
+fn a_long_epoch_holds_what_it_leaks() {
+    let corpus = corpus(View::Long);
+    for number in 0..10 {
+        let run = long::make(Part::Tune2, &corpus.trainings, true, number);
+        let truth = run.truth.as_ref().unwrap();
+        let leaked: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
+        let added = |number: usize| {
+            let table = run.streams[0].table(number).unwrap();
+            let rows: u64 = table.rows.iter().map(|row| row.bytes).sum();
+            assert_eq!(rows, table.counters.allocated_bytes, "{:?}", truth.cause);
+            assert!(table.rows.is_sorted_by_key(|row| (row.stack, row.birth_phase)));
+            rows + table.private_pools.iter().map(|row| row.bytes).sum::<u64>()
+        };
+        let grown = added(long::STEPS - 1).saturating_sub(added(0));
+        assert!(grown >= leaked * 8 / 10, "{:?}: {grown} of {leaked}", truth.cause);
+        let times = truth.blocks.chunk_by(|a, b| a.0 == b.0).count();
+        assert!((10..400).contains(&times), "{times}");
+    }
+}
+
+#[test]
 fn every_detector_is_heard_and_delays_count_from_the_first_block() {
-    let trainings = runs::trainings(Part::Tune).unwrap();
+    let corpus = corpus(View::Marked);
     let mut detectors = detect::all();
-    let run = runs::make(Part::Tune, &trainings, true, 0);
+    let run = corpus.make(true, 0);
     let truth = run.truth.as_ref().unwrap();
     let outcomes = score::judge(&run, &mut detectors);
     assert_eq!(outcomes.len(), detectors.len());
     let leaked: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
     let delays: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.alarmed).collect();
     assert!(!delays.is_empty());
-    assert!(delays.iter().all(|delay| delay.bytes <= leaked && delay.steps <= run.training.base(0).steps.len() as u64));
+    assert!(delays.iter().all(|delay| delay.bytes <= leaked && delay.steps <= truth.step_ends.len() as u64));
+    assert!(delays.iter().all(|delay| delay.times >= 1 && delay.seconds >= 0.0));
     let suspected_first = |outcome: &score::Outcome| match (outcome.suspected, outcome.alarmed) {
         (Some(suspected), Some(alarmed)) => suspected.steps <= alarmed.steps,
         (None, alarmed) => alarmed.is_none(),

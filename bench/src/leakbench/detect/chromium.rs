@@ -1,19 +1,20 @@
 //! Chromium's ranking: at each dump the sites are ranked by how many blocks they gained; those before the first drop by half
 //! are suspected, and four suspicions in a row are a report (components/metrics/leak_detector/leak_analyzer.cc).
 //!
-//! A dump is an epoch's end here. The ranking's size (16) and the threshold (4) are Chromium's own.
+//! A dump is an epoch's end here, or one of twenty looks where nothing marks epochs. The ranking's size (16) and the threshold (4) are Chromium's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memctl_model::{Boundary, Frame, SiteTable};
+use memctl_model::{Frame, SiteTable};
 
-use super::{Detector, Given, Level, Verdict, line};
+use super::{Detector, Given, Looks, Verdict, line};
 
 const RANKED_MAX: usize = 16;
 const SUSPICIONS: u32 = 4;
 
 #[derive(Default)]
 struct Rank {
+    looks: Looks,
     stacks: Vec<Option<Frame>>,
     before: BTreeMap<u32, u64>,
     scores: BTreeMap<u32, u32>,
@@ -63,11 +64,13 @@ impl Detector for Chromium {
 
     fn begin(&mut self, given: &Given<'_>) {
         let lines = |stacks: &Vec<&[Frame]>| stacks.iter().map(|stack| line(stack).cloned()).collect();
-        self.0 = given.stacks.iter().map(|stacks| Rank { stacks: lines(stacks), ..Rank::default() }).collect();
+        let looks = Looks::new(given);
+        let rank = |stacks| Rank { looks, stacks: lines(stacks), ..Rank::default() };
+        self.0 = given.stacks.iter().map(rank).collect();
     }
 
     fn table(&mut self, rank: usize, table: &SiteTable) {
-        if table.boundary == Boundary::EpochEnd {
+        if self.0[rank].looks.at(table) {
             self.0[rank].dump(table);
         }
     }
@@ -86,10 +89,7 @@ impl Detector for Chromium {
         }
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_by_key(|(_, (score, _))| std::cmp::Reverse(*score));
-        found
-            .into_iter()
-            .map(|(line, (_, ranks))| Verdict { ranks, sites: vec![line.clone()], level: Level::Alarm })
-            .collect()
+        found.into_iter().map(|(line, (_, ranks))| Verdict::alarm(ranks, vec![line.clone()])).collect()
     }
 }
 

@@ -1,9 +1,13 @@
-//! memctl's own judge, as the daemon runs it.
+//! memctl's own judge, as the daemon runs it, and the built-in rules for notifications behind it.
 //!
-//! A finding of a leak's kind is a verdict: an alarm from severity warning on, a suspicion below.
+//! A finding of a leak's kind, or of private pools that grow, is a verdict: an alarm from severity warning on, a suspicion
+//! below. Of what the rules would send every finding counts, whatever its kind.
+
+use std::collections::{HashMap, HashSet};
 
 use memctl_analysis::judge::{RankFacts, RankWatch, findings};
-use memctl_model::{Severity, SiteTable, StackId};
+use memctl_daemon::alerts::Rules;
+use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
 use super::{Detector, Given, Level, Verdict};
 
@@ -11,6 +15,12 @@ use super::{Detector, Given, Level, Verdict};
 #[derive(Default)]
 pub struct Judge {
     watches: Vec<RankWatch>,
+    found: Vec<Finding>,
+    rules: Rules,
+    /// Alerts that wait: rule and finding, and since when.
+    pending: HashMap<(usize, Fingerprint), u64>,
+    /// Alerts that have fired, each once.
+    fired: HashSet<(usize, Fingerprint)>,
 }
 
 impl Detector for Judge {
@@ -24,6 +34,8 @@ impl Detector for Judge {
 
     fn begin(&mut self, given: &Given<'_>) {
         self.watches.clear();
+        self.pending.clear();
+        self.fired.clear();
         for (rank, stacks) in (0..).zip(given.stacks) {
             let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(given.device_total_bytes) });
             for (id, frames) in (1..).zip(stacks) {
@@ -39,13 +51,36 @@ impl Detector for Judge {
 
     fn verdicts(&mut self) -> Vec<Verdict> {
         let watches: Vec<&RankWatch> = self.watches.iter().collect();
-        let found = findings(&watches).into_iter().filter(|finding| finding.kind.is_leak());
-        found
-            .map(|finding| Verdict {
-                ranks: finding.ranks,
-                sites: finding.site.into_iter().collect(),
-                level: if finding.severity >= Severity::Warning { Level::Alarm } else { Level::Suspected },
-            })
-            .collect()
+        self.found = findings(&watches);
+        let grows = |finding: &&Finding| finding.kind.is_leak() || finding.kind == FindingKind::PrivatePools;
+        let verdict = |finding: &Finding| Verdict {
+            ranks: finding.ranks.clone(),
+            sites: finding.site.iter().cloned().collect(),
+            level: if finding.severity >= Severity::Warning { Level::Alarm } else { Level::Suspected },
+            kind: Some(finding.kind),
+            pattern: finding.pattern,
+            seconds_to_oom: finding.time_to_oom_seconds,
+        };
+        self.found.iter().filter(grows).map(verdict).collect()
+    }
+
+    fn rings(&mut self, time_ns: u64, ended: bool) {
+        let mut taken: HashMap<(usize, Fingerprint), u64> = HashMap::new();
+        for (number, rule) in self.rules.rules.iter().enumerate() {
+            for finding in self.found.iter().filter(|finding| rule.takes(finding)) {
+                let alert = (number, finding.fingerprint("leakbench"));
+                let since_ns = self.pending.get(&alert).copied().unwrap_or(time_ns);
+                // What an ended run leaves behind fires without waiting, as in the daemon.
+                if ended || time_ns.saturating_sub(since_ns) >= rule.for_ns {
+                    self.fired.insert(alert);
+                }
+                taken.insert(alert, since_ns);
+            }
+        }
+        self.pending = taken;
+    }
+
+    fn notifications(&mut self) -> u32 {
+        self.fired.len() as u32
     }
 }

@@ -9,7 +9,7 @@ mod judge;
 mod process;
 mod scalene;
 
-use memctl_model::{Frame, SiteTable};
+use memctl_model::{Boundary, FindingKind, Frame, Pattern, SiteTable};
 
 use super::replay::Settled;
 
@@ -31,6 +31,20 @@ pub struct Verdict {
     pub sites: Vec<Frame>,
     /// How sure it is.
     pub level: Level,
+    /// What it calls the leak, where it has names for them.
+    pub kind: Option<FindingKind>,
+    /// What it says the code does, likewise.
+    pub pattern: Option<Pattern>,
+    /// Seconds until the device is full, as it tells them.
+    pub seconds_to_oom: Option<f64>,
+}
+
+impl Verdict {
+    /// An alarm of a detector that knows no kinds.
+    #[must_use]
+    pub const fn alarm(ranks: Vec<u32>, sites: Vec<Frame>) -> Self {
+        Self { ranks, sites, level: Level::Alarm, kind: None, pattern: None, seconds_to_oom: None }
+    }
 }
 
 /// What is known when a run begins.
@@ -39,6 +53,33 @@ pub struct Given<'a> {
     pub stacks: &'a [Vec<&'a [Frame]>],
     /// All bytes of each device.
     pub device_total_bytes: u64,
+    /// Boundaries that will come.
+    pub rounds: usize,
+    /// Whether marks of epochs are among them.
+    pub epochs: bool,
+}
+
+/// What stands for an epoch's end where there are none: somebody looks at the process twenty times in its life.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    /// Whether epochs end.
+    epochs: bool,
+    every: usize,
+    seen: usize,
+}
+
+impl Looks {
+    const LOOKS: usize = 20;
+
+    fn new(given: &Given<'_>) -> Self {
+        Self { epochs: given.epochs, every: (given.rounds / Self::LOOKS).max(1), seen: 0 }
+    }
+
+    /// Whether a table is one at which somebody looks.
+    fn at(&mut self, table: &SiteTable) -> bool {
+        self.seen += 1;
+        if self.epochs { table.boundary == Boundary::EpochEnd } else { self.seen.is_multiple_of(self.every) }
+    }
 }
 
 /// See the module.
@@ -55,6 +96,12 @@ pub trait Detector {
     fn settled(&mut self, _rank: usize, _sample: &Settled) {}
     /// The verdicts as of now, the gravest first.
     fn verdicts(&mut self) -> Vec<Verdict>;
+    /// The rules for notifications look at what was just asked for, at this time; `ended` the last time.
+    fn rings(&mut self, _time_ns: u64, _ended: bool) {}
+    /// How many notifications that has come to.
+    fn notifications(&mut self) -> u32 {
+        0
+    }
 }
 
 /// All detectors: memctl's first, then the rivals.

@@ -1,11 +1,11 @@
-//! What people do by hand: look at `memory_allocated()` at each epoch's end, rank by rank.
+//! What people do by hand: look at `memory_allocated()` at each epoch's end, or every now and then, rank by rank.
 //!
 //! [`Slope`]: the one-sided Mann-Kendall test at 5 %, and a Theil-Sen slope above zero. [`Strict`]: the last five epochs each
 //! ended above the one before. Neither names a line.
 
-use memctl_model::{Boundary, SiteTable};
+use memctl_model::SiteTable;
 
-use super::{Detector, Given, Level, Verdict};
+use super::{Detector, Given, Looks, Verdict};
 
 /// Significance of the trend test.
 const ALPHA: f64 = 0.05;
@@ -16,21 +16,34 @@ const STRICT_POINTS: usize = 5;
 
 /// See the module.
 #[derive(Default)]
-pub struct Slope(Vec<Vec<u64>>);
+pub struct Slope(Vec<Seen>);
 
 /// See the module.
 #[derive(Default)]
-pub struct Strict(Vec<Vec<u64>>);
+pub struct Strict(Vec<Seen>);
 
-fn take(series: &mut [Vec<u64>], rank: usize, table: &SiteTable) {
-    if table.boundary == Boundary::EpochEnd {
-        series[rank].push(table.counters.allocated_bytes);
+/// What was looked at of a rank.
+#[derive(Clone, Default)]
+struct Seen {
+    looks: Looks,
+    points: Vec<u64>,
+}
+
+impl Seen {
+    fn of(given: &Given<'_>) -> Vec<Self> {
+        vec![Self { looks: Looks::new(given), points: Vec::new() }; given.stacks.len()]
     }
 }
 
-fn verdicts(series: &[Vec<u64>], test: fn(&[u64]) -> bool) -> Vec<Verdict> {
-    let ranks: Vec<u32> = (0..).zip(series).filter(|(_, points)| test(points)).map(|(rank, _)| rank).collect();
-    if ranks.is_empty() { Vec::new() } else { vec![Verdict { ranks, sites: Vec::new(), level: Level::Alarm }] }
+fn take(series: &mut [Seen], rank: usize, table: &SiteTable) {
+    if series[rank].looks.at(table) {
+        series[rank].points.push(table.counters.allocated_bytes);
+    }
+}
+
+fn verdicts(series: &[Seen], test: fn(&[u64]) -> bool) -> Vec<Verdict> {
+    let ranks: Vec<u32> = (0..).zip(series).filter(|(_, seen)| test(&seen.points)).map(|(rank, _)| rank).collect();
+    if ranks.is_empty() { Vec::new() } else { vec![Verdict::alarm(ranks, Vec::new())] }
 }
 
 impl Detector for Slope {
@@ -43,7 +56,7 @@ impl Detector for Slope {
     }
 
     fn begin(&mut self, given: &Given<'_>) {
-        self.0 = vec![Vec::new(); given.stacks.len()];
+        self.0 = Seen::of(given);
     }
 
     fn table(&mut self, rank: usize, table: &SiteTable) {
@@ -67,7 +80,7 @@ impl Detector for Strict {
     }
 
     fn begin(&mut self, given: &Given<'_>) {
-        self.0 = vec![Vec::new(); given.stacks.len()];
+        self.0 = Seen::of(given);
     }
 
     fn table(&mut self, rank: usize, table: &SiteTable) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memctl_model::{Frame, SiteTable};
 
 use super::super::replay::Settled;
-use super::{Detector, Given, Level, Verdict, line};
+use super::{Detector, Given, Verdict, line};
 
 /// `1 - leak_reporting_threshold`.
 const LIKELY: f64 = 0.95;
@@ -76,9 +76,6 @@ impl Detector for Scalene {
         }
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-        found
-            .into_iter()
-            .map(|(line, (_, ranks))| Verdict { ranks, sites: vec![line.clone()], level: Level::Alarm })
-            .collect()
+        found.into_iter().map(|(line, (_, ranks))| Verdict::alarm(ranks, vec![line.clone()])).collect()
     }
 }

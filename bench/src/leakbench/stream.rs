@@ -1,0 +1,74 @@
+//! What a rank's stream comes to, as detectors see it: site tables in order, each with its position.
+//!
+//! Guarantees: tables are kept where they are few; those of a long epoch are made as they are asked for, in order.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use memctl_model::SiteTable;
+
+use super::long::LongStream;
+use super::replay::{Replayed, Settled};
+
+/// See the module.
+pub enum Stream {
+    /// All tables at hand.
+    Kept(Arc<Replayed>),
+    /// Made when asked for.
+    Long(LongStream),
+}
+
+impl Stream {
+    /// How many tables there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Kept(replayed) => replayed.tables.len(),
+            Self::Long(long) => long.len(),
+        }
+    }
+
+    /// A table by its number.
+    pub fn table(&self, number: usize) -> Option<Cow<'_, SiteTable>> {
+        match self {
+            Self::Kept(replayed) => replayed.tables.get(number).map(Cow::Borrowed),
+            Self::Long(long) => long.table(number).map(Cow::Owned),
+        }
+    }
+
+    /// The position of a table.
+    #[must_use]
+    pub fn at(&self, number: usize) -> Option<usize> {
+        match self {
+            Self::Kept(replayed) => replayed.at.get(number).copied(),
+            Self::Long(long) => (number < long.len()).then_some(number),
+        }
+    }
+
+    /// Scalene's samples in order.
+    #[must_use]
+    pub fn settled(&self) -> &[Settled] {
+        match self {
+            Self::Kept(replayed) => &replayed.settled,
+            Self::Long(_) => &[],
+        }
+    }
+
+    /// Whether what happens after a table is worth asking about: everywhere, but in a long epoch.
+    #[must_use]
+    pub fn asks_after(&self, number: usize) -> bool {
+        match self {
+            Self::Kept(_) => true,
+            Self::Long(long) => long.asks_after(number),
+        }
+    }
+
+    /// Contradictions that the block map found.
+    #[must_use]
+    pub fn contradictions(&self) -> u64 {
+        match self {
+            Self::Kept(replayed) => replayed.anomalies.contradictions,
+            Self::Long(_) => 0,
+        }
+    }
+}
