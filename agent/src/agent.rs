@@ -127,10 +127,21 @@ pub struct Outcome {
     pub notes_dropped: u64,
 }
 
+/// How long an end may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// In all.
+    pub most: Duration,
+    /// While nothing gets on.
+    pub silence: Duration,
+}
+
 /// Gives a session up from another thread: nothing waits for room any more, what is not acknowledged is dropped and counted.
 #[derive(Clone)]
 pub struct Breaker {
     window: Arc<Window>,
+    ledger: Arc<Ledger>,
+    ending: Arc<Mutex<Option<Ending>>>,
 }
 
 impl Breaker {
@@ -158,9 +169,29 @@ impl Breaker {
         self.window.counts().abandoned_events
     }
 
+    /// Grows as long as anything gets on: events and notes are packed, items are made, or acknowledged.
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        let counts = self.window.counts();
+        self.ledger.taken() + counts.last_seq + counts.acked_seq
+    }
+
+    /// Where the session's events are now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.ledger.counts()
+    }
+
     /// Gives up.
     pub fn give_up(&self) {
         self.window.close();
+    }
+
+    /// Ends a session that is ending already at once: what its rings still hold is dropped and counted.
+    pub fn cut_short(&self) {
+        if let Some(ending) = &mut *self.ending.lock().unwrap_or_else(PoisonError::into_inner) {
+            ending.deadline = Instant::now();
+        }
     }
 }
 
@@ -384,7 +415,7 @@ impl Agent {
     /// A handle that can give the session up from another thread.
     #[must_use]
     pub fn breaker(&self) -> Breaker {
-        Breaker { window: self.window.clone() }
+        Breaker { window: self.window.clone(), ledger: self.ledger.clone(), ending: self.ending.clone() }
     }
 
     /// Where the session's events are now.
@@ -405,17 +436,37 @@ impl Agent {
     }
 
     /// As [`Self::stop`], for a session that ended at another time: a recording.
-    pub fn stop_at(mut self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
-        let deadline = Instant::now() + patience;
+    pub fn stop_at(self, time_ns: u64, failure: Option<String>, patience: Duration) -> Outcome {
+        self.stop_patiently(time_ns, failure, Patience { most: patience, silence: patience })
+    }
+
+    /// As [`Self::stop_at`], for as long as anything gets on.
+    pub fn stop_patiently(mut self, time_ns: u64, failure: Option<String>, patience: Patience) -> Outcome {
+        let deadline = Instant::now() + patience.most;
+        let breaker = self.breaker();
+        let mut last = (breaker.progress(), Instant::now());
+        let mut is_over = || {
+            let progress = breaker.progress();
+            if progress != last.0 {
+                last = (progress, Instant::now());
+            }
+            Instant::now() >= deadline || last.1.elapsed() >= patience.silence
+        };
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Ending { deadline, time_ns, failure: failure.map(|text| cut_text(text, NAME_BYTES_MAX)) });
         let end = self.worker.take().map_or_else(SessionEnd::default, |worker| {
             worker.thread().unpark();
+            while !worker.is_finished() {
+                if is_over() {
+                    self.breaker().cut_short();
+                }
+                std::thread::sleep(STOP_LOOKS);
+            }
             worker.join().unwrap_or_default()
         });
         // Given up: nothing is waited for, see `Breaker`.
         let given_up = || self.window.is_closed();
-        while !self.window.is_drained() && self.refused().is_none() && !given_up() && Instant::now() < deadline {
+        while !self.window.is_drained() && self.refused().is_none() && !given_up() && !is_over() {
             std::thread::sleep(STOP_LOOKS);
         }
         let given_up = self.window.counts().abandoned_items > 0 || self.window.is_closed();

@@ -26,6 +26,8 @@ pub struct Ledger {
     gauges: Vec<Gauge>,
     /// Events in chunks under way or ready.
     waiting: AtomicU64,
+    /// Events and notes that were taken out of rings and notes.
+    taken: AtomicU64,
     /// Events that the end left behind in rings, and events that could not be encoded.
     left_behind: AtomicU64,
     window: Arc<Window>,
@@ -33,12 +35,21 @@ pub struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(gauges: Vec<Gauge>, window: Arc<Window>) -> Self {
-        Self { gauges, waiting: AtomicU64::new(0), left_behind: AtomicU64::new(0), window }
+        Self { gauges, waiting: AtomicU64::new(0), taken: AtomicU64::new(0), left_behind: AtomicU64::new(0), window }
     }
 
     // Relaxed throughout: figures for people; the law is exact once the session has stopped.
     pub(crate) fn set_waiting(&self, events: u64) {
         self.waiting.store(events, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_taken(&self, taken: u64) {
+        self.taken.store(taken, Ordering::Relaxed);
+    }
+
+    /// Grows as long as the worker gets on.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     pub(crate) fn leave_batch(&self, events: u64) {

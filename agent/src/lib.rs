@@ -29,7 +29,7 @@ pub mod settings;
 pub mod source;
 pub mod uplink;
 
-pub use agent::{Agent, AgentConfig, Breaker, Outcome, SpoolConfig, StartError};
+pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};
 pub use ledger::Counts;
 pub use recorder::{Recorder, Stopped};
 pub use uplink::Daemon;

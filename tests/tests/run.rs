@@ -461,6 +461,26 @@ async fn what_a_daemon_misses_waits_for_the_next_run() {
     assert_eq!(ending(&report), ("failed".to_owned(), Some("exit code 3".to_owned())));
 }
 
+/// It takes the connection and says nothing: after some silence everything is on disk, the end of the session included.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_stalls_costs_neither_events_nor_the_end() {
+    let place = Place::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let ran = output(&mut place.train(&["--job", "stalled", "--daemon", &url], &[]));
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("storing: 20,000 events of 1 session to go"), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("could not be delivered and wait in"), "{}", stderr(&ran));
+    drop(silent);
+    let daemon = DaemonProcess::sqlite(&place.path("store"), port);
+    let next = output(&mut place.run(&["--daemon", &url], &["true"]));
+    assert!(next.status.success() && !stderr(&next).contains("wait in"), "{}", stderr(&next));
+    assert_all_stored(&stored::events(channel(&daemon).await, "stalled").await, 0, 20_000);
+    let report = run_json(memctl().args(["query", "--job", "stalled", "-o", "json", "--daemon", &url]));
+    assert_eq!(ending(&report), ("finished".to_owned(), None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_launcher_had_spooled_is_delivered_by_the_next() {
     let place = Place::new();

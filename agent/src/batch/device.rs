@@ -3,6 +3,8 @@
 //! Guarantees: `next_event` counts exactly the events that went into chunks; a hole (dropped events)
 //! always lies at a chunk's boundary and is announced by the chunk behind it; from a hole to the next
 //! keyframe every figure says that it is not exact.
+//!
+//! (Over 400 lines: chunks, tables and keyframes of a device are cut from one state.)
 
 use std::collections::HashMap;
 
@@ -11,7 +13,7 @@ use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
     AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind,
-    Peaks, Phase, Phases, Rollup, SiteTable,
+    Peaks, Phase, Phases, Rollup, Sample, SiteTable,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
@@ -56,6 +58,8 @@ pub(super) struct Device {
     epoch_peaks: Peaks,
     window_peaks: Peaks,
     last_ns: u64,
+    /// What the allocator counted when it was last asked; it stands for events where none are told.
+    counted: Option<Sample>,
     /// As things stood at the last end of a step or of an evaluation; the map keeps its rows.
     last_boundary: Option<SiteTable>,
 }
@@ -83,6 +87,7 @@ impl Device {
             epoch_peaks: Peaks::default(),
             window_peaks: Peaks::default(),
             last_ns: 0,
+            counted: None,
             last_boundary: None,
         })
     }
@@ -193,6 +198,29 @@ impl Device {
         self.last_ns > 0
     }
 
+    /// What the allocator counts. Its own peak since the beginning tells of a peak since it was last asked when it has grown.
+    pub(super) fn counted(&mut self, sample: &Sample) {
+        if sample.allocated_bytes.is_none() && sample.reserved_bytes.is_none() {
+            return;
+        }
+        let before = self.counted.replace(*sample);
+        let within = |now: Option<u64>, peak: Option<u64>, before: Option<u64>| match (peak, before) {
+            (Some(peak), Some(before)) if peak > before => peak,
+            (Some(peak), None) => peak,
+            _ => now.unwrap_or(0),
+        };
+        let before = before.unwrap_or_default();
+        self.raise_peaks(Peaks {
+            allocated_bytes: within(sample.allocated_bytes, sample.peak_allocated_bytes, before.peak_allocated_bytes),
+            reserved_bytes: within(sample.reserved_bytes, sample.peak_reserved_bytes, before.peak_reserved_bytes),
+        });
+    }
+
+    /// Whether the allocator's own counters are all there is.
+    pub(super) fn is_only_counted(&self) -> bool {
+        !self.is_used() && self.counted.is_some()
+    }
+
     /// Starts over from a state that was read; everything from here on is exact again.
     pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
         self.flush(out);
@@ -274,15 +302,22 @@ impl Device {
     fn peaks_since(&mut self, boundary: Boundary) -> Peaks {
         let within = self.map.peaks_within();
         self.map.reset_peaks_within();
-        for peaks in [&mut self.step_peaks, &mut self.epoch_peaks, &mut self.window_peaks] {
-            peaks.allocated_bytes = peaks.allocated_bytes.max(within.allocated_bytes);
-            peaks.reserved_bytes = peaks.reserved_bytes.max(within.reserved_bytes);
+        if !self.is_only_counted() {
+            // Without events the map knows nothing.
+            self.raise_peaks(within);
         }
         match boundary {
             Boundary::StepEnd => std::mem::take(&mut self.step_peaks),
             Boundary::EpochEnd => std::mem::take(&mut self.epoch_peaks),
             Boundary::WindowEnd => std::mem::take(&mut self.window_peaks),
             Boundary::End => self.epoch_peaks,
+        }
+    }
+
+    fn raise_peaks(&mut self, within: Peaks) {
+        for peaks in [&mut self.step_peaks, &mut self.epoch_peaks, &mut self.window_peaks] {
+            peaks.allocated_bytes = peaks.allocated_bytes.max(within.allocated_bytes);
+            peaks.reserved_bytes = peaks.reserved_bytes.max(within.reserved_bytes);
         }
     }
 
@@ -303,6 +338,16 @@ impl Device {
 
     /// A table without rows.
     fn table(&mut self, boundary: Boundary, time_ns: u64, peaks_within: Peaks) -> SiteTable {
+        let (mut counters, mut peaks) = (self.map.counters_since(), self.map.peaks());
+        if self.is_only_counted()
+            && let Some(sample) = self.counted
+        {
+            counters.allocated_bytes = sample.allocated_bytes.unwrap_or(0);
+            counters.active_bytes = sample.active_bytes.or(sample.allocated_bytes).unwrap_or(0);
+            counters.reserved_bytes = sample.reserved_bytes.unwrap_or(0);
+            peaks.allocated_bytes = sample.peak_allocated_bytes.or(sample.allocated_bytes).unwrap_or(0);
+            peaks.reserved_bytes = sample.peak_reserved_bytes.or(sample.reserved_bytes).unwrap_or(0);
+        }
         SiteTable {
             device: self.device,
             boundary,
@@ -311,8 +356,8 @@ impl Device {
             time_ns,
             at_event: self.next_event + self.encoder.len() as u64,
             exact: self.exact,
-            counters: self.map.counters_since(),
-            peaks: self.map.peaks(),
+            counters,
+            peaks,
             peaks_within,
             found: false,
             rows: Vec::new(),
@@ -325,8 +370,9 @@ impl Device {
         self.map.site_count()
     }
 
+    /// When something was last heard of the device.
     pub(super) fn last_ns(&self) -> u64 {
-        self.last_ns
+        self.last_ns.max(self.counted.map_or(0, |sample| sample.time_ns))
     }
 
     pub(super) fn waiting_events(&self) -> u64 {

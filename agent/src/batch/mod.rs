@@ -177,17 +177,17 @@ impl Batcher {
     /// Every device that is in use has come to the end of a window, behind what was taken of it so far.
     pub fn window_end(&mut self, mark: Mark) {
         for place in 0..self.devices.len() {
-            if self.devices[place].is_used() {
+            if self.devices[place].is_used() || self.devices[place].is_only_counted() {
                 self.device_mark(place, &mark);
             }
         }
         self.mark(mark);
     }
 
-    /// Whether anything was recorded on any device.
+    /// Whether anything was recorded on any device, or counted.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.devices.iter().any(Device::is_used)
+        self.devices.iter().any(|device| device.is_used() || device.is_only_counted())
     }
 
     /// When the last event of any device was.
@@ -219,6 +219,9 @@ impl Batcher {
 
     /// Adds a measurement.
     pub fn sample(&mut self, sample: Sample) {
+        if let Some(place) = self.config.devices.iter().position(|&device| device == sample.device) {
+            self.devices[place].counted(&sample);
+        }
         self.samples.push(sample);
         if self.samples.len() >= SAMPLES_FLUSH {
             self.flush_samples();
@@ -251,30 +254,42 @@ impl Batcher {
         self.flush_samples();
     }
 
-    /// Ends the session: a last site table of every device, everything that waits, and the last word, which it also gives back.
-    pub fn finish(&mut self, time_ns: u64, produced: u64, mut dropped: Dropped, failure: Option<String>) -> SessionEnd {
+    /// Ends the session: [`Self::close`], and the last word behind it, which it also gives back.
+    pub fn finish(&mut self, time_ns: u64, produced: u64, dropped: Dropped, failure: Option<String>) -> SessionEnd {
+        self.close(failure.is_some());
+        let end = self.last_word(time_ns, produced, dropped, failure);
+        self.ready.push(Outgoing { packed: Packed::end(&end), events: 0 });
+        end
+    }
+
+    /// Nothing comes any more: a last site table of every device, and everything that waits. After a failure the state of
+    /// each device, too.
+    pub fn close(&mut self, failed: bool) {
         for place in 0..self.devices.len() {
             let rows = self.rows_of(place);
             let at = self.devices[place].last_ns().max(1);
             let table = self.devices[place].site_table(Boundary::End, at, rows);
             self.add_table(place, table);
             let device = &mut self.devices[place];
-            if failure.is_some() && device.is_used() && self.config.linger.is_some() {
+            if failed && device.is_used() && self.config.linger.is_some() {
                 device.state(KeyframeReason::Failure, &mut self.scratch);
             }
         }
         self.collect();
         self.flush();
+    }
+
+    /// The last word of a session that was closed.
+    #[must_use]
+    pub fn last_word(&self, time_ns: u64, produced: u64, dropped: Dropped, failure: Option<String>) -> SessionEnd {
         let (mut unknown_frees, mut contradictions) = (0, 0);
         for device in &self.devices {
             let anomalies = device.anomalies();
             unknown_frees += anomalies.unknown_frees;
             contradictions += anomalies.contradictions;
         }
-        dropped.shutdown += self.lost();
-        let end = SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions };
-        self.ready.push(Outgoing { packed: Packed::end(&end), events: 0 });
-        end
+        let dropped = Dropped { shutdown: dropped.shutdown + self.lost(), ..dropped };
+        SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions }
     }
 
     /// The items that are ready, in order.

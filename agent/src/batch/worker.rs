@@ -5,6 +5,8 @@
 //! this thread waits and the rings fill, nobody else notices.
 //!
 //! Refuses: to run in the training thread.
+//!
+//! (Over 400 lines: what is taken, where a mark takes effect and how a session ends share one state.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use memctl_model::{DeviceIndex, Dropped, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd};
+use memctl_proto::item::Packed;
 
 use super::Batcher;
 use super::translate::Translator;
@@ -117,6 +120,12 @@ pub struct Worker {
     flushed: Instant,
     holes: Holes,
     windows: Windows,
+    /// Notes taken so far.
+    noted: u64,
+    /// Those with the allocator's counters.
+    counted: u64,
+    /// The outbox takes nothing any more: it was given up, or the end's deadline has passed.
+    is_given_up: bool,
 }
 
 /// Drops that were noticed, by the reason.
@@ -167,7 +176,20 @@ impl Worker {
             .collect();
         let now = Instant::now();
         let (holes, windows) = (Holes::default(), Windows::new(now));
-        Self { batcher, lanes, notes, translator, window, ledger, flushed: now, holes, windows }
+        Self {
+            batcher,
+            lanes,
+            notes,
+            translator,
+            window,
+            ledger,
+            flushed: now,
+            holes,
+            windows,
+            noted: 0,
+            counted: 0,
+            is_given_up: false,
+        }
     }
 
     /// Works until `ending` says stop and everything that was pushed is out, or the deadline has passed.
@@ -183,7 +205,9 @@ impl Worker {
             }
             self.send(&deadline);
             match end {
-                Some(end) if !worked || Instant::now() >= end.deadline => return self.finish(&end),
+                Some(end) if !worked || self.is_given_up || Instant::now() >= end.deadline => {
+                    return self.finish(&end, &deadline);
+                }
                 Some(_) if worked => {}
                 None if worked && (self.batcher.config().linger.is_none() || self.is_behind()) => {}
                 _ => {
@@ -216,6 +240,7 @@ impl Worker {
             worked |= self.take_events(index, limit);
         }
         self.ledger.set_waiting(self.batcher.waiting_events());
+        self.ledger.set_taken(self.taken() + self.noted);
         worked
     }
 
@@ -223,6 +248,7 @@ impl Worker {
         let mut worked = false;
         while let Some(note) = self.next_note() {
             self.note(note, now);
+            self.noted += 1;
             worked = true;
         }
         worked
@@ -237,7 +263,11 @@ impl Worker {
             Note::Stack(frames) => {
                 self.batcher.stack(&frames);
             }
-            Note::Sample(sample) => self.batcher.sample(sample),
+            Note::Sample(sample) => {
+                // Where no events are told the allocator's counters are what happens.
+                self.counted += u64::from(sample.allocated_bytes.is_some());
+                self.batcher.sample(sample);
+            }
             Note::Keyframe(keyframe, position) => {
                 if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.device == keyframe.device) {
                     lane.stops.push_back((position.pushed, Stop::Keyframe(keyframe, position.dropped)));
@@ -252,7 +282,7 @@ impl Worker {
             Note::Mark(mark, positions) if positions.is_empty() => self.pass_ended(mark),
             Note::Mark(mark, positions) => {
                 if let MarkKind::StepEnd(_) = mark.kind {
-                    self.windows.step_ended(now, self.taken());
+                    self.windows.step_ended(now, self.taken() + self.counted);
                 }
                 for (lane, position) in self.lanes.iter_mut().zip(&positions) {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
@@ -274,7 +304,7 @@ impl Worker {
         if self.batcher.config().linger.is_none() || goes_down || !self.batcher.is_used() {
             return;
         }
-        let Some(number) = self.windows.cut(now, self.taken()) else { return };
+        let Some(number) = self.windows.cut(now, self.taken() + self.counted) else { return };
         let is_behind = self.lanes.iter().any(|lane| lane.consumer.available() > 0);
         // What still lies in a ring is older than now: then the window ends with the last event that was taken.
         let time_ns = match &self.translator {
@@ -358,8 +388,10 @@ impl Worker {
     fn send(&mut self, deadline: &dyn Fn() -> Option<Instant>) {
         for item in self.batcher.take() {
             self.ledger.leave_batch(item.events);
-            if self.window.push(item, deadline) == Pushed::AfterWaiting {
-                self.holes.held_up = true;
+            match self.window.push(item, deadline) {
+                Pushed::AtOnce => {}
+                Pushed::AfterWaiting => self.holes.held_up = true,
+                Pushed::Abandoned => self.is_given_up = true,
             }
         }
         self.ledger.set_waiting(self.batcher.waiting_events());
@@ -374,7 +406,7 @@ impl Worker {
         }
     }
 
-    fn finish(mut self, end: &Ending) -> SessionEnd {
+    fn finish(mut self, end: &Ending, deadline: &dyn Fn() -> Option<Instant>) -> SessionEnd {
         let (mut produced, mut left_behind) = (0, 0);
         for index in 0..self.lanes.len() {
             let lane = &mut self.lanes[index];
@@ -392,15 +424,17 @@ impl Worker {
             }
             self.pass_stops(index, u64::MAX);
         }
-        let mut dropped = self.holes.dropped;
-        dropped.shutdown += left_behind;
-        self.ledger.leave_behind(left_behind + self.batcher.lost());
         // The trainer's own words for its end say more than what the host saw of it.
         let said = self.translator.as_mut().and_then(Translator::take_failure);
         let failure = said.or_else(|| end.failure.clone());
-        let last_word = self.batcher.finish(end.time_ns, produced, dropped, failure);
-        let deadline = end.deadline;
-        self.send(&|| Some(deadline));
+        self.batcher.close(failure.is_some());
+        self.ledger.leave_behind(left_behind + self.batcher.lost());
+        self.send(deadline);
+        // Every event is stored, or about to be, or counted here.
+        let mut dropped = self.holes.dropped;
+        dropped.shutdown += left_behind + self.window.counts().abandoned_events;
+        let last_word = self.batcher.last_word(end.time_ns, produced, dropped, failure);
+        self.window.push_last(Packed::end(&last_word));
         last_word
     }
 }

@@ -20,12 +20,16 @@ struct Bench {
 
 impl Bench {
     fn new(linger: Option<Duration>) -> Self {
+        Self::with_outbox(linger, Window::new(1 << 20, None))
+    }
+
+    fn with_outbox(linger: Option<Duration>, outbox: Window) -> Self {
         let (producer, consumer) = ring(1 << 12);
         let (notes, noted) = sync_channel(64);
         let devices = vec![DeviceIndex(0), DeviceIndex(1)];
         let settings = AllocatorSettings::default();
         let batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger }).unwrap();
-        let outbox = Arc::new(Window::new(1 << 20, None));
+        let outbox = Arc::new(outbox);
         let (_unused, other) = ring(1 << 4);
         let ledger = Arc::new(Ledger::new(vec![consumer.gauge(), other.gauge()], outbox.clone()));
         let rings = vec![(consumer, Request::Here(Arc::default())), (other, Request::Here(Arc::default()))];
@@ -142,4 +146,74 @@ fn a_recording_has_no_windows() {
     let mut bench = Bench::new(None);
     bench.push(10);
     assert_eq!(bench.turn(61_000), (vec![], vec![]));
+}
+
+#[test]
+fn where_only_counters_are_told_boundaries_have_them() {
+    let mut bench = Bench::new(LIVE);
+    let sample = |allocated, peak| Sample {
+        time_ns: 7,
+        allocated_bytes: Some(allocated),
+        reserved_bytes: Some(2 << 20),
+        peak_allocated_bytes: Some(peak),
+        ..Sample::default()
+    };
+    let tell = |bench: &Bench, note| bench.notes.send(note).unwrap();
+    tell(&bench, Note::Sample(sample(1_000, 5_000)));
+    bench.mark(MarkKind::EpochEnd(0));
+    let (tables, _) = bench.turn(100);
+    let seen = |table: &SiteTable| {
+        (
+            table.boundary,
+            table.counters.allocated_bytes,
+            table.counters.reserved_bytes,
+            table.peaks_within.allocated_bytes,
+        )
+    };
+    assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_000, 2 << 20, 5_000));
+    tell(&bench, Note::Sample(sample(1_500, 5_000)));
+    bench.mark(MarkKind::EpochEnd(1));
+    let (tables, _) = bench.turn(200);
+    assert_eq!(seen(&tables[0]), (Boundary::EpochEnd, 1_500, 2 << 20, 1_500), "the old peak is not this epoch's");
+    // Nothing marks anything any more.
+    tell(&bench, Note::Sample(sample(2_500, 5_000)));
+    let (tables, marks) = bench.turn(2_000);
+    assert_eq!(marks, [MarkKind::WindowEnd(0)]);
+    assert_eq!(tables.iter().map(seen).collect::<Vec<_>>(), [(Boundary::WindowEnd, 2_500, 2 << 20, 5_000)]);
+}
+
+/// The last word of what the outbox holds, and the events in front of it.
+fn last_word(outbox: &Window) -> (SessionEnd, u64) {
+    let (mut seq, mut last, mut events) = (0, None, 0);
+    while let Some(item) = outbox.after(seq).unwrap() {
+        assert!(last.is_none(), "something is behind the last word");
+        seq = item.seq;
+        match Packed::from_item(&item).unwrap().open().unwrap() {
+            Content::Chunk(bytes) => events += u64::from(memctl_proto::chunk::read_header(&bytes).unwrap().events),
+            Content::End(end) => last = Some(end),
+            _ => {}
+        }
+    }
+    (last.unwrap(), events)
+}
+
+#[test]
+fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
+    // Room for one item: whatever follows has to wait, and nobody takes anything.
+    let mut bench = Bench::with_outbox(LIVE, Window::new(1, None));
+    bench.push(1_000);
+    bench.worker.turn(bench.start);
+    bench.worker.batcher.flush();
+    bench.worker.send(&|| Some(bench.start));
+    bench.push(500);
+    bench.worker.turn(bench.start);
+    // Never taken out of the ring.
+    bench.push(30);
+    let end = Ending { deadline: bench.start, time_ns: 9, failure: None };
+    let outbox = bench.outbox.clone();
+    let told = bench.worker.finish(&end, &|| Some(bench.start));
+    let (said, waiting) = last_word(&outbox);
+    assert_eq!(said, told);
+    assert_eq!((said.produced, waiting), (1_530, 1_000));
+    assert_eq!(said.dropped.shutdown, 530, "produced is stored (or about to be) and dropped");
 }

@@ -1,5 +1,7 @@
 //! Measures every trainer about once a second, from one thread: device memory by owner, utilisation, resident bytes.
 //!
+//! A trainer that goes down is not measured any more, so that the last figures are those of its work.
+//!
 //! Guarantees: nobody waits for it, neither a trainer nor its delivery; where the driver tells nothing the host's figures still come.
 
 use std::sync::Arc;
@@ -16,7 +18,8 @@ pub(super) fn run(shared: &Shared) {
         if let [true] = wait::ready([shared.closing.fd()], Some(shared.config.measure_every)) {
             return;
         }
-        let trainers: Vec<Arc<Trainer>> = shared.registry().recording.values().cloned().collect();
+        let trainers: Vec<Arc<Trainer>> =
+            shared.registry().recording.values().filter(|trainer| trainer.is_running()).cloned().collect();
         let watched: Vec<(&Arc<Trainer>, Watched)> = trainers
             .iter()
             .filter_map(|trainer| Some((trainer, Watched { process: trainer.key()?, devices: trainer.devices() })))

@@ -38,8 +38,14 @@ pub use wait::can_watch_processes;
 
 /// How often a wait looks whether it was cut short.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After giving up: time for the workers to put what they hold into the spool. They need milliseconds, a slow disk more.
-const SPILL_MAX: Duration = Duration::from_secs(5);
+/// After giving up: time in which a worker has to get on with putting what it holds into the spool,
+const SPILL_SILENCE: Duration = Duration::from_secs(5);
+/// and in all, unless somebody is in a hurry.
+const SPILL_MAX: Duration = Duration::from_secs(60);
+/// Then it drops the rest, counts it and writes its last word, which takes milliseconds.
+const LAST_WORD_MAX: Duration = Duration::from_secs(5);
+/// Between two words of how far the end is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Sessions whose end is kept for the summary; more are counted.
 const ENDED_MAX: usize = 4_096;
 /// Accepting fails when descriptors run out; trying again at once would not help.
@@ -96,8 +102,17 @@ pub struct Limits {
     pub grace: Duration,
     /// For delivery, in all.
     pub patience: Duration,
-    /// For delivery when the daemon acknowledges nothing any more.
+    /// For delivery while nothing gets on: neither is anything packed, nor does the daemon acknowledge anything.
     pub silence: Duration,
+}
+
+/// How far the end is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remaining {
+    /// Sessions that are not delivered.
+    pub sessions: usize,
+    /// Their events that are neither stored nor dropped.
+    pub events: u64,
 }
 
 /// A session that has ended.
@@ -168,9 +183,14 @@ impl Registry {
         }
     }
 
-    /// Acknowledgements so far of those being delivered; grows while the daemon takes something.
+    /// Grows as long as those being delivered get on.
     fn progress(&self) -> (usize, u64) {
-        (self.delivering.len(), self.delivering.values().map(|(.., breaker)| breaker.acknowledged()).sum())
+        (self.delivering.len(), self.delivering.values().map(|(.., breaker)| breaker.progress()).sum())
+    }
+
+    fn remaining(&self) -> Remaining {
+        let events = self.delivering.values().map(|(.., breaker)| breaker.counts().in_flight).sum();
+        Remaining { sessions: self.guests, events }
     }
 }
 
@@ -234,10 +254,11 @@ impl Host {
         self.shared.registry().recording.len()
     }
 
-    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery. `hurry` cuts every
-    /// wait short. What is not delivered then lies in the spool, if there is one, and is counted as dropped otherwise.
+    /// Ends: waits for trainers that are still connected, closes the rest, and waits for delivery as long as it gets on;
+    /// `tell` hears once a second how far it is. `hurry` cuts every wait short. What is not delivered then lies in the
+    /// spool, if there is one, and is counted as dropped otherwise; every session has its last word in either case.
     #[must_use]
-    pub fn finish(mut self, limits: Limits, hurry: &AtomicBool) -> Summary {
+    pub fn finish(mut self, limits: Limits, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) -> Summary {
         let grace = Instant::now() + limits.grace;
         self.shared.wait(grace, hurry, |registry| registry.recording.is_empty());
         self.shared.closing.give();
@@ -245,32 +266,60 @@ impl Host {
             // A panic in it was logged there.
             let _ = thread.join();
         }
-        let end = Instant::now() + limits.patience;
-        let mut last = (Instant::now(), (usize::MAX, 0));
-        let delivered = self.shared.wait(end, hurry, |registry| {
-            let progress = registry.progress();
-            if progress != last.1 {
-                last = (Instant::now(), progress);
-            }
-            registry.guests == 0 || last.0.elapsed() >= limits.silence
-        });
-        if !delivered || self.shared.registry().guests > 0 {
-            self.give_up();
+        if !self.wait_in_progress(limits.patience, limits.silence, hurry, tell, |registry| registry.guests == 0) {
+            self.give_up(hurry, tell);
         }
         std::mem::take(&mut self.shared.registry().summary)
     }
 
+    /// Waits until `done` as long as deliveries get on. Says whether it is done.
+    fn wait_in_progress(
+        &self,
+        most: Duration,
+        silence: Duration,
+        hurry: &AtomicBool,
+        tell: &dyn Fn(Remaining),
+        done: impl Fn(&Registry) -> bool,
+    ) -> bool {
+        let end = Instant::now() + most;
+        let mut last = (Instant::now(), (usize::MAX, 0));
+        loop {
+            let pause = end.min(Instant::now() + TELL_EVERY);
+            let mut is_silent = false;
+            let stopped = self.shared.wait(pause, hurry, |registry| {
+                let progress = registry.progress();
+                if progress != last.1 {
+                    last = (Instant::now(), progress);
+                }
+                is_silent = last.0.elapsed() >= silence;
+                done(registry) || is_silent
+            });
+            if stopped {
+                return !is_silent || done(&self.shared.registry());
+            }
+            // Relaxed: a wish; nothing else is seen with it.
+            if Instant::now() >= end || hurry.load(Ordering::Relaxed) {
+                return false;
+            }
+            let remaining = self.shared.registry().remaining();
+            tell(remaining);
+        }
+    }
+
     /// Gives up what is not delivered: into the spool with it.
-    fn give_up(&self) {
-        let end = Instant::now() + SPILL_MAX;
+    fn give_up(&self, hurry: &AtomicBool, tell: &dyn Fn(Remaining)) {
         let never = AtomicBool::new(false);
-        self.shared.wait(end, &never, |registry| registry.recording.is_empty());
+        self.shared.wait(Instant::now() + SPILL_SILENCE, &never, |registry| registry.recording.is_empty());
         // A breaker's lock is held while its spool is written: not under ours.
-        let breakers: Vec<Breaker> =
-            self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect();
-        breakers.iter().for_each(Breaker::give_up);
-        // Workers that were still emptying a ring find the way into the spool.
-        self.shared.wait(end, &never, |registry| registry.delivering.is_empty());
+        let breakers = || -> Vec<Breaker> {
+            self.shared.registry().delivering.values().map(|(.., breaker)| breaker.clone()).collect()
+        };
+        breakers().iter().for_each(Breaker::give_up);
+        // Workers that were still emptying a ring find the way into the spool. Who is in a hurry waits for nothing but that
+        // what is dropped is counted.
+        self.wait_in_progress(SPILL_MAX, SPILL_SILENCE, hurry, tell, |registry| registry.delivering.is_empty());
+        breakers().iter().for_each(Breaker::cut_short);
+        self.shared.wait(Instant::now() + LAST_WORD_MAX, &never, |registry| registry.delivering.is_empty());
         let mut registry = self.shared.registry();
         for (session, failure, breaker) in std::mem::take(&mut registry.delivering).into_values() {
             let (stored, dropped) = (breaker.stored_events(), breaker.lost_events());

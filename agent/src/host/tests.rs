@@ -54,7 +54,7 @@ impl Place {
     }
 
     fn finish(self) -> (Summary, tempfile::TempDir) {
-        (self.host.finish(AT_ONCE, &AtomicBool::new(false)), self.folder)
+        (self.host.finish(AT_ONCE, &AtomicBool::new(false), &|_| {}), self.folder)
     }
 }
 

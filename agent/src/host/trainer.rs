@@ -16,7 +16,7 @@ use rustix::net::RecvFlags;
 
 use super::death::Watched;
 use super::{Ended, Shared, turn_away, wait};
-use crate::agent::{Agent, AgentConfig, Breaker, StartError};
+use crate::agent::{Agent, AgentConfig, Breaker, Patience, StartError};
 use crate::clock::now_ns;
 use crate::link;
 use crate::region::{Region, State};
@@ -28,10 +28,11 @@ pub(super) const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
 const DYING_MAX: Duration = Duration::from_secs(5);
 /// Likewise when the host closes.
 const DYING_AT_THE_END_MAX: Duration = Duration::from_millis(200);
-/// Delivery of a session whose end lies before that of the run. Then it stays in the spool and is tried again from there.
-const DELIVERY_MAX: Duration = Duration::from_secs(60);
-/// Without a spool there is nowhere else to stay: as long as a daemon may be away.
-const DELIVERY_WITHOUT_SPOOL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Delivery of a session whose end lies before that of the run, while nothing gets on. Then it stays in the spool and is
+/// tried again from there.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Delivery in all; and without a spool, where there is nowhere else to stay, as long as a daemon may be away.
+const DELIVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 /// A session's spool can be locked for an instant by whoever looks for left spools.
 const SPOOL_TRIES: u32 = 20;
 /// Between two tries.
@@ -41,6 +42,7 @@ const SPOOL_PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct Trainer {
     session: SessionInfo,
     watched: Watched,
+    region: Arc<Region>,
     breaker: Breaker,
     /// Taken when it ends.
     agent: Mutex<Option<Agent>>,
@@ -50,6 +52,11 @@ impl Trainer {
     /// The process, when it can be seen.
     pub(super) fn key(&self) -> Option<ProcessKey> {
         self.watched.key()
+    }
+
+    /// Whether it has not said goodbye: what a process gives back while it goes down says nothing about what it used.
+    pub(super) fn is_running(&self) -> bool {
+        self.region.state() == State::Running
     }
 
     /// Its devices and their UUIDs.
@@ -113,7 +120,9 @@ fn meet(shared: &Arc<Shared>, stream: &mut UnixStream, claim: &mut Option<Claim>
     *claim = Some(Claim::new(shared, session.id, place)?);
     let watched = Watched::new(Proc::default(), pid, process);
     let agent = host(shared, &session, &region)?;
-    let trainer = Arc::new(Trainer { breaker: agent.breaker(), session, watched, agent: Mutex::new(Some(agent)) });
+    let breaker = agent.breaker();
+    let trainer =
+        Arc::new(Trainer { breaker, session, watched, region: region.clone(), agent: Mutex::new(Some(agent)) });
     let number = {
         let mut registry = shared.registry();
         let number = registry.next;
@@ -255,11 +264,8 @@ fn deliver(shared: &Shared, number: u64, trainer: &Trainer, failure: Option<Stri
         shared.changed.notify_all();
     }
     let Some(agent) = agent else { return };
-    let patience = match shared.config.spool {
-        Some(_) => DELIVERY_MAX,
-        None => DELIVERY_WITHOUT_SPOOL_MAX,
-    };
-    let outcome = agent.stop_at(time_ns, failure.clone(), patience);
+    let silence = if shared.config.spool.is_some() { SILENCE_MAX } else { DELIVERY_MAX };
+    let outcome = agent.stop_patiently(time_ns, failure.clone(), Patience { most: DELIVERY_MAX, silence });
     let mut registry = shared.registry();
     // Not there any more: the host has given it up and counted it.
     if let Some((session, ..)) = registry.delivering.remove(&number) {

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1;
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -59,6 +60,21 @@ struct Entry {
     bytes: u64,
     item: Option<v1::Item>,
     place: Option<Place>,
+}
+
+impl Entry {
+    fn is_last_word(&self) -> bool {
+        self.item.as_ref().is_some_and(|item| item.kind() == v1::ItemKind::End)
+    }
+
+    /// Adds events that were lost to what the last word tells.
+    fn amend(&mut self, lost: u64) {
+        let said = self.item.as_ref().and_then(|item| Packed::from_item(item).ok()?.open().ok());
+        if let (Some(Content::End(mut end)), 1..) = (said, lost) {
+            end.dropped.shutdown += lost;
+            self.item = Some(Packed::end(&end).numbered(self.seq));
+        }
+    }
 }
 
 struct Inner {
@@ -127,6 +143,27 @@ impl Window {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere must not take the trainer's agent with it: the counts stay usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers the session's last word and keeps it, whatever else there is no room for: a session whose end nobody is told of
+    /// would run for ever.
+    pub fn push_last(&self, packed: Packed) {
+        let mut inner = self.lock();
+        let seq = inner.counts.last_seq + 1;
+        let item = packed.numbered(seq);
+        let bytes = item.encoded_len() as u64;
+        let (item, place) = inner.room_for(&item, bytes, u64::MAX).unwrap_or((Some(item), None));
+        inner.counts.last_seq = seq;
+        if inner.closed && place.is_none() {
+            // Given up, and no disk takes it.
+            inner.counts.abandoned_items += 1;
+            return;
+        }
+        inner.memory_bytes += if item.is_some() { bytes } else { 0 };
+        inner.entries.push_back(Entry { seq, events: 0, bytes, item, place });
+        inner.counts.waiting_bytes += bytes;
+        drop(inner);
+        self.news.notify_one();
     }
 
     /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is asked on every look, because the end may be decided while this waits.
@@ -228,6 +265,8 @@ impl Window {
     pub fn close(&self) -> u64 {
         let mut inner = self.lock();
         inner.closed = true;
+        // The last word tells what is lost, so it is written when that is known.
+        let last_word = inner.entries.pop_back_if(|entry| entry.place.is_none() && entry.is_last_word());
         inner.spill();
         let lost: u64 = inner.entries.iter().filter(|entry| entry.place.is_none()).map(|entry| entry.events).sum();
         inner.counts.abandoned_events += lost;
@@ -242,6 +281,14 @@ impl Window {
             }
             entry.place.is_some()
         });
+        if let Some(mut entry) = last_word {
+            entry.amend(lost);
+            entry.place = entry.item.take().and_then(|item| inner.spool.as_mut()?.append(&item));
+            match entry.place {
+                Some(_) => inner.entries.push_back(entry),
+                None => (gone_items, gone_bytes) = (gone_items + 1, gone_bytes + entry.bytes),
+            }
+        }
         inner.counts.abandoned_items += gone_items;
         inner.counts.waiting_bytes -= gone_bytes;
         inner.memory_bytes = 0;

@@ -145,3 +145,36 @@ fn a_push_that_waits_hears_of_a_deadline_set_meanwhile() {
     assert_eq!(window.counts().abandoned_events, 3);
     assert_eq!(window.counts().last_seq, 2, "its number is used up");
 }
+
+#[test]
+fn what_the_spool_cannot_take_is_in_the_last_word_which_it_takes_in_any_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = crate::uplink::spool::tests_session();
+    {
+        let window = Window::new(1 << 20, Some(Spool::open(folder.path(), &session, 2_000).unwrap()));
+        window.push(outgoing(1_000, 4), &never);
+        window.push(outgoing(3_000, 5), &never);
+        let end = SessionEnd { produced: 9, ..SessionEnd::default() };
+        window.push_last(Packed::end(&end));
+        assert_eq!(window.close(), 5);
+        assert_eq!((window.counts().abandoned_events, window.counts().waiting_events), (5, 4));
+    }
+    let window = Window::recovered(Spool::orphans(folder.path()).pop().unwrap());
+    assert_eq!(window.after(0).unwrap().unwrap().seq, 1);
+    let last = window.after(1).unwrap().unwrap();
+    assert_eq!(last.seq, 3, "what is missing shows");
+    let Content::End(end) = Packed::from_item(&last).unwrap().open().unwrap() else { panic!("another kind") };
+    assert_eq!((end.produced, end.dropped.shutdown), (9, 5));
+}
+
+#[test]
+fn the_last_word_finds_room_where_nothing_else_does() {
+    let window = Window::new(150, None);
+    window.push(outgoing(100, 4), &never);
+    assert_eq!(window.push(outgoing(100, 4), &now), Pushed::Abandoned);
+    window.push_last(Packed::end(&SessionEnd::default()));
+    assert_eq!(window.after(1).unwrap().unwrap().seq, 3);
+    window.ack(3);
+    assert!(window.is_drained());
+    assert_eq!(window.counts().waiting_bytes, 0);
+}

@@ -146,9 +146,9 @@ pub struct Run {
     /// Record events without the stacks of their allocations.
     #[arg(long)]
     pub no_stacks: bool,
-    /// After the command: wait so long at most until everything is stored, and 5 s when no daemon answers. What is not stored waits on disk for the next run.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
-    pub patience: Duration,
+    /// After the command: wait so long at most until everything is stored. Without it: as long as storing gets on, and 5 s when no daemon answers. What is not stored waits on disk for the next run.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub patience: Option<Duration>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -9,6 +9,7 @@ mod closing;
 mod destination;
 mod folder;
 mod name;
+mod progress;
 mod signals;
 
 use std::ffi::OsString;
@@ -22,12 +23,17 @@ use crate::seams::host::{self, Host, HostConfig, Limits, Summary};
 use child::Ended;
 use destination::Destination;
 use folder::Folder;
+use progress::Progress;
 use signals::Relay;
 
 /// Trainers that outlive the command: a background process that is about to end.
 const GRACE: Duration = Duration::from_secs(5);
 /// A daemon that acknowledges nothing for this long, at the end of a run, is away.
 const SILENCE: Duration = Duration::from_secs(5);
+/// The end of a run, when nothing else was said: it lasts as long as storing gets on.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+/// And as long at least for what earlier runs left in the spool.
+const SPOOL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the command and gives the exit code.
 ///
@@ -87,20 +93,26 @@ impl Hosted<'_> {
         let environment = environment(args, &name, &folder);
         let ended = follow(&args.command, &environment, &relay, Some(&host)).await;
         let started = Instant::now();
-        let limits = destination.limits(Limits { grace: GRACE, patience: args.patience, silence: SILENCE });
+        let patience = args.patience.unwrap_or(PATIENCE);
+        let limits = destination.limits(Limits { grace: GRACE, patience, silence: SILENCE });
         let hurry = relay.hurry();
-        let summary = finish(host, limits, hurry.clone()).await;
+        let summary = finish(host, limits, hurry.clone(), Progress::of(global)).await;
         // Nobody connects any more.
         drop(folder);
-        let left = limits.patience.max(args.patience).saturating_sub(started.elapsed());
+        let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
         let page = closing::Closing { global, job: &name.job, rank: name.rank, ended: &ended, summary: &summary };
         page.tell(destination, left, &hurry).await;
         ended.code
     }
 }
 
-async fn finish(host: Host, limits: Limits, hurry: Arc<AtomicBool>) -> Summary {
-    tokio::task::spawn_blocking(move || host.finish(limits, &hurry)).await.unwrap_or_default()
+async fn finish(host: Host, limits: Limits, hurry: Arc<AtomicBool>, progress: Progress) -> Summary {
+    let work = move || {
+        let summary = host.finish(limits, &hurry, &|remaining| progress.tell(remaining));
+        progress.end();
+        summary
+    };
+    tokio::task::spawn_blocking(work).await.unwrap_or_default()
 }
 
 async fn unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
