@@ -57,6 +57,69 @@ def test_torch_attaches_once_it_is_there(named_torch: Path) -> None:
     assert done.returncode == 0
 
 
+# Ways in which programs bring torch in; each has to end with it watched, exactly once.
+WAYS = {
+    "asked for first": "import importlib.util as u; u.find_spec('torch'); u.find_spec('torch'); import torch",
+    "asked for by finders": "import sys; [f.find_spec('torch', None) for f in list(sys.meta_path)]; import torch",
+    "import_module": "import importlib; importlib.import_module('torch')",
+    "a part first": "import torch.cuda",
+    "from": "from torch import cuda",
+    "spec and loader by hand": (
+        "import importlib.util as u, sys; spec = u.find_spec('torch'); module = u.module_from_spec(spec); "
+        "sys.modules['torch'] = module; spec.loader.exec_module(module)"
+    ),
+    "from its file": (
+        "import importlib.util as u, sys; path = u.find_spec('torch').origin; "
+        "spec = u.spec_from_file_location('torch', path); module = u.module_from_spec(spec); "
+        "sys.modules['torch'] = module; spec.loader.exec_module(module)"
+    ),
+    "lazily": (
+        "import importlib.util as u, sys; spec = u.find_spec('torch'); spec.loader = u.LazyLoader(spec.loader); "
+        "module = u.module_from_spec(spec); sys.modules['torch'] = module; spec.loader.exec_module(module); "
+        "assert 'memctl_agent' not in sys.modules; module.cuda"
+    ),
+    "a finder in front": (
+        "import importlib.machinery as m, sys\n"
+        "class Front:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        return m.PathFinder.find_spec(name, path) if name == 'torch' else None\n"
+        "sys.meta_path.insert(0, Front)\nimport torch"
+    ),
+    "several threads": (
+        "import threading\nthreads = [threading.Thread(target=__import__, args=('torch',)) for _ in range(8)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_way_torch_comes_in_it_is_seen_once(way: str, named_torch: Path, tmp_path: Path) -> None:
+    # As torch does: parts of it are imported by itself, behind its CUDA part.
+    (named_torch / "torch" / "__init__.py").write_text("from torch import cuda\nfrom torch import parts\n")
+    (named_torch / "torch" / "cuda.py").write_text("def _lazy_call(call): pass\n")
+    (named_torch / "torch" / "parts.py").write_text("")
+    seen = tmp_path / "seen"
+    seen.touch()
+    code = WAYS[way] + "\nimport sys; print('memctl_agent._auto' in sys.modules, len(sys.meta_path))"
+    plain = run("import sys; print(len(sys.meta_path))", named_torch, env={"MEMCTL_DISABLED": "1"})
+    done = run(code, PACKAGE, named_torch, env={"MEMCTL_RUN_SOCKET": str(tmp_path / "socket")})
+    more = int(way == "a finder in front")
+    assert done.stdout == f"True {int(plain.stdout) + more}\n" and done.returncode == 0, done
+    words = [line.split(" ", 2)[1] for line in seen.read_text().splitlines()]
+    assert words[:2] == ["started", "torch"] and "torch" not in words[2:], words
+
+
+def test_a_question_alone_attaches_nothing(named_torch: Path) -> None:
+    code = "import importlib.util as u, sys; print(u.find_spec('torch').name, 'memctl_agent' in sys.modules)"
+    assert run(code, PACKAGE, named_torch).stdout == "torch False\n"
+
+
+def test_without_a_launcher_nothing_is_written(named_torch: Path, tmp_path: Path) -> None:
+    done = run("import torch", PACKAGE, named_torch, env={"MEMCTL_RUN_SOCKET": str(tmp_path / "gone" / "socket")})
+    assert done.returncode == 0 and list(tmp_path.iterdir()) == [named_torch], done
+
+
 def test_disabled(named_torch: Path) -> None:
     code = "import torch, sys; print('memctl_agent' in sys.modules)"
     done = run(code, PACKAGE, named_torch, env={"MEMCTL_DISABLED": "1"})
@@ -114,13 +177,14 @@ def test_torch_that_fails_to_import_fails_as_ever_and_may_be_tried_again(tmp_pat
     assert done.stdout == "libcudart False\nTrue\n", done
 
 
-def test_spawned_children_inherit(named_torch: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_children_inherit(named_torch: Path, tmp_path: Path, method: str) -> None:
     script = tmp_path / "spawn.py"
     script.write_text(
         "import multiprocessing, sys\n"
         "def child():\n    import torch\n    print('memctl_agent._auto' in sys.modules, flush=True)\n"
         "if __name__ == '__main__':\n"
-        "    process = multiprocessing.get_context('spawn').Process(target=child)\n"
+        f"    process = multiprocessing.get_context({method!r}).Process(target=child)\n"
         "    process.start(); process.join(); sys.exit(process.exitcode)\n"
     )
     done = run(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", PACKAGE, named_torch, tmp_path)

@@ -1,7 +1,9 @@
 """Put in front of PYTHONPATH by `memctl run`: attaches memctl's agent to Python programs that import torch.
 
-Guarantees: a program that does not import torch imports nothing more than before; the `sitecustomize` that
-this one hides runs as if this one were not there; PYTHONPATH stays as it is, for the children.
+torch is seen by its import, however often somebody asked for it before, and where it is loaded without being asked
+for, by the modules that it imports itself. Guarantees: a program that does not import torch imports nothing more
+than before; the `sitecustomize` that this one hides runs as if this one were not there; PYTHONPATH stays as it is,
+for the children; what came of it is told to the launcher, so that it can say why nothing was recorded.
 Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and on 2.7 does no harm.
 """
 
@@ -10,45 +12,70 @@ Refuses: to do anything where MEMCTL_DISABLED is set. Runs on any Python 3, and 
 import os
 import sys
 
+# The launcher's file takes no more lines than this: a build starts thousands of Pythons.
+_SEEN_BYTES_MAX = 256 << 10
+
 
 class _TorchWatch(object):
-    """Waits for the import of torch; finds nothing itself."""
+    """Waits for torch; finds nothing itself."""
+
+    def __init__(self):
+        # Executions of torch that are under way and will be told of when they are over.
+        self.executing = 0
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
+            if name.startswith("torch."):
+                self.look()
             return None
-        self.leave()
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
-        loader = getattr(spec, "loader", None)
-        if loader is None or not hasattr(loader, "exec_module"):
-            # Not found yet, or a package without code.
-            self.enter()
-            return spec
-        execute = loader.exec_module
-
-        def exec_module(module):
-            # The loader is left as it was before torch, or anything else, looks at it.
-            loader.__dict__.pop("exec_module", None)
-            try:
-                execute(module)
-            except BaseException:
-                # It may be tried again.
-                self.enter()
-                raise
-            _arm()
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            # A loader of some other kind that takes no attributes: torch is imported unwatched.
-            pass
-        return spec
+        # Whoever asks may only want to know whether torch is there: the next one that asks is watched as well.
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                self.watch(getattr(spec, "loader", None))
+                return spec
+        return None
 
     # Python 2 asks this way and gets no answer.
     def find_module(self, name, path=None):
         return None
+
+    def watch(self, loader):
+        """Makes the loader tell when it has executed torch."""
+        execute = getattr(loader, "exec_module", None)
+        if execute is None or hasattr(execute, "memctl_watch"):
+            # A package without code, or one loader for all who ask.
+            return
+
+        def exec_module(module):
+            # The loader is left as it was before torch, or anything else, looks at it.
+            loader.__dict__.pop("exec_module", None)
+            self.executing += 1
+            try:
+                execute(module)
+            finally:
+                self.executing -= 1
+            # (If it failed it may be tried again.)
+            self.arm()
+
+        exec_module.memctl_watch = self
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            # A loader of some other kind that takes no attributes: `look` notices.
+            pass
+
+    def look(self):
+        """torch imports its parts: it was loaded by other ways. Its CUDA part is among the first of them."""
+        torch = None if self.executing else sys.modules.get("torch")
+        cuda = None if torch is None else vars(torch).get("cuda")
+        if cuda is not None and hasattr(cuda, "_lazy_call"):
+            self.arm()
+
+    def arm(self):
+        self.leave()
+        _arm()
 
     def enter(self):
         if self not in sys.meta_path:
@@ -66,6 +93,7 @@ def _is_disabled():
 def _arm():
     if _is_disabled():
         return
+    _note("torch")
     try:
         from memctl_agent import _auto
     except Exception as error:
@@ -79,15 +107,35 @@ def _arm():
 
 def _tell(error):
     """One line, from the first process of the first local rank: what it starts inherits the note of it."""
+    text = "%s cannot import memctl_agent (%s); install it there with `pip install memctl-agent`" % (
+        sys.executable,
+        error,
+    )
+    _note("why " + text)
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0" or "MEMCTL_TOLD" in os.environ:
         return
     os.environ["MEMCTL_TOLD"] = "1"
     try:
-        sys.stderr.write(
-            "memctl: %s cannot import memctl_agent (%s); install it there with `pip install memctl-agent`, "
-            "this program runs unrecorded\n" % (sys.executable, error)
-        )
+        sys.stderr.write("memctl: %s, this program runs unrecorded\n" % text)
     except Exception:
+        pass
+
+
+def _note(text):
+    """A line for the launcher, which made the file; no launcher, no file."""
+    socket = os.environ.get("MEMCTL_RUN_SOCKET")
+    if not socket:
+        return
+    try:
+        descriptor = os.open(os.path.join(os.path.dirname(socket), "seen"), os.O_WRONLY | os.O_APPEND)
+        try:
+            if os.fstat(descriptor).st_size < _SEEN_BYTES_MAX:
+                line = "%d %s" % (os.getpid(), " ".join(text.split()))
+                os.write(descriptor, line.encode("utf-8", "replace")[:2000] + b"\n")
+        finally:
+            os.close(descriptor)
+    except Exception:
+        # The launcher is gone; the program goes on.
         pass
 
 
@@ -110,4 +158,5 @@ def _run_the_hidden_one():
 
 if not _is_disabled() and sys.version_info >= (3,):
     _TorchWatch().enter()
+    _note("started")
 _run_the_hidden_one()
