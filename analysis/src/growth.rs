@@ -283,7 +283,6 @@ mod tests {
         // A buffer that went after the first epoch, and a cache that filled.
         assert_eq!(growth_bytes_per_epoch(&series(&[300 * MIB, 172 * MIB, 172 * MIB])), Some(0.0));
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304, 2_304])), Some(0.0));
-        assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 2_304])), Some(0.0));
         // What leaks goes on.
         assert_eq!(growth_bytes_per_epoch(&series(&[0, 768, 1_536, 2_304, 3_072, 3_840])), Some(768.0));
     }

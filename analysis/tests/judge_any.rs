@@ -131,7 +131,11 @@ fn tell(watch: &mut RankWatch, told: &Told) {
                 0 => vec![],
                 1 => vec![frame("keep", "/home/me/train.py", *id)],
                 2 => vec![torch("forward", "nn/modules/linear.py"), frame("main", "/home/me/train.py", 1)],
-                _ => vec![frame("hook", "h.py", 1), torch("_call_impl", "nn/modules/module.py"), torch("step", "optim/adam.py")],
+                _ => vec![
+                    frame("hook", "h.py", 1),
+                    torch("_call_impl", "nn/modules/module.py"),
+                    torch("step", "optim/adam.py"),
+                ],
             };
             watch.stack(StackId(*id), &frames);
         }

@@ -73,7 +73,8 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         return None;
     }
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
-    let tooth = toothed(site.series(Per::Step).points(), watch.course.steps());
+    let steps = site.series(Per::Step);
+    let tooth = toothed(steps.points(), watch.course.steps()).or_else(|| toothed(steps.recent(), watch.course.steps()));
     let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
         None => grown(watch, site)?,
@@ -113,7 +114,11 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
     let grown = views.filter_map(|per| {
         let clock = Clock::of(watch.course.of(per));
-        let (shape, growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
+        let (shape, mut growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
+        // Of a long course a point stands for several changes.
+        let density = site.series(per).density();
+        growth.rises = (f64::from(growth.rises) * density) as u32;
+        growth.apart /= density;
         Some((per, shape, growth))
     });
     let steps = site.series(Per::Step).points();
@@ -206,7 +211,7 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
         let unit = grown / u64::from(rises.max(1));
         let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
         let steps = end.at - first.at;
-        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps * 6 {
+        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
             if teeth == 0 {
                 since = epoch[1];
             }

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch, 8 over windows |
 //! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if only once an epoch |
-//! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 400 in one |
-//! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | the fewer the seldomer, down to 10 at an even distance and 20 at any |
-//! | rises over windows, in most of them | 30 within 75 seconds or more; of a recording 16 that span two fifths of it |
+//! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
+//! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
+//! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows | 10 at an even distance or 20 at any, within 2 minutes or more |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
@@ -16,6 +16,7 @@ use memctl_model::FindingKind;
 
 use super::candidate::{Candidate, Shape};
 use super::course::Per;
+use super::ratchet::Growth;
 use super::watch::RankWatch;
 
 /// Laplace's statistic below which a constant rate is unlikely (one in ten).
@@ -31,15 +32,20 @@ const EPOCHS_REPLACED: u32 = 4;
 /// Rises beyond what buffers usually hold, in at least so many epochs: what is emptied every second epoch is a buffer.
 const RISES_LONG: (u32, usize) = (80, 3);
 /// Rises beyond what anything bounded holds within one epoch.
-const RISES_ENDLESS: f64 = 400.0;
+const RISES_ENDLESS: u32 = 4_000;
+/// Likewise of what comes no more often than [`DENSE_STEPS`]; the fewer the seldomer it comes.
+const RISES_SELDOM_FROM: f64 = 400.0;
 /// What takes something every so many steps or more often may hold that many things.
 const DENSE_STEPS: f64 = 8.0;
 /// Rises that suffice however seldom they come: at an even distance, and at any.
 const RISES_SELDOM: (f64, f64) = (10.0, 20.0);
 /// Rises over windows, and the seconds that they take at least.
-const WINDOWS_LIVE: (u32, f64) = (30, 75.0);
+const WINDOWS_LIVE: (u32, f64) = (25, 60.0);
 /// Rises over windows of a recording, and the share of it that they take at least.
-const WINDOWS_RECORDED: (u32, f64) = (16, 0.4);
+const WINDOWS_RECORDED: (u32, f64) = (12, 0.35);
+/// Rises before which nothing was confirmed, and how many moments of the past are looked at.
+const RISES_LEAST: usize = 5;
+const LOOKS_BACK: usize = 24;
 /// Share of the windows that rise, from which most do.
 const WINDOWS_MOST: f64 = 0.5;
 /// Seconds over which rises in few windows have to come.
@@ -48,7 +54,11 @@ const WINDOWS_SELDOM_SECONDS: f64 = 120.0;
 /// Laplace's statistic of a candidate. The allocator rounds what is large to megabytes, so that a large block that grows
 /// evenly rises seldomer, and by more.
 pub(super) fn laplace(lead: &Candidate) -> f64 {
-    if lead.shape == Shape::Larger { lead.growth.laplace_by_size } else { lead.growth.laplace }
+    laplace_of(lead, &lead.growth)
+}
+
+fn laplace_of(lead: &Candidate, growth: &Growth) -> f64 {
+    if lead.shape == Shape::Larger { growth.laplace_by_size } else { growth.laplace }
 }
 
 /// Whether it does not come slower and slower.
@@ -57,32 +67,49 @@ pub(super) fn is_steady(lead: &Candidate) -> bool {
 }
 
 /// Whether nothing bounded explains it; `soon` says whether the device will be full within the time that was watched.
+///
+/// What was explained by nothing bounded once is explained by nothing bounded later, either: a lull is no repair.
 pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidate, soon: impl Fn() -> bool) -> bool {
     let rises = lead.growth.rises;
     match kind {
-        FindingKind::HiddenChain => true,
-        FindingKind::EvalGraph | FindingKind::GraphKept if lead.per == Per::Window => rises >= 8,
-        FindingKind::EvalGraph | FindingKind::GraphKept => rises >= if once_an_epoch(lead) { 3 } else { 4 },
-        _ => {
-            // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked.
-            let steady = laplace(lead) >= if lead.shape == Shape::Larger { RECORDS_BELOW } else { SLOWS_BELOW };
-            let persists = || match lead.per {
-                Per::Window => over_windows(watch, lead),
-                Per::Step | Per::Epoch => over_epochs(lead) || within_an_epoch(lead),
-            };
-            steady && (persists() || (rises >= 8 && soon()))
+        FindingKind::HiddenChain => return true,
+        FindingKind::EvalGraph | FindingKind::GraphKept if lead.per == Per::Window => return rises >= 8,
+        FindingKind::EvalGraph | FindingKind::GraphKept => {
+            return rises >= if once_an_epoch(&lead.growth) { 3 } else { 4 };
+        }
+        _ => {}
+    }
+    // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked.
+    let least = if lead.shape == Shape::Larger { RECORDS_BELOW } else { SLOWS_BELOW };
+    let steady = |growth: &Growth| laplace_of(lead, growth) >= least;
+    if steady(&lead.growth) && rises >= 8 && soon() {
+        return true;
+    }
+    match lead.per {
+        Per::Window => {
+            let later_half = |growth: &Growth| growth.times.len() * 2 >= lead.growth.times.len() && steady(growth);
+            over_windows(watch, lead) && at_some_time(lead, later_half)
+        }
+        Per::Step | Per::Epoch => {
+            at_some_time(lead, |growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth)))
         }
     }
 }
 
+/// Whether something held of the growth, as it stands or as it stood when one of its rises had just come.
+fn at_some_time(lead: &Candidate, holds: impl Fn(&Growth) -> bool) -> bool {
+    let rises = lead.growth.times.len();
+    holds(&lead.growth)
+        || (RISES_LEAST..=rises).step_by((rises / LOOKS_BACK).max(1)).any(|rises| holds(&lead.growth.as_of(rises)))
+}
+
 /// Whether each rise was in an epoch of its own.
-fn once_an_epoch(lead: &Candidate) -> bool {
-    lead.growth.epochs.len() == lead.growth.rises as usize
+fn once_an_epoch(growth: &Growth) -> bool {
+    growth.epochs.len() == growth.times.len()
 }
 
 /// Whether it rose over so many epochs, or so often over a few, that nothing bounded explains it.
-fn over_epochs(lead: &Candidate) -> bool {
-    let growth = &lead.growth;
+fn over_epochs(lead: &Candidate, growth: &Growth) -> bool {
     let (Some(first), Some(last)) = (growth.epochs.first(), growth.epochs.last()) else { return false };
     let spanned = last.saturating_sub(*first) as usize + 1;
     let most_epochs = spanned >= EPOCHS_MIN && growth.epochs.len() * 10 >= spanned * 6;
@@ -91,7 +118,7 @@ fn over_epochs(lead: &Candidate) -> bool {
         // What is replaced again and again within the epochs is appended to, even if the allocator's rounding hides most of it.
         Shape::Larger if lead.replaced.1 >= EPOCHS_REPLACED && growth.laplace >= EVEN_FROM => 5,
         // A longer sequence every epoch makes everything larger once an epoch, for as long as the curriculum lasts.
-        Shape::Larger if once_an_epoch(lead) => 14,
+        Shape::Larger if once_an_epoch(growth) => 14,
         Shape::Larger => 8,
         Shape::More | Shape::Teeth if growth.laplace >= EVEN_FROM => 5,
         Shape::More | Shape::Teeth => 6,
@@ -101,13 +128,24 @@ fn over_epochs(lead: &Candidate) -> bool {
 }
 
 /// Whether it rose so often within one epoch, for how far apart its rises lie, that nothing bounded explains it.
-fn within_an_epoch(lead: &Candidate) -> bool {
+fn within_an_epoch(lead: &Candidate, growth: &Growth) -> bool {
     if lead.per != Per::Step {
         return false;
     }
-    let least = if lead.growth.even { RISES_SELDOM.0 } else { RISES_SELDOM.1 };
-    let apart = DENSE_STEPS / lead.growth.apart.max(DENSE_STEPS);
-    f64::from(lead.growth.rises) >= (RISES_ENDLESS * apart * apart).max(least)
+    if growth.apart < DENSE_STEPS {
+        return growth.rises >= RISES_ENDLESS;
+    }
+    let apart = DENSE_STEPS / growth.apart;
+    f64::from(growth.rises) >= (RISES_SELDOM_FROM * apart * apart).max(seldom(growth))
+}
+
+/// Rises that suffice however seldom they come. What comes at no rhythm must not even begin to slow down.
+fn seldom(growth: &Growth) -> f64 {
+    match growth.even {
+        true => RISES_SELDOM.0,
+        false if growth.laplace >= EVEN_FROM => RISES_SELDOM.1,
+        false => f64::INFINITY,
+    }
 }
 
 fn over_windows(watch: &RankWatch, lead: &Candidate) -> bool {
@@ -119,10 +157,12 @@ fn over_windows(watch: &RankWatch, lead: &Candidate) -> bool {
     let since = (kept - before).max(1) as f64 * f64::from(windows.seen) / kept.max(1) as f64;
     let most = f64::from(growth.rises) >= WINDOWS_MOST * since;
     if windows.found {
-        let share = seconds / watch.course.seconds().max(f64::MIN_POSITIVE);
+        // A recording is short, and whole: what counts is how much of its work the growth spans.
+        let all = windows.at.saturating_sub(watch.course.loaded());
+        let share = f64::from(windows.at.saturating_sub(first.at)) / f64::from(all.max(1));
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }
-    let seldom = if growth.even { RISES_SELDOM.0 } else { RISES_SELDOM.1 };
+    let seldom = seldom(growth);
     (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
         || (f64::from(growth.rises) >= seldom && seconds >= WINDOWS_SELDOM_SECONDS)
 }

@@ -53,7 +53,7 @@ impl Group {
 const GRAPH_BLOCKS_MIN: u64 = 3;
 /// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
 /// model half of its lines suffice.
-const GRAPH_LINES_MIN: usize = 4;
+const GRAPH_LINES_MIN: usize = 3;
 /// Likewise in a process that shows no sign of training.
 const SERVING_LINES_MIN: usize = 6;
 
@@ -116,16 +116,21 @@ fn together(one: &Candidate, other: &Candidate) -> bool {
             .filter(|&&epoch| (epoch.saturating_sub(1)..=epoch.saturating_add(1)).any(|near| b.contains(&near)));
         return both.count() * 10 >= a.len().max(b.len()) * 7;
     }
+    // Long courses are thinned, each in its own way.
+    let thinned = |it: &Candidate| it.growth.rises as usize > it.growth.times.len();
+    let gap =
+        |it: &Candidate| it.growth.times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
+    let near = if thinned(one) || thinned(other) { gap(one).max(gap(other)) / 2 } else { 0 };
     let (mut a, mut b, mut both) = (one.growth.times.iter().peekable(), other.growth.times.iter().peekable(), 0_usize);
     while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
-        match x.cmp(y) {
-            std::cmp::Ordering::Less => drop(a.next()),
-            std::cmp::Ordering::Greater => drop(b.next()),
-            std::cmp::Ordering::Equal => {
-                both += 1;
-                a.next();
-                b.next();
-            }
+        if x.abs_diff(**y) <= near {
+            both += 1;
+            a.next();
+            b.next();
+        } else if x < y {
+            a.next();
+        } else {
+            b.next();
         }
     }
     both * 10 >= one.growth.times.len().max(other.growth.times.len()) * 7
@@ -139,6 +144,10 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     let gained = forward().fold(0, |sum: u64, member| sum.saturating_add(member.blocks_gained));
     if gained < rises.saturating_mul(GRAPH_BLOCKS_MIN) {
         return false;
+    }
+    // Nobody keeps hooks' tensors until an epoch ends and lets all of them go.
+    if group.lead().shape == Shape::Teeth {
+        return true;
     }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();

@@ -10,6 +10,7 @@ use memctl_model::Rate;
 use super::candidate::points;
 use super::course::{Level, Per};
 use super::group::Group;
+use super::series::Point;
 use super::watch::RankWatch;
 
 /// When the device is full.
@@ -30,12 +31,25 @@ const RECENT_MIN: usize = 8;
 pub(super) fn summed<'a>(watch: &'a RankWatch, groups: &[&Group], per: Per) -> Vec<(&'a Level, u64)> {
     let at_boundary = |at: u32| {
         groups.iter().flat_map(|group| &group.members).fold(0, |sum: u64, member| {
-            let points = points(watch, &watch.sites[member.site], per);
-            let known = points.partition_point(|point| point.at <= at);
-            sum.saturating_add(known.checked_sub(1).map_or(0, |index| points[index].bytes))
+            let site = &watch.sites[member.site];
+            sum.saturating_add(bytes_at(points(watch, site, per), at, site.series(per).density() > 1.0))
         })
     };
     watch.course.levels(per).iter().map(|level| (level, at_boundary(level.at))).collect()
+}
+
+/// What a site held at a boundary. Where points stand for several changes each, what lies between two of them is taken to have
+/// changed evenly.
+fn bytes_at(points: &[Point], at: u32, thinned: bool) -> u64 {
+    let known = points.partition_point(|point| point.at <= at);
+    let Some(before) = known.checked_sub(1).and_then(|index| points.get(index)) else { return 0 };
+    match points.get(known).filter(|_| thinned) {
+        None => before.bytes,
+        Some(after) => {
+            let share = f64::from(at - before.at) / f64::from((after.at - before.at).max(1));
+            (before.bytes as f64 + (after.bytes as f64 - before.bytes as f64) * share) as u64
+        }
+    }
 }
 
 /// Bytes a second of these groups together, by the clock, over the recent course.

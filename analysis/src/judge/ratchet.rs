@@ -37,7 +37,8 @@ pub struct Growth {
     pub rises: u32,
     /// Their boundaries' ordinals, oldest first.
     pub times: Vec<u32>,
-    /// Epochs in which the level rose, ascending, each once.
+    /// The epoch of each rise, and those epochs, ascending, each once.
+    pub risen_in: Vec<u32>,
     pub epochs: Vec<u32>,
     /// What the level has gained since the growth began.
     pub gained: u64,
@@ -47,6 +48,11 @@ pub struct Growth {
     pub laplace: f64,
     /// Likewise with each rise as heavy as it is large.
     pub laplace_by_size: f64,
+    /// Where the growth began, from where its rhythm is measured, and how far two boundaries lie apart.
+    pub begun: u32,
+    pub unit: f64,
+    /// How far its rises stand out, one by one.
+    pub sizes: Vec<u64>,
     /// Whether it has paused for longer than its rhythm explains.
     pub stopped: bool,
     /// How far two rises usually lie apart, in places.
@@ -76,12 +82,11 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> 
             sizes.push(level - counted);
             counted = level;
             found.times.push(points[index].at);
-            if found.epochs.last() != Some(&points[index].epoch) {
-                found.epochs.push(points[index].epoch);
-            }
+            found.risen_in.push(points[index].epoch);
         }
     }
     found.rises = found.times.len() as u32;
+    found.epochs = each_once(&found.risen_in);
     rhythm(&mut found, &sizes, points[begun].at, clock);
     found
 }
@@ -120,28 +125,60 @@ const HEAVIEST: u64 = 4;
 fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
-    let observed = f64::from(clock.now.saturating_sub(begun)).max(1.0);
-    let laplace = |weight: &dyn Fn(usize) -> f64| {
-        let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
-        for (index, &at) in growth.times.iter().enumerate() {
-            let weight = weight(index);
-            sum += weight;
-            squares += weight * weight;
-            moment += weight * f64::from(at.saturating_sub(begun));
-        }
-        // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
-        // middle. Weighted, they say as much as `sum² / squares` equal ones.
-        ((moment / sum - clock.unit / 2.0) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
-    };
-    let mut ordered = sizes.to_vec();
-    ordered.sort_unstable();
-    let most = ordered[ordered.len() / 2].max(1).saturating_mul(HEAVIEST);
-    let by_size = laplace(&|index| sizes[index].clamp(1, most) as f64);
-    growth.laplace = laplace(&|_| 1.0);
-    growth.laplace_by_size = by_size;
+    (growth.begun, growth.unit, growth.sizes) = (begun, clock.unit, sizes.to_vec());
+    (growth.laplace, growth.laplace_by_size) = growth.laplace_of(growth.times.len(), clock.now);
     (growth.apart, growth.even) = spacing(&growth.times);
     let usual = f64::from(last.saturating_sub(begun)).max(1.0) / n;
     growth.stopped = f64::from(clock.now.saturating_sub(last)) > PAUSES * usual.max(clock.unit);
+}
+
+impl Growth {
+    /// Laplace's statistic of the first `rises`, as it stood at `now`: plain, and with each rise as heavy as it is large.
+    #[must_use]
+    pub fn laplace_of(&self, rises: usize, now: u32) -> (f64, f64) {
+        let (times, sizes) = (&self.times[..rises.min(self.times.len())], &self.sizes[..rises.min(self.sizes.len())]);
+        if times.is_empty() {
+            return (0.0, 0.0);
+        }
+        let observed = f64::from(now.saturating_sub(self.begun)).max(1.0);
+        let laplace = |weight: &dyn Fn(usize) -> f64| {
+            let (mut sum, mut squares, mut moment) = (0.0, 0.0, 0.0);
+            for (index, &at) in times.iter().enumerate() {
+                let weight = weight(index);
+                sum += weight;
+                squares += weight * weight;
+                moment += weight * f64::from(at.saturating_sub(self.begun));
+            }
+            // Rises fall on boundaries 1, 2, … of `observed`: half a boundary earlier is where their intervals have their
+            // middle. Weighted, they say as much as `sum² / squares` equal ones.
+            ((moment / sum - self.unit / 2.0) / observed - 0.5) * (12.0 * sum * sum / squares).sqrt()
+        };
+        let mut ordered = sizes.to_vec();
+        ordered.sort_unstable();
+        let most = ordered.get(ordered.len() / 2).copied().unwrap_or(1).max(1).saturating_mul(HEAVIEST);
+        let by_size = laplace(&|index| sizes.get(index).map_or(1.0, |&size| size.clamp(1, most) as f64));
+        (laplace(&|_| 1.0), by_size)
+    }
+
+    /// The growth as it stood when the rise of this number had just come.
+    #[must_use]
+    pub fn as_of(&self, rises: usize) -> Self {
+        let times: Vec<u32> = self.times.iter().copied().take(rises).collect();
+        let now = times.last().copied().unwrap_or(0);
+        let (laplace, laplace_by_size) = self.laplace_of(rises, now);
+        let (apart, even) = spacing(&times);
+        // Of a long course a rise stands for several.
+        let each = f64::from(self.rises) / self.times.len().max(1) as f64;
+        let (rises, apart) = ((times.len() as f64 * each).round() as u32, apart / each.max(1.0));
+        let epochs = each_once(&self.risen_in[..times.len().min(self.risen_in.len())]);
+        Self { rises, times, epochs, laplace, laplace_by_size, apart, even, ..self.clone() }
+    }
+}
+
+fn each_once(epochs: &[u32]) -> Vec<u32> {
+    let mut once = epochs.to_vec();
+    once.dedup();
+    once
 }
 
 /// The median distance between rises, and whether most are near it.

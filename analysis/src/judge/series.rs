@@ -9,10 +9,10 @@
 pub const POINTS_MAX: usize = 192;
 /// The first points, which are never thinned: where it stood, and its first change.
 const FIRST: usize = 2;
-/// Points of which a thinning makes at most [`OF_STRETCH`].
-const THINNED: usize = 6;
-/// Points that stand for a stretch of a thinned series.
+/// Points that stand for a stretch of a thinned series, at most.
 const OF_STRETCH: usize = 3;
+/// The latest changes of a thinned series, which are kept besides as they were.
+const RECENT: usize = 64;
 
 /// What a site held from one boundary on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -35,14 +35,15 @@ pub struct Point {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     points: Vec<Point>,
+    /// Points of each stretch behind the first ones, once the series is thinned; the last stretch is under way.
+    stretches: Vec<u8>,
+    /// Changes that a stretch takes, and those of the one under way.
+    stretch: u32,
+    of_stretch: u32,
     /// Changes so far.
     changes: u32,
-    /// Changes that a stretch of a thinned series takes; below 2 nothing was thinned yet.
-    stretch: u32,
-    /// Changes of the stretch under way.
-    of_stretch: u32,
-    /// Points at the end that stand for the stretch under way.
-    open: usize,
+    /// The latest changes, once the series is thinned.
+    recent: Vec<Point>,
 }
 
 impl Series {
@@ -62,44 +63,82 @@ impl Series {
             }
         }
         self.changes = self.changes.saturating_add(1);
-        self.points.push(point);
-        if self.stretch < 2 {
+        if self.stretches.is_empty() {
+            self.points.push(point);
             if self.points.len() > POINTS_MAX {
+                self.recent = self.points[self.points.len() - RECENT..].to_vec();
+                self.stretches = vec![1; self.points.len() - FIRST];
+                (self.stretch, self.of_stretch) = (1, 1);
                 self.thin();
             }
             return;
         }
-        self.open += 1;
-        if self.open > OF_STRETCH {
-            let from = self.points.len() - self.open;
-            let kept = outline(&self.points[from..]);
-            self.points.truncate(from);
-            self.open = kept.len();
-            self.points.extend(kept);
+        if self.recent.len() >= RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(point);
+        self.add(point);
+    }
+
+    /// Adds a change to the stretch under way, or to a new one.
+    fn add(&mut self, point: Point) {
+        if self.of_stretch >= self.stretch {
+            self.of_stretch = 0;
+            self.stretches.push(0);
+            if self.points.len() + OF_STRETCH > POINTS_MAX {
+                self.stretches.pop();
+                self.thin();
+                return self.add(point);
+            }
         }
         self.of_stretch += 1;
-        if self.of_stretch >= self.stretch {
-            (self.of_stretch, self.open) = (0, 0);
-            if self.points.len() + OF_STRETCH + 1 > POINTS_MAX {
-                self.thin();
-            }
+        if let Some(open) = self.stretches.last_mut() {
+            let from = self.points.len() - usize::from(*open);
+            self.points.push(point);
+            let kept = outline(&self.points[from..]);
+            *open = kept.len() as u8;
+            self.points.truncate(from);
+            self.points.extend(kept);
         }
     }
 
+    /// Makes one stretch of each two, until a third of the room is free.
     fn thin(&mut self) {
-        let thinned: Vec<Point> = self.points[FIRST..].chunks(THINNED).flat_map(outline).collect();
-        self.points.truncate(FIRST);
-        self.points.extend(thinned);
-        // What comes is kept as densely as what there is: so many changes to a stretch of so many points.
-        let changes = u64::from(self.changes) * OF_STRETCH as u64 / self.points.len() as u64;
-        self.stretch = u32::try_from(changes).unwrap_or(u32::MAX).max(2);
-        (self.of_stretch, self.open) = (0, 0);
+        while self.points.len() > POINTS_MAX * 2 / 3 {
+            let mut from = FIRST;
+            let (mut points, mut stretches) = (self.points[..FIRST].to_vec(), Vec::new());
+            for pair in self.stretches.chunks(2) {
+                let to = from + pair.iter().map(|&kept| usize::from(kept)).sum::<usize>();
+                let kept = outline(&self.points[from..to]);
+                stretches.push(kept.len() as u8);
+                points.extend(kept);
+                from = to;
+            }
+            // A last one without its other half is still under way.
+            if self.stretches.len() % 2 == 0 {
+                self.of_stretch += self.stretch;
+            }
+            self.stretch = self.stretch.saturating_mul(2);
+            (self.points, self.stretches) = (points, stretches);
+        }
     }
 
     /// The points, oldest first.
     #[must_use]
     pub fn points(&self) -> &[Point] {
         &self.points
+    }
+
+    /// The latest changes as they were.
+    #[must_use]
+    pub fn recent(&self) -> &[Point] {
+        if self.stretches.is_empty() { &self.points } else { &self.recent }
+    }
+
+    /// Changes that a point stands for, on average.
+    #[must_use]
+    pub fn density(&self) -> f64 {
+        (f64::from(self.changes) / self.points.len().max(1) as f64).max(1.0)
     }
 
     /// The last value.
@@ -146,9 +185,14 @@ mod tests {
         let points = series.points();
         assert_eq!((points[0].at, points[1].at, series.last().map(|last| last.at)), (1, 2, Some(1_000_000)));
         assert!(points.len() >= POINTS_MAX / 4, "{}", points.len());
+        assert!((1_000_000.0..1_100_000.0).contains(&(series.density() * points.len() as f64)));
+        assert_eq!(
+            series.recent().iter().map(|point| point.at).collect::<Vec<u32>>(),
+            (999_937..=1_000_000).collect::<Vec<u32>>()
+        );
         assert!(points.windows(2).all(|pair| pair[0].at < pair[1].at && pair[0].bytes < pair[1].bytes));
         let widest = points.windows(2).map(|pair| pair[1].at - pair[0].at).max();
-        assert!(widest.is_some_and(|gap| gap < 1_000_000 / 16), "{widest:?}");
+        assert!(widest.is_some_and(|gap| gap <= 1_000_000 / 30), "{widest:?}");
     }
 
     #[test]

@@ -115,8 +115,8 @@ fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     if group.lead().shape != Shape::Larger {
         return false;
     }
-    let per = if watch.course.steps() > 0 { Per::Step } else { Per::Window };
-    let peaks: Vec<u64> = watch.course.levels(per).iter().map(|level| level.peak_allocated_bytes).collect();
+    // What a window needs at its highest is chance; what a step needs is its work.
+    let peaks: Vec<u64> = watch.course.levels(Per::Step).iter().map(|level| level.peak_allocated_bytes).collect();
     let ends = (peaks.len() / 16).max(1);
     let highest = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
     let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
