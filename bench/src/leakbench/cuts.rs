@@ -15,14 +15,14 @@ use super::replay::{Overlay, stream};
 pub enum Cuts {
     /// At the recording's own marks of steps and epochs.
     Marks,
-    /// At boundaries that were found; each with the position behind which it lies.
-    Found(Vec<(usize, Mark)>),
+    /// At boundaries that were found; each with the number of the event before which it lies.
+    Found(Vec<(u64, Mark)>),
     /// At windows of time, as they come.
     Live,
 }
 
 /// Windows of an import in which nothing repeats.
-const IMPORT_WINDOWS: usize = 64;
+const IMPORT_WINDOWS: u64 = 64;
 /// The first windows of a live process.
 const FIRST_NS: u64 = 250_000_000;
 /// Later ones are a thirty-second of the time since the first, up to this.
@@ -69,26 +69,24 @@ impl Windows {
 /// The boundaries that an import without annotations finds in a stream.
 #[must_use]
 pub fn found(base: &Base, overlay: &Overlay) -> Cuts {
-    let mut events: Vec<(usize, u64)> = Vec::with_capacity(base.moments.len());
-    stream(base, overlay.clone(), &mut |at, passing| {
+    let mut times: Vec<u64> = Vec::with_capacity(base.moments.len());
+    stream(base, overlay.clone(), &mut |_, passing| {
         if let Passing::Event(event) = passing {
-            events.push((at, event.time_ns));
+            times.push(event.time_ns);
         }
     });
-    Cuts::Found(windows_of_time(&events))
+    let marks = windows_of_time(&times);
+    // What ends comes behind all events of its moment, as in an import.
+    let behind = |mark: &Mark| times.partition_point(|&time_ns| time_ns <= mark.time_ns) as u64;
+    Cuts::Found(marks.into_iter().map(|mark| (behind(&mark), mark)).collect())
 }
 
 /// Windows of equal time.
-fn windows_of_time(events: &[(usize, u64)]) -> Vec<(usize, Mark)> {
-    let (Some(&(_, first)), Some(&(_, last))) = (events.first(), events.last()) else { return Vec::new() };
-    let mut cuts = Vec::new();
-    for number in 1..=IMPORT_WINDOWS as u64 {
-        let until = first + (last - first) * number / IMPORT_WINDOWS as u64;
-        let within = events.partition_point(|&(_, time_ns)| time_ns <= until);
-        let at = within.checked_sub(1).and_then(|index| events.get(index)).map_or(0, |&(at, _)| at);
-        cuts.push((at, Mark { time_ns: until, kind: MarkKind::WindowEnd(number - 1) }));
-    }
-    cuts
+fn windows_of_time(times: &[u64]) -> Vec<Mark> {
+    let (Some(&first), Some(&last)) = (times.first(), times.last()) else { return Vec::new() };
+    let end_ns = |number: u64| first + (last - first) * number / IMPORT_WINDOWS;
+    let mark = |number| Mark { time_ns: end_ns(number), kind: MarkKind::WindowEnd(number - 1) };
+    (1..=IMPORT_WINDOWS).map(mark).collect()
 }
 
 #[cfg(test)]

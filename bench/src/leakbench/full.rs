@@ -1,6 +1,6 @@
 //! Time to out of memory against the truth: leaky runs on devices that are just large enough for most of them.
 //!
-//! Guarantees: the truth is the first boundary whose peak does not fit; what is told is read at half of the way there. Half of
+//! Guarantees: the truth is the first boundary for which more is reserved than there is; what is told is read at half of the way there. Half of
 //! the trainings pause after every epoch (a checkpoint, an evaluation elsewhere) for up to twice as long as an epoch takes.
 //! Refuses runs in which the leak is not what fills the device: what leaks is a fifth of the peak at least.
 
@@ -49,11 +49,11 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     let leaking: Vec<&Vec<SiteTable>> = truth.ranks.iter().filter_map(|&rank| tables.get(rank)).collect();
     let rounds = leaking.iter().map(|tables| tables.len()).min()?;
     let last = (draw.real(0.8, 0.97) * rounds as f64) as usize;
-    let peak = |tables: &[SiteTable]| tables.iter().map(|table| table.peaks_within.allocated_bytes).max().unwrap_or(0);
+    let peak = |tables: &[SiteTable]| tables.iter().map(|table| table.peaks_within.reserved_bytes).max().unwrap_or(0);
     let total = leaking.iter().map(|tables| peak(&tables[..last])).max()?;
     let leaked: u64 = truth.blocks.iter().map(|&(_, bytes)| bytes).sum();
     let full = leaking.iter().filter_map(|tables| {
-        tables.iter().find(|table| table.peaks_within.allocated_bytes > total).map(|table| table.time_ns)
+        tables.iter().find(|table| table.peaks_within.reserved_bytes > total).map(|table| table.time_ns)
     });
     let full_ns = full.min()?;
     let begun_ns = leaking.first()?.first()?.time_ns;

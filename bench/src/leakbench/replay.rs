@@ -140,6 +140,8 @@ struct Rank<'a> {
     epoch_peaks: Peaks,
     sampler: Sampler,
     cuts: &'a Cuts,
+    /// How many of the boundaries that were found have come.
+    found: usize,
     windows: Windows,
     /// The position at hand.
     at: usize,
@@ -175,22 +177,25 @@ pub fn replay(base: &Base, overlay: Overlay, cuts: &Cuts) -> Replayed {
         epoch_peaks: Peaks::default(),
         sampler: Sampler::default(),
         cuts,
+        found: 0,
         windows: Windows::default(),
         at: 0,
         out: Replayed::default(),
     };
     rank.map.restore(&base.start);
-    let mut next = 0;
-    stream(base, overlay, &mut |at, passing| {
-        rank.found(at, &mut next);
-        rank.at = at;
-        match passing {
-            Passing::Event(event) => rank.event(event),
-            Passing::Mark(mark) if matches!(cuts, Cuts::Marks) => rank.mark(&mark.kind, mark.time_ns),
-            Passing::Mark(_) => {}
+    stream(base, overlay, &mut |at, passing| match passing {
+        Passing::Event(event) => {
+            rank.found(rank.events);
+            rank.at = at;
+            rank.event(event);
         }
+        Passing::Mark(mark) if matches!(cuts, Cuts::Marks) => {
+            rank.at = at;
+            rank.mark(&mark.kind, mark.time_ns);
+        }
+        Passing::Mark(_) => {}
     });
-    rank.found(usize::MAX, &mut next);
+    rank.found(u64::MAX);
     rank.out.anomalies = rank.map.anomalies();
     rank.out
 }
@@ -209,13 +214,12 @@ impl Rank<'_> {
         self.sampler.event(event, footprint, self.out.tables.len(), &mut self.out.settled);
     }
 
-    /// The boundaries that were found before a position.
-    fn found(&mut self, at: usize, next: &mut usize) {
+    /// The boundaries that were found before an event, by its number.
+    fn found(&mut self, event: u64) {
         let Cuts::Found(found) = self.cuts else { return };
-        while let Some((place, mark)) = found.get(*next).filter(|(place, _)| *place < at) {
-            self.at = *place;
+        while let Some((_, mark)) = found.get(self.found).filter(|(before, _)| *before <= event) {
             self.mark(&mark.kind, mark.time_ns);
-            *next += 1;
+            self.found += 1;
         }
     }
 
