@@ -1,7 +1,7 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `import`, `ingest`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with its own
-//! options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with
+//! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
 
@@ -16,12 +16,13 @@ mod leakbench;
 mod query;
 mod recordings;
 mod store;
+mod tables;
 mod whole_import;
 
 use std::error::Error;
 use std::path::PathBuf;
 
-const NAMES: [&str; 8] = ["hook", "codec", "batch", "import", "ingest", "store", "query", "judge"];
+const NAMES: [&str; 9] = ["hook", "codec", "batch", "tables", "import", "ingest", "store", "query", "judge"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -38,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "hook" => println!("{}", hook::run(7)?),
             "codec" => run_codec()?,
             "batch" => run_batch()?,
+            "tables" => run_tables()?,
             "import" => run_import()?,
             "ingest" => runtime.block_on(run_ingest())?,
             "store" => runtime.block_on(run_store())?,
@@ -46,6 +48,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             "judge" => runtime.block_on(run_judge())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
         }
+    }
+    Ok(())
+}
+
+fn run_tables() -> Result<(), Box<dyn Error>> {
+    println!(
+        "| live blocks | sites | a step | of it its table | bytes a step | keyframes |\n|---|---|---|---|---|---|"
+    );
+    for (blocks, sites) in [(1_000, 100), (10_000, 100), (100_000, 1_000), (1_000_000, 1_000), (1_000_000, 100_000)] {
+        println!("{}", tables::run(blocks, sites)?);
     }
     Ok(())
 }

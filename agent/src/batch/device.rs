@@ -163,11 +163,11 @@ impl Device {
         }
     }
 
-    /// A keyframe costs by the blocks, so one comes after as many events; chunks that hold little, because time cut them,
+    /// A keyframe costs by the blocks, so one comes after twice as many events; chunks that hold little, because time cut them,
     /// must not pile up in front of a replay either.
     fn is_keyframe_due(&self) -> bool {
         self.chunks_since_keyframe >= KEYFRAME_CHUNKS
-            && (self.events_since_keyframe >= self.map.allocated_blocks()
+            && (self.events_since_keyframe >= 2 * self.map.allocated_blocks()
                 || self.chunks_since_keyframe >= KEYFRAME_CHUNKS_MOST)
     }
 

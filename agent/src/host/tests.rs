@@ -25,13 +25,16 @@ struct Place {
 
 impl Place {
     fn new(trainers_max: usize) -> Self {
+        Self::with(trainers_max, |folder| Some(SpoolConfig { folder: folder.join("spool"), bytes_max: 1 << 30 }))
+    }
+
+    fn with(trainers_max: usize, spool: impl Fn(&Path) -> Option<SpoolConfig>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        let spool = SpoolConfig { folder: folder.path().join("spool"), bytes_max: 1 << 30 };
         let config = HostConfig {
             trainers_max,
             measure_every: Duration::from_millis(20),
-            ..HostConfig::new(Daemon::Address(NOWHERE.into()), Some(spool))
+            ..HostConfig::new(Daemon::Address(NOWHERE.into()), spool(folder.path()))
         };
         Self { host: Host::start(listener, config).unwrap(), folder }
     }
@@ -209,4 +212,36 @@ fn trainers_are_measured() {
     // Samples make items, items are all that makes bytes wait without events.
     let waiting = |registry: &Registry| registry.recording.values().any(|trainer| trainer.waiting_bytes() > 0);
     place.wait("a measurement", waiting);
+}
+
+#[test]
+fn without_a_spool_what_is_given_up_is_counted_as_dropped() {
+    let place = Place::with(8, |_| None);
+    let memory = region(3_000);
+    let _kept = place.greet(1, &memory).unwrap();
+    place.wait("the trainer", |registry| registry.recording.len() == 1);
+    let (summary, _folder) = place.finish();
+    let counts = summary.ended[0].counts;
+    assert_eq!((counts.produced, counts.dropped, counts.in_flight), (3_000, 3_000, 0));
+    assert!(!summary.ended[0].delivered);
+}
+
+#[test]
+fn a_spool_that_is_full_takes_the_last_word() {
+    let place = Place::with(8, |folder| Some(SpoolConfig { folder: folder.join("spool"), bytes_max: 100 }));
+    let memory = region(3_000);
+    let _kept = place.greet(1, &memory).unwrap();
+    place.wait("the trainer", |registry| registry.recording.len() == 1);
+    let (summary, folder) = place.finish();
+    let counts = summary.ended[0].counts;
+    assert_eq!((counts.dropped, counts.in_flight), (3_000, 0));
+    let spool = crate::uplink::spool::Spool::orphans(&folder.path().join("spool")).pop().unwrap();
+    let last = spool.places().last().map(|(seq, _)| seq).unwrap();
+    let outbox = crate::uplink::window::Window::recovered(spool);
+    let item = outbox.after(last - 1).unwrap().unwrap();
+    let memctl_proto::item::Content::End(end) = memctl_proto::item::Packed::from_item(&item).unwrap().open().unwrap()
+    else {
+        panic!("the last item is no end")
+    };
+    assert_eq!((end.produced, end.dropped.shutdown), (3_000, counts.dropped));
 }

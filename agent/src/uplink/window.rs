@@ -152,18 +152,21 @@ impl Window {
         let seq = inner.counts.last_seq + 1;
         let item = packed.numbered(seq);
         let bytes = item.encoded_len() as u64;
-        let (item, place) = inner.room_for(&item, bytes, u64::MAX).unwrap_or((Some(item), None));
         inner.counts.last_seq = seq;
-        if inner.closed && place.is_none() {
-            // Given up, and no disk takes it.
-            inner.counts.abandoned_items += 1;
-            return;
-        }
+        let (item, place) = match inner.closed {
+            true => (Some(item), None),
+            false => inner.room_for(&item, bytes, u64::MAX).unwrap_or((Some(item), None)),
+        };
         inner.memory_bytes += if item.is_some() { bytes } else { 0 };
         inner.entries.push_back(Entry { seq, events: 0, bytes, item, place });
         inner.counts.waiting_bytes += bytes;
+        let is_given_up = inner.closed;
         drop(inner);
         self.news.notify_one();
+        if is_given_up {
+            // What is not on disk by now is gone, and it says so.
+            self.close();
+        }
     }
 
     /// Numbers an item and keeps it; waits while there is no room, at most until the deadline. `deadline` is asked on every look, because the end may be decided while this waits.

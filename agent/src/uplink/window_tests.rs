@@ -178,3 +178,19 @@ fn the_last_word_finds_room_where_nothing_else_does() {
     assert!(window.is_drained());
     assert_eq!(window.counts().waiting_bytes, 0);
 }
+
+#[test]
+fn what_comes_after_it_was_given_up_is_on_disk_with_the_last_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = crate::uplink::spool::tests_session();
+    {
+        let window = Window::new(1 << 20, Some(Spool::open(folder.path(), &session, u64::MAX).unwrap()));
+        assert_eq!(window.close(), 0, "there was nothing yet");
+        assert_eq!(window.push(outgoing(100, 4), &never), Pushed::AtOnce);
+        window.push_last(Packed::end(&SessionEnd::default()));
+        assert_eq!(window.close(), 0);
+    }
+    let window = Window::recovered(Spool::orphans(folder.path()).pop().unwrap());
+    let kinds = [0, 1].map(|seq| window.after(seq).unwrap().unwrap().kind());
+    assert_eq!(kinds, [ItemKind::Chunk, ItemKind::End]);
+}

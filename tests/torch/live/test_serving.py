@@ -1,0 +1,96 @@
+"""Programs that serve: nobody trains, nothing marks a step, and what they keep is found all the same.
+
+Genuine torch under `memctl run`. The programs are paced, because windows are cut by the clock: a request takes some
+milliseconds, as it does on a device.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from conftest import Memctl
+
+REQUESTS = 600
+# A decoder in small: keys and values of every layer, longer for longer prompts.
+SERVER = """
+import collections, sys, time
+import torch
+
+LAYERS = 4
+model = torch.nn.ModuleList(torch.nn.Linear(256, 768) for _ in range(LAYERS)).cuda()
+
+@torch.inference_mode()
+def serve(length):
+    x = torch.randn(length, 256, device="cuda")
+    past = []
+    for layer in model:
+        query, key, value = layer(x).chunk(3, dim=1)
+        past.append((key.clone(), value.clone()))
+        x = torch.softmax(query @ key.T, dim=1) @ value
+    return past
+
+kept = collections.OrderedDict()
+for request in range(REQUESTS):
+    kept[request] = serve(64 + request % 7 * 16)
+    if sys.argv[1] == "lru" and len(kept) > 16:
+        kept.popitem(last=False)
+    time.sleep(0.02)
+"""
+
+GRAPHS = """
+import time
+import torch
+
+layers = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)).cuda()
+graphs = {}
+
+def capture(length):
+    x = torch.zeros(length, 512, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = layers(x)
+    return graph, x, y
+
+for request in range(REQUESTS):
+    length = 64 + request // 4
+    if length not in graphs:
+        graphs[length] = capture(length)
+    graphs[length][0].replay()
+    time.sleep(0.02)
+"""
+
+
+def findings(memctl: Memctl, folder: pathlib.Path, name: str, source: str, *arguments: str) -> list[dict[str, Any]]:
+    """What is found in a run of this program, from warning on."""
+    script = folder / f"{name}.py"
+    script.write_text(source.replace("REQUESTS", str(REQUESTS)))
+    run = memctl.record(name, sys.executable, str(script), *arguments)
+    assert run.code == 0, run
+    report = memctl.answer("query", "--job", name)
+    return [finding for finding in report["findings"] if finding["severity"] != "info"]
+
+
+def test_caches_that_are_kept_are_a_leak(memctl: Memctl, tmp_path: pathlib.Path) -> None:
+    found = findings(memctl, tmp_path, "kept", SERVER, "all")
+    assert [finding["kind"] for finding in found] == ["leak"], found
+    assert found[0]["site"]["function"] == "serve", found[0]
+    assert found[0]["site"]["file"].endswith("kept.py"), found[0]
+
+
+def test_the_same_with_a_bound_is_none(memctl: Memctl, tmp_path: pathlib.Path) -> None:
+    assert findings(memctl, tmp_path, "bounded", SERVER, "lru") == []
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_graphs_that_are_captured_per_length(
+    memctl: Memctl, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, conf: str
+) -> None:
+    monkeypatch.setitem(memctl.environment, "PYTORCH_CUDA_ALLOC_CONF", conf)
+    found = findings(memctl, tmp_path, "graphs", GRAPHS)
+    pools = [finding for finding in found if finding["kind"] == "private_pools"]
+    assert len(pools) == 1, found
+    assert pools[0]["site"]["function"] == "capture", pools[0]
