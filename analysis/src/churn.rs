@@ -4,18 +4,38 @@
 //! `cudaFree` waits for the whole device, and `cudaMalloc` behind it costs milliseconds. So the figure is bytes taken beyond
 //! what reserved memory grew by. Guarantees: a job whose steady state only fills its cache has no churn.
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Pattern, Severity, Stack, StackId};
 
 use crate::steady::{DriverCalls, Steady};
-use crate::wording::{bytes, plural, ranks};
+use crate::wording::{bytes, place_or_none, plural, ranks};
 
 /// Steps of steady state before anything is said.
 const STEPS_MIN: u64 = 8;
 /// Steps that both gave back or took, before it is "again and again".
 const STEPS_HIT_MIN: u64 = 3;
 
+/// Places that are looked at.
+const PLACES_MAX: usize = 64;
+/// What a `cudaMalloc` or `cudaFree` takes, milliseconds: on an idle device, and on one that has to be waited for.
+const CALL_MS: (f64, f64) = (0.1, 1.0);
+/// The share of the bytes given back that one place must have to be named.
+const PLACE_SHARE_MIN: f64 = 0.5;
+
+/// The place that gives most of the memory back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Emptied {
+    /// Who.
+    pub stack: Stack,
+    /// How often.
+    pub times: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether it is a call of `empty_cache()`, and not an allocation that found no room.
+    pub by_call: bool,
+}
+
 /// What a rank asked of the driver in steady state.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankChurn {
     /// The rank.
     pub rank: u32,
@@ -35,12 +55,20 @@ pub struct RankChurn {
     pub allocations_per_step: f64,
     /// Times the allocator emptied its cache and tried again, over the same time; `None` where it was not measured.
     pub retries: Option<u64>,
+    /// Who gives most of it back, where one place does.
+    pub emptied: Option<Emptied>,
 }
 
 impl RankChurn {
-    /// Reads a steady state. `retries` = how much `num_alloc_retries` rose meanwhile.
+    /// Reads a steady state. `retries` = how much `num_alloc_retries` rose meanwhile; `resolve` names stacks.
     #[must_use]
-    pub fn of(rank: u32, device: u8, steady: &Steady, retries: Option<u64>) -> Self {
+    pub fn of(
+        rank: u32,
+        device: u8,
+        steady: &Steady,
+        retries: Option<u64>,
+        resolve: &dyn Fn(StackId) -> Stack,
+    ) -> Self {
         let growth = steady.reserved.map_or(0, |(first, last)| last.saturating_sub(first));
         Self {
             rank,
@@ -52,7 +80,20 @@ impl RankChurn {
             again_bytes: steady.calls.taken_bytes.saturating_sub(growth).min(steady.calls.returned_bytes),
             allocations_per_step: if steady.steps == 0 { 0.0 } else { steady.allocations as f64 / steady.steps as f64 },
             retries,
+            emptied: emptied(steady, resolve),
         }
+    }
+
+    /// Whether `empty_cache()` is called again and again.
+    #[must_use]
+    pub fn is_emptied(&self) -> bool {
+        self.emptied.as_ref().is_some_and(|emptied| emptied.by_call)
+    }
+
+    /// Calls of the driver a step.
+    #[must_use]
+    pub fn calls_per_step(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { (self.calls.takes + self.calls.returns) as f64 / self.steps as f64 }
     }
 
     /// Info from a tenth of the steps on, warning from half of them or where the cache is emptied that often because a
@@ -68,6 +109,25 @@ impl RankChurn {
     }
 }
 
+/// Steps come and go through different places: those of one function of the user's are one place.
+fn emptied(steady: &Steady, resolve: &dyn Fn(StackId) -> Stack) -> Option<Emptied> {
+    let mut places: Vec<Emptied> = Vec::new();
+    for (id, returning) in steady.returning().into_iter().take(PLACES_MAX) {
+        let stack = resolve(id);
+        let by_call = stack.frames.iter().any(|frame| &*frame.function == "empty_cache");
+        match places.iter_mut().find(|place| place.by_call == by_call && place.stack.site() == stack.site()) {
+            Some(place) => {
+                place.times += returning.times;
+                place.bytes = place.bytes.saturating_add(returning.bytes);
+            }
+            None => places.push(Emptied { stack, times: returning.times, bytes: returning.bytes, by_call }),
+        }
+    }
+    let all = places.iter().fold(0_u64, |sum, place| sum.saturating_add(place.bytes));
+    let most = places.into_iter().max_by_key(|place| place.bytes)?;
+    (!most.stack.frames.is_empty() && most.bytes as f64 >= all as f64 * PLACE_SHARE_MIN).then_some(most)
+}
+
 /// What the ranks amount to.
 #[must_use]
 pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
@@ -77,35 +137,65 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
     let mut numbers: Vec<u32> = said.iter().map(|report| report.rank).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let again = worst.again_bytes / worst.steps.max(1);
-    let hit = worst.steps_taking.min(worst.steps_returning);
-    let verb = if numbers.len() == 1 { "gives" } else { "give" };
-    let retried = worst.retries.filter(|&retries| retries > 0);
-    let why = retried.map_or(String::new(), |retries| format!(", {} because a request found no room", times(retries)));
+    let stack = worst.emptied.as_ref().map(|emptied| emptied.stack.clone()).unwrap_or_default();
     Some(Finding {
         all_ranks: numbers.len() > 1 && numbers.len() == known,
-        title: format!(
-            "{} {verb} device memory back and {} it again in {hit} of {} steps ({} a step){why}",
-            ranks(&numbers, known),
-            if numbers.len() == 1 { "takes" } else { "take" },
-            worst.steps,
-            bytes(again),
-        ),
-        explanation: format!(
-            "In steady state rank {} took {} from the driver in {} and gave {} back in {}; every release waits for the whole device, which costs each of these steps milliseconds.",
-            worst.rank,
-            bytes(worst.calls.taken_bytes),
-            plural(worst.calls.takes, "call"),
-            bytes(worst.calls.returned_bytes),
-            plural(worst.calls.returns, "call"),
-        ),
-        advice: match retried {
-            Some(_) => "the cache is emptied because the device is full: lower the batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that freed memory fits again".to_owned(),
-            None => "take torch.cuda.empty_cache() (and libraries that call it) out of the training loop; with garbage_collection_threshold set, raise it".to_owned(),
-        },
+        title: title(worst, &numbers, known),
+        explanation: explanation(worst),
+        advice: advice(worst),
         evidence: evidence(worst),
+        pattern: worst.is_emptied().then_some(Pattern::CacheEmptied),
+        site: stack.site().cloned(),
+        stack: stack.frames,
         ..Finding::new(FindingKind::Churn, worst.severity()?, 0.95, numbers)
     })
+}
+
+fn title(worst: &RankChurn, numbers: &[u32], known: usize) -> String {
+    let who = ranks(numbers, known);
+    let one = numbers.len() == 1;
+    let again = bytes(worst.again_bytes / worst.steps.max(1));
+    let hit = worst.steps_taking.min(worst.steps_returning);
+    let steps = worst.steps;
+    if let Some(emptied) = worst.emptied.as_ref().filter(|emptied| emptied.by_call) {
+        return format!(
+            "{who} {} empty_cache() in {hit} of {steps} steps, in {}: {again} a step are given back to the driver and taken again",
+            if one { "calls" } else { "call" },
+            place_or_none(emptied.stack.site()),
+        );
+    }
+    let retried = worst.retries.filter(|&retries| retries > 0);
+    let why = retried.map_or(String::new(), |retries| format!(", {} because a request found no room", times(retries)));
+    let (give, take) = if one { ("gives", "takes") } else { ("give", "take") };
+    format!("{who} {give} device memory back and {take} it again in {hit} of {steps} steps ({again} a step){why}")
+}
+
+fn explanation(worst: &RankChurn) -> String {
+    let per_step = worst.calls_per_step();
+    format!(
+        "In steady state rank {} took {} from the driver in {} and gave {} back in {}: {per_step:.1} calls of cudaMalloc and cudaFree a step. Each release waits for the whole device; at the usual {} to {} ms a call that is {:.1} to {:.1} ms of each step.",
+        worst.rank,
+        bytes(worst.calls.taken_bytes),
+        plural(worst.calls.takes, "call"),
+        bytes(worst.calls.returned_bytes),
+        plural(worst.calls.returns, "call"),
+        CALL_MS.0,
+        CALL_MS.1,
+        per_step * CALL_MS.0,
+        per_step * CALL_MS.1,
+    )
+}
+
+fn advice(worst: &RankChurn) -> String {
+    let retried = worst.retries.is_some_and(|retries| retries > 0);
+    match &worst.emptied {
+        Some(emptied) if emptied.by_call => format!(
+            "take torch.cuda.empty_cache() in {} out of the loop: the allocator reuses what is free by itself and empties its cache before a request fails",
+            place_or_none(emptied.stack.site())
+        ),
+        _ if retried => "the cache is emptied because the device is full: lower the batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that freed memory fits again".to_owned(),
+        _ => "take torch.cuda.empty_cache() (and libraries that call it) out of the training loop; with garbage_collection_threshold set, raise it".to_owned(),
+    }
 }
 
 fn times(count: u64) -> String {
@@ -130,13 +220,24 @@ fn evidence(worst: &RankChurn) -> Vec<(String, EvidenceValue)> {
     if let Some(retries) = worst.retries {
         evidence.push(("alloc_retries".to_owned(), EvidenceValue::Count(retries)));
     }
+    if let Some(emptied) = &worst.emptied {
+        evidence.push(("emptied_times".to_owned(), EvidenceValue::Count(emptied.times)));
+        evidence.push(("emptied_bytes".to_owned(), EvidenceValue::Count(emptied.bytes)));
+    }
+    let per_step = worst.calls_per_step();
+    evidence.push(("driver_calls_per_step".to_owned(), EvidenceValue::Number(per_step)));
+    evidence.push(("driver_ms_per_step_low".to_owned(), EvidenceValue::Number(per_step * CALL_MS.0)));
+    evidence.push(("driver_ms_per_step_high".to_owned(), EvidenceValue::Number(per_step * CALL_MS.1)));
     evidence.push(("allocations_per_step".to_owned(), EvidenceValue::Number(worst.allocations_per_step)));
     evidence
 }
 
 #[cfg(test)]
 mod tests {
+    use memctl_model::{Action, AllocatorSettings, Event, Frame, Levels};
+
     use super::*;
+    use crate::rules::PlacementRules;
 
     fn churn(hit: u64, steps: u64, retries: Option<u64>) -> RankChurn {
         RankChurn {
@@ -149,7 +250,45 @@ mod tests {
             again_bytes: hit << 30,
             allocations_per_step: 900.0,
             retries,
+            emptied: None,
         }
+    }
+
+    #[test]
+    fn empty_cache_in_every_step_is_told_at_the_line_that_calls_it() {
+        let frame = |function: &str, file: &str, line| Frame { function: function.into(), file: file.into(), line };
+        let frames = vec![
+            frame("empty_cache", "/venv/lib/python3.11/site-packages/torch/cuda/memory.py", 224),
+            frame("train", "/home/me/train.py", 31),
+        ];
+        let mut steady = Steady::new(PlacementRules::new(&AllocatorSettings::default()), false);
+        let levels = |reserved_bytes| Levels { reserved_bytes, allocated_bytes: reserved_bytes, ..Levels::default() };
+        let mut number = 0;
+        for step in 0..240 {
+            steady.step_begins(step, levels(0));
+            let mut event = |action, stack, reserved| {
+                number += 1;
+                let event = Event { action, size: 20 << 20, stack: StackId(stack), ..Event::default() };
+                steady.event(number, &event, levels(reserved));
+            };
+            event(Action::SegmentAlloc, 1, 20 << 20);
+            event(Action::SegmentAlloc, 1, 40 << 20);
+            event(Action::Alloc, 1, 40 << 20);
+            event(Action::FreeCompleted, 1, 40 << 20);
+            event(Action::SegmentFree, 2, 20 << 20);
+            event(Action::SegmentFree, 2, 0);
+            // Whether it is called within the step or behind it makes no difference.
+            steady.step_ends(levels(0));
+        }
+        let resolve = |id: StackId| Stack { frames: if id == StackId(2) { frames.clone() } else { Vec::new() } };
+        let found = finding(&[RankChurn::of(0, 0, &steady, Some(0), &resolve)], 1).unwrap();
+        assert_eq!(
+            found.title,
+            "rank 0 calls empty_cache() in 230 of 230 steps, in train (train.py:31): 40.0 MiB a step are given back to the driver and taken again"
+        );
+        assert_eq!((found.pattern, found.severity), (Some(Pattern::CacheEmptied), Severity::Warning));
+        assert!(found.explanation.contains("4.0 calls of cudaMalloc and cudaFree a step"), "{}", found.explanation);
+        assert!(found.evidence.contains(&("emptied_times".into(), EvidenceValue::Count(230))), "{:?}", found.evidence);
     }
 
     #[test]

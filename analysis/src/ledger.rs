@@ -1,7 +1,8 @@
 //! The ledger of a rank: everything that the device says is used, by who uses it.
 //!
 //! Guarantees: allocated + cached + context and libraries + other processes + unexplained = device used, whatever was
-//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained.
+//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained. Measurements are of other
+//! moments than the state: each is compared with what the allocator held when it was taken.
 //! Refuses to hide a negative rest: measurements of different moments can disagree, and the ledger shows by how much.
 
 use memctl_model::Sample;
@@ -29,16 +30,31 @@ pub struct Ledger {
     pub measured_ns: Option<u64>,
 }
 
+/// What the allocator held when figures were measured; `None` where that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldThen {
+    /// When this process's use was.
+    pub at_process_bytes: Option<u64>,
+    /// When the device's use was.
+    pub at_device_bytes: Option<u64>,
+}
+
 impl Ledger {
     /// The ledger of an allocator's state (allocated bytes by class, reserved bytes) and the measurement nearest to it.
     #[must_use]
-    pub fn new(classes: Shares, reserved_bytes: u64, sample: Option<&Sample>) -> Self {
+    pub fn new(classes: Shares, reserved_bytes: u64, sample: Option<&Sample>, then: HeldThen) -> Self {
         let allocated = classes.total();
         let cached_bytes = reserved_bytes.saturating_sub(allocated);
         let ours = allocated.saturating_add(cached_bytes);
-        let context_bytes = sample.and_then(|sample| sample.process_used_bytes).map(|used| used.saturating_sub(ours));
+        let context_bytes = sample
+            .and_then(|sample| sample.process_used_bytes)
+            .map(|used| used.saturating_sub(then.at_process_bytes.unwrap_or(ours)));
         let others_bytes = sample.and_then(|sample| sample.foreign_used_bytes);
-        let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes);
+        // The device's use at the state's moment: as measured, and what the allocator has taken or given back since.
+        let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes).map(|used| {
+            let beside = used.saturating_sub(then.at_device_bytes.unwrap_or(ours));
+            if then.at_device_bytes.is_some() { beside.saturating_add(ours) } else { used }
+        });
         let explained =
             i128::from(ours) + i128::from(context_bytes.unwrap_or(0)) + i128::from(others_bytes.unwrap_or(0));
         let unexplained_bytes = device_used_bytes.map(|used| {
@@ -90,7 +106,7 @@ mod tests {
                 foreign_used_bytes: foreign,
                 ..Sample::default()
             };
-            let ledger = Ledger::new(classes, reserved, Some(&sample));
+            let ledger = Ledger::new(classes, reserved, Some(&sample), HeldThen::default());
             let parts = ledger.allocated_bytes() as i64
                 + ledger.cached_bytes as i64
                 + ledger.context_bytes.unwrap_or(0) as i64
@@ -103,8 +119,26 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_known() {
-        let ledger = Ledger::new(Shares::default(), 7, None);
+        let ledger = Ledger::new(Shares::default(), 7, None, HeldThen::default());
         assert_eq!((ledger.cached_bytes, ledger.context_bytes, ledger.unexplained_bytes), (7, None, None));
         assert_eq!(ledger.measured_ns, None);
+    }
+
+    #[test]
+    fn a_process_that_was_measured_earlier_has_the_same_context() {
+        const MIB: u64 = 1 << 20;
+        // Measured when 2,000 MiB were reserved; now it is 2,786 MiB.
+        let sample = Sample {
+            device_used_bytes: Some(3000 * MIB),
+            process_used_bytes: Some(2818 * MIB),
+            foreign_used_bytes: Some(182 * MIB),
+            ..Sample::default()
+        };
+        let mut classes = Shares::default();
+        classes.add(Class::Activations, 2700 * MIB);
+        let then = HeldThen { at_process_bytes: Some(2000 * MIB), at_device_bytes: Some(2000 * MIB) };
+        let ledger = Ledger::new(classes, 2786 * MIB, Some(&sample), then);
+        assert_eq!((ledger.context_bytes, ledger.unexplained_bytes), (Some(818 * MIB), Some(0)));
+        assert_eq!(ledger.device_used_bytes, Some(3786 * MIB));
     }
 }

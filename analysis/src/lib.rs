@@ -7,6 +7,7 @@
 pub mod block_map;
 pub mod churn;
 pub mod classes;
+pub mod deaths;
 pub mod fragmentation;
 pub mod growth;
 pub mod initial_state;

@@ -17,6 +17,8 @@ pub const SITES_MAX: usize = 65_536;
 pub const WARM_UP_STEPS: u64 = 10;
 /// Steps that "the last steps" are.
 pub const RECENT_STEPS: usize = 16;
+/// Places that gave memory back which are told apart.
+const RETURNING_MAX: usize = 1024;
 /// Different sums of one site that are told apart.
 const SIZES_MAX: usize = 8;
 /// Steps a site must have been seen in before it is said to vary.
@@ -75,6 +77,26 @@ pub struct DriverCalls {
     pub returned_bytes: u64,
 }
 
+/// The highest moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Highest {
+    /// Allocated bytes.
+    pub bytes: u64,
+    /// Events of the device behind which that was so.
+    pub at: Option<u64>,
+    /// Step under way at that moment.
+    pub step: Option<u64>,
+}
+
+/// What one place gave back to the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returning {
+    /// Times: segments that went in one go are one.
+    pub times: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Steady {
@@ -87,12 +109,10 @@ pub struct Steady {
     /// Allocated bytes at the height of each of the last steps.
     heights: VecDeque<u64>,
     height: u64,
-    /// Highest allocated bytes of the steady part, and behind how many events.
-    pub highest_bytes: u64,
-    /// Events of the device behind which that was so.
-    pub highest_at: Option<u64>,
-    /// Step under way at that moment.
-    pub highest_step: Option<u64>,
+    /// Of the steady part; see [`Steady::highest`].
+    steady_highest: Highest,
+    /// Of everything that was seen.
+    seen_highest: Highest,
     sites: HashMap<StackId, SiteRequests>,
     current: HashMap<StackId, (u64, u64, u64)>,
     recent: VecDeque<Request>,
@@ -100,6 +120,10 @@ pub struct Steady {
     /// Asked of the driver in the steady part.
     pub calls: DriverCalls,
     step_calls: DriverCalls,
+    /// By whom memory was given back in the steady part.
+    returning: HashMap<StackId, Returning>,
+    /// Who gives back right now, segment after segment.
+    burst: Option<StackId>,
     /// Steps that took memory from the driver.
     pub steps_taking: u64,
     /// Steps that gave memory back to the driver.
@@ -122,15 +146,16 @@ impl Steady {
             steps: 0,
             heights: VecDeque::new(),
             height: 0,
-            highest_bytes: 0,
-            highest_at: None,
-            highest_step: None,
+            steady_highest: Highest::default(),
+            seen_highest: Highest::default(),
             sites: HashMap::new(),
             current: HashMap::new(),
             recent: VecDeque::new(),
             largest: Request::default(),
             calls: DriverCalls::default(),
             step_calls: DriverCalls::default(),
+            returning: HashMap::new(),
+            burst: None,
             steps_taking: 0,
             steps_returning: 0,
             allocations: 0,
@@ -194,16 +219,23 @@ impl Steady {
 
     /// One event, with the levels behind it; `number` events of the device are behind it then.
     pub fn event(&mut self, number: u64, event: &Event, levels: Levels) {
-        if self.is_steady() && levels.allocated_bytes > self.highest_bytes {
-            (self.highest_bytes, self.highest_at, self.highest_step) =
-                (levels.allocated_bytes, Some(number), self.within);
+        let now = Highest { bytes: levels.allocated_bytes, at: Some(number), step: self.within };
+        if self.is_steady() && now.bytes > self.steady_highest.bytes {
+            self.steady_highest = now;
+        }
+        if now.bytes > self.seen_highest.bytes {
+            self.seen_highest = now;
         }
         self.height = self.height.max(levels.allocated_bytes);
-        if self.within.is_none() {
-            return;
+        match event.action {
+            Action::SegmentFree | Action::SegmentUnmap => self.gave_back(event),
+            // Blocks that waited for another stream complete while the cache is emptied.
+            Action::FreeCompleted => {}
+            _ => self.burst = None,
         }
         match event.action {
-            Action::Alloc => self.alloc(event),
+            Action::Alloc if self.within.is_some() => self.alloc(event),
+            // What is asked of the driver between two steps is asked once a step as well.
             Action::SegmentAlloc | Action::SegmentMap => self.call(|calls| {
                 calls.takes += 1;
                 calls.taken_bytes = calls.taken_bytes.saturating_add(event.size);
@@ -214,6 +246,18 @@ impl Steady {
             }),
             _ => {}
         }
+    }
+
+    fn gave_back(&mut self, event: &Event) {
+        let goes_on = self.burst == Some(event.stack);
+        self.burst = Some(event.stack);
+        if !self.is_steady() {
+            return;
+        }
+        let known = self.returning.len() < RETURNING_MAX || self.returning.contains_key(&event.stack);
+        let returning = self.returning.entry(if known { event.stack } else { StackId::NONE }).or_default();
+        returning.times += u64::from(!goes_on);
+        returning.bytes = returning.bytes.saturating_add(event.size);
     }
 
     fn call(&mut self, add: impl Fn(&mut DriverCalls)) {
@@ -241,6 +285,20 @@ impl Steady {
 
     fn is_steady(&self) -> bool {
         self.warm || self.steps_seen >= WARM_UP_STEPS
+    }
+
+    /// The highest moment of the steady part; of a stretch without one, of all that was seen.
+    #[must_use]
+    pub fn highest(&self) -> Highest {
+        if self.steady_highest.at.is_some() { self.steady_highest } else { self.seen_highest }
+    }
+
+    /// Who gave memory back to the driver in the steady part, most bytes first; ties by stack.
+    #[must_use]
+    pub fn returning(&self) -> Vec<(StackId, Returning)> {
+        let mut all: Vec<_> = self.returning.iter().map(|(&stack, &returning)| (stack, returning)).collect();
+        all.sort_by_key(|&(stack, returning)| (std::cmp::Reverse(returning.bytes), stack));
+        all
     }
 
     /// The middle of the steps' heights: what a typical step needs at most.

@@ -5,6 +5,12 @@
 
 use memctl_model::{Frame, HumanBytes};
 
+/// Behind it a title says when memory will be full.
+pub const AHEAD: &str = "; out of memory ";
+
+/// Behind it a title says that growth may be harmless.
+pub const MAY_BE: &str = "; may be ";
+
 /// `remember_features (scenarios.py:57)`.
 #[must_use]
 pub fn place(frame: &Frame) -> String {

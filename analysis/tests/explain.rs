@@ -6,7 +6,7 @@ use memctl_analysis::BlockMap;
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::{Facts, judge, segment_bytes};
-use memctl_analysis::ledger::Ledger;
+use memctl_analysis::ledger::{HeldThen, Ledger};
 use memctl_analysis::oom;
 use memctl_analysis::rules::PlacementRules;
 use memctl_analysis::steady::Steady;
@@ -85,9 +85,9 @@ proptest! {
         prop_assert_eq!(of_rows.total(), counters.allocated_bytes);
         // Without names, steps and phases nothing is claimed to be known but cuBLAS's workspaces.
         prop_assert!(shares.unknown_share().is_none_or(|share| share > 0.0));
-        let ledger = Ledger::new(shares, counters.reserved_bytes, None);
+        let ledger = Ledger::new(shares, counters.reserved_bytes, None, HeldThen::default());
         prop_assert_eq!(ledger.allocated_bytes() + ledger.cached_bytes, counters.reserved_bytes);
-        prop_assert!(steady.highest_bytes <= map.peaks().allocated_bytes);
+        prop_assert!(steady.highest().bytes <= map.peaks().allocated_bytes);
         prop_assert!(steady.calls.taken_bytes >= steady.calls.returned_bytes.saturating_sub(map.peaks().reserved_bytes));
     }
 
@@ -113,12 +113,12 @@ proptest! {
         let picture = Picture::of(&keyframe, settings.large_segment_size);
         let facts = Facts {
             rank: 0, device: 0, picture: &picture, step: Some(1), epoch: None, steady: &steady, settings: &settings,
-            room_bytes: Some(free), failed: None,
+            room_bytes: Some(free), peak_bytes: None, failed: None,
         };
         let judged = judge(&facts, &nameless);
         prop_assert_eq!(judged.severity.is_some(), judged.cause.is_some());
         let shares = Classifier::new(&nameless).of_state(&keyframe, None, None);
         let sample = Sample { device_used_bytes: Some(used), process_used_bytes: Some(free), ..Sample::default() };
-        prop_assert!(Ledger::new(shares, picture.reserved_bytes, Some(&sample)).unexplained_bytes.is_some());
+        prop_assert!(Ledger::new(shares, picture.reserved_bytes, Some(&sample), HeldThen::default()).unexplained_bytes.is_some());
     }
 }

@@ -235,6 +235,9 @@ pub enum EvidenceValue {
     Series(Vec<u64>),
 }
 
+/// The evidence that marks a suspicion.
+pub const SUSPECTED: &str = "suspected";
+
 /// What is wrong, where, on which ranks, how bad, and what to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
@@ -312,6 +315,12 @@ impl Finding {
             advice: String::new(),
             evidence: Vec::new(),
         }
+    }
+
+    /// Whether it is a suspicion, which may still turn out harmless: nobody is told of it unasked.
+    #[must_use]
+    pub fn is_suspected(&self) -> bool {
+        self.evidence.iter().any(|(name, _)| name == SUSPECTED)
     }
 
     /// A name for this finding that stays the same as long as it is about the same thing in the same job.

@@ -68,7 +68,7 @@ fn check_varying(answer: &Value) {
     assert_eq!(found["kind"], "fragmentation");
     assert!(["info", "warning"].contains(&found["severity"].as_str().unwrap()));
     assert_eq!((&found["all_ranks"], &found["evidence"]["cause"]), (&Value::Bool(true), &Value::from("varying_sizes")));
-    insta::assert_snapshot!(found["title"].as_str().unwrap(), @"all 4 ranks hold 2.73 to 5.04 GiB each for steps of typically 452 to 640 MiB and at most 1.36 to 2.47 GiB: request sizes go up and down from step to step, most in forward (common.py:53)");
+    insta::assert_snapshot!(found["title"].as_str().unwrap(), @"all 4 ranks hold 2.73 to 5.04 GiB each for steps of typically 452 to 640 MiB and at most 2.09 to 2.51 GiB: request sizes go up and down from step to step, most in forward (common.py:53)");
     assert!(found["advice"].as_str().unwrap().contains("expandable_segments:True"));
     for rank in answer["ranks"].as_array().unwrap() {
         assert_eq!(rank["cause"], "varying_sizes");

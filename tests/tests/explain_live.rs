@@ -13,7 +13,7 @@ use memctl_model::{
     SessionInfo, Severity, SourceKind, StackId,
 };
 use memctl_proto::v1::query_client::QueryClient;
-use memctl_proto::v1::{LedgerRequest, OomRequest, Selection, ledger_request::Moment};
+use memctl_proto::v1::{self, LedgerRequest, OomRequest, ReportRequest, Selection, ledger_request::Moment};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
@@ -185,5 +185,100 @@ async fn a_death_without_a_failed_request_says_what_is_known() {
         "rank 1 ended by running out of memory, and not of PyTorch's allocator: RuntimeError: NCCL error: CUDA out of memory"
     );
     assert!(death.explanation.contains("reserved 100 MiB"), "{}", death.explanation);
+    daemon.stop().await.unwrap();
+}
+
+async fn reported(daemon: &Embedded, job: &str) -> v1::Report {
+    let request = ReportRequest { selection: Some(selection(job)), ..ReportRequest::default() };
+    QueryClient::new(daemon.channel()).get_report(request).await.unwrap().into_inner()
+}
+
+fn wait_a_little() {
+    // Marks and events carry the time: what follows has to happen at a later one.
+    let now = memctl_agent::clock::now_ns();
+    while memctl_agent::clock::now_ns() < now + 2_000 {
+        std::hint::spin_loop();
+    }
+}
+
+/// Every epoch keeps 80 MiB beside a hole of 10 MiB, until 100 MiB do not fit any more.
+fn leaking(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    let kept = agent.stack(&[Frame { function: "keep".into(), file: "/home/me/train.py".into(), line: 7 }]);
+    let mut step = 0;
+    recorder.segment_alloc(1 << 50, 20 * MIB, 0);
+    for epoch in 0..10_u32 {
+        agent.epoch_begin(epoch);
+        for _ in 0..3 {
+            agent.step_begin(step);
+            wait_a_little();
+            recorder.alloc(1 << 50, 20 * MIB, 0, stack);
+            recorder.free(1 << 50, 20 * MIB, 0);
+            wait_a_little();
+            agent.step_end(step);
+            step += 1;
+        }
+        let place = (1 << 40) + u64::from(epoch) * (1 << 30);
+        recorder.segment_alloc(place, 90 * MIB, 0);
+        recorder.alloc(place, 80 * MIB, 0, kept);
+        wait_a_little();
+        agent.epoch_end(epoch);
+    }
+    agent.epoch_begin(10);
+    agent.step_begin(step);
+    wait_a_little();
+    recorder.segment_free(1 << 50, 20 * MIB, 0);
+    recorder.out_of_memory(100 * MIB, 24 * MIB, stack);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leak_until_out_of_memory_is_one_finding_and_the_others_deaths_are_part_of_it() {
+    let (_, daemon) = embedded().await;
+    run(&daemon, "filled", 0, Some("out of memory: CUDA out of memory. Tried to allocate 100.00 MiB"), leaking).await;
+    run(&daemon, "filled", 1, Some("killed by signal 15 (SIGTERM)"), calm).await;
+    let report = reported(&daemon, "filled").await;
+    let [found] = report.findings.as_slice() else { panic!("one cause: {:#?}", report.findings) };
+    assert_eq!((found.kind.as_str(), found.severity(), &found.ranks), ("leak", v1::Severity::Critical, &vec![0]));
+    assert!(found.title.contains("keep (train.py:7)") && !found.title.contains("out of memory in"), "{}", found.title);
+    assert!(
+        found.title.contains("it ran out of memory on rank 0 in epoch 10, step 30, when 100 MiB were asked for"),
+        "{}",
+        found.title
+    );
+    assert!(found.explanation.ends_with("rank 1 was stopped after it."), "{}", found.explanation);
+    let figure =
+        |name: &str| found.evidence.iter().find(|evidence| evidence.name == name).and_then(|it| it.value.clone());
+    assert_eq!(figure("oom_stranded_bytes"), Some(v1::evidence::Value::Count(100 * MIB)));
+    let request = OomRequest { selection: Some(selection("filled")) };
+    let answer = QueryClient::new(daemon.channel()).get_oom(request).await.unwrap().into_inner();
+    assert_eq!((answer.reports[0].cause.as_str(), answer.findings.len()), ("leak", 1), "{answer:#?}");
+    daemon.stop().await.unwrap();
+}
+
+/// Dies in the middle of step 66.
+fn dying_in_step_66(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
+    agent.epoch_begin(0);
+    for step in 0..67 {
+        agent.step_begin(step);
+        wait_a_little();
+        recorder.alloc(1 << 40, MIB, 0, stack);
+        recorder.free(1 << 40, MIB, 0);
+        wait_a_little();
+        if step < 66 {
+            agent.step_end(step);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_rank_is_one_finding_with_its_step_and_the_others_follow() {
+    let (_, daemon) = embedded().await;
+    run(&daemon, "killed", 3, Some("killed by signal 9 (SIGKILL)"), dying_in_step_66).await;
+    for rank in [1, 0, 2] {
+        run(&daemon, "killed", rank, Some("killed by signal 15 (SIGTERM)"), dying_in_step_66).await;
+    }
+    let report = reported(&daemon, "killed").await;
+    let [found] = report.findings.as_slice() else { panic!("one incident: {:#?}", report.findings) };
+    assert_eq!(found.title, "rank 3 died first, by SIGKILL, at step 66 of epoch 0; the others were stopped after it");
+    assert_eq!((found.kind.as_str(), &found.ranks), ("rank_lost", &vec![3]));
     daemon.stop().await.unwrap();
 }

@@ -214,7 +214,17 @@ impl Hook {
         let Some(action) = u8::try_from(raw.action).ok().and_then(Action::from_number) else { return };
         // SAFETY: one at a time, promised by the caller.
         let producer = unsafe { &mut *lane.producer.get() };
-        let asks = matches!(action, Action::Alloc | Action::SegmentAlloc | Action::SegmentMap | Action::Oom);
+        // Who gives memory back to the driver is worth a name, too: it waits for the device, and a call of `empty_cache()`
+        // in a loop has a line.
+        let asks = matches!(
+            action,
+            Action::Alloc
+                | Action::SegmentAlloc
+                | Action::SegmentMap
+                | Action::SegmentFree
+                | Action::SegmentUnmap
+                | Action::Oom
+        );
         // Who finds no room needs no stack.
         let stack = if asks && producer.has_room() {
             // SAFETY: as above.

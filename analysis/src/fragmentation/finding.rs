@@ -85,6 +85,10 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
             format!("of which {} lie idle because they belong to other streams", bytes(idle))
         }
         Some((Cause::Rounding, lost)) => format!("of which {} are lost to rounding", bytes(lost)),
+        Some((Cause::Outgrown, unused)) => {
+            let highest = span(alike, |report| report.highest_bytes);
+            format!("although never more than {highest} were allocated at a time: {} of cache lie idle", bytes(unused))
+        }
         None => String::new(),
     };
     format!("{held} {what}{would_fail}")
@@ -147,6 +151,12 @@ fn advice(report: &RankFragmentation) -> String {
         Some(Cause::VaryingSizes) => format!(
             "{expandable}; or pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() gives back what the last one left"
         ),
+        Some(Cause::Outgrown) if report.expandable => {
+            "call torch.cuda.empty_cache() once, behind the phase that left this cache; pad inputs to a few sizes".to_owned()
+        }
+        Some(Cause::Outgrown) => format!(
+            "{expandable}; or call torch.cuda.empty_cache() once, behind the phase that left this cache; pad inputs to a few sizes"
+        ),
         Some(Cause::Streams) => "allocate on the stream that uses the memory most; memory of a side stream is reused on that stream only".to_owned(),
         Some(Cause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or ask for sizes just below a block's".to_owned(),
         Some(Cause::LongLivedBlocks) | None => {
@@ -179,6 +189,7 @@ fn evidence(report: &RankFragmentation) -> Vec<(String, EvidenceValue)> {
     count("holes", Some(picture.holes));
     count("largest_free_bytes", Some(picture.largest_free_bytes));
     count("typical_step_bytes", report.typical_bytes);
+    count("peak_allocated_bytes", Some(report.highest_bytes));
     count("highest_step_bytes", report.typical_bytes.map(|_| report.highest_bytes));
     count("steps", Some(report.steps));
     count("largest_request_bytes", report.largest_request.map(|request| request.rounded_bytes));

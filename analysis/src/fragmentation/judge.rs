@@ -10,6 +10,10 @@
 //!   free list is how the allocator works and is not counted.
 //! - **Streams**: free bytes that another stream holds while the stream of the largest request has no room for it.
 //! - **Rounding**: live bytes beyond what was asked for.
+//! - **Outgrown**: where none of these explains it, three times as much reserved as was ever allocated at a time.
+//!
+//! What a job needs is the most it ever had allocated, and not the most of the stretch that was replayed. Reserved memory
+//! that exceeds that by less than a tenth is no waste, wherever it lies.
 //!
 //! Severity: info while everything would fit, warning when a request as large as the largest of the last steps would find
 //! neither a free block nor room on the device at the fullest moment, critical when one failed with the bytes it needed in
@@ -27,6 +31,8 @@ const VARYING_SHARE_MIN: f64 = 0.25;
 const OWN_SEGMENT_BYTES_MIN: u64 = 10 << 20;
 /// Segments of a size of their own are multiples of this.
 const SEGMENT_STEP_BYTES: u64 = 2 << 20;
+/// Reserved memory is out of all proportion from this multiple of the highest allocated on, and from so many bytes beyond.
+const OUTGROWN: (f64, u64) = (3.0, 2 << 30);
 /// Pins in a report.
 const PINS_SHOWN: usize = 10;
 
@@ -41,11 +47,14 @@ pub enum Cause {
     Streams,
     /// Blocks are larger than what was asked for.
     Rounding,
+    /// The cache holds far more than was ever in use at a time.
+    Outgrown,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 4] = [Self::VaryingSizes, Self::LongLivedBlocks, Self::Streams, Self::Rounding];
+    pub const ALL: [Self; 5] =
+        [Self::VaryingSizes, Self::LongLivedBlocks, Self::Streams, Self::Rounding, Self::Outgrown];
 
     /// The name in evidence, JSON and on the wire; never changes.
     #[must_use]
@@ -55,6 +64,7 @@ impl Cause {
             Self::LongLivedBlocks => "long_lived_blocks",
             Self::Streams => "streams",
             Self::Rounding => "rounding",
+            Self::Outgrown => "outgrown",
         }
     }
 }
@@ -74,6 +84,8 @@ pub struct Facts<'a> {
     pub epoch: Option<u32>,
     /// What the steps did.
     pub steady: &'a Steady,
+    /// The most that was ever allocated, since the job began; `None` where nothing tells.
+    pub peak_bytes: Option<u64>,
     /// The allocator's settings.
     pub settings: &'a AllocatorSettings,
     /// What the allocator could still get from the driver (or up to its limit) at that moment.
@@ -162,11 +174,13 @@ pub fn segment_bytes(rounded: u64, settings: &AllocatorSettings) -> u64 {
 /// Judges one device; `resolve` names stacks.
 #[must_use]
 pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragmentation {
-    let Facts { rank, device, picture, step, epoch, steady, settings, room_bytes, failed } = *facts;
+    let Facts { rank, device, picture, step, epoch, steady, peak_bytes, settings, room_bytes, failed } = *facts;
     let typical_bytes = steady.typical_height_bytes();
     let reserved = steady.reserved.map_or(picture.reserved_bytes, |(_, now)| now.max(picture.reserved_bytes));
-    let highest_bytes = steady.highest_bytes;
-    let unused_bytes = typical_bytes.map(|_| reserved.saturating_sub(highest_bytes));
+    // What the stretch did not see may have been higher.
+    let highest_bytes = steady.highest().bytes.max(picture.allocated_bytes).max(peak_bytes.unwrap_or(0));
+    let unused = reserved.saturating_sub(highest_bytes);
+    let unused_bytes = typical_bytes.map(|_| unused);
     let largest_request = failed.or_else(|| steady.largest_recent());
     let largest_usable_bytes = largest_request.map_or(picture.largest_free_bytes, |request| {
         picture.largest_for(request.rounded_bytes, request.stream, request.pool)
@@ -174,13 +188,24 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let would_fit = largest_request.and_then(|request| fits(request, largest_usable_bytes, facts));
     let matters = largest_request.map_or(0, |request| request.rounded_bytes).max(reserved / 10).max(1);
     let causes = [
-        (Cause::VaryingSizes, varying_bytes(steady, unused_bytes)),
+        // (What the steps of this stretch did not need; how much lies idle is told by the job's own peak.)
+        (
+            Cause::VaryingSizes,
+            varying_bytes(steady, typical_bytes.map(|_| reserved.saturating_sub(steady.highest().bytes))),
+        ),
         (Cause::LongLivedBlocks, long_lived_bytes(facts)),
         (Cause::Streams, other_streams_bytes(picture, largest_request, largest_usable_bytes)),
         (Cause::Rounding, picture.unsplit_bytes()),
     ];
     let worst = causes.into_iter().max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)));
-    let cause = worst.filter(|&(_, bytes)| bytes >= matters);
+    let is_outgrown = unused >= OUTGROWN.1 && reserved as f64 >= highest_bytes as f64 * OUTGROWN.0;
+    let cause = worst.filter(|&(_, bytes)| bytes >= matters).or(is_outgrown.then_some((Cause::Outgrown, unused)));
+    // What is lost to rounding is part of what is allocated; everything else is reserved beyond it.
+    let wastes = failed.is_some() || would_fit == Some(false) || unused >= reserved / 10;
+    let cause = cause.filter(|&(cause, _)| wastes || cause == Cause::Rounding).map(|(cause, bytes)| match cause {
+        Cause::VaryingSizes => (cause, bytes.min(unused)),
+        _ => (cause, bytes),
+    });
     let severity = match (failed, cause, would_fit) {
         (Some(_), ..) => Some(Severity::Critical),
         (None, Some(_), Some(false)) => Some(Severity::Warning),
@@ -214,9 +239,35 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
         would_fit,
         cause,
         severity,
-        holders: picture.pins.iter().take(PINS_SHOWN).map(|&pin| Holder { pin, stack: resolve(pin.stack) }).collect(),
+        holders: holders(picture, PINS_SHOWN, resolve),
         expandable: settings.expandable_segments,
     }
+}
+
+/// The blocks that strand most, by place: what several stacks allocated at one place is one holder.
+#[must_use]
+pub fn holders(picture: &Picture, most: usize, resolve: &dyn Fn(StackId) -> Stack) -> Vec<Holder> {
+    let mut holders: Vec<Holder> = Vec::new();
+    for &pin in &picture.pins {
+        let stack = resolve(pin.stack);
+        let known = stack.site().and_then(|site| holders.iter_mut().find(|holder| holder.stack.site() == Some(site)));
+        let Some(Holder { pin: known, .. }) = known else {
+            holders.push(Holder { pin, stack });
+            continue;
+        };
+        known.blocks += pin.blocks;
+        known.live_bytes = known.live_bytes.saturating_add(pin.live_bytes);
+        // (A segment with blocks of both is counted twice.)
+        known.segments += pin.segments;
+        known.stranded_bytes = known.stranded_bytes.saturating_add(pin.stranded_bytes);
+        if (pin.birth_epoch, pin.birth_step) < (known.birth_epoch, known.birth_step) {
+            (known.birth_epoch, known.birth_step, known.birth_phase) =
+                (pin.birth_epoch, pin.birth_step, pin.birth_phase);
+        }
+    }
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.pin.stranded_bytes));
+    holders.truncate(most);
+    holders
 }
 
 fn fits(request: Request, largest_usable_bytes: u64, facts: &Facts<'_>) -> Option<bool> {

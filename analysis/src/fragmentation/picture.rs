@@ -14,6 +14,8 @@ use crate::rules::SMALL_BYTES_MAX;
 
 /// Pins kept, the most stranding first: nobody reads further.
 pub const PINS_MAX: usize = 20;
+/// Segments of a size of their own are rounded up to multiples of this.
+const SEGMENT_ROUNDING_BYTES: u64 = 2 << 20;
 /// Free lists kept, those with most free bytes first: a process has a handful of streams and pools.
 pub const LISTS_MAX: usize = 64;
 
@@ -76,6 +78,8 @@ pub struct Picture {
     pub empty_bytes: u64,
     /// Of these: beside live blocks.
     pub stranded_bytes: u64,
+    /// Of these: less than 2 MiB behind the only block of a segment that was taken for it; no request of large blocks fits.
+    pub rounded_away_bytes: u64,
     /// Whole pages within the holes: what expandable segments could have unmapped from beside the live blocks.
     pub stranded_page_bytes: u64,
     /// The largest hole beside live blocks.
@@ -165,6 +169,9 @@ impl Picture {
         self.partly_used_segments += 1;
         self.stranded_bytes = self.stranded_bytes.saturating_add(free);
         self.largest_hole_bytes = self.largest_hole_bytes.max(largest);
+        if live.len() == 1 && segment.kind == SegmentKind::Large && free < SEGMENT_ROUNDING_BYTES {
+            self.rounded_away_bytes = self.rounded_away_bytes.saturating_add(free);
+        }
         for hole in free_blocks(segment) {
             self.holes += 1;
             // A hole that begins or ends anywhere within a page has one whole page fewer than its size says.

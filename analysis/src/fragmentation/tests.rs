@@ -7,7 +7,7 @@ use memctl_model::{
 use proptest::prelude::*;
 
 use super::finding::finding;
-use super::judge::{Facts, judge};
+use super::judge::{Facts, holders, judge};
 use super::{Cause, Picture, RankFragmentation};
 use crate::rules::PlacementRules;
 use crate::steady::Steady;
@@ -77,6 +77,16 @@ fn resolve(stack: StackId) -> Stack {
 }
 
 fn judged(rank: u32, picture: &Picture, steady: &Steady, room_bytes: Option<u64>) -> RankFragmentation {
+    judged_below(rank, picture, steady, room_bytes, None)
+}
+
+fn judged_below(
+    rank: u32,
+    picture: &Picture,
+    steady: &Steady,
+    room_bytes: Option<u64>,
+    peak_bytes: Option<u64>,
+) -> RankFragmentation {
     let settings = AllocatorSettings::default();
     let facts = Facts {
         rank,
@@ -85,6 +95,7 @@ fn judged(rank: u32, picture: &Picture, steady: &Steady, room_bytes: Option<u64>
         step: Some(9),
         epoch: Some(1),
         steady,
+        peak_bytes,
         settings: &settings,
         room_bytes,
         failed: None,
@@ -109,6 +120,50 @@ fn sizes_that_go_up_and_down_are_the_cause_and_sizes_that_grow_are_not() {
     // What is idle could not serve the largest request, were it one piece.
     let little = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-700], 0, 0)]);
     assert_eq!(judged(0, &little, &steady(&VARYING, 800), None).severity, None);
+}
+
+#[test]
+fn a_peak_that_the_stretch_did_not_see_is_what_the_job_needs() {
+    let idle = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-2000], 0, 0)]);
+    let report = judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(900 * MIB));
+    assert_eq!((report.cause, report.highest_bytes), (Some((Cause::VaryingSizes, 1200 * MIB)), 900 * MIB));
+    assert!(finding(&[report], 1).unwrap().title.contains("and at most 900 MiB"));
+    // 103 % of the peak is no waste, whatever lies where.
+    assert_eq!(judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(2040 * MIB)).severity, None);
+    let segments: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, at.min(3))).collect();
+    let pinned = picture(segments);
+    assert_eq!(judged_below(0, &pinned, &steady(&[150; 8], 1000), None, Some(970 * MIB)).severity, None);
+}
+
+#[test]
+fn a_cache_out_of_all_proportion_is_told_even_where_nothing_explains_it() {
+    let idle = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-7300], 0, 0)]);
+    let report = judged_below(0, &idle, &steady(&[150; 8], 7400), None, Some(2200 * MIB));
+    assert_eq!((report.cause, report.severity), (Some((Cause::Outgrown, 5200 * MIB)), Some(Severity::Info)));
+    assert_eq!(
+        finding(&[report], 1).unwrap().title,
+        "rank 0 holds 7.23 GiB although never more than 2.15 GiB were allocated at a time: 5.08 GiB of cache lie idle"
+    );
+}
+
+#[test]
+fn without_steps_the_fullest_moment_is_the_fullest_of_all() {
+    let mut steady = Steady::new(PlacementRules::new(&AllocatorSettings::default()), false);
+    for (number, allocated_bytes) in [5, 900, 0].into_iter().enumerate() {
+        let levels = Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes: 900 };
+        steady.event(number as u64 + 1, &Event::default(), levels);
+    }
+    assert_eq!((steady.highest().bytes, steady.highest().at), (900, Some(2)));
+}
+
+#[test]
+fn one_place_is_one_holder() {
+    let beside = |at: u64, stack| segment(at << 40, 0, &[2, -98], stack, 1);
+    let picture = picture(vec![beside(1, 2), beside(2, 3), beside(3, 4), beside(4, 1)]);
+    let same = |stack: StackId| resolve(if stack == StackId(1) { stack } else { StackId(2) });
+    let found = holders(&picture, 10, &same);
+    let of: Vec<(u64, u64)> = found.iter().map(|holder| (holder.pin.blocks, holder.pin.stranded_bytes / MIB)).collect();
+    assert_eq!(of, [(3, 294), (1, 98)]);
 }
 
 #[test]
@@ -183,7 +238,7 @@ fn warm_up_does_not_count() {
         steady.step_ends(levels(5));
     }
     assert_eq!((steady.steps_seen, steady.steps, steady.steps_taking, steady.calls.taken_bytes), (12, 2, 2, 14));
-    assert_eq!(steady.highest_bytes, 990);
+    assert_eq!(steady.highest().bytes, 990);
     assert_eq!(steady.typical_height_bytes(), Some(989));
 }
 

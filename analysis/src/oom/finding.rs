@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
-use super::{Cause, Report};
+use super::{Cause, Report, SiteUse};
 use crate::classes::Class;
 use crate::wording::{bytes, moment, place_or_none, plural, ranks};
 
@@ -18,7 +18,8 @@ const SITES_NAMED: usize = 5;
 #[must_use]
 pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
     let mut alike: BTreeMap<(Cause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
-    for report in reports {
+    // What a leak caused is told in the leak's finding.
+    for report in reports.iter().filter(|report| report.leaked.is_none()) {
         alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
     }
     alike.into_values().filter_map(|reports| finding(&reports, known)).collect()
@@ -52,6 +53,49 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
         advice: "look at the host's kernel log (out-of-memory killer) and at the container's limit; lower the number of DataLoader workers and what they prefetch; libraries beside PyTorch allocate device memory on their own".to_owned(),
         evidence: figures,
         ..Finding::new(FindingKind::Oom, Severity::Critical, 0.7, vec![rank])
+    }
+}
+
+/// Failed requests that were counted and not recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// The rank.
+    pub rank: u32,
+    /// How many there were.
+    pub ooms: u64,
+    /// The first measurement that counts one.
+    pub first: Sample,
+    /// Whether the process ended by one.
+    pub ended_by_it: bool,
+}
+
+/// A rank whose allocator counts failed requests, and of which no events are recorded.
+#[must_use]
+pub fn counted(counted: &Counted, known: usize) -> Finding {
+    let &Counted { rank, ooms, first, ended_by_it } = counted;
+    let figures = [
+        ("ooms", Some(ooms)),
+        ("allocated_bytes", first.allocated_bytes),
+        ("reserved_bytes", first.reserved_bytes),
+        ("peak_allocated_bytes", first.peak_allocated_bytes),
+        ("device_used_bytes", first.device_used_bytes),
+        ("device_total_bytes", first.device_total_bytes),
+    ];
+    let held = first.reserved_bytes.or(first.allocated_bytes);
+    let held = held.map_or(String::new(), |held| format!(" with {} in use", bytes(held)));
+    let (severity, ended) =
+        if ended_by_it { (Severity::Critical, " and ended by it") } else { (Severity::Warning, "") };
+    Finding {
+        first_seen: Moment { time_ns: Some(first.time_ns), ..Moment::default() },
+        subject: format!("rank {rank}"),
+        title: format!("{} ran out of memory{held}{ended} ({})", ranks(&[rank], known), plural(ooms, "failed request")),
+        explanation: "Only the allocator's counters were recorded, no events: how large the request was, who asked and what lived is not known.".to_owned(),
+        advice: "record events (the native allocator under `memctl run`) to see who asked and what was live; lower the batch".to_owned(),
+        evidence: figures
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), EvidenceValue::Count(value?))))
+            .collect(),
+        ..Finding::new(FindingKind::Oom, severity, 0.9, vec![rank])
     }
 }
 
@@ -112,7 +156,7 @@ fn deciding(report: &Report) -> String {
             "while {} of this process lie outside PyTorch's allocator",
             bytes(report.outside_bytes.unwrap_or(0))
         ),
-        Cause::Capacity => format!(
+        Cause::Capacity | Cause::Leak => format!(
             "with {} in use{}: {} more than there is",
             bytes(facts.found.active_bytes),
             of_what(report),
@@ -129,7 +173,7 @@ fn of_what(report: &Report) -> String {
     }
 }
 
-fn explanation(report: &Report) -> String {
+pub(super) fn explanation(report: &Report) -> String {
     let facts = &report.facts;
     let found = &facts.found;
     let mut text = format!(
@@ -161,11 +205,10 @@ fn explanation(report: &Report) -> String {
     if let Some(others) = facts.others_bytes.filter(|&others| others > 0) {
         text.push_str(&format!(" Other processes held {} of it.", bytes(others)));
     }
-    let filled: Vec<String> = facts
-        .sites
-        .iter()
+    let filled: Vec<String> = by_place(&facts.sites)
+        .into_iter()
         .take(3)
-        .map(|site| format!("{} {}", bytes(site.bytes), place_or_none(site.stack.site())))
+        .map(|(site, of, _)| format!("{} {}", bytes(of), place_or_none(site)))
         .collect();
     if !filled.is_empty() {
         text.push_str(&format!(" What was live: {}.", filled.join(", ")));
@@ -183,6 +226,23 @@ fn explanation(report: &Report) -> String {
         text.push_str(&sentence);
     }
     text
+}
+
+/// Bytes and blocks by place, most bytes first: what several stacks allocated at one line is one place.
+fn by_place(sites: &[SiteUse]) -> Vec<(Option<&Frame>, u64, u64)> {
+    let mut places: Vec<(Option<&Frame>, u64, u64)> = Vec::new();
+    for site in sites {
+        let place = site.stack.site();
+        match places.iter_mut().find(|(known, ..)| *known == place) {
+            Some((_, bytes, blocks)) => {
+                *bytes = bytes.saturating_add(site.bytes);
+                *blocks = blocks.saturating_add(site.blocks);
+            }
+            None => places.push((place, site.bytes, site.blocks)),
+        }
+    }
+    places.sort_by_key(|&(_, bytes, _)| std::cmp::Reverse(bytes));
+    places
 }
 
 fn peers(report: &Report) -> Option<String> {
@@ -218,7 +278,7 @@ fn advice(report: &Report, failed: &[u32]) -> String {
             bytes(facts.others_bytes.unwrap_or(0))
         ),
         Cause::OutsideAllocator => "look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each tells which".to_owned(),
-        Cause::Capacity => capacity(report, failed),
+        Cause::Capacity | Cause::Leak => capacity(report, failed),
     }
 }
 
@@ -251,7 +311,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     format!("{alone}{batch}; gradient checkpointing trades activations for time{shard}")
 }
 
-fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
+pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     let facts = &report.facts;
     let found = &facts.found;
     let mut evidence = vec![
@@ -273,7 +333,9 @@ fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     count("allocated_bytes", Some(found.allocated_bytes));
     count("flushed_bytes", Some(report.flushed_bytes));
     count("stranded_bytes", Some(report.stranded_bytes));
+    count("rounded_away_bytes", Some(report.rounded_away_bytes));
     count("missing_bytes", Some(report.missing_bytes));
+    count("leaked_bytes", report.leaked.as_ref().map(|leaked| leaked.bytes));
     count("device_free_bytes", Some(facts.device_free_bytes));
     count("device_total_bytes", facts.device_total_bytes);
     count("limit_at_least_bytes", report.limit_bytes.map(|(least, _)| least));
@@ -283,9 +345,9 @@ fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {
     for (class, bytes) in facts.classes.ranked() {
         count(&format!("{}_bytes", class.name()), Some(bytes));
     }
-    for (at, site) in facts.sites.iter().take(SITES_NAMED).enumerate() {
-        let place = place_or_none(site.stack.site());
-        let words = format!("{} in {} of {place}", bytes(site.bytes), plural(site.blocks, "block"));
+    for (at, (site, of, blocks)) in by_place(&facts.sites).into_iter().take(SITES_NAMED).enumerate() {
+        let place = place_or_none(site);
+        let words = format!("{} in {} of {place}", bytes(of), plural(blocks, "block"));
         evidence.push((format!("live_{}", at + 1), EvidenceValue::Text(words)));
     }
     evidence

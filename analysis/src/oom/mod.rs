@@ -6,6 +6,7 @@
 //! Refuses to name a neighbour, or memory outside the allocator, that nobody measured.
 
 pub mod finding;
+pub mod outcome;
 
 use memctl_model::{AllocatorSettings, PoolId, Stack};
 
@@ -14,6 +15,7 @@ use crate::fragmentation::judge::{Holder, segment_bytes};
 use crate::fragmentation::picture::Picture;
 
 pub use finding::findings;
+pub use outcome::Leaked;
 
 /// What a process needs of the device beside its allocator and that is nobody's fault: CUDA context, kernels, communicators.
 const CONTEXT_BYTES: u64 = 1 << 30;
@@ -29,11 +31,14 @@ pub enum Cause {
     Neighbour,
     /// This process holds what was missing outside the allocator.
     OutsideAllocator,
+    /// What had leaked is what was missing.
+    Leak,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 4] = [Self::Capacity, Self::Fragmentation, Self::Neighbour, Self::OutsideAllocator];
+    pub const ALL: [Self; 5] =
+        [Self::Capacity, Self::Fragmentation, Self::Neighbour, Self::OutsideAllocator, Self::Leak];
 
     /// The name in evidence, JSON and on the wire; never changes.
     #[must_use]
@@ -43,6 +48,7 @@ impl Cause {
             Self::Fragmentation => "fragmentation",
             Self::Neighbour => "neighbour",
             Self::OutsideAllocator => "outside_allocator",
+            Self::Leak => "leak",
         }
     }
 }
@@ -145,8 +151,14 @@ pub struct Report {
     pub stranded_bytes: u64,
     /// What the driver would have been asked for.
     pub segment_bytes: u64,
+    /// Of these: rests of segments behind the one block for which they were taken, too small for anything else.
+    pub rounded_away_bytes: u64,
+    /// What the driver had beside; 0 where a limit was in force, which leaves nothing that is known.
+    pub room_bytes: u64,
     /// Bytes that were missing, were all free memory one piece; 0 when they were there.
     pub missing_bytes: u64,
+    /// The leak that this is the outcome of.
+    pub leaked: Option<Leaked>,
     /// A limit below the device's size was in force: at least, and less than. `None` when the device itself was full.
     pub limit_bytes: Option<(u64, u64)>,
     /// Of this process outside the allocator, context included; `None` where the device's size or its other users are not known.
@@ -179,15 +191,19 @@ pub fn explain(facts: Facts) -> Report {
         }
         _ => None,
     };
+    let rounded_away_bytes = facts.found.rounded_away_bytes.min(stranded_bytes);
     let alone = |bytes: u64| bytes > 0 && room.saturating_add(bytes) >= segment_bytes;
     let others = if limited { 0 } else { facts.others_bytes.unwrap_or(0) };
     let outside = if limited { 0 } else { outside_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES) };
-    let cause =
-        [(Cause::Fragmentation, stranded_bytes), (Cause::Neighbour, others), (Cause::OutsideAllocator, outside)]
-            .into_iter()
-            .filter(|&(_, bytes)| alone(bytes))
-            .max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)))
-            .map_or(Cause::Capacity, |(cause, _)| cause);
+    let cause = [
+        (Cause::Fragmentation, stranded_bytes - rounded_away_bytes),
+        (Cause::Neighbour, others),
+        (Cause::OutsideAllocator, outside),
+    ]
+    .into_iter()
+    .filter(|&(_, bytes)| alone(bytes))
+    .max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)))
+    .map_or(Cause::Capacity, |(cause, _)| cause);
     let pages = facts.found.stranded_page_bytes.saturating_add(room);
     Report {
         cause,
@@ -195,7 +211,10 @@ pub fn explain(facts: Facts) -> Report {
         largest_usable_bytes: facts.found.largest_for(asked, facts.stream, facts.pool),
         flushed_bytes,
         stranded_bytes,
+        rounded_away_bytes,
         segment_bytes,
+        room_bytes: room,
+        leaked: None,
         missing_bytes: asked.saturating_sub(within_reach),
         limit_bytes,
         outside_bytes,

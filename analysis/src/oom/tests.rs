@@ -1,7 +1,8 @@
 //! Each cause from its arithmetic, and the sentences.
 
 use memctl_model::{
-    BlockState, BlockUse, DeviceIndex, Frame, Keyframe, KeyframeReason, SegmentKind, SegmentState, StackId,
+    BlockState, BlockUse, DeviceIndex, EvidenceValue, Finding, FindingKind, Frame, Keyframe, KeyframeReason,
+    SegmentKind, SegmentState, Severity, StackId,
 };
 use proptest::prelude::*;
 
@@ -136,6 +137,17 @@ fn capacity_says_how_much_less_would_have_done() {
 }
 
 #[test]
+fn what_was_live_names_each_place_once() {
+    let at =
+        |line| Stack { frames: vec![Frame { function: "forward".into(), file: "/home/me/model.py".into(), line }] };
+    let site = |stack, bytes| SiteUse { stack, bytes, blocks: 1, before_bytes: None };
+    let sites = vec![site(at(12), 5 * GIB), site(at(30), 4 * GIB), site(at(12), 3 * GIB), site(at(12), 2 * GIB)];
+    let found = &findings(&[explain(Facts { sites, ..facts(picture(0, 70), 4 * GIB, GIB) })], 1)[0];
+    let text = &found.explanation;
+    assert!(text.contains("What was live: 10.0 GiB forward (model.py:12), 4.00 GiB forward (model.py:30)."), "{text}");
+}
+
+#[test]
 fn ranks_that_failed_alike_are_one_finding() {
     let report = |rank| explain(Facts { rank, ..facts(picture(128, 0), GIB, 100 * GIB) });
     let other = explain(Facts { rank: 3, ..facts(picture(0, 70), 4 * GIB, GIB) });
@@ -179,9 +191,125 @@ proptest! {
             prop_assert!(least <= below && report.facts.device_free_bytes >= report.segment_bytes);
         }
         if report.cause == Cause::Capacity {
-            prop_assert!(report.stranded_bytes < report.segment_bytes);
+            prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
         // Whatever the input, there is a sentence.
         prop_assert!(findings(&[report], 1)[0].title.contains("asked in"));
     }
+}
+
+fn leak(bytes: u64, severity: Severity, site: Stack) -> Finding {
+    Finding {
+        live_bytes: Some(bytes),
+        time_to_oom_seconds: Some(9.0),
+        site: site.site().cloned(),
+        title: "grows 240 MiB an epoch on rank 0; out of memory in about 9 s".into(),
+        ..Finding::new(FindingKind::Leak, severity, 0.9, vec![0])
+    }
+}
+
+/// 1.5 GiB in use and 1 GiB free between it, all of one site; 1 GiB asked.
+fn fragmented() -> Report {
+    explain(facts(picture(128, 0), GIB, 100 * GIB))
+}
+
+#[test]
+fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() {
+    let mut reports = [fragmented()];
+    let mut found = vec![leak(1200 * MIB, Severity::Warning, frame())];
+    outcome::blame(&mut reports, &found);
+    assert_eq!(reports[0].cause, Cause::Leak);
+    assert!(findings(&reports, 1).is_empty(), "one cause, one finding");
+    outcome::tell(&mut found, &reports, 1);
+    let [told] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(
+        told.title,
+        "grows 240 MiB an epoch on rank 0; it ran out of memory on rank 0 in epoch 2, step 117, when 1.00 GiB were asked for in forward (model.py:12)"
+    );
+    assert_eq!((told.severity, told.time_to_oom_seconds), (Severity::Critical, None));
+    assert!(told.explanation.contains("1.00 GiB lay free beside live blocks"), "{}", told.explanation);
+    assert!(told.evidence.contains(&("oom_stranded_bytes".into(), EvidenceValue::Count(GIB))), "{told:#?}");
+    assert!(outcome::tells(told));
+}
+
+#[test]
+fn a_suspicion_that_filled_the_device_is_one_no_longer() {
+    let mut reports = [fragmented()];
+    let suspected = ("suspected".to_owned(), EvidenceValue::Count(1));
+    let mut found = vec![Finding {
+        title: "has grown 240 MiB an epoch on rank 0; may be a cache that still fills".into(),
+        evidence: vec![suspected],
+        ..leak(1200 * MIB, Severity::Info, frame())
+    }];
+    outcome::blame(&mut reports, &found);
+    outcome::tell(&mut found, &reports, 1);
+    assert!(found[0].title.starts_with("has grown 240 MiB an epoch on rank 0; it ran out"), "{}", found[0].title);
+    assert!(!found[0].is_suspected() && found[0].severity == Severity::Critical);
+}
+
+#[test]
+fn a_leak_is_not_blamed_for_what_it_did_not_do() {
+    let elsewhere = Stack { frames: vec![Frame { function: "keep".into(), file: "a.py".into(), line: 1 }] };
+    let cause = |finding: Finding| {
+        let mut reports = [fragmented()];
+        outcome::blame(&mut reports, &[finding]);
+        reports[0].cause
+    };
+    assert_eq!(cause(leak(20 * MIB, Severity::Warning, frame())), Cause::Fragmentation, "a crumb");
+    assert_eq!(
+        cause(leak(900 * MIB, Severity::Warning, elsewhere.clone())),
+        Cause::Fragmentation,
+        "the holes are larger"
+    );
+    assert_eq!(cause(leak(300 * MIB, Severity::Info, frame())), Cause::Fragmentation, "a suspicion that holds little");
+    let other = Finding { ranks: vec![3], ..leak(1200 * MIB, Severity::Warning, frame()) };
+    assert_eq!(cause(other), Cause::Fragmentation, "another rank's");
+    let skew = Finding { kind: FindingKind::RankSkew, ..leak(1200 * MIB, Severity::Warning, frame()) };
+    assert_eq!(cause(skew), Cause::Fragmentation, "no growth");
+}
+
+#[test]
+fn predictions_that_came_true_and_idle_memory_beside_what_leaked_are_no_findings() {
+    let mut reports = [fragmented()];
+    let near = Finding::new(FindingKind::NearOom, Severity::Warning, 0.9, vec![0]);
+    let elsewhere = Finding { ranks: vec![1], ..near.clone() };
+    let mut found = vec![leak(1200 * MIB, Severity::Warning, frame()), near, elsewhere];
+    outcome::blame(&mut reports, &found);
+    outcome::tell(&mut found, &reports, 2);
+    let kinds: Vec<(FindingKind, &[u32])> = found.iter().map(|finding| (finding.kind, &*finding.ranks)).collect();
+    assert_eq!(kinds, [(FindingKind::Leak, &[0][..]), (FindingKind::NearOom, &[1])]);
+}
+
+#[test]
+fn what_the_driver_rounds_up_is_not_fragmentation() {
+    // 700 segments of 12 MiB, each with one block of 11 MiB: 700 MiB are free in rests that nothing large fits into.
+    let base = 1_u64 << 40;
+    let block = |addr: u64, size: u64, usage: BlockUse| BlockState {
+        addr,
+        size,
+        requested: size,
+        usage,
+        ..BlockState::default()
+    };
+    let segments = (0..700)
+        .map(|at| {
+            let addr = base + at * 12 * MIB;
+            let blocks =
+                vec![block(addr, 11 * MIB, BlockUse::Allocated), block(addr + 11 * MIB, MIB, BlockUse::Inactive)];
+            SegmentState { addr, size: 12 * MIB, blocks, kind: SegmentKind::Large, ..SegmentState::default() }
+        })
+        .collect();
+    let state = Keyframe {
+        device: DeviceIndex(0),
+        at_event: 0,
+        time_ns: 0,
+        reason: KeyframeReason::OutOfMemory,
+        segments,
+        loose: Vec::new(),
+    };
+    let report = explain(facts(Picture::of(&state, 20 * MIB), 400 * MIB, 100 * MIB));
+    assert_eq!(
+        (report.cause, report.stranded_bytes, report.rounded_away_bytes),
+        (Cause::Capacity, 700 * MIB, 700 * MIB)
+    );
 }

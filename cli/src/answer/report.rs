@@ -95,8 +95,10 @@ pub struct Rank {
     pub stored_bytes: u64,
     /// What this rank's figures rest on.
     pub completeness: Completeness,
-    /// What was measured last.
+    /// What was measured last, teardown left out.
     pub sample: Option<Sample>,
+    /// The highest of each quantity that was measured.
+    pub highest: Option<Sample>,
 }
 
 /// What was measured last of each quantity, within the last half minute that was recorded.
@@ -257,6 +259,7 @@ impl From<v1::RankReport> for Rank {
             stored_bytes: wire.stored_bytes,
             completeness: wire.completeness.map(Completeness::from).unwrap_or_default(),
             sample: wire.sample.map(Sample::from),
+            highest: wire.highest.map(Sample::from),
         }
     }
 }

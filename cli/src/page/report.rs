@@ -118,11 +118,21 @@ fn measured(report: &Report, screen: &Screen) -> String {
             bytes(sample.process_used_bytes),
             bytes(sample.foreign_used_bytes),
             sample.utilisation.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-            bytes(sample.host_rss_bytes),
-            bytes(sample.children_rss_bytes),
+            last_and_highest(sample.host_rss_bytes, rank.highest.as_ref().and_then(|highest| highest.host_rss_bytes)),
+            last_and_highest(
+                sample.children_rss_bytes,
+                rank.highest.as_ref().and_then(|highest| highest.children_rss_bytes),
+            ),
         ]);
     }
     if any { format!("{}\n", table.show(screen)) } else { String::new() }
+}
+
+/// `1.20 GiB`, and the highest beside it where that reads differently.
+fn last_and_highest(last: Option<u64>, highest: Option<u64>) -> String {
+    let words = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
+    let (last, highest) = (words(last), words(highest));
+    if highest == "-" || highest == last { last } else { format!("{last} (at most {highest})") }
 }
 
 /// What went wrong without any judging: out of memory, retries, sessions that failed.

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_model::Finding;
-
-use crate::query::{Found, QueryError, explain};
+use crate::query::{Explained, Found, QueryError, explain};
 use crate::store::{DeviceRow, Store};
 
 /// Jobs of up to so many events are always looked at: tens of milliseconds.
@@ -25,17 +23,17 @@ pub(super) struct Kept {
     at: Instant,
     stored: u64,
     ooms: u64,
-    findings: Vec<Finding>,
+    explained: Explained,
 }
 
-/// The findings that need single events; `kept` is what was found the last time.
-pub(super) async fn findings(
+/// What single events explain, where that is worth a look; `kept` is what was found the last time.
+pub(super) async fn look(
     store: &Arc<dyn Store>,
     found: &Arc<Found>,
     kept: &mut Option<Kept>,
-) -> Result<Vec<Finding>, QueryError> {
+) -> Result<Option<Explained>, QueryError> {
     if !is_worth_a_look(found) {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     // Wrapping: only whether it is the same counts.
     let stored = found.sessions.iter().fold(0, |sum: u64, session| sum.wrapping_add(session.durable_seq));
@@ -45,11 +43,11 @@ pub(super) async fn findings(
         && kept.ooms == ooms
         && (kept.stored == stored || (goes_on && kept.at.elapsed() < AGAIN))
     {
-        return Ok(kept.findings.clone());
+        return Ok(Some(kept.explained.clone()));
     }
-    let findings = explain(store, found).await?.findings;
-    *kept = Some(Kept { at: Instant::now(), stored, ooms, findings: findings.clone() });
-    Ok(findings)
+    let explained = explain(store, found).await?;
+    *kept = Some(Kept { at: Instant::now(), stored, ooms, explained: explained.clone() });
+    Ok(Some(explained))
 }
 
 fn is_worth_a_look(found: &Found) -> bool {

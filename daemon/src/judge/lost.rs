@@ -1,54 +1,63 @@
-//! Ranks that stopped while others went on, or that ended badly.
+//! Ranks that stopped while others went on, or that ended badly: read from the store, told by `memctl-analysis`.
 //!
-//! Guarantees: a rank that ended by an out of memory is told by that finding and not here; of a job that was lost as a whole
-//! nothing is said about single ranks.
+//! Guarantees: of a job that was lost as a whole nothing is said about single ranks; the marks of at most [`PLACES_MAX`]
+//! sessions are read for the step in which they ended.
 
-use memctl_model::{Finding, FindingKind, Moment, Severity};
+use memctl_analysis::deaths::{self, Death, Told};
 use memctl_proto::v1::JobState;
 
-use crate::store::{DeviceRow, SessionRow};
+use crate::query::{Found, QueryError, at_the_end};
+use crate::store::{SessionRow, Store};
 
-/// Findings about ranks that stopped. `state` tells how a session is doing.
-pub(super) fn findings(
-    sessions: &[SessionRow],
-    devices: &[DeviceRow],
+/// Deaths whose step is looked up: the first ones, of which the sentence speaks.
+const PLACES_MAX: usize = 8;
+
+/// What is to be told about ranks that stopped. `state` tells how a session is doing.
+pub(super) async fn tell(
+    store: &dyn Store,
+    found: &Found,
     state: impl Fn(&SessionRow) -> JobState,
-) -> Vec<Finding> {
-    let states: Vec<JobState> = sessions.iter().map(&state).collect();
+) -> Result<Told, QueryError> {
+    let states: Vec<JobState> = found.sessions.iter().map(&state).collect();
     let goes_on = states.iter().any(|state| matches!(state, JobState::Running | JobState::Finished));
-    let all_lost = sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);
-    let mut found = Vec::new();
-    for (session, state) in sessions.iter().zip(states) {
-        let failure = session.end.as_ref().and_then(|end| end.failure.as_deref());
-        let how = match (state, failure) {
-            (JobState::Failed, Some(failure)) if !failure.to_lowercase().contains("memory") => failure.to_owned(),
-            (JobState::Lost, _) if goes_on && !all_lost => "nothing was heard of it any more".to_owned(),
-            _ => continue,
+    let all_lost = found.sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);
+    let mut dead: Vec<(&SessionRow, Death)> = Vec::new();
+    for (session, state) in found.sessions.iter().zip(states) {
+        let failure = session.end.as_ref().and_then(|end| end.failure.clone());
+        let told = match state {
+            JobState::Failed => failure.is_some(),
+            JobState::Lost => goes_on && !all_lost,
+            _ => false,
         };
-        found.push(finding(session, devices, &how, goes_on));
+        if told {
+            dead.push((session, death(found, session, failure)));
+        }
     }
-    found
+    dead.sort_by_key(|(_, death)| (death.time_ns, death.rank));
+    let own = |death: &Death| !deaths::Cause::of(death.failure.as_deref()).is_consequence();
+    // Those with a cause of their own speak; where there is none, the first.
+    let speakers: Vec<usize> = (0..dead.len()).filter(|&at| own(&dead[at].1)).chain([0]).take(PLACES_MAX).collect();
+    for at in speakers {
+        let Some((session, death)) = dead.get_mut(at) else { continue };
+        let (epoch, step, under_way) = at_the_end(store, session.key, death.time_ns).await?;
+        death.epoch = epoch.or(death.epoch);
+        if step.is_some() {
+            (death.step, death.under_way) = (step, under_way);
+        }
+    }
+    let dead: Vec<Death> = dead.into_iter().map(|(_, death)| death).collect();
+    Ok(deaths::tell(&dead, found.sessions.len(), goes_on))
 }
 
-fn finding(session: &SessionRow, devices: &[DeviceRow], how: &str, goes_on: bool) -> Finding {
-    let rank = session.info.rank;
-    let last = devices.iter().filter(|device| device.session == session.key).filter_map(|device| device.latest);
+fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {
+    let last = found.devices.iter().filter(|device| device.session == session.key).filter_map(|device| device.latest);
     let last = last.max_by_key(|latest| latest.time_ns);
-    let at = last.map_or_else(String::new, |latest| format!(" after step {} of epoch {}", latest.step, latest.epoch));
-    let severity = if goes_on { Severity::Critical } else { Severity::Warning };
-    Finding {
-        first_seen: Moment {
-            epoch: last.map(|latest| latest.epoch),
-            step: last.map(|latest| latest.step),
-            time_ns: session.end.as_ref().map(|end| end.time_ns).or(Some(session.heard_ns)),
-            boundary: None,
-        },
-        subject: format!("rank {rank}"),
-        title: format!("rank {rank} stopped{at}: {how}"),
-        explanation: "Its last state is stored: everything up to that moment can be asked for.".to_owned(),
-        advice: format!(
-            "`memctl sites --rank {rank} --end` shows what it held; look at the host's log (dmesg) for the out-of-memory killer."
-        ),
-        ..Finding::new(FindingKind::RankLost, severity, 1.0, vec![rank])
+    Death {
+        rank: session.info.rank,
+        time_ns: session.end.as_ref().map_or(session.heard_ns, |end| end.time_ns),
+        epoch: last.map(|latest| latest.epoch),
+        step: last.map(|latest| latest.step),
+        under_way: false,
+        failure,
     }
 }

@@ -12,12 +12,12 @@ mod watching;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memctl_analysis::judge;
-use memctl_model::Finding;
+use memctl_analysis::{judge, oom};
+use memctl_model::{Finding, Sample};
 
 use crate::ingest::streams::Streams;
-use crate::query::{Found, QueryError, state};
-use crate::store::Store;
+use crate::query::{Explained, Found, QueryError, explain, state};
+use crate::store::{SessionKey, Store};
 pub use task::{Judging, Pokes};
 use watching::JobWatch;
 pub use watching::Range;
@@ -72,22 +72,52 @@ impl Judge {
             let mut seen = seen.lock().await;
             let Seen { watch, explained } = &mut *seen;
             // Single events are replayed by tasks of their own, so both go on at the same time.
-            let (explaining, ()) = tokio::try_join!(
-                explaining::findings(&self.store, found, explained),
+            let (explained, ()) = tokio::try_join!(
+                explaining::look(&self.store, found, explained),
                 watch.catch_up(&self.store, &found.sessions)
             )?;
             self.keep(found.job.key, watch.devices());
-            let mut findings = judge::findings(&watch.watches(counts));
-            findings.extend(explaining);
-            findings
+            explained.unwrap_or_default().settle(judge::findings(&watch.watches(counts)))
         } else {
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, &found.sessions).await?;
             judge::findings(&watch.watches(counts))
         };
-        findings.extend(lost::findings(&found.sessions, &found.devices, |session| state(session, &self.streams)));
+        let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
+        oom::outcome::add_consequences(&mut findings, &told.after_oom);
+        findings.extend(told.findings);
         judge::sort(&mut findings);
         Ok(findings)
+    }
+
+    /// What single events explain of the ranks that were `asked` for, and what is wrong with them: leaks of all are known
+    /// to it, because what one of them caused is no cause of its own.
+    ///
+    /// # Errors
+    /// The store fails, or what is stored does not open.
+    pub(crate) async fn explained(
+        &self,
+        asked: &Arc<Found>,
+        everybody: &Arc<Found>,
+    ) -> Result<(Explained, Vec<Finding>), QueryError> {
+        let seen = self.watch(everybody.job.key);
+        let mut seen = seen.lock().await;
+        let (mut explained, ()) =
+            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, &everybody.sessions))?;
+        self.keep(everybody.job.key, seen.watch.devices());
+        let counts =
+            |session, device| asked.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
+        let findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
+        Ok((explained, findings))
+    }
+
+    /// The highest of each quantity that was measured of a job, as far as it was judged as a whole.
+    pub(crate) async fn highest(&self, job: i64) -> HashMap<(SessionKey, u8), Sample> {
+        let watch = self.lock().known.get(&job).map(|known| known.watch.clone());
+        match watch {
+            Some(seen) => seen.lock().await.watch.highest(),
+            None => HashMap::new(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {

@@ -3,7 +3,7 @@
 //! Guarantees: what a watch knows depends on the session's items and their order alone, not on how often it was asked; so a
 //! live job, an import and a daemon that was restarted say the same. Reads a bounded number of items at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use memctl_analysis::judge::{RankFacts, RankWatch};
@@ -12,7 +12,7 @@ use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use crate::query::{QueryError, open};
+use crate::query::{QueryError, open, raise};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time: each holds at most 64 site tables.
@@ -51,6 +51,8 @@ pub struct SessionWatch {
     /// By device.
     pub watches: BTreeMap<u8, RankWatch>,
     totals: BTreeMap<u8, u64>,
+    /// The highest of each quantity that was measured, by device.
+    highest: BTreeMap<u8, Sample>,
 }
 
 impl SessionWatch {
@@ -68,6 +70,7 @@ impl SessionWatch {
             nameless: false,
             watches: BTreeMap::new(),
             totals: totals.collect(),
+            highest: BTreeMap::new(),
         }
     }
 
@@ -111,7 +114,14 @@ impl SessionWatch {
                     watch(&mut self.watches, &self.stacks, &self.totals, self.rank, table.device.0).table(table);
                 }
             }
-            Content::Samples(samples) => samples.iter().for_each(|sample| self.sample(sample)),
+            Content::Samples(samples) => {
+                for sample in &samples {
+                    if self.range.holds_time(sample.time_ns) {
+                        raise(self.highest.entry(sample.device.0).or_default(), sample);
+                    }
+                    self.sample(sample);
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -186,6 +196,16 @@ impl JobWatch {
         let all =
             self.sessions.iter().flat_map(|(&key, session)| session.watches.iter().map(move |watch| (key, watch)));
         all.filter(|&(key, (&device, _))| counts(key, device)).map(|(_, (_, watch))| watch).collect()
+    }
+
+    /// The highest of each quantity that was measured, by session and device.
+    #[must_use]
+    pub fn highest(&self) -> HashMap<(SessionKey, u8), Sample> {
+        let of = |(&key, session): (&SessionKey, &SessionWatch)| {
+            let by_device: Vec<_> = session.highest.iter().map(|(&device, &sample)| ((key, device), sample)).collect();
+            by_device
+        };
+        self.sessions.iter().flat_map(of).collect()
     }
 
     /// Devices watched: what the memory of all this is measured by.

@@ -10,23 +10,25 @@ use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
-use super::explain::explain;
-use super::job::{completeness_answer, find};
+use super::job::{completeness_answer, everybody, find};
 use super::stacks::frame;
 use crate::ingest::streams::Streams;
+use crate::judge::Judge;
 use crate::store::Store;
 
 /// Answers a fragmentation request.
 pub(super) async fn fragmentation(
     store: &Arc<dyn Store>,
     streams: &Streams,
+    judge: &Judge,
     request: v1::FragmentationRequest,
 ) -> Result<v1::Fragmentation, QueryError> {
-    let found = Arc::new(find(&**store, &request.selection.unwrap_or_default()).await?);
-    let explained = explain(store, &found).await?;
+    let selection = request.selection.unwrap_or_default();
+    let found = Arc::new(find(&**store, &selection).await?);
+    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
     let ranks = explained.fragmentation.iter().zip(&explained.churn).map(|(report, churn)| answer(report, churn));
     let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);
-    let findings = explained.findings.iter().filter(|finding| about(finding.kind));
+    let findings = findings.iter().filter(|finding| about(finding.kind));
     Ok(v1::Fragmentation {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
@@ -123,8 +125,8 @@ pub(super) fn holder(holder: &Holder) -> v1::Holder {
 }
 
 fn churn_answer(churn: &RankChurn) -> v1::Churn {
-    let &RankChurn { steps, steps_taking, steps_returning, calls, again_bytes, allocations_per_step, retries, .. } =
-        churn;
+    let RankChurn { steps, steps_taking, steps_returning, calls, again_bytes, allocations_per_step, retries, .. } =
+        churn.clone();
     v1::Churn {
         steps,
         steps_taking,

@@ -1,6 +1,7 @@
 //! A job as a question means it: its sessions, how it is doing, how complete it is.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use memctl_model::{Completeness, SourceKind};
 use memctl_proto::v1;
@@ -52,6 +53,18 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
     devices.retain(|device| sessions.iter().any(|session| session.key == device.session));
     drop_unused(&mut devices);
     Ok(Found { job, sessions, devices, others })
+}
+
+/// The job with all its ranks: those that were not asked for still say what is usual.
+pub(super) async fn everybody(
+    store: &dyn Store,
+    found: &Arc<Found>,
+    selection: &v1::Selection,
+) -> Result<Arc<Found>, QueryError> {
+    match selection.ranks.is_empty() {
+        true => Ok(found.clone()),
+        false => Ok(Arc::new(find(store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?)),
+    }
 }
 
 /// A process sees every device of its machine and mostly uses one: the others are no part of the answer. Of a session that

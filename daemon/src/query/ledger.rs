@@ -6,7 +6,7 @@
 mod blocks;
 
 use memctl_analysis::classes::{Classifier, Shares};
-use memctl_analysis::ledger::Ledger;
+use memctl_analysis::ledger::{HeldThen, Ledger};
 use memctl_model::{Stack, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
@@ -18,10 +18,11 @@ use super::explain::window::state_at;
 use super::job::{completeness_answer, find};
 use super::oom::classes;
 use super::replay::{Go, Replay};
+use super::sites::peak_is_stored;
 use super::stacks::dictionary;
 use super::timeline::chosen;
 use crate::ingest::streams::Streams;
-use crate::store::{ChunkRow, DeviceRow, EpochEndRow, SessionRow, Store};
+use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 
 /// Answers a ledger request.
 pub(super) async fn ledger(
@@ -41,7 +42,10 @@ pub(super) async fn ledger(
                 || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device.info.index.0);
             let chunks = store.chunks(session.key, device.info.index.0, chosen(&selection)?).await?;
             let place = match moment {
-                Moment::Peak(_) => peak(store, session, device, &chunks).await?,
+                Moment::Peak(_) => {
+                    let everything = selection.first_epoch.is_none() && selection.since_ns.is_none();
+                    peak(store, session, device, &chunks, everything).await?
+                }
                 Moment::EpochEnd(epoch) => {
                     let end = ends().rfind(|end| end.epoch == epoch);
                     Some(place(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
@@ -93,8 +97,12 @@ async fn peak(
     session: &SessionRow,
     device: &DeviceRow,
     chunks: &[ChunkRow],
+    everything: bool,
 ) -> Result<Option<Place>, QueryError> {
     let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else { return Ok(None) };
+    if everything {
+        peak_is_stored(session, Some(device), highest)?;
+    }
     let mut replay = Replay::before(store, session, device.info.index.0, &[], highest.index.first_event).await?;
     let mut most = (highest.index.first_event, 0);
     replay
@@ -131,8 +139,16 @@ async fn rank(
     let mut shares = Shares::default();
     classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
     let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));
-    let sample = measured::nearest(store, session, device, keyframe.time_ns).await?;
-    let ledger = Ledger::new(shares, reserved, sample.as_ref());
+    let measured = measured::around(store, session, device, keyframe.time_ns).await?;
+    let held = async |time_ns: Option<u64>| match time_ns {
+        Some(time_ns) => held_at(store, session, device, time_ns).await,
+        None => Ok(None),
+    };
+    let then = HeldThen {
+        at_process_bytes: held(measured.process_ns).await?,
+        at_device_bytes: held(measured.device_ns).await?,
+    };
+    let ledger = Ledger::new(shares, reserved, measured.sample.as_ref(), then);
     let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     let mut answer = v1::RankLedger {
         rank: session.info.rank,
@@ -156,6 +172,38 @@ async fn rank(
         blocks::list(&mut answer, classed, &resolve, room);
     }
     Ok(answer)
+}
+
+/// What the allocator held from the driver at a moment; `None` where events do not tell.
+async fn held_at(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    time_ns: u64,
+) -> Result<Option<u64>, QueryError> {
+    let index = device.info.index.0;
+    let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
+    let chunks = store.chunks(session.key, index, before).await?;
+    let Some(last) = chunks.last() else { return Ok(None) };
+    let mut replay = match Replay::before(store, session, index, &[], last.index.first_event).await {
+        Err(QueryError::Expired { .. }) => return Ok(None),
+        other => other?,
+    };
+    let mut held = replay.map().levels().reserved_bytes;
+    let ran = replay
+        .run(end_of(last), |_, event, map| {
+            if event.time_ns > time_ns {
+                return Go::Stop;
+            }
+            held = map.levels().reserved_bytes;
+            Go::On
+        })
+        .await;
+    match ran {
+        Err(QueryError::Expired { .. }) => Ok(None),
+        Err(error) => Err(error),
+        Ok(()) => Ok(Some(held)),
+    }
 }
 
 /// Chunks between two keyframes, as older recordings have them.

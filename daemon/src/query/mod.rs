@@ -22,10 +22,12 @@ mod timeline;
 use std::sync::Arc;
 
 pub use error::QueryError;
-pub(crate) use explain::explain;
+pub(crate) use explain::course::at_the_end;
+pub(crate) use explain::{Explained, explain};
 pub(crate) use job::{Found, find, state};
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
+pub(crate) use samples::raise;
 pub(crate) use stacks::open;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -152,11 +154,13 @@ impl Query for QueryService {
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
-        Ok(Response::new(fragmentation::fragmentation(&self.store, &self.streams, request.into_inner()).await?))
+        Ok(Response::new(
+            fragmentation::fragmentation(&self.store, &self.streams, &self.judge, request.into_inner()).await?,
+        ))
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        Ok(Response::new(oom::oom(&self.store, &self.streams, request.into_inner()).await?))
+        Ok(Response::new(oom::oom(&self.store, &self.streams, &self.judge, request.into_inner()).await?))
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {

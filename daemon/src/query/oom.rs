@@ -4,27 +4,28 @@ use std::sync::Arc;
 
 use memctl_analysis::classes::Shares;
 use memctl_analysis::oom;
-use memctl_model::FindingKind;
 use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
-use super::explain::explain;
 use super::fragmentation::holder;
-use super::job::{completeness_answer, find};
+use super::job::{completeness_answer, everybody, find};
 use super::stacks::frame;
 use crate::ingest::streams::Streams;
+use crate::judge::Judge;
 use crate::store::Store;
 
 /// Answers an out-of-memory request.
 pub(super) async fn oom(
     store: &Arc<dyn Store>,
     streams: &Streams,
+    judge: &Judge,
     request: v1::OomRequest,
 ) -> Result<v1::Oom, QueryError> {
-    let found = Arc::new(find(&**store, &request.selection.unwrap_or_default()).await?);
-    let explained = explain(store, &found).await?;
-    let findings = explained.findings.iter().filter(|finding| finding.kind == FindingKind::Oom);
+    let selection = request.selection.unwrap_or_default();
+    let found = Arc::new(find(&**store, &selection).await?);
+    let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
+    let findings = findings.iter().filter(|finding| oom::outcome::tells(finding));
     Ok(v1::Oom {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),

@@ -10,7 +10,7 @@ use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::growth::growth;
-use super::job::{Found, completeness, completeness_answer, find, state};
+use super::job::{Found, completeness, completeness_answer, everybody, find, state};
 use super::samples;
 use crate::ingest::streams::Streams;
 use crate::judge::{Judge, Range};
@@ -44,6 +44,13 @@ pub(super) async fn report(
     }
     let (growth, findings) =
         tokio::try_join!(growth(store, &found, &epoch_ends), findings(store, judge, &found, &selection))?;
+    // What the judge has seen of all measurements.
+    let highest = judge.highest(found.job.key).await;
+    for rank in &mut ranks {
+        let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
+        let highest = session.and_then(|session| highest.get(&(session.key, rank.device as u8)));
+        rank.highest = highest.map(Into::into);
+    }
     Ok(v1::Report {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
@@ -65,12 +72,7 @@ async fn findings(
     let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
         .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
     let range = Range { epochs, times_ns };
-    // Peers that were not asked for still say what is usual.
-    let everybody = match selection.ranks.is_empty() {
-        true => None,
-        false => Some(Arc::new(find(&**store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?)),
-    };
-    let mut findings = judge.findings(everybody.as_ref().unwrap_or(found), range).await?;
+    let mut findings = judge.findings(&everybody(&**store, found, selection).await?, range).await?;
     findings.retain(|finding| {
         selection.ranks.is_empty() || finding.ranks.iter().any(|rank| selection.ranks.contains(rank))
     });
@@ -145,6 +147,7 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         state: state(session, streams) as i32,
         stored_bytes: session.stored_bytes,
         sample: None,
+        highest: None,
     }
 }
 

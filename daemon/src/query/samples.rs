@@ -1,14 +1,16 @@
-//! What was measured last: one figure of each quantity, from the newest sample that knows it.
+//! What was measured last: one figure of each quantity, from the newest sample that knows it; of a run that ended, from
+//! before its teardown, in which workers are gone and tensors freed.
 //!
 //! Guarantees: reads what was sent within the last half minute that was recorded, however long the job is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use memctl_model::Sample;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
 use super::error::QueryError;
+use super::explain::course::last_boundary_ns;
 use super::job::Found;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, SessionRow, Store};
@@ -25,15 +27,48 @@ pub(super) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(
         let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);
         let times = Selection { times_ns: Some((since, u64::MAX)), ..Selection::default() };
         let rows = store.items(session.key, ItemKind::Samples as i32, None, times).await?;
+        let mut last: Vec<Sample> = Vec::new();
         for row in &rows[rows.len().saturating_sub(ITEMS_MAX)..] {
             if let Content::Samples(samples) = open(session.key, row)? {
-                for sample in samples {
-                    fold(latest.entry((session.key, sample.device.0)).or_default(), sample);
-                }
+                last.extend(samples);
             }
+        }
+        let teardown_ns = match &session.end {
+            Some(end) => last_boundary_ns(store, session.key, end.time_ns).await?,
+            None => None,
+        };
+        for (device, sample) in before_teardown(&last, teardown_ns.unwrap_or(u64::MAX)) {
+            latest.insert((session.key, device), sample);
         }
     }
     Ok(latest)
+}
+
+/// What each device's samples knew last before the teardown; a quantity that was measured in it alone, from there.
+fn before_teardown(samples: &[Sample], teardown_ns: u64) -> BTreeMap<u8, Sample> {
+    let mut known: BTreeMap<u8, Sample> = BTreeMap::new();
+    let (before, behind): (Vec<&Sample>, Vec<&Sample>) =
+        samples.iter().partition(|sample| sample.time_ns <= teardown_ns);
+    for sample in behind.into_iter().chain(before.iter().copied()) {
+        fold(known.entry(sample.device.0).or_default(), *sample);
+    }
+    for (device, known) in &mut known {
+        let own = before.iter().filter(|sample| sample.device.0 == *device);
+        known.time_ns = own.map(|sample| sample.time_ns).max().unwrap_or(known.time_ns);
+    }
+    known
+}
+
+/// Takes over what is higher.
+pub(crate) fn raise(known: &mut Sample, other: &Sample) {
+    known.device = other.device;
+    known.time_ns = known.time_ns.max(other.time_ns);
+    macro_rules! raise {
+        ($($field:ident)*) => { $(known.$field = known.$field.max(other.$field);)* };
+    }
+    raise!(allocated_bytes active_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes alloc_retries ooms);
+    raise!(device_used_bytes device_total_bytes process_used_bytes foreign_used_bytes utilisation_percent);
+    raise!(host_rss_bytes children_rss_bytes);
 }
 
 /// The last moment that is known of a session.
@@ -73,5 +108,24 @@ mod tests {
             ..Sample::default()
         };
         assert_eq!(known, expected);
+    }
+
+    #[test]
+    fn what_is_measured_while_it_ends_replaces_nothing() {
+        let sample = |time_ns, children, host| Sample {
+            time_ns,
+            children_rss_bytes: children,
+            host_rss_bytes: host,
+            ..Sample::default()
+        };
+        let samples = [sample(5, Some(700), None), sample(8, Some(600), Some(90)), sample(12, Some(0), Some(40))];
+        let known = before_teardown(&samples, 10)[&0];
+        assert_eq!((known.time_ns, known.children_rss_bytes, known.host_rss_bytes), (8, Some(600), Some(90)));
+        // What was measured in the teardown alone is still better than nothing; of a run that goes on everything counts.
+        assert_eq!(before_teardown(&samples, 3)[&0].children_rss_bytes, Some(0));
+        assert_eq!(before_teardown(&samples, u64::MAX)[&0].children_rss_bytes, Some(0));
+        let mut highest = Sample::default();
+        samples.iter().for_each(|sample| raise(&mut highest, sample));
+        assert_eq!((highest.children_rss_bytes, highest.host_rss_bytes), (Some(700), Some(90)));
     }
 }

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::{Boundary, Counters, SiteRow, SiteTable, StackId};
+use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, StackId};
 use memctl_proto::item::Content;
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
 
 use super::error::QueryError;
+use super::explain::course::Course;
 use super::job::{completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
 use super::stacks::{dictionary, frame, open};
 use super::timeline::{chosen, devices_of, span};
 use crate::ingest::streams::Streams;
-use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 
 /// A moment's figures on one device.
 struct State {
@@ -163,6 +164,10 @@ impl Question<'_> {
         let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else {
             return self.at_end(session, device).await;
         };
+        let everything = self.selection.first_epoch.is_none() && self.selection.since_ns.is_none();
+        if everything {
+            self.peak_is_stored(session, device, highest).await?;
+        }
         // (Of a selection that cuts chunks at both ends the highest chunk may have its peak outside; then the
         // answer is the highest moment of that chunk inside.)
         let span = span(self.selection, self.epoch_ends, session, device);
@@ -184,6 +189,13 @@ impl Question<'_> {
         self.replayed(session, device, peak.0, Some((highest, peak.1))).await
     }
 
+    /// Retention takes the oldest chunks first, and the highest moment may have been among them.
+    async fn peak_is_stored(&self, session: &SessionRow, device: u8, highest: &ChunkRow) -> Result<(), QueryError> {
+        let rows = self.store.devices(session.job).await?;
+        let row = rows.iter().find(|row| row.session == session.key && row.info.index.0 == device);
+        peak_is_stored(session, row, highest)
+    }
+
     /// The state before event `until`.
     async fn replayed(
         &self,
@@ -201,14 +213,36 @@ impl Question<'_> {
             || chunk.map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step)),
             |end| (end.epoch, end.step),
         );
+        // Marks know the step itself; an epoch's end and a chunk only know one that comes later.
+        let course = Course::at(self.store, session.key, time_ns).await?;
         Ok(Some(State {
             time_ns,
-            epoch,
-            step,
+            epoch: course.epoch().unwrap_or(epoch),
+            step: course.last_step().unwrap_or(step),
             counters: replay.map().counters(),
             rows: replay.map().site_rows(),
             exact: chunk.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
         }))
+    }
+}
+
+/// Refuses where retention removed the moment at which most was allocated.
+pub(super) fn peak_is_stored(
+    session: &SessionRow,
+    device: Option<&DeviceRow>,
+    highest: &ChunkRow,
+) -> Result<(), QueryError> {
+    if session.expired_events == 0 {
+        return Ok(());
+    }
+    let peak = device.and_then(|device| device.latest).map(|latest| latest.peaks.allocated_bytes);
+    match peak {
+        Some(peak) if highest.levels.allocated_max >= peak => Ok(()),
+        peak => {
+            let was = peak.map_or(String::new(), |peak| format!(" ({})", HumanBytes::of(peak)));
+            let what = format!("the moment at which rank {} had most allocated{was}", session.info.rank);
+            Err(QueryError::Expired { what })
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
 use super::error::QueryError;
+use super::explain::course::Course;
 use super::job::{Found, completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::stacks::open;
@@ -38,12 +39,13 @@ pub(super) async fn timeline(
         for device in devices_of(&found, session) {
             let chunks = store.chunks(session.key, device, chosen).await?;
             let span = span(&selection, &epoch_ends, session, device);
+            let marks = stored_marks(store, session, chosen).await?;
             let buckets = buckets(store, session, device, &chunks, &epoch_ends, (span, points)).await?;
             ranks.push(v1::RankTimeline {
                 rank: session.info.rank,
                 device: u32::from(device),
-                points: answer_points(&buckets, &chunks, &epoch_ends, (session.key, device)),
-                marks: marks(store, session, chosen).await?,
+                points: answer_points(&buckets, &chunks, &epoch_ends, (session.key, device), Course::of(marks.clone())),
+                marks: shown(marks, chosen),
             });
         }
     }
@@ -161,6 +163,7 @@ fn answer_points(
     chunks: &[ChunkRow],
     epoch_ends: &[EpochEndRow],
     (session, device): (i64, u8),
+    mut course: Course,
 ) -> Vec<v1::TimelinePoint> {
     let ends: Vec<&EpochEndRow> =
         epoch_ends.iter().filter(|end| end.session == session && end.device == device).collect();
@@ -171,11 +174,13 @@ fn answer_points(
             let next = ends.iter().find(|end| end.time_ns.saturating_add(1) >= bucket.end_ns);
             let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
+            // Marks know the step itself; an epoch's end and a chunk only know its last.
+            course.advance(bucket.end_ns, |_| ());
             v1::TimelinePoint {
                 first_ns: bucket.start_ns,
                 last_ns: bucket.end_ns,
                 epoch,
-                step,
+                step: course.last_step().unwrap_or(step),
                 allocated_bytes: bucket.last.allocated_bytes,
                 reserved_bytes: bucket.last.reserved_bytes,
                 peak_allocated_bytes: bucket.max.allocated_bytes,
@@ -186,12 +191,12 @@ fn answer_points(
         .collect()
 }
 
-/// Epoch boundaries, and steps and phases as far as they are few.
-async fn marks(
+/// The marks of a session within a selection's times, and those of the items around.
+async fn stored_marks(
     store: &dyn Store,
     session: &SessionRow,
     chosen: Selection,
-) -> Result<Vec<v1::TimelineMark>, QueryError> {
+) -> Result<Vec<memctl_model::Mark>, QueryError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {
@@ -199,6 +204,11 @@ async fn marks(
             all.extend(marks);
         }
     }
+    Ok(all)
+}
+
+/// Epoch boundaries, and steps and phases as far as they are few.
+fn shown(mut all: Vec<memctl_model::Mark>, chosen: Selection) -> Vec<v1::TimelineMark> {
     if let Some((first, last)) = chosen.times_ns {
         all.retain(|mark| (first..=last).contains(&mark.time_ns));
     }
@@ -206,7 +216,7 @@ async fn marks(
         all.retain(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_) | MarkKind::Note(_)));
         all.truncate(MARKS_MAX);
     }
-    Ok(all.iter().map(mark).collect())
+    all.iter().map(mark).collect()
 }
 
 fn mark(mark: &memctl_model::Mark) -> v1::TimelineMark {

@@ -2575,9 +2575,13 @@ pub struct RankReport {
     pub state: i32,
     #[prost(uint64, tag = "26")]
     pub stored_bytes: u64,
-    /// What was measured last of each quantity within the last half minute that was recorded; absent when nothing was.
+    /// What was measured last of each quantity within the last half minute that was recorded, teardown left out; absent when
+    /// nothing was.
     #[prost(message, optional, tag = "27")]
     pub sample: ::core::option::Option<Sample>,
+    /// The highest of each quantity that was measured.
+    #[prost(message, optional, tag = "40")]
+    pub highest: ::core::option::Option<Sample>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EpochEnd {

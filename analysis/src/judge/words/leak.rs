@@ -128,7 +128,7 @@ impl Words<'_> {
 
     fn title(&self, end: Option<&str>) -> String {
         let (pace, who, at) = (self.pace(), self.who(), self.at());
-        let end = end.map_or_else(String::new, |end| format!("; out of memory {end}"));
+        let end = end.map_or_else(String::new, |end| wording::AHEAD.to_owned() + end);
         if !self.confirmed {
             return format!("has grown {pace} on {who}{at}; may be a cache that still fills");
         }

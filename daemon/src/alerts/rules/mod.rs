@@ -174,7 +174,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// Whether a finding is one that this rule is about.
+    /// Whether a finding is one that this rule is about. A suspicion is none, however mild the rule.
     #[must_use]
     pub fn takes(&self, finding: &Finding) -> bool {
         let within =
@@ -185,6 +185,7 @@ impl Rule {
             // What is near by its kind needs no slope.
             || finding.kind == FindingKind::NearOom;
         self.kinds.contains(&finding.kind)
+            && !finding.is_suspected()
             && finding.severity >= self.severity
             && finding.confidence >= self.confidence
             && near

@@ -35,6 +35,37 @@ pub(in crate::query) struct Course {
     after_forward: bool,
 }
 
+/// Marks of so long before a process's end tell in which step it was.
+const LAST_NS: u64 = 60_000_000_000;
+
+/// Where the loop of a session was when it ended: epoch, step, and whether that step was under way.
+pub(crate) async fn at_the_end(
+    store: &dyn Store,
+    session: SessionKey,
+    end_ns: u64,
+) -> Result<(Option<u32>, Option<u64>, bool), QueryError> {
+    let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
+    let mut course = Course::between(store, session, times_ns).await?;
+    course.advance(u64::MAX, |_| ());
+    Ok((course.epoch, course.step.or(course.last_step), course.step.is_some()))
+}
+
+/// When the last step, epoch or window of a session ended, as far as that lies within the last minute before its end: what
+/// was measured later is its teardown.
+pub(in crate::query) async fn last_boundary_ns(
+    store: &dyn Store,
+    session: SessionKey,
+    end_ns: u64,
+) -> Result<Option<u64>, QueryError> {
+    let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
+    let course = Course::between(store, session, times_ns).await?;
+    let ends = course
+        .marks
+        .iter()
+        .filter(|mark| matches!(mark.kind, MarkKind::StepEnd(_) | MarkKind::EpochEnd(_) | MarkKind::WindowEnd(_)));
+    Ok(ends.map(|mark| mark.time_ns).max())
+}
+
 /// A step's boundary that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::query) enum Passed {
@@ -55,7 +86,21 @@ impl Course {
         Ok(Self::of(marks))
     }
 
-    fn of(mut marks: Vec<Mark>) -> Self {
+    /// Where the loop was at a moment: the marks of the minute before tell, of long steps those of the hour before.
+    pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, QueryError> {
+        let mut course = Self::default();
+        for back_ns in [LAST_NS, 60 * LAST_NS] {
+            course = Self::between(store, session, (time_ns.saturating_sub(back_ns), time_ns)).await?;
+            course.advance(time_ns, |_| ());
+            if course.last_step.is_some() {
+                break;
+            }
+        }
+        Ok(course)
+    }
+
+    /// The marks of a session, in any order.
+    pub fn of(mut marks: Vec<Mark>) -> Self {
         // Items come in the order of their sending, marks of several threads may be out of order by a little.
         marks.sort_by_key(|mark| mark.time_ns);
         let mut course = Self::default();
@@ -90,6 +135,11 @@ impl Course {
     /// Step under way.
     pub fn step(&self) -> Option<u64> {
         self.step
+    }
+
+    /// Step under way, or the last one before, as far as a mark told it.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_step
     }
 
     /// Moves before an event of this time; `passed` hears of every step's boundary on the way.

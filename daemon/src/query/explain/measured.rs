@@ -62,6 +62,49 @@ pub(in crate::query) async fn nearest(
     Ok(joined(earlier, later))
 }
 
+/// What was measured around a moment, and when its parts were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::query) struct Around {
+    /// The figures.
+    pub sample: Option<Sample>,
+    /// When the device's use was measured.
+    pub device_ns: Option<u64>,
+    /// When this process's use was.
+    pub process_ns: Option<u64>,
+}
+
+/// The measurements nearest to a moment, within half a minute on either side: of the device, and of its processes.
+pub(in crate::query) async fn around(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    time_ns: u64,
+) -> Result<Around, QueryError> {
+    let times_ns = (time_ns.saturating_sub(LOOK_BACK_NS), time_ns.saturating_add(LOOK_BACK_NS));
+    let mut around = of_nearest(&samples(store, session, device, times_ns).await?, time_ns);
+    if let Some(total) = device.info.total_bytes {
+        let known = around.sample.get_or_insert(Sample { device: device.info.index, time_ns, ..Sample::default() });
+        known.device_total_bytes = known.device_total_bytes.or(Some(total));
+    }
+    Ok(around)
+}
+
+fn of_nearest(samples: &[Sample], time_ns: u64) -> Around {
+    let nearest = |known: fn(&Sample) -> bool| {
+        samples.iter().filter(|sample| known(sample)).min_by_key(|sample| sample.time_ns.abs_diff(time_ns))
+    };
+    let device = nearest(|sample| sample.device_used_bytes.is_some());
+    let process = nearest(|sample| sample.process_used_bytes.is_some());
+    let others = nearest(|sample| sample.foreign_used_bytes.is_some());
+    let sample = device.or(process).map(|&first| Sample {
+        process_used_bytes: process.and_then(|sample| sample.process_used_bytes),
+        foreign_used_bytes: others.and_then(|sample| sample.foreign_used_bytes),
+        device_total_bytes: samples.iter().find_map(|sample| sample.device_total_bytes),
+        ..first
+    });
+    Around { sample, device_ns: device.map(|sample| sample.time_ns), process_ns: process.map(|sample| sample.time_ns) }
+}
+
 /// What was measured before a moment, completed by what was measured behind it.
 fn joined(earlier: Option<Sample>, later: Option<Sample>) -> Option<Sample> {
     let (Some(earlier), Some(later)) = (earlier, later) else { return earlier.or(later) };
@@ -112,6 +155,22 @@ async fn samples(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_figure_is_the_one_measured_nearest() {
+        let sample = |time_ns, used, process| Sample {
+            time_ns,
+            device_used_bytes: used,
+            process_used_bytes: process,
+            ..Sample::default()
+        };
+        let samples = [sample(10, Some(1), Some(4)), sample(48, Some(2), None), sample(90, None, Some(6))];
+        let around = of_nearest(&samples, 50);
+        let known = around.sample.unwrap();
+        assert_eq!((known.device_used_bytes, around.device_ns), (Some(2), Some(48)));
+        assert_eq!((known.process_used_bytes, around.process_ns), (Some(4), Some(10)), "ties go to the earlier");
+        assert!(of_nearest(&[], 50).sample.is_none());
+    }
 
     #[test]
     fn what_was_measured_behind_a_moment_completes_what_was_measured_before_it() {

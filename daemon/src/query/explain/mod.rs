@@ -4,7 +4,7 @@
 //! replayed, on at most [`RANKS_MAX`] ranks with [`ooms::FAILURES_MAX`] failures each; what retention removed is left out,
 //! never guessed. Refuses to look at a device that told no events.
 
-pub(in crate::query) mod course;
+pub(crate) mod course;
 pub(in crate::query) mod measured;
 pub(in crate::query) mod ooms;
 pub(in crate::query) mod window;
@@ -27,7 +27,7 @@ use crate::store::{DeviceRow, SessionRow, Store};
 pub const RANKS_MAX: usize = 16;
 
 /// Everything that single events explain about a job.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Explained {
     /// By rank and device.
     pub fragmentation: Vec<RankFragmentation>,
@@ -35,10 +35,29 @@ pub(crate) struct Explained {
     pub churn: Vec<RankChurn>,
     /// Failed requests, by time.
     pub ooms: Vec<oom::Report>,
-    /// The worst first.
-    pub findings: Vec<Finding>,
+    /// Ranks that ran out of memory without a failed request.
+    deaths: Vec<Finding>,
+    /// Ranks of the job.
+    known: usize,
     /// Ranks that were not looked at.
     pub left_out: u32,
+}
+
+impl Explained {
+    /// The findings about out of memory, fragmentation and churn beside those about what `grows`: what one cause explains is
+    /// one finding.
+    pub fn settle(&mut self, mut grows: Vec<Finding>) -> Vec<Finding> {
+        let Self { fragmentation, churn, ooms, deaths, known, .. } = self;
+        oom::outcome::blame(ooms, &grows);
+        oom::outcome::excuse(fragmentation, ooms, &grows);
+        grows.extend(oom::findings(ooms, *known));
+        grows.extend(deaths.iter().cloned());
+        grows.extend(fragmentation::finding::finding(fragmentation, *known));
+        grows.extend(churn::finding(churn, *known));
+        oom::outcome::tell(&mut grows, ooms, *known);
+        grows.sort_by_key(|finding| Reverse(finding.severity));
+        grows
+    }
 }
 
 /// The findings about out of memory, fragmentation and churn of a job: of an import or of one that runs.
@@ -46,7 +65,7 @@ pub(crate) struct Explained {
 /// # Errors
 /// No such job; the store's; an item that does not open. What retention removed is no error.
 pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
-    Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.findings)
+    Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.settle(Vec::new()))
 }
 
 /// The same for a job that was found, with the reports behind the findings.
@@ -55,8 +74,7 @@ pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Resu
 /// See [`findings`].
 pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, QueryError> {
     let chosen = chosen(found);
-    let mut explained = Explained::default();
-    let known = found.sessions.len();
+    let mut explained = Explained { known: found.sessions.len(), ..Explained::default() };
     let looks = chosen
         .iter()
         .map(|&(session, device)| look(store.clone(), found.clone(), session.clone(), device.clone()))
@@ -70,14 +88,11 @@ pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Resul
     })
     .await?;
     explained.ooms.sort_by_key(|report| (report.facts.time_ns, report.facts.rank));
-    explained.findings = oom::findings(&explained.ooms, known);
-    explained.findings.extend(ooms::deaths(&**store, found).await?);
-    explained.findings.extend(fragmentation::finding::finding(&explained.fragmentation, known));
-    explained.findings.extend(churn::finding(&explained.churn, known));
-    explained.findings.sort_by_key(|finding| Reverse(finding.severity));
+    explained.deaths = ooms::deaths(&**store, found).await?;
+    explained.deaths.extend(ooms::counted(&**store, found).await?);
     let mut looked: Vec<u32> = chosen.iter().map(|(session, _)| session.info.rank).collect();
     looked.dedup();
-    explained.left_out = known.saturating_sub(looked.len()) as u32;
+    explained.left_out = explained.known.saturating_sub(looked.len()) as u32;
     Ok(explained)
 }
 

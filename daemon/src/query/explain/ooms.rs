@@ -7,17 +7,20 @@
 use std::collections::BTreeMap;
 
 use memctl_analysis::classes::Classifier;
+use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
-use memctl_analysis::fragmentation::judge::Holder;
+use memctl_analysis::fragmentation::judge::holders;
 use memctl_analysis::oom::{self, Facts, Peer, SiteUse};
-use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Stack, StackId};
+use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, Sample, Stack, StackId};
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
 
 use super::course::{Course, Passed};
 use super::measured;
 use crate::query::error::QueryError;
 use crate::query::job::Found;
 use crate::query::replay::{Go, Replay};
-use crate::query::stacks::dictionary;
+use crate::query::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// Failures explained per device: a job that catches them may have thousands.
@@ -86,12 +89,7 @@ pub(in crate::query) async fn of_device(
             others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
             classes: Classifier::new(&resolve).of_state(&keyframe, place.step, None),
             sites: sites(&keyframe, before.as_ref(), &resolve),
-            holders: picture
-                .pins
-                .iter()
-                .take(HOLDERS_MAX)
-                .map(|&pin| Holder { pin, stack: resolve(pin.stack) })
-                .collect(),
+            holders: holders(&picture, HOLDERS_MAX, &resolve),
             peers: peers.clone(),
             settings: session.info.settings.clone(),
             exact: last.levels.exact,
@@ -233,6 +231,10 @@ pub(in crate::query) async fn deaths(store: &dyn Store, found: &Found) -> Result
         if !says_out_of_memory(failure) || devices.iter().any(|device| device.ooms > 0) {
             continue;
         }
+        // Where no events are recorded no failed request is seen: `counted` tells of that.
+        if devices.iter().all(|device| device.events == 0) && highest_ooms(store, session).await? > 0 {
+            continue;
+        }
         let sample = match devices.first() {
             Some(device) => measured::before(store, session, device, end.time_ns).await?,
             None => None,
@@ -256,9 +258,43 @@ pub(in crate::query) async fn deaths(store: &dyn Store, found: &Found) -> Result
     Ok(findings)
 }
 
-fn says_out_of_memory(failure: &str) -> bool {
-    let failure = failure.to_ascii_lowercase();
-    ["out of memory", "outofmemory", "out_of_memory", "oom-kill", "cannot allocate memory"]
-        .iter()
-        .any(|words| failure.contains(words))
+/// Ranks of which only counters are known, and whose count of failed requests rose.
+pub(in crate::query) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, QueryError> {
+    let mut findings = Vec::new();
+    for session in &found.sessions {
+        let mut devices = found.devices.iter().filter(|device| device.session == session.key);
+        if devices.any(|device| device.events > 0) {
+            continue;
+        }
+        let samples = all_samples(store, session).await?;
+        let most = samples.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0);
+        let Some(first) = samples.iter().find(|sample| sample.ooms.is_some_and(|ooms| ooms > 0)) else { continue };
+        let failure = session.end.as_ref().and_then(|end| end.failure.as_deref());
+        let counted = oom::finding::Counted {
+            rank: session.info.rank,
+            ooms: most,
+            first: *first,
+            ended_by_it: failure.is_some_and(says_out_of_memory),
+        };
+        findings.push(oom::finding::counted(&counted, found.sessions.len()));
+    }
+    Ok(findings)
+}
+
+async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, QueryError> {
+    Ok(all_samples(store, session).await?.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0))
+}
+
+/// Items of samples that are opened: of a run of a few hours all of them, of a longer one those at its end.
+const SAMPLE_ITEMS_MAX: usize = 64;
+
+async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, QueryError> {
+    let rows = store.items(session.key, ItemKind::Samples as i32, None, Selection::default()).await?;
+    let mut all = Vec::new();
+    for row in &rows[rows.len().saturating_sub(SAMPLE_ITEMS_MAX)..] {
+        if let Content::Samples(samples) = open(session.key, row)? {
+            all.extend(samples);
+        }
+    }
+    Ok(all)
 }

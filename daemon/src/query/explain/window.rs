@@ -63,20 +63,20 @@ pub(in crate::query) async fn look(
     let course = Course::between(store, session.key, times_ns).await?;
     let (steady, states) = steps(store, session, index, (from, until), first.index.first_step, course.clone()).await?;
     let retries = measured::retries(store, session, device, times_ns).await?;
-    let churn = RankChurn::of(session.info.rank, index.0, &steady, retries);
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+    let churn = RankChurn::of(session.info.rank, index.0, &steady, retries, &resolve);
     let settings = &session.info.settings;
     let failed = failure.filter(|report| report.cause == oom::Cause::Fragmentation).map(|report| &report.facts);
     let (picture, course, time_ns) = match failed {
         Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
         None => {
-            let at = steady.highest_at.unwrap_or(until);
+            let at = steady.highest().at.unwrap_or(until);
             let near = states.into_iter().rev().find(|state| state.at_event <= at);
             let (keyframe, course) = state_from(store, session, index.0, at, course, near).await?;
             (
                 Picture::of(&keyframe, settings.large_segment_size),
-                (course.epoch(), steady.highest_step),
+                (course.epoch(), steady.highest().step),
                 keyframe.time_ns,
             )
         }
@@ -89,6 +89,8 @@ pub(in crate::query) async fn look(
         epoch: course.0,
         step: course.1,
         steady: &steady,
+        // Since the job began, whether its events are still stored or not.
+        peak_bytes: device.latest.map(|latest| latest.peaks.allocated_bytes),
         settings,
         room_bytes: sample.as_ref().and_then(|sample| room(sample, picture.reserved_bytes)),
         failed: failed.map(|facts| Request {

@@ -1,0 +1,311 @@
+//! Processes that ended badly: who died first, of what, and who was taken along.
+//!
+//! The end of one rank ends the others: the launcher stops them, their collectives fail. So deaths near each other in time
+//! are one incident with one cause, and one finding, however many ranks it took. Guarantees: the first is the earliest that
+//! a launcher or a lost peer does not explain; lists are sorted and bounded; who ran out of memory is told by that finding,
+//! and what followed from it is handed back to be told there.
+//! Refuses to name a cause where all were stopped from outside.
+
+mod cause;
+
+use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Severity};
+
+pub use cause::{Cause, says_out_of_memory};
+
+use crate::wording::{plural, ranks};
+
+/// Deaths that are this near to each other are one incident: a launcher looks every tenth of a second and kills after 30 s.
+const NEAR_NS: u64 = 60_000_000_000;
+/// Collectives give up on a lost peer after so long at most (30 min, as far as defaults go).
+const LATE_NS: u64 = 3_600_000_000_000;
+/// Different ends that a sentence names.
+const ENDS_NAMED: usize = 4;
+
+/// One process that ended badly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Its rank.
+    pub rank: u32,
+    /// When, ns since the Unix epoch: its end, or when it was heard of last.
+    pub time_ns: u64,
+    /// Epoch under way, or the last one that is known.
+    pub epoch: Option<u32>,
+    /// Step under way, or the last one that ended.
+    pub step: Option<u64>,
+    /// Whether that step was under way.
+    pub under_way: bool,
+    /// How, as it was recorded; `None` = nothing was heard of it any more.
+    pub failure: Option<String>,
+}
+
+/// What followed from an out of memory that another finding tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfterOom {
+    /// Who ran out of memory first.
+    pub rank: u32,
+    /// A sentence about the others.
+    pub sentence: String,
+}
+
+/// What the deaths of a job amount to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// One finding an incident.
+    pub findings: Vec<Finding>,
+    /// Incidents that began with an out of memory.
+    pub after_oom: Vec<AfterOom>,
+}
+
+struct Dead<'a> {
+    death: &'a Death,
+    cause: Cause,
+}
+
+struct Incident<'a> {
+    /// By time; those with a cause of their own.
+    own: Vec<Dead<'a>>,
+    /// By time; those that were taken along, or that were stopped from outside.
+    after: Vec<Dead<'a>>,
+    last_ns: u64,
+}
+
+/// Tells who died of what. `known` is how many ranks the job shows; `goes_on` whether others run or have ended well.
+#[must_use]
+pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Told {
+    let mut told = Told::default();
+    for (number, incident) in incidents(deaths).iter().enumerate() {
+        let finding = match incident.own.first() {
+            Some(Dead { death, cause: Cause::OutOfMemory }) => {
+                told.after_oom.extend(after_oom(death.rank, incident, known));
+                beside_oom(incident, known)
+            }
+            Some(first) => Some(died(first, incident, known, goes_on)),
+            None => stopped(incident, known, goes_on),
+        };
+        told.findings.extend(finding.map(|finding| Finding {
+            // The same incident is the same finding, whoever is found to have died first.
+            subject: if number == 0 { String::new() } else { format!("incident {}", number + 1) },
+            ..finding
+        }));
+    }
+    told
+}
+
+fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
+    let mut dead: Vec<Dead<'_>> =
+        deaths.iter().map(|death| Dead { death, cause: Cause::of(death.failure.as_deref()) }).collect();
+    dead.sort_by_key(|dead| (dead.death.time_ns, dead.death.rank));
+    let (consequences, own): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.cause.is_consequence());
+    let mut incidents: Vec<Incident<'_>> = Vec::new();
+    for dead in own {
+        let time_ns = dead.death.time_ns;
+        let near = |incident: &&mut Incident<'_>| time_ns.saturating_sub(incident.last_ns) <= NEAR_NS;
+        match incidents.last_mut().filter(near) {
+            Some(incident) => {
+                incident.last_ns = time_ns;
+                let is_taken_along = dead.cause.may_be_consequence();
+                if is_taken_along { &mut incident.after } else { &mut incident.own }.push(dead);
+            }
+            None => incidents.push(Incident { own: vec![dead], after: Vec::new(), last_ns: time_ns }),
+        }
+    }
+    for dead in consequences {
+        let time_ns = dead.death.time_ns;
+        let explains = |incident: &&mut Incident<'_>| {
+            let first = incident.own.iter().chain(&incident.after).map(|dead| dead.death.time_ns).min();
+            // Its own end may be noticed a little later than that of those it took along.
+            first.is_some_and(|first| first <= time_ns.saturating_add(NEAR_NS))
+                && time_ns <= incident.last_ns.saturating_add(LATE_NS)
+        };
+        match incidents.iter_mut().rev().find(explains) {
+            Some(incident) => incident.after.push(dead),
+            None => incidents.push(Incident { own: Vec::new(), after: vec![dead], last_ns: time_ns }),
+        }
+    }
+    incidents
+}
+
+/// One or more died of their own, and took others along.
+fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) -> Finding {
+    let key = first.cause.key();
+    let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
+    let others: Vec<&Dead<'_>> = incident.own.iter().filter(|dead| dead.cause.key() != key).collect();
+    let who = ranks(&alike, known);
+    let at = at(first.death);
+    let words = first.cause.words();
+    let took_along = !incident.after.is_empty() || !others.is_empty();
+    let mut title = match (alike.len(), took_along) {
+        (1, true) => format!("{who} died first, {words},{at}"),
+        (1, false) => format!("{who} ended {words}{at}"),
+        _ => format!("{who} ended {words}{at}"),
+    };
+    if title.ends_with(',') {
+        title.pop();
+    }
+    title.push_str(&tail(incident, &others, known, goes_on));
+    let severity = if took_along || (goes_on && known > 1) { Severity::Critical } else { Severity::Warning };
+    let mut evidence = vec![
+        ("cause".to_owned(), EvidenceValue::Text(first.cause.name().to_owned())),
+        ("died_first".to_owned(), EvidenceValue::Count(u64::from(first.death.rank))),
+    ];
+    evidence.extend(evidence_of(incident));
+    Finding {
+        all_ranks: alike.len() > 1 && alike.len() == known,
+        title,
+        explanation: explanation(first, incident),
+        advice: format!(
+            "{}; `memctl sites --rank {} --end` shows what it held",
+            first.cause.advice(),
+            first.death.rank
+        ),
+        evidence,
+        first_seen: moment(first.death),
+        ..Finding::new(FindingKind::RankLost, severity, 1.0, alike)
+    }
+}
+
+/// All of them were stopped, or lost a peer that is no part of what was recorded.
+fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Finding> {
+    let first = incident.after.first()?;
+    let all = numbers(incident.after.iter());
+    let who = ranks(&all, known);
+    let verb = if all.len() == 1 { "was" } else { "were" };
+    let title = match first.cause.is_request() {
+        true => format!("{who} {verb} stopped {}{}", first.cause.words(), at(first.death)),
+        false => format!("{who} ended {}{}", first.cause.words(), at(first.death)),
+    };
+    let by_hand = incident.after.iter().all(|dead| matches!(dead.cause.key().as_str(), "KeyboardInterrupt" | "SIGINT"));
+    let severity = match (goes_on && known > all.len(), by_hand) {
+        (true, _) => Severity::Critical,
+        (false, true) => Severity::Info,
+        (false, false) => Severity::Warning,
+    };
+    let mut evidence = vec![("cause".to_owned(), EvidenceValue::Text(first.cause.name().to_owned()))];
+    evidence.extend(evidence_of(incident));
+    Some(Finding {
+        all_ranks: all.len() > 1 && all.len() == known,
+        title,
+        explanation: match first.cause.is_request() {
+            true => "No rank failed of its own before; the signal came from outside. Everything up to that moment is stored and can be asked for.".to_owned(),
+            false => "The peer whose end this follows from is no part of what was recorded.".to_owned(),
+        },
+        advice: first.cause.advice().to_owned(),
+        evidence,
+        first_seen: moment(first.death),
+        ..Finding::new(FindingKind::RankLost, severity, 1.0, all)
+    })
+}
+
+fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOom> {
+    let tail = tail(incident, &[], known, false);
+    let sentence = tail.strip_prefix("; ")?;
+    Some(AfterOom { rank, sentence: format!("Of its consequences: {sentence}.") })
+}
+
+/// Those that failed of their own while another ran out of memory.
+fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
+    let own: Vec<Dead<'_>> = incident
+        .own
+        .iter()
+        .filter(|dead| dead.cause != Cause::OutOfMemory)
+        .map(|dead| Dead { death: dead.death, cause: dead.cause.clone() })
+        .collect();
+    let alone = Incident { own, after: Vec::new(), last_ns: incident.last_ns };
+    alone.own.first().map(|first| died(first, &alone, known, false))
+}
+
+/// What became of the others.
+fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bool) -> String {
+    let mut parts = Vec::new();
+    let mut named: Vec<String> = Vec::new();
+    for dead in others {
+        let key = dead.cause.key();
+        if named.contains(&key) || named.len() == ENDS_NAMED {
+            continue;
+        }
+        let alike = numbers(others.iter().copied().filter(|dead| dead.cause.key() == key));
+        parts.push(format!("{} ended {}", ranks(&alike, known), dead.cause.words()));
+        named.push(key);
+    }
+    let own = incident.own.len();
+    let group = |wanted: fn(&Cause) -> bool| numbers(incident.after.iter().filter(|dead| wanted(&dead.cause)));
+    let stopped = group(|cause| cause.is_request() || !cause.is_consequence());
+    let lost_peers = group(|cause| cause.is_consequence() && !cause.is_request());
+    let who = |numbers: &[u32]| match numbers.len() {
+        all if all > 1 && all + own == known => "the others".to_owned(),
+        _ => ranks(numbers, known),
+    };
+    let verb = |numbers: &[u32]| if numbers.len() == 1 { "was" } else { "were" };
+    if !lost_peers.is_empty() {
+        let peer = if own == 1 { "it" } else { "them" };
+        parts.push(format!("{} lost {peer} as a peer and ended, too", who(&lost_peers)));
+    }
+    if !stopped.is_empty() {
+        let behind = if own == 1 { "it" } else { "them" };
+        parts.push(format!("{} {} stopped after {behind}", who(&stopped), verb(&stopped)));
+    }
+    if parts.is_empty() && goes_on && own < known {
+        parts.push("the others went on".to_owned());
+    }
+    parts.into_iter().fold(String::new(), |text, part| text + "; " + &part)
+}
+
+fn explanation(first: &Dead<'_>, incident: &Incident<'_>) -> String {
+    let stored = "Everything up to that moment is stored and can be asked for.";
+    match incident.after.first() {
+        Some(next) => {
+            let gap_ns = next.death.time_ns.saturating_sub(first.death.time_ns);
+            format!(
+                "The next of {} ended {:.1} s later; a launcher stops the others when one ends, and collectives fail without their peer, so what ended after it is no cause of its own. {stored}",
+                plural(incident.after.len() as u64, "other process").replace("processs", "processes"),
+                gap_ns as f64 / 1e9
+            )
+        }
+        None => stored.to_owned(),
+    }
+}
+
+fn evidence_of(incident: &Incident<'_>) -> Vec<(String, EvidenceValue)> {
+    let all: Vec<&Dead<'_>> = incident.own.iter().chain(&incident.after).collect();
+    let mut ends: Vec<(String, Vec<u32>)> = Vec::new();
+    for dead in &all {
+        let key = dead.cause.key();
+        match ends.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, ranks)) => ranks.push(dead.death.rank),
+            None => ends.push((key, vec![dead.death.rank])),
+        }
+    }
+    let mut evidence = vec![("ended".to_owned(), EvidenceValue::Count(all.len() as u64))];
+    for (at, (key, mut of)) in ends.into_iter().take(ENDS_NAMED).enumerate() {
+        of.sort_unstable();
+        of.dedup();
+        // (No rank count is "all" here: the evidence names numbers.)
+        evidence.push((format!("end_{}", at + 1), EvidenceValue::Text(format!("{key}: {}", ranks(&of, usize::MAX)))));
+    }
+    evidence
+}
+
+fn numbers<'a, 'd: 'a>(dead: impl Iterator<Item = &'a Dead<'d>>) -> Vec<u32> {
+    let mut numbers: Vec<u32> = dead.map(|dead| dead.death.rank).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+fn moment(death: &Death) -> Moment {
+    Moment { epoch: death.epoch, step: death.step, time_ns: Some(death.time_ns), ..Moment::default() }
+}
+
+/// ` at step 66 of epoch 1`.
+fn at(death: &Death) -> String {
+    let preposition = if death.under_way { "at" } else { "after" };
+    match (death.step, death.epoch) {
+        (Some(step), Some(epoch)) => format!(" {preposition} step {step} of epoch {epoch}"),
+        (Some(step), None) => format!(" {preposition} step {step}"),
+        (None, Some(epoch)) => format!(" in epoch {epoch}"),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! One incident, one finding: who was first, of what, and who followed.
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+fn death(rank: u32, seconds: f64, failure: &str) -> Death {
+    Death {
+        rank,
+        time_ns: (seconds * S as f64) as u64,
+        epoch: Some(1),
+        step: Some(66),
+        under_way: true,
+        failure: Some(failure.to_owned()),
+    }
+}
+
+const TERM: &str = "killed by signal 15 (SIGTERM)";
+const KILL: &str = "killed by signal 9 (SIGKILL)";
+
+fn titles(deaths: &[Death], known: usize, goes_on: bool) -> Vec<String> {
+    tell(deaths, known, goes_on).findings.into_iter().map(|finding| finding.title).collect()
+}
+
+#[test]
+fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
+    // The launcher's word for the others may come before the dead rank's own.
+    let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
+    let told = tell(&deaths, 4, false);
+    let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
+    assert_eq!(found.title, "rank 3 died first, by SIGKILL, at step 66 of epoch 1; the others were stopped after it");
+    assert_eq!((found.ranks.as_slice(), found.severity), (&[3][..], Severity::Critical));
+    assert!(found.evidence.contains(&("end_2".into(), EvidenceValue::Text("SIGTERM: ranks 0-2".into()))), "{found:#?}");
+}
+
+#[test]
+fn a_thousand_ranks_are_one_finding() {
+    let mut deaths: Vec<Death> = (0..1024).rev().map(|rank| death(rank, 20.0, TERM)).collect();
+    deaths[5].failure = Some("ValueError: no such file".into());
+    let told = tell(&deaths, 1024, false);
+    assert_eq!(told.findings.len(), 1);
+    assert_eq!(
+        told.findings[0].title,
+        "rank 1018 died first, by ValueError: no such file, at step 66 of epoch 1; the others were stopped after it"
+    );
+    assert!(told.findings[0].evidence.len() < 12);
+}
+
+#[test]
+fn peers_whose_collectives_failed_are_no_cause() {
+    let gloo = "RuntimeError: [pair.cc:547] Connection closed by peer [127.0.0.1]:1234";
+    let deaths = [death(0, 9.9, gloo), death(1, 10.0, "killed by signal 11 (SIGSEGV)"), death(2, 10.4, TERM)];
+    assert_eq!(
+        titles(&deaths, 4, true),
+        [
+            "rank 1 died first, by SIGSEGV, at step 66 of epoch 1; rank 0 lost it as a peer and ended, too; rank 2 was stopped after it"
+        ]
+    );
+}
+
+#[test]
+fn the_same_end_on_all_ranks_is_told_once() {
+    let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0 + f64::from(rank), "ValueError: shapes")).collect();
+    assert_eq!(titles(&deaths, 4, false), ["all 4 ranks ended by ValueError: shapes at step 66 of epoch 1"]);
+}
+
+#[test]
+fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
+    let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0, TERM)).collect();
+    let told = tell(&deaths, 4, false);
+    assert_eq!(told.findings[0].title, "all 4 ranks were stopped by SIGTERM at step 66 of epoch 1");
+    assert_eq!(told.findings[0].severity, Severity::Warning);
+    assert!(!told.findings[0].advice.contains("dmesg"), "{}", told.findings[0].advice);
+    let by_hand: Vec<Death> = (0..2).map(|rank| death(rank, 5.0, "KeyboardInterrupt")).collect();
+    assert_eq!(tell(&by_hand, 2, false).findings[0].severity, Severity::Info);
+}
+
+#[test]
+fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
+    let oom = "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB";
+    let told = tell(&[death(1, 5.0, oom), death(0, 5.1, TERM), death(2, 5.2, TERM)], 3, false);
+    assert!(told.findings.is_empty(), "{told:#?}");
+    assert_eq!(
+        told.after_oom,
+        [AfterOom { rank: 1, sentence: "Of its consequences: the others were stopped after it.".into() }]
+    );
+    // An illegal access is no out of memory.
+    let told =
+        tell(&[death(0, 5.0, "AcceleratorError: CUDA error: an illegal memory access was encountered")], 1, false);
+    assert_eq!(told.findings.len(), 1);
+}
+
+#[test]
+fn what_is_far_apart_is_two_incidents() {
+    let deaths = [death(3, 10.0, KILL), death(1, 4000.0, "ValueError: x")];
+    assert_eq!(
+        titles(&deaths, 4, true),
+        [
+            "rank 3 ended by SIGKILL at step 66 of epoch 1; the others went on",
+            "rank 1 ended by ValueError: x at step 66 of epoch 1; the others went on"
+        ]
+    );
+    let found = tell(&deaths, 4, true).findings;
+    assert_ne!(found[0].fingerprint("job"), found[1].fingerprint("job"));
+}

@@ -1,0 +1,196 @@
+//! A device that a leak filled: the failed request is the leak's outcome, told in the leak's own finding.
+//!
+//! Guarantees: one cause, one finding; what packing wasted is a figure in it. A leak is blamed only where the request would
+//! have been served without it, by the arithmetic of that request, and where it is no crumb beside what else lived.
+//! Refuses to blame a leak for what other ranks, other processes or holes between other blocks took.
+
+use std::fmt::Write as _;
+
+use memctl_model::finding::SUSPECTED;
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Severity};
+
+use super::finding::{evidence, explanation};
+use super::{Cause, Report};
+use crate::deaths::AfterOom;
+use crate::fragmentation::RankFragmentation;
+use crate::fragmentation::judge::Cause as Idle;
+use crate::wording::{AHEAD, MAY_BE, bytes, moment, place_or_none, ranks};
+
+/// A leak that is less than this share of what was in use is not what filled the device.
+const SHARE_MIN: f64 = 0.05;
+/// A suspicion that holds this share of what was in use when the device was full is one no longer.
+const SUSPECTED_SHARE_MIN: f64 = 0.25;
+
+/// What a failed request is the outcome of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaked {
+    /// Bytes that had leaked.
+    pub bytes: u64,
+    /// The kind of the finding that tells of it.
+    pub kind: FindingKind,
+    /// Its place.
+    pub site: Option<Frame>,
+    /// What tells it apart from others without a place.
+    pub subject: String,
+}
+
+impl Leaked {
+    fn of(finding: &Finding) -> Self {
+        let Finding { kind, site, subject, .. } = finding;
+        Self { bytes: held(finding), kind: *kind, site: site.clone(), subject: subject.clone() }
+    }
+
+    fn is(&self, finding: &Finding) -> bool {
+        (self.kind, &self.site, &self.subject) == (finding.kind, &finding.site, &finding.subject)
+    }
+}
+
+/// What of a finding leaked: beside it something else may live at the same place.
+fn held(finding: &Finding) -> u64 {
+    finding.live_bytes.unwrap_or(0)
+}
+
+/// Kinds of growth that fill a device from inside the allocator.
+fn fills(kind: FindingKind) -> bool {
+    kind.is_leak() || kind == FindingKind::PrivatePools
+}
+
+/// Whether a finding tells of a request that failed, or of a death for want of memory.
+#[must_use]
+pub fn tells(finding: &Finding) -> bool {
+    finding.kind == FindingKind::Oom || finding.evidence.iter().any(|(name, _)| name == "outcome")
+}
+
+/// Finds for each failed request the leak that it is the outcome of; `findings` are those about the same job.
+pub fn blame(reports: &mut [Report], findings: &[Finding]) {
+    for report in reports {
+        let rank = report.facts.rank;
+        let used = report.facts.found.active_bytes.max(1) as f64;
+        let own = findings.iter().filter(|finding| fills(finding.kind) && finding.ranks.contains(&rank));
+        let grave = own.filter(|finding| {
+            let share = held(finding) as f64 / used;
+            share >= if finding.severity == Severity::Info { SUSPECTED_SHARE_MIN } else { SHARE_MIN }
+        });
+        let leaks: Vec<&Finding> = grave.collect();
+        let all = leaks.iter().fold(0_u64, |sum, leak| sum.saturating_add(held(leak)));
+        let Some(most) = leaks.into_iter().max_by_key(|leak| held(leak)) else { continue };
+        let leaked = Leaked { bytes: all, ..Leaked::of(most) };
+        if is_outcome(report, &leaked) {
+            report.cause = Cause::Leak;
+            report.leaked = Some(leaked);
+        }
+    }
+}
+
+/// Whether the request would have been served without what leaked, and nothing larger than that stood in its way.
+fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
+    let alone = report.room_bytes.saturating_add(leaked.bytes) >= report.segment_bytes;
+    let with_the_rest = report.missing_bytes > 0 && leaked.bytes >= report.missing_bytes;
+    let facts = &report.facts;
+    let larger = match report.cause {
+        // The holes are the leak's own where its blocks lie between them.
+        Cause::Fragmentation => {
+            let beside = facts.holders.first().and_then(|holder| holder.stack.site());
+            let own = leaked.site.is_some() && beside == leaked.site.as_ref();
+            !own && report.stranded_bytes > leaked.bytes
+        }
+        Cause::Neighbour => facts.others_bytes.unwrap_or(0) > leaked.bytes,
+        Cause::OutsideAllocator => report.outside_bytes.unwrap_or(0) > leaked.bytes,
+        Cause::Capacity | Cause::Leak => false,
+    };
+    (alone || with_the_rest) && !larger
+}
+
+/// Tells each failed request that a leak caused in the leak's finding, and drops what the same cause explains: predictions
+/// that have come true, and idle memory between blocks that leaked.
+pub fn tell(findings: &mut Vec<Finding>, reports: &[Report], known: usize) {
+    for finding in findings.iter_mut() {
+        let of: Vec<&Report> =
+            reports.iter().filter(|report| report.leaked.as_ref().is_some_and(|leaked| leaked.is(finding))).collect();
+        if let Some(&first) = of.iter().min_by_key(|report| (report.facts.time_ns, report.facts.rank)) {
+            let mut numbers: Vec<u32> = of.iter().map(|report| report.facts.rank).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            ended(finding, first, &numbers, known);
+        }
+    }
+    findings.retain(|finding| {
+        let failed = |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank);
+        let leaked = |rank: &u32| reports.iter().any(|report| report.facts.rank == *rank && report.leaked.is_some());
+        match finding.kind {
+            FindingKind::NearOom => !finding.ranks.iter().all(failed),
+            // Reserved memory grew because what lives in it did.
+            FindingKind::FragmentationGrowth => !finding.ranks.iter().all(leaked),
+            _ => true,
+        }
+    });
+}
+
+fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
+    let facts = &first.facts;
+    let place = place_or_none(facts.stack.site());
+    finding.severity = Severity::Critical;
+    finding.confidence = finding.confidence.max(0.95);
+    (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
+    // What was predicted has happened, and what was a suspicion filled the device.
+    for words in [AHEAD, MAY_BE] {
+        if let Some(behind) = finding.title.find(words) {
+            finding.title.truncate(behind);
+        }
+    }
+    finding.evidence.retain(|(name, _)| name != SUSPECTED);
+    // (To a String nothing can fail.)
+    let _ = write!(
+        finding.title,
+        "; it ran out of memory on {}{}, when {} were asked for in {place}",
+        ranks(numbers, known),
+        moment(facts.epoch, facts.step),
+        bytes(facts.asked_bytes),
+    );
+    if !finding.explanation.is_empty() {
+        finding.explanation.push(' ');
+    }
+    finding.explanation.push_str(&explanation(first));
+    let leaked = first.leaked.as_ref().map_or(0, |leaked| leaked.bytes);
+    let _ = write!(
+        finding.explanation,
+        " Without the {} that had leaked the request would have been served; {} lay free beside live blocks, in pieces of at most {}.",
+        bytes(leaked),
+        bytes(first.stranded_bytes),
+        bytes(first.largest_usable_bytes),
+    );
+    finding.evidence.push(("outcome".to_owned(), EvidenceValue::Text("out_of_memory".to_owned())));
+    let told = evidence(first).into_iter().filter(|(name, _)| name != "cause");
+    finding.evidence.extend(told.map(|(name, value)| (format!("oom_{name}"), value)));
+}
+
+/// Adds what followed to the finding that tells of a rank's out of memory.
+pub fn add_consequences(findings: &mut [Finding], after: &[AfterOom]) {
+    for AfterOom { rank, sentence } in after {
+        let told = findings.iter_mut().find(|finding| tells(finding) && finding.ranks.contains(rank));
+        if let Some(finding) = told {
+            finding.explanation.push(' ');
+            finding.explanation.push_str(sentence);
+        }
+    }
+}
+
+/// Of ranks that a leak filled: free memory beside what leaked is the leak's.
+pub fn excuse(fragmentation: &mut [RankFragmentation], reports: &[Report], findings: &[Finding]) {
+    for rank in fragmentation {
+        let outcome = reports.iter().any(|report| report.facts.rank == rank.rank && report.leaked.is_some());
+        let beside = rank.holders.first().and_then(|holder| holder.stack.site());
+        let leak_beside = beside.is_some()
+            && rank.cause.is_some_and(|(cause, _)| cause == Idle::LongLivedBlocks)
+            && findings.iter().any(|finding| {
+                fills(finding.kind)
+                    && finding.severity >= Severity::Warning
+                    && finding.ranks.contains(&rank.rank)
+                    && finding.site.as_ref() == beside
+            });
+        let failed = rank.severity == Some(Severity::Critical);
+        if leak_beside || (outcome && (failed || rank.cause.is_some_and(|(cause, _)| cause == Idle::LongLivedBlocks))) {
+            rank.severity = None;
+        }
+    }
+}
