@@ -144,8 +144,9 @@ class Memctl:
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
-        # Scripts find `small` there.
-        self.environment["PYTHONPATH"] = str(HERE)
+        # Scripts find `small` there; a package that is not installed in the venv is found where it was.
+        given = os.environ.get("PYTHONPATH")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *([given] if given else [])])
         # Warnings of torch name no memctl, but where they are printed depends on who looks.
         self.environment["PYTHONWARNINGS"] = "ignore"
         self._started = 0
