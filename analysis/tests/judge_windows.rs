@@ -204,3 +204,19 @@ fn what_could_not_be_judged_is_said_with_what_to_do() {
     let (_, gaps) = judged(&[]);
     assert!(gaps[0].decides() && gaps[0].reason.contains("nothing was recorded"));
 }
+
+#[test]
+fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
+    let mut process = server();
+    let mut told = Vec::new();
+    for window in 0..600_u64 {
+        let mut rows = rows(window, 0);
+        rows[1] = (CACHE, None, 1, (served(window) + 1) * 2 * KIB);
+        process.window(&rows);
+        if window % 20 == 0 && window >= 120 && !process.warns() {
+            told.push(window);
+        }
+    }
+    assert_eq!(told, [0_u64; 0], "not told after so many windows");
+    assert_eq!(process.judge()[0].pattern, Some(memctl_model::Pattern::ReplacedByLarger));
+}

@@ -7,7 +7,7 @@
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
-//! | rises in few windows | 10 at an even distance or 20 at any, within 2 minutes or more |
+//! | rises in few windows | 10 at an even distance or 20 at any, within 75 seconds or more |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
 //! Guarantees: looks at one group's lead alone. Refuses to call a thing steady whose rises come seldomer and seldomer.
@@ -47,9 +47,9 @@ const WINDOWS_RECORDED: (u32, f64) = (12, 0.35);
 const RISES_LEAST: usize = 5;
 const LOOKS_BACK: usize = 24;
 /// Share of the windows that rise, from which most do.
-const WINDOWS_MOST: f64 = 0.5;
+const WINDOWS_MOST: f64 = 0.4;
 /// Seconds over which rises in few windows have to come.
-const WINDOWS_SELDOM_SECONDS: f64 = 120.0;
+const WINDOWS_SELDOM_SECONDS: f64 = 75.0;
 
 /// Laplace's statistic of a candidate. The allocator rounds what is large to megabytes, so that a large block that grows
 /// evenly rises seldomer, and by more.
@@ -86,10 +86,7 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
         return true;
     }
     match lead.per {
-        Per::Window => {
-            let later_half = |growth: &Growth| growth.times.len() * 2 >= lead.growth.times.len() && steady(growth);
-            over_windows(watch, lead) && at_some_time(lead, later_half)
-        }
+        Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
             at_some_time(lead, |growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth)))
         }
@@ -148,21 +145,23 @@ fn seldom(growth: &Growth) -> f64 {
     }
 }
 
-fn over_windows(watch: &RankWatch, lead: &Candidate) -> bool {
-    let (windows, growth) = (watch.course.of(Per::Window), &lead.growth);
-    let (Some(first), Some(last)) = (lead.since, watch.course.last_level()) else { return false };
-    let seconds = last.time_ns.saturating_sub(first.time_ns) as f64 / 1e9;
-    let before = windows.levels.all().partition_point(|level| level.at < first.at);
-    let kept = windows.levels.all().len();
-    let since = (kept - before).max(1) as f64 * f64::from(windows.seen) / kept.max(1) as f64;
+fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
+    let windows = watch.course.of(Per::Window);
+    let Some(first) = lead.since else { return false };
+    // A recording is short, and whole: what counts is how much of its work the growth spans.
+    let now_at = if windows.found { windows.at } else { growth.times.last().copied().unwrap_or(first.at) };
+    let seconds = growth.risen_ns.last().map_or(0, |last| last.saturating_sub(first.time_ns)) as f64 / 1e9;
+    let levels = windows.levels.all();
+    let before = |at: u32| levels.partition_point(|level| level.at < at);
+    let since = (before(now_at).saturating_sub(before(first.at)) + 1) as f64;
+    // Of many windows every other one is kept.
+    let since = since * f64::from(windows.seen) / levels.len().max(1) as f64;
     let most = f64::from(growth.rises) >= WINDOWS_MOST * since;
     if windows.found {
-        // A recording is short, and whole: what counts is how much of its work the growth spans.
         let all = windows.at.saturating_sub(watch.course.loaded());
         let share = f64::from(windows.at.saturating_sub(first.at)) / f64::from(all.max(1));
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }
-    let seldom = seldom(growth);
     (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
-        || (f64::from(growth.rises) >= seldom && seconds >= WINDOWS_SELDOM_SECONDS)
+        || (f64::from(growth.rises) >= seldom(growth) && seconds >= WINDOWS_SELDOM_SECONDS)
 }

@@ -48,6 +48,8 @@ pub struct Growth {
     pub laplace: f64,
     /// Likewise with each rise as heavy as it is large.
     pub laplace_by_size: f64,
+    /// When each rise was seen.
+    pub risen_ns: Vec<u64>,
     /// Where the growth began, from where its rhythm is measured, and how far two boundaries lie apart.
     pub begun: u32,
     pub unit: f64,
@@ -83,6 +85,7 @@ pub fn growth(points: &[Point], value: impl Fn(&Point) -> u64, clock: Clock) -> 
             counted = level;
             found.times.push(points[index].at);
             found.risen_in.push(points[index].epoch);
+            found.risen_ns.push(points[index].time_ns);
         }
     }
     found.rises = found.times.len() as u32;
@@ -170,8 +173,9 @@ impl Growth {
         // Of a long course a rise stands for several.
         let each = f64::from(self.rises) / self.times.len().max(1) as f64;
         let (rises, apart) = ((times.len() as f64 * each).round() as u32, apart / each.max(1.0));
+        let risen_ns = self.risen_ns[..times.len().min(self.risen_ns.len())].to_vec();
         let epochs = each_once(&self.risen_in[..times.len().min(self.risen_in.len())]);
-        Self { rises, times, epochs, laplace, laplace_by_size, apart, even, ..self.clone() }
+        Self { rises, times, risen_ns, epochs, laplace, laplace_by_size, apart, even, ..self.clone() }
     }
 }
 

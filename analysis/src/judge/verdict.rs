@@ -6,7 +6,7 @@
 //! grows because the work grows (larger inputs: the peaks rise with it) is none either. `bench` measures how often these
 //! rules are wrong.
 
-use memctl_model::{FindingKind, Pattern, Phase, Rate};
+use memctl_model::{FindingKind, Frame, Pattern, Phase, Rate};
 
 use super::candidate::{Candidate, Shape, candidate};
 use super::course::Per;
@@ -67,6 +67,12 @@ pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
         candidates.into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));
     let mut found: Vec<Verdict> = all.filter_map(|group| verdict(watch, group)).collect();
+    // Blocks of a captured graph lie in its pool: that is one thing to repair.
+    let of_pools = |verdict: &Verdict| verdict.kind == FindingKind::PrivatePools;
+    let pools: Vec<Frame> =
+        found.iter().filter(|verdict| of_pools(verdict)).filter_map(|verdict| verdict.group.site.clone()).collect();
+    let captured = |verdict: &Verdict| verdict.group.site.as_ref().is_some_and(|site| pools.contains(site));
+    found.retain(|verdict| of_pools(verdict) || !captured(verdict));
     let confirmed: Vec<&Group> = found
         .iter()
         .filter(|verdict| verdict.sureness == Sureness::Confirmed && verdict.shape != Shape::Teeth)
