@@ -145,7 +145,12 @@ fn ratcheting(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Gr
     if more.rises >= RISES_MIN {
         return Some((Shape::More, more));
     }
-    let larger = growth(points, |point| point.bytes, clock);
+    // While a block is replaced both live for a moment; a boundary that falls into it shows no growth and no fall.
+    let mut blocks: Vec<u32> = points.iter().map(|point| point.blocks).collect();
+    blocks.sort_unstable();
+    let usual = blocks[blocks.len() / 2];
+    let settled: Vec<Point> = points.iter().filter(|point| point.blocks <= usual).copied().collect();
+    let larger = growth(&settled, |point| point.bytes, clock);
     // Of what is known by its sum alone nobody can say whether it has become larger or more.
     let shape = if holds == Holds::Blocks { Shape::Larger } else { Shape::More };
     (larger.rises >= RISES_MIN).then_some((shape, larger))

@@ -7,7 +7,7 @@
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
-//! | rises in few windows | 10 at an even distance or 20 at any, within 75 seconds or more |
+//! | rises in few windows that do not slow down at all | 8 within 80 seconds or more |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
 //! Guarantees: looks at one group's lead alone. Refuses to call a thing steady whose rises come seldomer and seldomer.
@@ -25,6 +25,8 @@ const SLOWS_BELOW: f64 = -1.3;
 const RECORDS_BELOW: f64 = -0.7;
 /// From here on a few rises already show an even rhythm.
 const EVEN_FROM: f64 = -0.5;
+/// From here on nothing slows down at all.
+const NOT_SLOWER: f64 = 0.0;
 /// Epochs a bounded buffer that takes something every step hardly needs to fill.
 const EPOCHS_MIN: usize = 5;
 /// Epochs with several rises each of a block that is replaced.
@@ -48,8 +50,8 @@ const RISES_LEAST: usize = 5;
 const LOOKS_BACK: usize = 24;
 /// Share of the windows that rise, from which most do.
 const WINDOWS_MOST: f64 = 0.4;
-/// Seconds over which rises in few windows have to come.
-const WINDOWS_SELDOM_SECONDS: f64 = 75.0;
+/// Rises in few windows that do not even begin to slow down, and the seconds that they take at least.
+const WINDOWS_SELDOM: (u32, f64) = (8, 80.0);
 
 /// Laplace's statistic of a candidate. The allocator rounds what is large to megabytes, so that a large block that grows
 /// evenly rises seldomer, and by more.
@@ -163,5 +165,5 @@ fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }
     (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
-        || (f64::from(growth.rises) >= seldom(growth) && seconds >= WINDOWS_SELDOM_SECONDS)
+        || (growth.rises >= WINDOWS_SELDOM.0 && seconds >= WINDOWS_SELDOM.1 && growth.laplace >= NOT_SLOWER)
 }
