@@ -1,4 +1,6 @@
 //! What the judge says, and what it does not say, of trainings made by hand: one quantity at a time, with the sentence.
+//!
+//! (Over 400 lines: one training made by hand serves all of them.)
 
 use memctl_analysis::judge::{RankFacts, RankWatch, findings};
 use memctl_model::{

@@ -3,6 +3,8 @@
 //! Guarantees: fed with the same tables it stands the same, live or imported; memory is bounded (see [`SITES_MAX`] and
 //! [`super::series::POINTS_MAX`]; about 0.4 MB for 500 sites with their stacks); a table costs a few nanoseconds a row.
 //! Refuses to judge: [`super::findings`] does, over all ranks.
+//!
+//! (Over 400 lines: one table touches frames, stacks, sites and their recent figures, which are kept side by side for speed.)
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
