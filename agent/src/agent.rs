@@ -13,7 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memctl_model::limits::NAME_BYTES_MAX;
-use memctl_model::{DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId};
+use memctl_model::{
+    Boundary, DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId,
+};
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
@@ -61,6 +63,8 @@ pub struct AgentConfig {
     pub linger: Option<Duration>,
     /// Waits between attempts to reach the daemon.
     pub backoff: Backoff,
+    /// Boundaries that were found in a recording and are not given by marks.
+    pub found: Vec<Boundary>,
 }
 
 impl AgentConfig {
@@ -75,6 +79,7 @@ impl AgentConfig {
             spool: None,
             linger: Some(Duration::from_secs(1)),
             backoff: Backoff::default(),
+            found: Vec::new(),
         }
     }
 }
@@ -275,6 +280,7 @@ impl Agent {
             settings: config.session.settings.clone(),
             devices,
             linger: config.linger,
+            found: config.found.clone(),
         })
         .map_err(StartError::Codec)?;
         let worker = Worker::new(batcher, rings, noted, translator, window.clone(), ledger.clone());

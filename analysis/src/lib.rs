@@ -5,6 +5,7 @@
 //! `torch.cuda.memory_stats()` means by them and are equal to it byte for byte.
 
 pub mod block_map;
+pub mod boundaries;
 pub mod churn;
 pub mod classes;
 pub mod deaths;

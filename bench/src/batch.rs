@@ -32,6 +32,7 @@ pub fn run(recording: &Recording, with_marks: bool) -> Result<Sum, Box<dyn Error
         settings: recording.settings.clone(),
         devices: recording.devices.iter().map(|device| device.device).collect(),
         linger: None,
+        found: Vec::new(),
     };
     let moments: Vec<Moment> = {
         let streams = recording.devices.iter().map(|device| (device.device, device.events.iter())).collect();

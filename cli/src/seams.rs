@@ -300,6 +300,7 @@ async fn import(
     let agent = Agent::start(AgentConfig {
         memory_bytes_max: OUTBOX_BYTES,
         linger: None,
+        found: recording.found.boundaries(),
         ..AgentConfig::new(session, Daemon::Connected(channel))
     })
     .map_err(|error| Failure::input(error.to_string()))?;

@@ -35,4 +35,4 @@ pub use sample::Sample;
 pub use session::{DeviceInfo, SessionEnd, SessionId, SessionInfo, SourceKind};
 pub use settings::AllocatorSettings;
 pub use site::{Boundary, PoolRow, SiteRow, SiteTable};
-pub use stack::{Frame, FrameId, Stack, StackId};
+pub use stack::{Frame, FrameId, Stack, StackId, site_of};

@@ -1,6 +1,27 @@
 //! Call stacks, interned: a frame is stored once, a stack is a list of frames, innermost first.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+/// Functions by which a library trains: who calls one hands the whole loop over.
+const TRAINING: [&str; 13] = [
+    "_inner_training_loop",
+    "evaluate",
+    "evaluation_loop",
+    "fit",
+    "fit_loop",
+    "predict",
+    "run_train",
+    "train",
+    "train_batch",
+    "train_epoch",
+    "train_one_epoch",
+    "train_step",
+    "training_step",
+];
+
+/// What stands for the code that a compiler made, whichever of its files and lines it is.
+static COMPILED: LazyLock<Frame> =
+    LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
 
 /// A stack within its session; 0 means "no stack was recorded".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -49,6 +70,7 @@ impl Frame {
     pub fn is_user_code(&self) -> bool {
         let file = &*self.file;
         !(file.is_empty()
+            || self.is_compiled()
             || file.starts_with('<')
             || file == "??"
             || file.contains("/site-packages/")
@@ -61,6 +83,51 @@ impl Frame {
             || file.ends_with(".h")
             || file.ends_with(".cu"))
     }
+
+    /// Whether a compiler made the code: `torch.compile`'s generated modules (wherever their cache lies), graphs of `torch.fx`.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        let file = &*self.file;
+        let mut parts = file.rsplit(['/', '\\']);
+        let (name, folder) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let stem = name.strip_suffix(".py").unwrap_or_default();
+        // `ab/cab….py`: a digest in base 32 behind a `c`, in a folder of its first two letters.
+        let digest = stem.len() >= 40 && stem.bytes().all(|b| b.is_ascii_lowercase() || (b'2'..=b'7').contains(&b));
+        (digest && folder.len() == 2 && stem.get(1..3) == Some(folder))
+            || file.contains("torchinductor_")
+            || file.starts_with("<eval_with_key>")
+            || name.starts_with("fx_generated_")
+    }
+
+    /// Whether the frame is an installed library's, torch itself excepted.
+    fn is_library(&self) -> bool {
+        let file = &*self.file;
+        let packages = ["/site-packages/", "/dist-packages/", "\\site-packages\\"];
+        let inside = packages.iter().find_map(|folder| file.split_once(folder));
+        inside.is_some_and(|(_, path)| !path.starts_with("torch/") && !path.starts_with("torch\\"))
+            && !self.is_compiled()
+    }
+}
+
+/// The frame by which an allocation is named, of frames that come innermost first.
+///
+/// It is the innermost of the user's own code. Where that does no more than start a library's training loop (or there is
+/// none), it is the innermost frame of a library: the model's. What is left is a compiled graph, or the innermost frame of all.
+#[must_use]
+pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
+    let (mut first, mut library, mut trains, mut compiled) = (None, None, false, false);
+    for frame in frames {
+        if frame.is_user_code() {
+            return library.filter(|_| trains).or(Some(frame));
+        }
+        first = first.or(Some(frame));
+        compiled |= frame.is_compiled();
+        if frame.is_library() {
+            library = library.or(Some(frame));
+            trains |= TRAINING.contains(&frame.plain_function());
+        }
+    }
+    library.or_else(|| compiled.then(|| &*COMPILED)).or(first)
 }
 
 /// A call stack: frames innermost first.
@@ -71,10 +138,10 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The innermost frame of the user's own code, else the innermost frame of all.
+    /// The frame by which the stack is named: see [`site_of`].
     #[must_use]
     pub fn site(&self) -> Option<&Frame> {
-        self.frames.iter().find(|frame| frame.is_user_code()).or_else(|| self.frames.first())
+        site_of(self.frames.iter())
     }
 }
 
@@ -104,6 +171,47 @@ mod tests {
             ],
         };
         assert_eq!(&*stack.site().unwrap().file, "/home/u/train.py");
+    }
+
+    fn stack(frames: &[(&str, &str)]) -> Stack {
+        let frame = |&(function, file): &(&str, &str)| Frame { function: function.into(), file: file.into(), line: 1 };
+        Stack { frames: frames.iter().map(frame).collect() }
+    }
+
+    const MODULE: (&str, &str) = ("_call_impl", "/v/lib/python3.11/site-packages/torch/nn/modules/module.py");
+    const GENERATED: (&str, &str) =
+        ("call", "/tmp/torchinductor_u/7h/c7hlavqxyzabcdefghijklmnopqrstuvwxyz234567abcdefghij.py");
+
+    #[test]
+    fn a_library_that_trains_is_named_by_its_model() {
+        let model = ("forward", "/v/lib/python3.11/site-packages/transformers/models/gpt2/modeling_gpt2.py");
+        let trainer = ("_inner_training_loop", "/v/lib/python3.11/site-packages/transformers/trainer.py");
+        let script = ("<module>", "/home/u/train.py");
+        let linear = ("forward", "/v/lib/python3.11/site-packages/torch/nn/modules/linear.py");
+        assert_eq!(&*stack(&[linear, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
+        // A loop of one's own that calls a library's model is where its memory is asked for.
+        assert_eq!(&*stack(&[linear, MODULE, model, MODULE, script]).site().unwrap().file, script.1);
+        // So is a model or a callback of one's own within the library's loop.
+        let own = ("forward", "/home/u/model.py");
+        assert_eq!(&*stack(&[linear, MODULE, own, MODULE, trainer, script]).site().unwrap().file, own.1);
+        // A program that is a library as a whole.
+        assert_eq!(&*stack(&[linear, MODULE, model, trainer]).site().unwrap().file, model.1);
+    }
+
+    #[test]
+    fn compiled_code_is_nobodys_own() {
+        let of = |file: &str| Frame { function: "call".into(), file: file.into(), line: 1 };
+        let cached = "/scratch/cache/7h/c7hlavqxyzabcdefghijklmnopqrstuvwxyz234567abcdefghij.py";
+        for file in [GENERATED.1, cached, "<eval_with_key>.12", "/x/fx_generated_ab12.py"] {
+            assert!(of(file).is_compiled() && !of(file).is_user_code(), "{file}");
+        }
+        for file in ["/home/u/7h/train.py", "/home/u/ab/cabinet.py", "", "c.py"] {
+            assert!(!of(file).is_compiled(), "{file}");
+        }
+        // Under the module that was compiled, else (a backward pass) as one.
+        let own = ("forward", "/home/u/model.py");
+        assert_eq!(&*stack(&[GENERATED, MODULE, own]).site().unwrap().file, own.1);
+        assert_eq!(&*stack(&[GENERATED, MODULE]).site().unwrap().function, "compiled graph");
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct BatchConfig {
     pub devices: Vec<DeviceIndex>,
     /// How long something may wait before it is sent. `None` for recordings: cut by content alone.
     pub linger: Option<Duration>,
+    /// Boundaries that were found and are not given; their tables say so.
+    pub found: Vec<Boundary>,
 }
 
 /// An item on its way out, with the number of events it carries.
@@ -153,7 +155,8 @@ impl Batcher {
     /// A device's stream has reached a mark.
     pub fn device_mark(&mut self, place: usize, mark: &Mark) {
         let rows = self.rows_of(place);
-        let Some(table) = self.devices[place].mark(&mark.kind, mark.time_ns, rows) else { return };
+        let Some(mut table) = self.devices[place].mark(&mark.kind, mark.time_ns, rows) else { return };
+        table.found = self.config.found.contains(&table.boundary);
         self.add_table(place, table);
         // An epoch's end is what people wait for: it goes out at once, last in its item.
         let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));

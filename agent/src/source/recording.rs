@@ -44,7 +44,7 @@ pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
         pid: None,
         parent_pid: None,
         role: None,
-        found_by: None,
+        found_by: recording.found.by.clone(),
         started_ns: recording.started_ns,
         framework: recording.framework.clone(),
         settings: recording.settings.clone(),

@@ -401,11 +401,10 @@ impl RankWatch {
 
     fn open_site(&mut self, stack: StackId, holds: Holds) -> u32 {
         let frame = {
-            let mut frames = self.frames_of(stack);
-            let innermost = frames.next();
-            let user =
-                innermost.filter(|frame| frame.is_user_code()).or_else(|| frames.find(|frame| frame.is_user_code()));
-            user.or(innermost).cloned()
+            let site = memctl_model::site_of(self.frames_of(stack).map(|frame| &**frame));
+            // The frame that the stack shares with others, or what stands for it.
+            let known = self.frames_of(stack).find(|frame| Some(&***frame) == site).cloned();
+            known.or_else(|| site.cloned().map(Arc::new))
         };
         let next = self.sites.len() as u32;
         match self.by_frame.get(&(frame.clone(), holds)) {

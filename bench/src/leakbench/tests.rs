@@ -23,6 +23,7 @@ fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
         settings: base.settings.clone(),
         devices: vec![base.start.device],
         linger: None,
+        found: Vec::new(),
     };
     let mut batcher = Batcher::new(config).unwrap();
     for stack in base.stacks.iter() {

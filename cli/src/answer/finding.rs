@@ -246,7 +246,7 @@ impl Site {
     #[must_use]
     pub fn new(site: Option<v1::Frame>, stack: Vec<v1::Frame>) -> Option<Self> {
         let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
-        let own = || stack.iter().find(|frame| frame.is_user_code()).or_else(|| stack.first()).cloned();
+        let own = || super::site_of(&stack);
         let frame = site.map(Frame::from).or_else(own)?;
         Some(Self { frame, stack })
     }

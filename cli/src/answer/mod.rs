@@ -180,6 +180,19 @@ impl Frame {
     }
 }
 
+/// The frame by which a stack is named, innermost frame first: see [`memctl_model::site_of`].
+#[must_use]
+pub fn site_of(stack: &[Frame]) -> Option<Frame> {
+    let model = |frame: &Frame| memctl_model::Frame {
+        function: frame.function.as_str().into(),
+        file: frame.file.as_str().into(),
+        line: frame.line.unwrap_or(0),
+    };
+    let frames: Vec<memctl_model::Frame> = stack.iter().map(model).collect();
+    let memctl_model::Frame { function, file, line } = memctl_model::site_of(frames.iter())?;
+    Some(Frame { function: function.to_string(), file: file.to_string(), line: Some(*line).filter(|&line| line > 0) })
+}
+
 impl From<v1::Frame> for Frame {
     fn from(wire: v1::Frame) -> Self {
         let v1::Frame { function, file, line } = wire;

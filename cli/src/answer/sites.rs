@@ -155,7 +155,7 @@ impl From<v1::SiteStack> for Site {
     fn from(wire: v1::SiteStack) -> Self {
         let v1::SiteStack { stack, bytes, blocks, births } = wire;
         let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
-        let site = stack.iter().find(|frame| frame.is_user_code()).or_else(|| stack.first()).cloned();
+        let site = super::site_of(&stack);
         let birth = |wire: v1::BirthBytes| {
             let v1::BirthBytes { epoch, bytes, blocks } = wire;
             Birth { epoch, live_bytes: bytes, live_blocks: blocks }

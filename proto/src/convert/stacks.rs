@@ -206,10 +206,10 @@ impl StackDictionary {
         Stack { frames: self.frames(id).cloned().collect() }
     }
 
-    /// The allocation site: the innermost frame of the user's own code, else the innermost one.
+    /// The allocation site: see [`memctl_model::site_of`].
     #[must_use]
     pub fn site(&self, id: StackId) -> Option<&Frame> {
-        self.frames(id).find(|frame| frame.is_user_code()).or_else(|| self.frames(id).next())
+        memctl_model::site_of(self.frames(id))
     }
 }
 

@@ -1,5 +1,6 @@
 //! From what was found at the top of a snapshot to a recording.
 
+use memctl_analysis::boundaries::Stacks;
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, SegmentState};
 
@@ -8,7 +9,7 @@ use super::events::EventLog;
 use super::found::Found;
 use super::heap::Heap;
 use super::value::{Kind, Value};
-use super::{DeviceRecording, Recording, keys, marks, segments};
+use super::{DeviceRecording, Recording, keys, segments, unmarked};
 
 /// How to get what is needed.
 const NEEDED: &str = "the dict of torch.cuda.memory._snapshot() with `device_traces`; call torch.cuda.memory._record_memory_history() before training and torch.cuda.memory._dump_snapshot(\"rank0.pickle\") after it";
@@ -36,13 +37,16 @@ pub(crate) fn recording(heap: Heap, top: Value, digest: [u8; 16]) -> Result<Reco
         .iter()
         .filter_map(|device| Some((device.events.first()?.time_ns, device.events.last()?.time_ns)))
         .reduce(|(first, last), (f, l)| (first.min(f), last.max(l)));
-    let marks = marks::derive(std::mem::take(&mut found.annotations), times);
+    let annotations = std::mem::take(&mut found.annotations);
+    let (frames, stacks) = tables.into_stacks();
+    let all = unmarked::Events { devices: &devices, times, stacks: Stacks { frames: &frames, stacks: &stacks } };
+    let (marks, boundaries) = unmarked::marks(annotations, &all);
     let started_ns = marks.first().map(|mark| mark.time_ns).into_iter().chain(times.map(|(first, _)| first)).min();
     let ended_ns = marks.last().map(|mark| mark.time_ns).into_iter().chain(times.map(|(_, last)| last)).max();
-    let (frames, stacks) = tables.into_stacks();
     Ok(Recording {
         devices,
         marks,
+        found: boundaries,
         frames,
         stacks,
         settings: found.settings.take().unwrap_or_default(),

@@ -37,6 +37,7 @@ words! { IN_DICTS, IN_DICTS_END; 0;
     NAME = "name",
     FILENAME = "filename",
     LINE = "line",
+    FX_ORIGINAL_TRACE = "fx_original_trace",
     // An annotation.
     STAGE = "stage",
     DEVICE = "device",

@@ -1,8 +1,7 @@
 //! Marks from the annotations of a snapshot: epochs, steps, phases and regions.
 //!
 //! Guarantees: marks are sorted by time, in the file's order where times are equal; every end has
-//! a begin (a range that began before the recording begins with it); there is always an epoch,
-//! and there are steps unless the recording names epochs alone.
+//! a begin (a range that began before the recording begins with it). What annotations do not mark, [`super::unmarked`] finds.
 
 use std::collections::HashMap;
 
@@ -111,30 +110,25 @@ fn mark_kind(meaning: Meaning, name: &str, begins: bool) -> MarkKind {
     }
 }
 
-/// All marks of a recording. `events` are the times of the first and the last event, if there are any.
-pub(crate) fn derive(mut annotations: Vec<Annotation>, events: Option<(u64, u64)>) -> Vec<Mark> {
-    annotations.sort_by_key(|annotation| annotation.time_ns);
-    let times = annotations.iter().map(|annotation| annotation.time_ns);
-    let Some(start_ns) = times.clone().chain(events.map(|(first, _)| first)).min() else { return Vec::new() };
-    let end_ns = times.chain(events.map(|(_, last)| last)).max().unwrap_or(start_ns);
-    let steps = Steps::of(&annotations);
+/// What the annotations of a recording mark.
+pub(crate) struct Given {
+    /// Marks, sorted by time; every end has a begin.
+    pub marks: Vec<Mark>,
+    pub epochs: bool,
+    pub steps: bool,
+    pub phases: bool,
+}
 
+/// The marks that annotations give. `start_ns` is the time of the first of them or of the first event.
+pub(crate) fn given(mut annotations: Vec<Annotation>, start_ns: u64) -> Given {
+    annotations.sort_by_key(|annotation| annotation.time_ns);
+    let steps = Steps::of(&annotations);
     let mut marks = translate(annotations, steps, start_ns);
-    let has_epochs = marks.iter().any(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_)));
     complete(&mut marks, start_ns);
-    if !has_epochs {
-        if steps == Steps::Untold {
-            // Nothing tells the loop: the events are one step.
-            let (first_ns, last_ns) = events.unwrap_or((start_ns, end_ns));
-            let begin = marks.partition_point(|mark| mark.time_ns < first_ns);
-            marks.insert(begin, Mark { time_ns: first_ns, kind: MarkKind::StepBegin(0) });
-            let end = marks.partition_point(|mark| mark.time_ns <= last_ns);
-            marks.insert(end, Mark { time_ns: last_ns, kind: MarkKind::StepEnd(0) });
-        }
-        marks.insert(0, Mark { time_ns: start_ns, kind: MarkKind::EpochBegin(0) });
-        marks.push(Mark { time_ns: end_ns, kind: MarkKind::EpochEnd(0) });
-    }
-    marks
+    let any = |test: fn(&MarkKind) -> bool| marks.iter().any(|mark| test(&mark.kind));
+    let epochs = any(|kind| matches!(kind, MarkKind::EpochBegin(_)));
+    let phases = any(|kind| matches!(kind, MarkKind::PhaseBegin(_)));
+    Given { epochs, phases, steps: steps != Steps::Untold, marks }
 }
 
 /// Annotations to marks; where only the optimizer tells steps, each reaches from the end of the one before, or the begin of its epoch, to the end of the optimizer's step.

@@ -20,10 +20,10 @@ mod machine;
 mod marks;
 mod merge;
 mod opcode;
-
 mod segments;
 mod seldom;
 mod shapes;
+mod unmarked;
 mod value;
 
 use std::fs::File;
@@ -38,6 +38,7 @@ pub use files::{CollectError, RankFile, collect, rank_of};
 pub use found::Remarks;
 pub use marks::mark_precedes;
 pub use merge::{Merged, Moment, merge};
+pub use unmarked::FoundBoundaries;
 
 /// Bytes that a recording may hold in memory while it is read, unless the caller says otherwise: about 200 million events.
 pub const HELD_BYTES_MAX: u64 = 8 << 30;
@@ -49,6 +50,8 @@ pub struct Recording {
     pub devices: Vec<DeviceRecording>,
     /// Marks, sorted by time; they apply to all devices. See [`mark_precedes`] for ties with events.
     pub marks: Vec<Mark>,
+    /// Which of them no annotation gave.
+    pub found: FoundBoundaries,
     /// Frames by [`FrameId`].
     pub frames: Vec<Frame>,
     /// Stacks, innermost frame first; `stacks[0]` is `StackId(1)`.

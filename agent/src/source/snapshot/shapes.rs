@@ -122,7 +122,22 @@ pub(crate) fn has_metadata(dict: &DictSlot) -> bool {
 pub(crate) fn frame(dict: &DictSlot, tables: &mut Tables) -> Option<u32> {
     let text = |key| dict.get(key).id(Kind::Str).unwrap_or(keys::EMPTY);
     let line = dict.get(keys::LINE).as_u64().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+    if dict.has(keys::FX_ORIGINAL_TRACE)
+        && let Some((file, line, function)) = original(&tables.text_at(text(keys::FX_ORIGINAL_TRACE)).clone())
+    {
+        let (function, file) = (tables.text(function), tables.text(file));
+        return tables.frame(function, file, line);
+    }
     tables.frame(text(keys::NAME), text(keys::FILENAME), line)
+}
+
+/// The innermost line of the traceback that PyTorch has for a line of a generated graph: file, line, function.
+fn original(trace: &str) -> Option<(&str, u32, &str)> {
+    trace.lines().rev().find_map(|line| {
+        let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+        let (line, function) = rest.split_once(", in ")?;
+        Some((file, line.parse().ok()?, function.trim_end()))
+    })
 }
 
 /// An annotation; `None` when it has no time or no stage.

@@ -1,0 +1,144 @@
+//! Loops that train nothing (serving, generation, evaluation): by the lines that come round.
+//!
+//! Guarantees: one pass to find the loop and one to cut it, memory by the number of paths. The outermost loop that comes
+//! round often enough is taken: what a user calls a request, not the tokens or the layers in it. Refuses a loop that covers
+//! less than half of the recording.
+
+use std::collections::BTreeMap;
+
+use memctl_model::Event;
+
+use super::Span;
+use super::rounds::{Live, STEPS_MAX};
+use super::stacks::{Node, Paths, place};
+
+/// Rounds that a loop has at least.
+const ROUNDS_MIN: u64 = 8;
+
+#[derive(Clone, Copy, Default)]
+struct Stat {
+    visits: u64,
+    first: u64,
+    last: u64,
+    /// Sum of what was live when it was come to.
+    live: f64,
+}
+
+/// The rounds of the outermost loop.
+pub(super) fn find<I: Iterator<Item = Event>>(
+    paths: &Paths<'_>,
+    events: &impl Fn() -> I,
+) -> Option<(String, Vec<Span>)> {
+    let (stats, count) = stats(paths, events());
+    let often = |node: Node| stats.get(node.0 as usize).is_some_and(|stat| stat.visits >= ROUNDS_MIN);
+    // Paths that come round and are within none that does, by what they are called from.
+    let mut families: BTreeMap<Option<Node>, Vec<Node>> = BTreeMap::new();
+    for node in (0..stats.len() as u32).map(Node).filter(|&node| often(node)) {
+        if !std::iter::successors(paths.parent(node), |&outer| paths.parent(outer)).any(often) {
+            families.entry(paths.parent(node)).or_default().push(node);
+        }
+    }
+    let covers = |nodes: &[Node]| {
+        let of = nodes.iter().filter_map(|node| stats.get(node.0 as usize));
+        let (first, last) = of.fold((u64::MAX, 0), |(a, b), stat| (a.min(stat.first), b.max(stat.last)));
+        last.saturating_sub(first)
+    };
+    let family =
+        families.into_values().max_by_key(|nodes| (covers(nodes), std::cmp::Reverse(nodes.first().copied())))?;
+    if covers(&family) * 2 < count {
+        return None;
+    }
+    let head = head(&family, &stats)?;
+    let line_of = |node: &Node| paths.frame_at(*node).and_then(|id| paths.frame(id));
+    let function = paths.frame_at(head).map(|id| paths.function(id));
+    let same = family.iter().filter(|node| paths.frame_at(**node).map(|id| paths.function(id)) == function);
+    let first = same.filter_map(line_of).min_by_key(|frame| frame.line)?;
+    let rounds = cut(paths, events(), head);
+    Some((format!("the loop at {}", place(&first.file, first.line)), rounds))
+}
+
+/// The path that begins a round: of those that come equally often the one that is come to with least live.
+fn head(family: &[Node], stats: &[Stat]) -> Option<Node> {
+    let of = |node: Node| stats.get(node.0 as usize).copied().unwrap_or_default();
+    let alike = |a: u64, b: u64| a.abs_diff(b) * 10 <= a.max(b);
+    // Lines of an inner loop come more often, those under a condition more seldom: what most lines do is the loop.
+    let votes = |node: Node| family.iter().filter(|other| alike(of(node).visits, of(**other).visits)).count();
+    let usual = family.iter().copied().max_by_key(|&node| (votes(node), std::cmp::Reverse(of(node).visits)))?;
+    let level = |node: Node| of(node).live / of(node).visits.max(1) as f64;
+    let peers = family.iter().copied().filter(|&node| alike(of(node).visits, of(usual).visits));
+    peers.min_by(|&a, &b| level(a).total_cmp(&level(b)).then(a.cmp(&b)))
+}
+
+/// How often each path was come to, and the number of events.
+fn stats(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> (Vec<Stat>, u64) {
+    let mut stats = vec![Stat::default(); paths.nodes()];
+    let (mut live, mut before, mut count) = (Live::default(), None, 0);
+    for (at, event) in (0_u64..).zip(events) {
+        count = at + 1;
+        if let Some(leaf) = paths.reading(event.stack).leaf {
+            let shared = before.and_then(|before| common(paths, before, leaf));
+            for node in std::iter::successors(Some(leaf), |&node| paths.parent(node)).take_while(|&n| Some(n) != shared)
+            {
+                if let Some(stat) = stats.get_mut(node.0 as usize) {
+                    if stat.visits == 0 {
+                        stat.first = at;
+                    }
+                    (stat.visits, stat.last) = (stat.visits + 1, at);
+                    stat.live += live.0 as f64;
+                }
+            }
+            before = Some(leaf);
+        }
+        live.note(&event);
+    }
+    (stats, count)
+}
+
+/// The longest path that is part of both.
+fn common(paths: &Paths<'_>, a: Node, b: Node) -> Option<Node> {
+    let (mut a, mut b) = (Some(a), Some(b));
+    while a != b {
+        let (Some(left), Some(right)) = (a, b) else { return None };
+        if paths.depth(left) >= paths.depth(right) {
+            a = paths.parent(left);
+        } else {
+            b = paths.parent(right);
+        }
+    }
+    a
+}
+
+/// From one visit of the head to the next.
+fn cut(paths: &Paths<'_>, events: impl Iterator<Item = Event>, head: Node) -> Vec<Span> {
+    let mut rounds: Vec<Span> = Vec::new();
+    let (mut within, mut begin_ns, mut last_ns) = (false, None, 0);
+    // The last round ends with the last event that belongs to the loop.
+    let mut end_ns = 0;
+    let caller = paths.parent(head);
+    for event in events {
+        if let Some(leaf) = paths.reading(event.stack).leaf {
+            let mut ways = std::iter::successors(Some(leaf), |&node| paths.parent(node));
+            let mut inside = false;
+            let called = caller.is_none_or(|caller| {
+                ways.any(|node| {
+                    inside |= node == head;
+                    node == caller
+                })
+            });
+            inside |=
+                caller.is_none() && std::iter::successors(Some(leaf), |&node| paths.parent(node)).any(|n| n == head);
+            if inside && !within && rounds.len() < STEPS_MAX {
+                if let Some(begin_ns) = begin_ns.replace(event.time_ns) {
+                    rounds.push(Span { begin_ns, end_ns: last_ns });
+                }
+            }
+            within = inside;
+            if called {
+                end_ns = event.time_ns;
+            }
+        }
+        last_ns = event.time_ns;
+    }
+    rounds.extend(begin_ns.map(|begin_ns| Span { begin_ns, end_ns: end_ns.max(begin_ns) }));
+    rounds
+}

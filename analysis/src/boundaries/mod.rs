@@ -1,0 +1,92 @@
+//! Boundaries of a recording that marks none: its steps and epochs, found by the loop that goes round.
+//!
+//! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the same
+//! boundaries. A training loop is told by what it calls (an optimizer, `zero_grad`, a backward pass) and by the lines of the
+//! functions around that call; other loops by the lines that come round; recordings without stacks by the period of their
+//! requests; where nothing repeats, windows are cut.
+//! Refuses to guess where one step ends that no second one follows.
+//!
+//! - `stacks`: what each stack says; `anchors`: what comes once a step; `loops`: which loop that is, and the one around it;
+//!   `rounds`: steps and phases; `epochs`: what goes round the steps.
+//! - Where nothing trains: `lines`, then `periods`, then `windows`.
+
+mod anchors;
+mod epochs;
+mod lines;
+mod loops;
+mod periods;
+mod rounds;
+mod stacks;
+mod windows;
+
+use memctl_model::{Event, Phase};
+
+pub use stacks::Stacks;
+
+/// From the first event of a range to its last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Span {
+    /// Time of its first event.
+    pub begin_ns: u64,
+    /// Time of its last event.
+    pub end_ns: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Boundaries {
+    /// By what: `the loop at train.py:31`; `None` when nothing was found.
+    pub by: Option<String>,
+    /// Steps, in order.
+    pub steps: Vec<Span>,
+    /// Epochs, in order; empty where no loop goes round the steps' loop.
+    pub epochs: Vec<Span>,
+    /// Passes, the optimizer, evaluations; sorted by their begin.
+    pub phases: Vec<(Span, Phase)>,
+    /// Ends of windows, in order; only where no steps were found.
+    pub windows: Vec<u64>,
+}
+
+/// Finds the boundaries of a recording; `events` gives all its events in the order in which they happened, as often as asked.
+pub fn find<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
+    let found = look(stacks, events);
+    Boundaries { steps: apart(found.steps), epochs: apart(found.epochs), ..found }
+}
+
+/// Ranges whose order a recording with odd times has mixed up follow one another again.
+fn apart(mut spans: Vec<Span>) -> Vec<Span> {
+    let mut end_ns = 0;
+    for span in &mut spans {
+        span.begin_ns = span.begin_ns.max(end_ns);
+        span.end_ns = span.end_ns.max(span.begin_ns);
+        end_ns = span.end_ns;
+    }
+    spans
+}
+
+fn look<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
+    let paths = stacks::Paths::new(stacks);
+    if let Some(training) = training(&paths, &events) {
+        return training;
+    }
+    if let Some((by, steps)) = lines::find(&paths, &events).or_else(|| periods::find(&events)) {
+        return Boundaries { by: Some(by), steps, ..Boundaries::default() };
+    }
+    let (by, windows) = windows::cut(&events).unzip();
+    Boundaries { by, windows: windows.unwrap_or_default(), ..Boundaries::default() }
+}
+
+/// Steps of a training, by what is called once in each.
+fn training<I: Iterator<Item = Event>>(paths: &stacks::Paths<'_>, events: &impl Fn() -> I) -> Option<Boundaries> {
+    let anchors = anchors::find(paths, events());
+    let loops = loops::find(paths, &anchors, events());
+    let longest = loops.iter().max_by_key(|found| found.anchor.visits)?;
+    let rounds::Cut { rounds, mut phases } = rounds::cut(paths, &loops, events());
+    if rounds.len() < 2 {
+        return None;
+    }
+    phases.sort_by_key(|&(span, _)| span);
+    let steps = rounds.iter().map(|round| round.span).collect();
+    let epochs = epochs::epochs(&rounds);
+    Some(Boundaries { by: Some(longest.name.clone()), steps, epochs, phases, windows: Vec::new() })
+}

@@ -1,0 +1,113 @@
+//! Rounds by the requests alone, where no stack tells: what is asked for once a round comes at even distances.
+//!
+//! Guarantees: two passes, memory bounded by [`REQUESTS_MAX`]. Refuses what does not come round evenly over at least half of
+//! the recording.
+
+use std::collections::HashMap;
+
+use memctl_model::{Action, Event, StackId};
+
+use super::Span;
+use super::rounds::{Live, STEPS_MAX};
+
+/// Different requests that are counted; later ones are not.
+const REQUESTS_MAX: usize = 1 << 18;
+/// Rounds at least, and events of one.
+const ROUNDS_MIN: u64 = 8;
+const EVENTS_MIN: f64 = 4.0;
+/// How uneven distances may be: their deviation in parts of their mean.
+const UNEVEN_MAX: f64 = 0.35;
+
+/// What is asked for.
+type Request = (u64, StackId);
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    count: u64,
+    first: u64,
+    last: u64,
+    /// Sum of squared distances.
+    squares: f64,
+    live: f64,
+}
+
+impl Seen {
+    /// The mean distance, if it comes evenly over most of `events`.
+    fn period(&self, events: u64) -> Option<f64> {
+        let covered = self.last - self.first;
+        if self.count < ROUNDS_MIN || covered * 2 < events {
+            return None;
+        }
+        let gaps = (self.count - 1) as f64;
+        let mean = covered as f64 / gaps;
+        let deviation = (self.squares / gaps - mean * mean).max(0.0).sqrt();
+        (mean >= EVENTS_MIN && deviation <= mean * UNEVEN_MAX).then_some(mean)
+    }
+}
+
+/// The rounds of the request that tells them best.
+pub(super) fn find<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> Option<(String, Vec<Span>)> {
+    let mut seen: HashMap<Request, Seen> = HashMap::new();
+    let (mut live, mut count) = (Live::default(), 0);
+    for (at, event) in (0_u64..).zip(events()) {
+        count = at + 1;
+        if event.action == Action::Alloc {
+            let known = seen.len() < REQUESTS_MAX || seen.contains_key(&(event.size, event.stack));
+            if known {
+                let it = seen.entry((event.size, event.stack)).or_default();
+                if it.count == 0 {
+                    it.first = at;
+                } else {
+                    it.squares += ((at - it.last) as f64).powi(2);
+                }
+                (it.count, it.last) = (it.count + 1, at);
+                it.live += live.0 as f64;
+            }
+        }
+        live.note(&event);
+    }
+    let mut even: Vec<(Request, Seen)> = seen.into_iter().filter(|(_, it)| it.period(count).is_some()).collect();
+    even.sort_unstable_by_key(|&(request, it)| (it.count, request));
+    let usual = usual(&even)?;
+    let peers = even.iter().filter(|(_, it)| alike(it.count, usual));
+    let level = |it: &Seen| it.live / it.count.max(1) as f64;
+    let &(request, it) = peers.min_by(|a, b| level(&a.1).total_cmp(&level(&b.1)).then(a.0.cmp(&b.0)))?;
+    let events_of_one = it.period(count)?.round() as u64;
+    Some((format!("a period of {events_of_one} events"), cut(events(), request)))
+}
+
+fn alike(a: u64, b: u64) -> bool {
+    a.abs_diff(b) * 20 <= a.max(b)
+}
+
+/// The count that most requests share; of equals the lower one. `even` is sorted by count.
+fn usual(even: &[(Request, Seen)]) -> Option<u64> {
+    let mut best: Option<(usize, u64)> = None;
+    let mut from = 0;
+    for (at, (_, it)) in even.iter().enumerate() {
+        while !alike(even[from].1.count, it.count) {
+            from += 1;
+        }
+        let votes = at + 1 - from;
+        if best.is_none_or(|(most, _)| votes > most) {
+            best = Some((votes, it.count));
+        }
+    }
+    best.map(|(_, count)| count)
+}
+
+fn cut(events: impl Iterator<Item = Event>, request: Request) -> Vec<Span> {
+    let (mut rounds, mut begin_ns, mut last_ns) = (Vec::new(), None, 0);
+    for event in events {
+        let begins = event.action == Action::Alloc && (event.size, event.stack) == request;
+        if begins
+            && rounds.len() < STEPS_MAX
+            && let Some(begin_ns) = begin_ns.replace(event.time_ns)
+        {
+            rounds.push(Span { begin_ns, end_ns: last_ns });
+        }
+        last_ns = event.time_ns;
+    }
+    // What follows the last one may be a round or a teardown: nobody can tell, so it is none.
+    rounds
+}

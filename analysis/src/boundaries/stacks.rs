@@ -1,0 +1,216 @@
+//! What the stacks of a recording say about the work that was done: forward, backward, optimizer, or nothing known.
+//!
+//! Guarantees: every stack is read once; a stack's path is a node of one tree, outermost frame first, so that two stacks
+//! are compared by walking up; memory is bounded by [`NODES_MAX`] and [`DEPTH_MAX`], whatever the recording holds.
+//! Refuses to read values: files, functions and lines are all that is looked at.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memctl_model::{Frame, FrameId, StackId};
+
+/// Frames of a stack that count, from the outermost one: a trainer's frameworks take some forty.
+pub(super) const DEPTH_MAX: usize = 96;
+/// Nodes of the tree of all paths.
+const NODES_MAX: usize = 4 << 20;
+
+/// A recording's stacks.
+#[derive(Clone, Copy, Debug)]
+pub struct Stacks<'a> {
+    /// Frames by [`FrameId`].
+    pub frames: &'a [Frame],
+    /// Stacks, innermost frame first; the first one is `StackId(1)`.
+    pub stacks: &'a [Vec<FrameId>],
+}
+
+/// The work during which an event happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// A module is called.
+    Forward,
+    /// Autograd runs.
+    Backward,
+    /// An optimizer's step.
+    Optimizer,
+    /// Gradients are given back.
+    ZeroGrad,
+    /// Python frames that tell nothing.
+    Other,
+    /// No stack.
+    Unseen,
+}
+
+/// A path from the outermost frame to some frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Node(pub u32);
+
+/// What one stack says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub work: Work,
+    /// The whole path; `None` for an empty stack.
+    pub leaf: Option<Node>,
+    /// The path to whoever called the optimizer, autograd, or `zero_grad`.
+    pub caller: Option<Node>,
+}
+
+const UNSEEN: Reading = Reading { work: Work::Unseen, leaf: None, caller: None };
+
+struct Place {
+    parent: Option<Node>,
+    frame: FrameId,
+    depth: usize,
+}
+
+/// All stacks of a recording, read.
+pub(super) struct Paths<'a> {
+    frames: &'a [Frame],
+    readings: Vec<Reading>,
+    places: Vec<Place>,
+    /// A number for each function, by frame.
+    functions: Vec<u32>,
+}
+
+impl<'a> Paths<'a> {
+    pub(super) fn new(stacks: Stacks<'a>) -> Self {
+        let works: Vec<Option<Work>> = stacks.frames.iter().map(work_of).collect();
+        let mut numbers: HashMap<(&Arc<str>, &Arc<str>), u32> = HashMap::new();
+        let mut functions = Vec::with_capacity(stacks.frames.len());
+        for frame in stacks.frames {
+            let next = numbers.len() as u32;
+            functions.push(*numbers.entry((&frame.file, &frame.function)).or_insert(next));
+        }
+        let mut paths = Self { frames: stacks.frames, readings: Vec::new(), places: Vec::new(), functions };
+        let mut children: HashMap<(Option<Node>, FrameId), Node> = HashMap::new();
+        for stack in stacks.stacks {
+            let reading = paths.read(stack, &works, &mut children);
+            paths.readings.push(reading);
+        }
+        paths
+    }
+
+    fn read(
+        &mut self,
+        stack: &[FrameId],
+        works: &[Option<Work>],
+        children: &mut HashMap<(Option<Node>, FrameId), Node>,
+    ) -> Reading {
+        let work_at = |id: FrameId| works.get(id.0 as usize).copied().flatten();
+        let innermost = stack.iter().find_map(|&id| work_at(id));
+        // What a backward pass calls (a checkpoint's second forward pass, a hook) is backward.
+        let in_backward = || {
+            stack.iter().any(|&id| work_at(id) == Some(Work::Backward))
+                || stack.last().is_some_and(|&id| self.frame(id).is_some_and(begins_autograd_thread))
+        };
+        let work = match innermost {
+            Some(Work::Forward) | None if in_backward() => Work::Backward,
+            Some(work) => work,
+            None => Work::Other,
+        };
+        let (mut leaf, mut caller) = (None, None);
+        for &frame in stack.iter().rev().take(DEPTH_MAX) {
+            if caller.is_none() && leaf.is_some() && work_at(frame) == Some(work) {
+                caller = leaf;
+            }
+            let full = self.places.len() >= NODES_MAX;
+            let node = match children.entry((leaf, frame)) {
+                std::collections::hash_map::Entry::Occupied(entry) => *entry.get(),
+                std::collections::hash_map::Entry::Vacant(_) if full => break,
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    let depth = leaf.map_or(0, |Node(at)| self.places[at as usize].depth + 1);
+                    self.places.push(Place { parent: leaf, frame, depth });
+                    *entry.insert(Node((self.places.len() - 1) as u32))
+                }
+            };
+            leaf = Some(node);
+        }
+        if leaf.is_none() {
+            return UNSEEN;
+        }
+        Reading { work, leaf, caller: caller.filter(|_| work != Work::Forward && work != Work::Other) }
+    }
+
+    pub(super) fn stacks(&self) -> usize {
+        self.readings.len()
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn reading(&self, stack: StackId) -> Reading {
+        let at = (stack.0 as usize).checked_sub(1);
+        at.and_then(|at| self.readings.get(at)).copied().unwrap_or(UNSEEN)
+    }
+
+    pub(super) fn frame(&self, id: FrameId) -> Option<&'a Frame> {
+        self.frames.get(id.0 as usize)
+    }
+
+    /// The number of a frame's function.
+    pub(super) fn function(&self, id: FrameId) -> u32 {
+        self.functions.get(id.0 as usize).copied().unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn parent(&self, node: Node) -> Option<Node> {
+        self.places.get(node.0 as usize).and_then(|place| place.parent)
+    }
+
+    pub(super) fn frame_at(&self, node: Node) -> Option<FrameId> {
+        self.places.get(node.0 as usize).map(|place| place.frame)
+    }
+
+    pub(super) fn depth(&self, node: Node) -> usize {
+        self.places.get(node.0 as usize).map_or(0, |place| place.depth)
+    }
+
+    /// The frames of a path, outermost first.
+    pub(super) fn path(&self, node: Node) -> Vec<FrameId> {
+        let mut path = Vec::new();
+        let mut at = Some(node);
+        while let Some(node) = at {
+            path.extend(self.frame_at(node));
+            at = self.parent(node);
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// `train.py:31`.
+pub(super) fn place(file: &str, line: u32) -> String {
+    format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or_default())
+}
+
+/// Whether a file is this one of an installed torch.
+fn is_torch(file: &str, part: &str) -> bool {
+    file.find("torch").is_some_and(|_| file.replace('\\', "/").ends_with(part))
+}
+
+/// What a frame says by itself.
+fn work_of(frame: &Frame) -> Option<Work> {
+    let function = frame.plain_function();
+    let file = &*frame.file;
+    match function {
+        "zero_grad" => Some(Work::ZeroGrad),
+        "_call_impl" | "_wrapped_call_impl" if is_torch(file, "torch/nn/modules/module.py") => Some(Work::Forward),
+        "backward" | "grad" | "_make_grads" | "_engine_run_backward"
+            if ["torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py"]
+                .iter()
+                .any(|part| is_torch(file, part)) =>
+        {
+            Some(Work::Backward)
+        }
+        "backward" | "unpack_hook" | "recompute_fn" if is_torch(file, "torch/utils/checkpoint.py") => {
+            Some(Work::Backward)
+        }
+        "wrapper" | "_use_grad" if is_torch(file, "torch/optim/optimizer.py") => Some(Work::Optimizer),
+        "step" if file.contains("optim") => Some(Work::Optimizer),
+        _ => None,
+    }
+}
+
+/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward.
+fn begins_autograd_thread(frame: &Frame) -> bool {
+    frame.plain_function() == "apply" && is_torch(&frame.file, "torch/autograd/function.py")
+}

@@ -1,0 +1,146 @@
+//! Windows: where nothing comes round, a recording is cut by time, or by volume where most of it lies in little time.
+//!
+//! Guarantees: 24 to 64 windows or none; each ends where least was live around its place, so that ends can be compared; three
+//! passes, memory by the number of windows. Refuses a recording of so few events that windows would hold nothing.
+
+use memctl_model::Event;
+
+use super::rounds::Live;
+
+/// Windows at most.
+const WINDOWS: u64 = 64;
+/// Events a window holds at least, on average.
+const EVENTS_MIN: u64 = 4;
+/// Windows that have to hold events for time to be the measure.
+const BUSY_MIN: usize = 12;
+
+/// What a window is measured by.
+#[derive(Clone, Copy)]
+enum Measure {
+    Nanoseconds(u64),
+    Events(u64),
+}
+
+/// The ends of windows and how they were cut.
+pub(super) fn cut<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> Option<(String, Vec<u64>)> {
+    let (mut count, mut first, mut last) = (0_u64, u64::MAX, 0);
+    for event in events() {
+        (count, first, last) = (count + 1, first.min(event.time_ns), last.max(event.time_ns));
+    }
+    if count < WINDOWS * EVENTS_MIN {
+        return None;
+    }
+    let wide = round_up((last - first).div_ceil(WINDOWS));
+    let mut busy = [false; WINDOWS as usize + 1];
+    for event in events() {
+        if let Some(busy) = busy.get_mut(((event.time_ns - first) / wide) as usize) {
+            *busy = true;
+        }
+    }
+    let by_time = busy.iter().filter(|&&busy| busy).count() >= BUSY_MIN;
+    let measure = if by_time { Measure::Nanoseconds(wide) } else { Measure::Events(round_up(count.div_ceil(WINDOWS))) };
+    let ends = ends(events(), measure, (first, last));
+    Some((measure.words(), ends))
+}
+
+/// 1, 2 or 5 times a power of ten, not below `n`.
+fn round_up(n: u64) -> u64 {
+    let mut power = 1_u64;
+    loop {
+        for factor in [1, 2, 5] {
+            let round = power.saturating_mul(factor);
+            if round >= n {
+                return round;
+            }
+        }
+        power = power.saturating_mul(10);
+    }
+}
+
+impl Measure {
+    fn width(self) -> u64 {
+        match self {
+            Self::Nanoseconds(width) | Self::Events(width) => width,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Events(events) => format!("windows of {events} events"),
+            Self::Nanoseconds(ns) if ns >= 1_000_000_000 => format!("windows of {} s", ns / 1_000_000_000),
+            Self::Nanoseconds(ns) if ns >= 100_000_000 => format!("windows of 0.{} s", ns / 100_000_000),
+            Self::Nanoseconds(ns) if ns >= 1_000_000 => format!("windows of {} ms", ns / 1_000_000),
+            Self::Nanoseconds(ns) => format!("windows of {} µs", ns.div_ceil(1_000)),
+        }
+    }
+}
+
+/// The lowest point around each place at which a window would end.
+fn ends(events: impl Iterator<Item = Event>, measure: Measure, (first, last): (u64, u64)) -> Vec<u64> {
+    let (width, mut live) = (measure.width(), Live::default());
+    let mut ends: Vec<u64> = Vec::new();
+    // The place looked at, the lowest level around it and when that was.
+    let mut lowest: Option<(u64, i64, u64)> = None;
+    for (at, event) in (0_u64..).zip(events) {
+        live.note(&event);
+        let position = match measure {
+            Measure::Nanoseconds(_) => event.time_ns - first,
+            Measure::Events(_) => at,
+        };
+        let place = position.saturating_add(width / 2) / width;
+        let near = position.abs_diff(place.saturating_mul(width)) <= width / 4;
+        if let Some((before, _, end_ns)) = lowest
+            && (!near || before != place)
+        {
+            ends.push(end_ns);
+            lowest = None;
+        }
+        if near && place > 0 {
+            let lower = lowest.is_none_or(|(_, level, _)| live.0 < level);
+            if lower {
+                lowest = Some((place, live.0, event.time_ns));
+            }
+        }
+    }
+    ends.push(last);
+    ends.dedup();
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::Action;
+
+    fn event(time_ns: u64, action: Action) -> Event {
+        Event { time_ns, size: 512, action, ..Event::default() }
+    }
+
+    #[test]
+    fn widths_are_round() {
+        assert_eq!([0, 1, 3, 7, 11, 60].map(round_up), [1, 1, 5, 10, 20, 100]);
+        assert_eq!(round_up(u64::MAX), u64::MAX);
+        assert_eq!(Measure::Nanoseconds(500_000_000).words(), "windows of 0.5 s");
+        assert_eq!(Measure::Nanoseconds(20_000_000).words(), "windows of 20 ms");
+        assert_eq!(Measure::Events(2_000).words(), "windows of 2000 events");
+    }
+
+    #[test]
+    fn windows_end_where_least_lives() {
+        // Every tenth of a millisecond a block comes and goes.
+        let all = |at: u64| event(at * 50_000, if at % 2 == 0 { Action::Alloc } else { Action::FreeRequested });
+        let (by, ends) = cut(&|| (0..20_000).map(all)).unwrap();
+        assert_eq!(by, "windows of 20 ms");
+        assert_eq!(ends.len(), 50);
+        assert!(ends.iter().all(|end| end / 50_000 % 2 == 1), "{ends:?}");
+    }
+
+    #[test]
+    fn a_burst_is_cut_by_volume_and_a_handful_not_at_all() {
+        let burst = || (0..10_000).map(|at| event(at, Action::Alloc)).chain([event(1 << 50, Action::Alloc)]);
+        let (by, ends) = cut(&burst).unwrap();
+        assert_eq!(by, "windows of 200 events");
+        assert_eq!(ends.len(), 50);
+        assert!(cut(&|| (0..9).map(|at| event(at, Action::Alloc))).is_none());
+    }
+}
