@@ -78,9 +78,12 @@ impl Frame {
             || file.contains("/lib/python3.")
             || file.contains("\\site-packages\\")
             || file.ends_with(".so")
+            || file.ends_with(".c")
+            || file.ends_with(".S")
             || file.ends_with(".cpp")
             || file.ends_with(".cc")
             || file.ends_with(".h")
+            || file.ends_with(".hpp")
             || file.ends_with(".cu"))
     }
 

@@ -95,8 +95,13 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
         .map(|anchor| (anchor.first, anchor.last))
         .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
         .unwrap_or_default();
+    let most = |work: Work| of(work).map(|anchor| anchor.visits).max().unwrap_or(0);
     let tells = |work: Work| {
-        let visits = of(work).map(|anchor| anchor.visits).max().unwrap_or(0);
+        let visits = most(work);
+        // The first `zero_grad` frees nothing. Where it comes with every backward pass, that is the better witness.
+        if work == Work::ZeroGrad && visits.saturating_mul(3) > most(Work::Backward).saturating_mul(2) {
+            return false;
+        }
         let last = of(work).map(|anchor| anchor.last).max().unwrap_or(0);
         visits >= 2 && visits.saturating_mul(ACCUMULATED_MAX) >= backward && last >= begun + (ended - begun) / 2
     };

@@ -43,7 +43,7 @@ pub struct Boundaries {
     pub epochs: Vec<Span>,
     /// Passes, the optimizer, evaluations; sorted by their begin.
     pub phases: Vec<(Span, Phase)>,
-    /// Ends of windows, in order; only where no steps were found.
+    /// Ends of windows, in order; only where steps were not found, or in a small part of the recording.
     pub windows: Vec<u64>,
 }
 
@@ -51,6 +51,27 @@ pub struct Boundaries {
 pub fn find<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
     let found = look(stacks, events);
     Boundaries { steps: apart(found.steps), epochs: apart(found.epochs), ..found }
+}
+
+impl Boundaries {
+    /// With windows over all of the recording, where the steps are a small part of it.
+    fn beside(self, windows: Option<(String, Vec<u64>)>) -> Self {
+        let Some((by_windows, windows)) = windows else { return self };
+        let by = self.by.map_or(by_windows.clone(), |by| format!("{by} and {by_windows}"));
+        Self { by: Some(by), windows, ..self }
+    }
+}
+
+/// Whether most of a recording lies outside its steps, by time and by events: a server that was warmed up by a few.
+fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
+    let (mut count, mut inside, mut begin_ns, mut end_ns) = (0_u64, 0_u64, u64::MAX, 0);
+    for event in events {
+        count += 1;
+        inside += u64::from((first.begin_ns..=last.end_ns).contains(&event.time_ns));
+        (begin_ns, end_ns) = (begin_ns.min(event.time_ns), end_ns.max(event.time_ns));
+    }
+    inside * 2 < count && last.end_ns.saturating_sub(first.begin_ns) < end_ns.saturating_sub(begin_ns) / 2
 }
 
 /// Ranges whose order a recording with odd times has mixed up follow one another again.
@@ -67,7 +88,8 @@ fn apart(mut spans: Vec<Span>) -> Vec<Span> {
 fn look<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
     let paths = stacks::Paths::new(stacks);
     if let Some(training) = training(&paths, &events) {
-        return training;
+        let rest = if is_small(&training.steps, events()) { windows::cut(&events) } else { None };
+        return training.beside(rest);
     }
     if let Some((by, steps)) = lines::find(&paths, &events).or_else(|| periods::find(&events)) {
         return Boundaries { by: Some(by), steps, ..Boundaries::default() };

@@ -14,6 +14,9 @@ pub(super) const DEPTH_MAX: usize = 96;
 /// Nodes of the tree of all paths.
 const NODES_MAX: usize = 4 << 20;
 
+/// Endings of files that hold Python.
+const PYTHON: [&str; 4] = ["ipynb", "py", "pyc", "pyw"];
+
 /// A recording's stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Stacks<'a> {
@@ -65,6 +68,8 @@ struct Place {
 /// All stacks of a recording, read.
 pub(super) struct Paths<'a> {
     frames: &'a [Frame],
+    /// Frames of compiled languages, which a recording with `stacks="all"` has between and around those of Python.
+    native: Vec<bool>,
     readings: Vec<Reading>,
     places: Vec<Place>,
     /// A number for each function, by frame.
@@ -80,7 +85,8 @@ impl<'a> Paths<'a> {
             let next = numbers.len() as u32;
             functions.push(*numbers.entry((&frame.file, &frame.function)).or_insert(next));
         }
-        let mut paths = Self { frames: stacks.frames, readings: Vec::new(), places: Vec::new(), functions };
+        let native = stacks.frames.iter().map(is_native).collect();
+        let mut paths = Self { frames: stacks.frames, native, readings: Vec::new(), places: Vec::new(), functions };
         let mut children: HashMap<(Option<Node>, FrameId), Node> = HashMap::new();
         for stack in stacks.stacks {
             let reading = paths.read(stack, &works, &mut children);
@@ -95,6 +101,8 @@ impl<'a> Paths<'a> {
         works: &[Option<Work>],
         children: &mut HashMap<(Option<Node>, FrameId), Node>,
     ) -> Reading {
+        let is_python = |id: &&FrameId| !self.native.get(id.0 as usize).copied().unwrap_or(true);
+        let stack: Vec<FrameId> = stack.iter().filter(is_python).copied().collect();
         let work_at = |id: FrameId| works.get(id.0 as usize).copied().flatten();
         let innermost = stack.iter().find_map(|&id| work_at(id));
         // What a backward pass calls (a checkpoint's second forward pass, a hook) is backward.
@@ -187,6 +195,17 @@ fn is_torch(file: &str, part: &str) -> bool {
     file.find("torch").is_some_and(|_| file.replace('\\', "/").ends_with(part))
 }
 
+/// Whether a frame is no Python code.
+fn is_native(frame: &Frame) -> bool {
+    let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
+    match name.rsplit_once('.') {
+        _ if frame.file.starts_with('<') => false,
+        Some((_, ending)) => !PYTHON.contains(&ending),
+        // A script may have no ending; what has no file at all is the interpreter's, or C++ without symbols.
+        None => name.is_empty() || name == "??" || frame.function.contains("::"),
+    }
+}
+
 /// What a frame says by itself.
 fn work_of(frame: &Frame) -> Option<Work> {
     let function = frame.plain_function();
@@ -205,9 +224,15 @@ fn work_of(frame: &Frame) -> Option<Work> {
             Some(Work::Backward)
         }
         "wrapper" | "_use_grad" if is_torch(file, "torch/optim/optimizer.py") => Some(Work::Optimizer),
-        "step" if file.contains("optim") => Some(Work::Optimizer),
+        "step" if is_optimizer(frame) => Some(Work::Optimizer),
         _ => None,
     }
+}
+
+/// Whether a file holds optimizers: a library's by any part of its path, the user's by its name.
+fn is_optimizer(frame: &Frame) -> bool {
+    let name = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
+    name.contains("optim") || (frame.file.contains("optim") && !frame.is_user_code())
 }
 
 /// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward.

@@ -147,6 +147,56 @@ fn an_optimizer_that_allocates_once_does_not_tell_steps() {
 }
 
 #[test]
+fn gradients_given_back_at_the_loops_top_cost_no_step() {
+    let tape = script(|tape| {
+        for at in 0..20 {
+            tape.line(20);
+            if at > 0 {
+                tape.zero_grad(1 << 20);
+            }
+            tape.line(21).forward(8 << 20);
+            tape.line(22).backward(8 << 20, 1 << 20);
+        }
+    });
+    assert_eq!(counts(&tape.find()), (20, 0, 0));
+}
+
+#[test]
+fn frames_of_other_languages_around_those_of_python_are_passed_over() {
+    let all = |tape: &mut Tape, body: &dyn Fn(&mut Tape)| {
+        tape.call("clone3", "../sysdeps/unix/sysv/linux/x86_64/clone3.S", 81, |tape| {
+            tape.call("_PyEval_EvalFrameDefault", "/python/Python/ceval.c", 4769, body);
+        });
+    };
+    let mut tape = Tape::default();
+    for _ in 0..20 {
+        all(&mut tape, &|tape| {
+            tape.call("<module>", TRAIN, 20, |tape| {
+                tape.line(21).forward(8 << 20);
+                tape.line(22).library("backward", "torch/_tensor.py", 631, |tape| {
+                    tape.alloc(4);
+                });
+            });
+        });
+        all(&mut tape, &|tape| {
+            tape.call("torch::autograd::Engine::thread_main", "??", 0, |tape| {
+                tape.alloc(1 << 20).free(8 << 20);
+            })
+        });
+        all(&mut tape, &|tape| {
+            tape.call("<module>", TRAIN, 22, |tape| {
+                tape.library("backward", "torch/_tensor.py", 631, |tape| {
+                    tape.free(4);
+                });
+                tape.line(24).free(1 << 20);
+            })
+        });
+    }
+    let found = tape.find();
+    assert_eq!((by(&found), counts(&found)), ("the loop at train.py:21", (20, 0, 0)));
+}
+
+#[test]
 fn of_two_optimizers_the_second_ends_the_step() {
     let tape = script(|tape| {
         for _ in 0..20 {
@@ -335,6 +385,20 @@ fn without_stacks_the_requests_tell_the_period() {
     let found = tape.find();
     assert!(by(&found).starts_with("a period of "), "{}", by(&found));
     assert!((36..=44).contains(&found.steps.len()), "{}", found.steps.len());
+}
+
+#[test]
+fn a_few_steps_before_a_long_service_are_not_all_there_is() {
+    let tape = script(|tape| {
+        (0..4).for_each(|_| step(tape));
+        for at in 0..2000_u64 {
+            tape.line(40).alloc(512 + at * 8);
+        }
+    });
+    let found = tape.find();
+    assert_eq!(found.steps.len(), 4);
+    assert!(found.windows.len() >= 20, "what follows them is cut into windows: {:?}", found.by);
+    assert!(by(&found).contains("train.py:20") && by(&found).contains(" and windows of "));
 }
 
 #[test]

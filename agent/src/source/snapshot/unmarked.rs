@@ -70,7 +70,7 @@ fn join(given: Given, found: Boundaries, all: Span, events: Option<(u64, u64)>) 
     let Boundaries { by, steps, epochs, phases, windows } = found;
     let steps = if given.steps { Vec::new() } else { steps };
     let mut epochs = if given.epochs { Vec::new() } else { epochs };
-    let windows = if given.steps || given.epochs || !steps.is_empty() { Vec::new() } else { windows };
+    let windows = if given.steps || given.epochs { Vec::new() } else { windows };
     let phases = if given.steps || given.epochs || given.phases { Vec::new() } else { phases };
     outside_steps(&mut epochs, &given.marks);
     let mut told = FoundBoundaries {
