@@ -19,6 +19,10 @@ const TRAINING: [&str; 13] = [
     "training_step",
 ];
 
+/// What stands for autograd's thread, of which a recording with frames of C++ has nothing of Python.
+static BACKWARD: LazyLock<Frame> =
+    LazyLock::new(|| Frame { function: "backward pass".into(), file: "".into(), line: 0 });
+
 /// What stands for the code that a compiler made, whichever of its files and lines it is.
 static COMPILED: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
@@ -102,6 +106,12 @@ impl Frame {
             || name.starts_with("fx_generated_")
     }
 
+    /// Whether the frame is of a model's own file in a library of models, and not of what its models share.
+    fn is_model(&self) -> bool {
+        let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
+        name.starts_with("modeling_") || self.file.contains("/models/") || self.file.contains("\\models\\")
+    }
+
     /// Whether the frame is an installed library's, torch itself excepted.
     fn is_library(&self) -> bool {
         let file = &*self.file;
@@ -115,22 +125,31 @@ impl Frame {
 /// The frame by which an allocation is named, of frames that come innermost first.
 ///
 /// It is the innermost of the user's own code. Where that does no more than start a library's training loop (or there is
-/// none), it is the innermost frame of a library: the model's. What is left is a compiled graph, or the innermost frame of all.
+/// none), it is the innermost frame of a model in a library, else of any library. What is left is a compiled graph, autograd's
+/// own thread, or the innermost frame of all.
 #[must_use]
 pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
-    let (mut first, mut library, mut trains, mut compiled) = (None, None, false, false);
+    let (mut first, mut library, mut model) = (None, None, None);
+    let (mut trains, mut compiled, mut autograd) = (false, false, false);
     for frame in frames {
         if frame.is_user_code() {
-            return library.filter(|_| trains).or(Some(frame));
+            return model.or(library).filter(|_| trains).or(Some(frame));
         }
         first = first.or(Some(frame));
         compiled |= frame.is_compiled();
+        autograd |= frame.function.starts_with("torch::autograd::Engine::");
         if frame.is_library() {
             library = library.or(Some(frame));
+            model = model.or(Some(frame).filter(|frame| frame.is_model()));
             trains |= TRAINING.contains(&frame.plain_function());
         }
     }
-    library.or_else(|| compiled.then(|| &*COMPILED)).or(first)
+    let stands_in = || match (compiled, autograd) {
+        (true, _) => Some(&*COMPILED),
+        (false, true) => Some(&*BACKWARD),
+        (false, false) => None,
+    };
+    model.or(library).or_else(stands_in).or(first)
 }
 
 /// A call stack: frames innermost first.
@@ -197,6 +216,9 @@ mod tests {
         // So is a model or a callback of one's own within the library's loop.
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[linear, MODULE, own, MODULE, trainer, script]).site().unwrap().file, own.1);
+        // What all models share is less than the model.
+        let shared = ("forward", "/v/lib/python3.11/site-packages/transformers/activations.py");
+        assert_eq!(&*stack(&[shared, MODULE, model, MODULE, trainer, script]).site().unwrap().file, model.1);
         // A program that is a library as a whole.
         assert_eq!(&*stack(&[linear, MODULE, model, trainer]).site().unwrap().file, model.1);
     }
@@ -215,6 +237,14 @@ mod tests {
         let own = ("forward", "/home/u/model.py");
         assert_eq!(&*stack(&[GENERATED, MODULE, own]).site().unwrap().file, own.1);
         assert_eq!(&*stack(&[GENERATED, MODULE]).site().unwrap().function, "compiled graph");
+    }
+
+    #[test]
+    fn a_thread_of_autograd_is_told_as_the_backward_pass() {
+        let engine = [("torch::unwind::unwind()", "??"), ("torch::autograd::Engine::thread_main(x)", "Engine.cpp")];
+        assert_eq!(&*stack(&engine).site().unwrap().function, "backward pass");
+        let own = [engine[0], ("main", "/home/u/train.py")];
+        assert_eq!(&*stack(&own).site().unwrap().function, "main");
     }
 
     #[test]
