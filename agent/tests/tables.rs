@@ -97,7 +97,14 @@ fn read(batcher: &mut Batcher, tables: &mut Vec<SiteTable>) {
 fn batcher() -> Batcher {
     let devices = vec![DeviceIndex(0)];
     let linger = Some(Duration::from_secs(1));
-    Batcher::new(BatchConfig { resolution_ns: 1, settings: AllocatorSettings::default(), devices, linger }).unwrap()
+    Batcher::new(BatchConfig {
+        resolution_ns: 1,
+        settings: AllocatorSettings::default(),
+        devices,
+        linger,
+        found: Vec::new(),
+    })
+    .unwrap()
 }
 
 proptest! {

@@ -59,7 +59,7 @@ fn on_core() -> Result<Duration, Box<dyn Error>> {
 pub fn run(blocks: u64, sites: u64) -> Result<Row, Box<dyn Error>> {
     let (devices, linger) = (vec![DeviceIndex(0)], Some(Duration::from_secs(1)));
     let settings = AllocatorSettings::default();
-    let mut batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger })?;
+    let mut batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger, found: Vec::new() })?;
     let mut produced = 0;
     let mut event = |batcher: &mut Batcher, action, addr, size, stack: u64| {
         produced += 1;
