@@ -19,7 +19,11 @@
 #include <exception>
 #include <typeinfo>
 
-#define MEMCTL_SHIM_ABI 2
+#define MEMCTL_SHIM_ABI 3
+// Version and commit of the torch it is built for: whoever compiles this knows the commit, the headers do not.
+#ifndef MEMCTL_TORCH_BUILD
+#define MEMCTL_TORCH_BUILD TORCH_VERSION
+#endif
 #define MEMCTL_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 #define MEMCTL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -127,8 +131,11 @@ void pass_segment(void* context, OnSegment on_segment, const caching::SegmentInf
 // The version of this file's structures and functions.
 MEMCTL_EXPORT uint32_t memctl_shim_abi() { return MEMCTL_SHIM_ABI; }
 
-// The torch it was built for, "2.11.0".
-MEMCTL_EXPORT const char* memctl_shim_torch() { return TORCH_VERSION; }
+// The torch it was built for, "2.11.0+cu130 COMMIT". The words before it let a file be asked without loading it.
+MEMCTL_EXPORT const char* memctl_shim_torch() {
+  static const char mark[] = "memctl-hook-for: " MEMCTL_TORCH_BUILD;
+  return mark + sizeof("memctl-hook-for: ") - 1;
+}
 
 // Attaches tracker and observer; they stay for ever. 0, or 1 with a sentence in `why`. CUDA has to be initialised.
 MEMCTL_EXPORT int memctl_shim_attach(OnEvent on_event, OnOutOfMemory on_oom, char* why, size_t room) try {

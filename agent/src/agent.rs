@@ -59,6 +59,8 @@ pub struct AgentConfig {
     pub memory_bytes_max: u64,
     /// Disk for more, if wanted.
     pub spool: Option<SpoolConfig>,
+    /// Deliver what processes that died left in the spool's folder, too.
+    pub orphans: bool,
     /// How long something may wait before it is sent; `None` cuts by content alone (recordings).
     pub linger: Option<Duration>,
     /// Waits between attempts to reach the daemon.
@@ -77,6 +79,7 @@ impl AgentConfig {
             ring_events: 65_536,
             memory_bytes_max: 8 << 20,
             spool: None,
+            orphans: true,
             linger: Some(Duration::from_secs(1)),
             backoff: Backoff::default(),
             found: Vec::new(),
@@ -523,9 +526,9 @@ fn spawn_uplink(
     stopped: mpsc::Receiver<()>,
 ) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
-    let AgentConfig { session, daemon, backoff, spool, .. } = config.clone();
+    let AgentConfig { session, daemon, backoff, spool, orphans, .. } = config.clone();
     let delivering = async move {
-        if let Some(SpoolConfig { folder, .. }) = spool {
+        if let Some(SpoolConfig { folder, .. }) = spool.filter(|_| orphans) {
             tokio::spawn(deliver_orphans(folder, daemon.clone(), backoff));
         }
         if let Ended::Refused(message) = uplink::run(daemon, session, window.clone(), stopped, backoff).await {

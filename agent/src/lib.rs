@@ -20,6 +20,7 @@ pub mod identity;
 pub mod ledger;
 pub mod link;
 pub mod live;
+pub mod place;
 pub mod python;
 pub mod recorder;
 pub mod region;

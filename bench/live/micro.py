@@ -73,7 +73,7 @@ def main() -> None:
 
     def start() -> None:
         _native.start(job="micro", framework="torch", conf="", devices=devices, daemon="http://127.0.0.1:9")
-        _native.attach_hook(shim, 0)
+        _native.attach_hook(shim, 0, _shim.build_of(torch))
 
     # The tracker cannot be taken off again, so plain came first. The others take turns, so that a drift of the clock
     # hits all alike; a new session every time, because the known stacks belong to it.

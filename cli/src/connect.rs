@@ -5,8 +5,9 @@
 //! say that it is empty.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use memctl_model::HumanBytes;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
@@ -15,7 +16,8 @@ use tonic::transport::{Channel, Endpoint};
 use crate::args::{DEFAULT_LISTEN, Global};
 use crate::exit::Failure;
 use crate::page::shell_word;
-use crate::seams::{self, Embedded};
+use crate::render::text::safe;
+use crate::seams::{self, Daemon, Embedded, host, place};
 
 /// A daemon that was named may be on the other side of a slow network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,6 +29,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A report of thousands of ranks is larger than an item.
 const ANSWER_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
+
+/// What waits is taken in for at most so long before a question is asked.
+const TAKING_MAX: Duration = Duration::from_secs(120);
+/// Living processes that are named.
+const LIVING_MAX: usize = 8;
+/// Taking in more than this takes long enough to be said.
+const SAID_BYTES_MIN: u64 = 8 << 20;
 
 /// Where a command's answers come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,17 +138,50 @@ pub fn default_url() -> String {
 /// # Errors
 /// Neither variable is set.
 pub fn default_data_dir() -> Result<PathBuf, Failure> {
-    data_dir_from(std::env::var_os("XDG_DATA_HOME").map(PathBuf::from), std::env::var_os("HOME").map(PathBuf::from))
+    place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))
+        .ok_or_else(|| Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: say where with --data-dir DIR"))
 }
 
-fn data_dir_from(xdg: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf, Failure> {
-    // The XDG specification: a relative path is to be ignored.
-    if let Some(xdg) = xdg.filter(|dir| dir.is_absolute()) {
-        return Ok(xdg.join("memctl"));
+/// Takes in what waits on this machine for where a connection leads: sessions that ended, or were killed, when nobody
+/// took them. A question has to find them.
+pub async fn take_in(connection: &Connection, global: &Global) {
+    let Some(data_dir) = global.data_dir.clone().or_else(|| default_data_dir().ok()) else { return };
+    let folder = place::spool_folder(&data_dir, global.daemon());
+    let say = |line: String| {
+        if !global.quiet {
+            eprintln!("memctl: {line}");
+        }
+    };
+    for session in host::living_spools(&folder).iter().take(LIVING_MAX) {
+        let process = session.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+        let job = safe(&session.job);
+        say(format!(
+            "{process} records job {job} onto disk, because no daemon takes it: that is not in this answer before the \
+             process ends, or `memctl daemon` is started"
+        ));
     }
-    match home.filter(|dir| dir.is_absolute()) {
-        Some(home) => Ok(home.join(".local/share/memctl")),
-        None => Err(Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: say where with --data-dir DIR")),
+    let bytes = host::spooled_bytes(&folder);
+    if bytes == 0 {
+        return;
+    }
+    let daemon = match &connection.place {
+        Place::Daemon(url) => Daemon::Address(url.clone()),
+        Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+    };
+    if bytes > SAID_BYTES_MIN {
+        say(format!("taking in {} that wait in {}", HumanBytes::of(bytes), folder.display()));
+    }
+    let end = Instant::now() + TAKING_MAX;
+    let work = {
+        let folder = folder.clone();
+        move || host::deliver_spool(&folder, &daemon, seams::backoff(), &|| Instant::now() >= end)
+    };
+    // A panic in it was logged there; what is in the spool stays.
+    let _ = tokio::task::spawn_blocking(work).await;
+    let left = host::spooled_bytes(&folder);
+    if left > 0 {
+        let (left, place) = (HumanBytes::of(left), &connection.place);
+        say(format!("{left} still wait in {} and are not in this answer: {place} did not take them", folder.display()));
     }
 }
 
@@ -221,16 +263,6 @@ fn connection(channel: Channel, place: Place, flags: String, embedded: Option<Em
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_data_directory_follows_xdg() {
-        let dir =
-            |xdg: Option<&str>, home: Option<&str>| data_dir_from(xdg.map(PathBuf::from), home.map(PathBuf::from));
-        assert_eq!(dir(Some("/x"), Some("/h")).unwrap(), PathBuf::from("/x/memctl"));
-        assert_eq!(dir(Some("x"), Some("/h")).unwrap(), PathBuf::from("/h/.local/share/memctl"));
-        assert_eq!(dir(None, Some("/h")).unwrap(), PathBuf::from("/h/.local/share/memctl"));
-        assert!(dir(None, None).unwrap_err().to_string().contains("--data-dir"));
-    }
 
     #[test]
     fn addresses_that_are_none_are_wrong_usage() {

@@ -12,7 +12,7 @@ use memctl_agent::source::recording::{self, Identity};
 use memctl_agent::source::snapshot::{self, Recording};
 use memctl_agent::uplink::backoff::Backoff;
 use memctl_agent::{Agent, AgentConfig, Breaker, Outcome};
-pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity};
+pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity, place};
 use memctl_daemon::alerts::Rules;
 use memctl_daemon::config::{self, AlertsLayer, Config, Layer};
 use memctl_daemon::server::{self, ServeError};

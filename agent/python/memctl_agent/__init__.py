@@ -27,13 +27,16 @@ def attach(
     world_size: Optional[int] = None,
     attempt: Optional[int] = None,
     labels: Optional[Mapping[str, str]] = None,
+    role: Optional[str] = None,
     stacks: bool = True,
     auto: bool = True,
 ) -> bool:
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
     What is not given comes from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such
-    as `http://127.0.0.1:7717`; under `memctl run` the launcher takes everything and no address is needed.
+    as `http://127.0.0.1:7717`; under `memctl run` the launcher takes everything and no address is needed. Where no
+    daemon answers, what is recorded waits on disk for the next `memctl` command. `role` says what this process does
+    in the job (`trainer`, `rollout`).
     `stacks=False` leaves Python stacks out, `auto=False` the automatic marks.
     Returns whether it attached or will; if not, one line on stderr says why.
     """
@@ -45,6 +48,7 @@ def attach(
             "world_size": world_size,
             "attempt": attempt,
             "labels": {str(name): str(value) for name, value in (labels or {}).items()},
+            "role": None if role is None else str(role),
         }
         return _the_session.attach(wanted, stacks=stacks, auto=auto, quiet=False)
     except Exception as error:

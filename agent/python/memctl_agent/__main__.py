@@ -79,15 +79,19 @@ def _doctor_torch(report: Report, torch: Any, native: Any) -> None:
 def _doctor_shim(report: Report, torch: Any, source: str) -> None:
     cached = _shim.cache_folder() / f"{_shim.key(torch, source)}.so"
     packaged = _shim.prebuilt(torch)
+    unfit = "" if packaged is None else _shim.misfit(torch, packaged)
+    if unfit:
+        report.note(f"{unfit}: it is not used")
+        packaged = None
     cxx, cuda = _shim.compiler(), _shim.cuda_include(torch)
     if cached.is_file():
         report.fine(f"hook for this torch: {cached}")
+    elif packaged is not None:
+        report.fine(f"hook from the package: {packaged}")
     elif cxx is not None and cuda is not None:
         report.fine(
             f"hook will be compiled at first use, by {cxx} with {cuda}; `python -m memctl_agent build` does it now"
         )
-    elif packaged is not None:
-        report.fine(f"hook from the package: {packaged}")
     elif cxx is None:
         report.lacks("a C++ compiler for the hook; install g++ or set CXX")
     else:

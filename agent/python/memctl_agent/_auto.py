@@ -13,7 +13,8 @@ from memctl_agent import _session
 
 def arm() -> bool:
     """Attaches as soon as CUDA is initialised; whether that was arranged."""
-    wanted = {"job": None, "daemon": None, "rank": None, "world_size": None, "attempt": None, "labels": {}}
+    names = ("job", "daemon", "rank", "world_size", "attempt", "role")
+    wanted = {**dict.fromkeys(names), "labels": {}}
     stacks = os.environ.get("MEMCTL_STACKS", "1") != "0"
     try:
         return _session.SESSION.attach(wanted, stacks=stacks, auto=True, quiet=True)

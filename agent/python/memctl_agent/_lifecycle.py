@@ -128,3 +128,10 @@ def _exit_wrapper(lifecycle: Lifecycle, original: Any) -> Any:
 def at_fork(silence: Callable[[], None]) -> None:
     """Calls `silence` in every child that this process forks from now on; there is no taking it back."""
     os.register_at_fork(after_in_child=silence)
+
+
+def child_of() -> Optional[tuple[int, str]]:
+    """The process of this program that started this one through `multiprocessing`, and the name it gave it."""
+    process = sys.modules.get("multiprocessing.process")
+    parent = None if process is None else process.parent_process()
+    return None if process is None or parent is None else (int(parent.pid), str(process.current_process().name))

@@ -19,8 +19,11 @@ def start(
     rank: int | None = None,
     world_size: int | None = None,
     attempt: int | None = None,
+    role: str | None = None,
+    child: tuple[int, str] | None = None,
 ) -> dict[str, object]:
-    """Opens a session. Devices: ordinal, UUID, name, total bytes.
+    """Opens a session. Devices: ordinal, UUID, name, total bytes. `child`: the parent's process id and this
+    process's name, where `multiprocessing` started it.
 
     Returns `mode` (`launcher` or `thread`), `session`, `job`, `rank` and `attempt`. Raises `NativeError`.
     """
@@ -31,11 +34,11 @@ def shim_source() -> str:
 def shim_abi() -> int:
     """What the compiled hook's `memctl_shim_abi()` must return."""
 
-def attach_hook(path: str, device: int | None) -> None:
+def attach_hook(path: str, device: int | None, build: str) -> None:
     """Loads the hook and attaches it to the allocator, once in a process. CUDA must be initialised.
 
-    `device` is the one that will be used most: its ring is made ready now. Raises `NativeError` if the file or the
-    allocator refuses.
+    `device` is the one that will be used most: its ring is made ready now. `build` is the torch that runs, version
+    and commit. Raises `NativeError` if the file was built for another torch, or the allocator refuses.
     """
 
 def check_stacks() -> bool:

@@ -2,7 +2,7 @@
 
 Guarantees: CUDA is never initialised by memctl; nothing raises into the program; trouble is one line on
 stderr, and `status()` repeats it. One session at a time; after `detach` the next may begin.
-Refuses: DataLoader workers and forked children of an attached process; they are not trainers.
+Refuses: forked children of an attached process, which cannot use CUDA; free-threaded interpreters.
 
 Longer than most files because the states and what leads from one to the next are one thing.
 """
@@ -24,6 +24,9 @@ from memctl_agent._loop import Loop
 
 # How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
 PATIENCE_S = 0.25
+
+# The launcher's file of notes takes no more (see `inject/sitecustomize.py`).
+SEEN_BYTES_MAX = 256 << 10
 
 OFF, ARMED, ATTACHED = "off", "armed", "attached"
 
@@ -50,6 +53,29 @@ def say(text: str) -> None:
     except Exception:
         # Closed, or replaced by something that does not write.
         return
+
+
+def note(text: str) -> None:
+    """One line for the launcher, which says at the end why nothing was recorded; it made the file."""
+    socket = os.environ.get("MEMCTL_RUN_SOCKET")
+    if not socket:
+        return
+    try:
+        descriptor = os.open(os.path.join(os.path.dirname(socket), "seen"), os.O_WRONLY | os.O_APPEND)
+        try:
+            if os.fstat(descriptor).st_size < SEEN_BYTES_MAX:
+                line = f"{os.getpid()} why {' '.join(text.split())}"
+                os.write(descriptor, line.encode("utf-8", "replace")[:2000] + b"\n")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        # The launcher is gone.
+        return
+
+
+def is_free_threaded() -> bool:
+    """Whether this interpreter was built without its lock; frames of a thread can change under the walk there."""
+    return "t" in getattr(sys, "abiflags", "")
 
 
 def load_native() -> Any:
@@ -88,9 +114,9 @@ class Session:
             return False
         if self.state != OFF:
             return self._join(wanted, stacks=stacks, auto=auto, quiet=quiet)
-        native = load_native()
+        native = self._usable_native()
         if native is None:
-            return self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
+            return False
         try:
             import torch  # pyright: ignore[reportMissingImports]
         except ImportError as error:
@@ -102,6 +128,8 @@ class Session:
             # A program that never touches a GPU has nothing to record; one that asked by hand is told.
             text = f"torch {torch.__version__} was built without CUDA; install a CUDA build of torch"
             self.trouble = text
+            if quiet:
+                note(text)
             return False if quiet else self._refuse(text)
         self._native, self._torch, self._wanted = native, torch, wanted
         self._stacks, self._auto = stacks, auto
@@ -113,6 +141,20 @@ class Session:
         # Runs at once if CUDA is initialised, else within the call that initialises it; raises in neither.
         torch.cuda._lazy_call(functools.partial(self._cuda_is_there, self.book))
         return self.state != OFF
+
+    def _usable_native(self) -> Any:
+        """The native module; without one it has been said why."""
+        if is_free_threaded():
+            version = ".".join(map(str, sys.version_info[:2]))
+            self._refuse(
+                f"CPython {version}t is free-threaded, which memctl does not record; run with the python{version} that "
+                "has the interpreter lock"
+            )
+            return None
+        native = load_native()
+        if native is None:
+            self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
+        return native
 
     def _join(self, wanted: dict[str, Any], *, stacks: bool, auto: bool, quiet: bool) -> bool:
         """A second attach: what it names counts, as long as nothing has begun.
@@ -129,6 +171,7 @@ class Session:
 
     def _refuse(self, text: str) -> bool:
         self.trouble = text
+        note(text)
         if is_first_local_rank():
             say(text)
         return False
@@ -139,7 +182,9 @@ class Session:
             return
         try:
             if self._is_loader_worker():
-                return
+                # It loads with CUDA. What it loops over are no steps.
+                self._auto = False
+                self._wanted = self._wanted | {"role": self._wanted.get("role") or "loader"}
             self._begin()
         except Exception as error:
             self._give_up(f"could not attach: {type(error).__name__}: {error}")
@@ -156,7 +201,11 @@ class Session:
             wanted = wanted | _torch.group(torch)
         try:
             self._started = native.start(
-                framework=_torch.framework(torch), conf=_torch.allocator_conf(torch), devices=devices, **wanted
+                framework=_torch.framework(torch),
+                conf=_torch.allocator_conf(torch),
+                devices=devices,
+                child=_lifecycle.child_of(),
+                **wanted,
             )
         except native.NativeError as error:
             self._give_up(str(error))
@@ -189,7 +238,7 @@ class Session:
         native = self._native
         try:
             shim = _shim.ensure(self._torch, native.shim_source())
-            native.attach_hook(str(shim.path), self._likely_device())
+            native.attach_hook(str(shim.path), self._likely_device(), _shim.build_of(self._torch))
         except (_shim.ShimError, native.NativeError, OSError) as error:
             return "blocks", f"counters and block snapshots only: {error}"
         self.shim_origin = shim.origin
@@ -215,9 +264,9 @@ class Session:
         `start` is what the native module's `start` takes. `begin` runs then and gives the level; `boundary` runs
         before the ends of steps (False) and epochs (True), `end` when the session is over.
         """
-        native = load_native()
+        native = self._usable_native()
         if native is None:
-            return self._refuse("the native module is missing; reinstall memctl-agent for this Python and platform")
+            return False
         if self.state != OFF:
             return self._refuse(
                 "this process is recorded already, and a process has one source of events; call memctl_agent.detach() "
@@ -287,9 +336,19 @@ class Session:
         self._unhook()
         if attached:
             self.book.close(failure is not None)
-        patience = 0.0 if self._started.get("mode") == "launcher" else PATIENCE_S
+        started = self._started
+        patience = 0.0 if started.get("mode") == "launcher" else PATIENCE_S
         self._let_go()
-        return native.stop(failure, patience, leaving) if attached else None
+        if not attached:
+            return None
+        told = native.stop(failure, patience, leaving)
+        waiting = int(told.get("waiting") or 0)
+        if waiting and is_first_local_rank():
+            say(
+                f"{waiting:,} events of job {started.get('job')} wait on disk, because the daemon at "
+                f"{started.get('daemon')} did not take them; the next question (`memctl query`) takes them in"
+            )
+        return told
 
     def _unhook(self) -> None:
         if self._hooks is not None:

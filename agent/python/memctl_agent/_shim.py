@@ -1,8 +1,10 @@
 """The hook for the user's torch: found in the cache, compiled for it, or taken from the package.
 
 torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled
-against the headers of the torch that runs. Guarantees: one compilation for any number of ranks on a
-machine, waited for a bounded time; a file in the cache is complete or not there; the compiler's words are kept.
+against the headers of the torch that runs, and a hook that the package brings is taken for exactly the torch that it
+was built for: version and commit are written into the file, and compared once more when it is loaded.
+Guarantees: one compilation for any number of ranks on a machine, waited for a bounded time; a file in the
+cache is complete or not there; the compiler's words are kept.
 Refuses: to load a file that another user could have written.
 """
 
@@ -13,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -31,6 +34,8 @@ WAIT_S_MAX = 180.0
 # How often a waiting rank looks.
 POLL_S = 0.1
 COMPILERS = ("g++", "c++", "clang++")
+# How a hook says what it was built for (`shim.cpp`).
+BUILD_MARK = re.compile(rb"memctl-hook-for: ([^\0]{1,200})\0")
 # Headers after those of 2.11 move to C++20.
 CXX20_SINCE = (2, 12)
 # The CUDA 12 wheels that torch brings lack this header of the compiler's package, which the runtime's headers
@@ -86,12 +91,16 @@ def cxx11_abi(torch: Any) -> int:
     return int(bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)))
 
 
+def build_of(torch: Any) -> str:
+    """Names one build of torch: `2.11.0+cu130 70d99e998b4955e0049d13a98d77ae1b14db1f45`."""
+    return f"{torch.__version__} {torch.version.git_version}"
+
+
 def key(torch: Any, source: str) -> str:
     """Names the one file that fits: source, torch to the commit, machine and C library."""
     parts = (
         source,
-        str(torch.__version__),
-        str(torch.version.git_version),
+        build_of(torch),
         str(cxx11_abi(torch)),
         platform.machine(),
         # A cache in a shared home directory meets several C libraries.
@@ -106,9 +115,27 @@ def prebuilt_name(torch: Any) -> str:
 
 
 def prebuilt(torch: Any) -> Optional[Path]:
-    """The hook that the package brings for this version of torch, if it brings one."""
+    """The hook that the package brings for this version of torch, if it brings one; it may be of another build."""
     path = Path(__file__).parent / "prebuilt" / prebuilt_name(torch)
     return path if path.is_file() else None
+
+
+def built_for(path: Path) -> str:
+    """The build of torch that a hook says it was made for; empty if it does not say."""
+    try:
+        found = BUILD_MARK.search(path.read_bytes())
+    except OSError:
+        return ""
+    return found.group(1).decode("utf-8", "replace") if found else ""
+
+
+def misfit(torch: Any, path: Path) -> str:
+    """Why the package's hook is not for this torch; empty if it is."""
+    made_for = built_for(path)
+    if made_for == build_of(torch):
+        return ""
+    made_for = made_for or "of an unknown build"
+    return f"the package's hook was built for torch {made_for}, this is torch {build_of(torch)}"
 
 
 def ensure(torch: Any, source: str) -> Shim:
@@ -123,6 +150,10 @@ def ensure(torch: Any, source: str) -> Shim:
     target = folder / f"{key(torch, source)}.so"
     if _is_safe(target):
         return Shim(target, "cache")
+    packaged = prebuilt(torch)
+    unfit = "" if packaged is None else misfit(torch, packaged)
+    if packaged is not None and not unfit:
+        return Shim(packaged, "package")
     try:
         with _lock(target.with_suffix(".lock")):
             # Another rank may have made it while this one waited.
@@ -131,13 +162,13 @@ def ensure(torch: Any, source: str) -> Shim:
             compile_shim(torch, source, target)
             return Shim(target, "compiled")
     except (ShimError, OSError) as error:
-        return _from_package(torch, error)
+        raise ShimError(f"{error} ({unfit})" if unfit else str(error)) from error
 
 
 def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
     """No folder to keep it in: the package's, else one for this process alone."""
     packaged = prebuilt(torch)
-    if packaged is not None:
+    if packaged is not None and not misfit(torch, packaged):
         return Shim(packaged, "package")
     try:
         folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
@@ -145,13 +176,6 @@ def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
     except (ShimError, OSError) as second:
         raise ShimError(f"{error}; without a cache folder: {second}") from second
     return Shim(folder / "shim.so", "compiled")
-
-
-def _from_package(torch: Any, error: Exception) -> Shim:
-    packaged = prebuilt(torch)
-    if packaged is None:
-        raise error if isinstance(error, ShimError) else ShimError(str(error)) from error
-    return Shim(packaged, "package")
 
 
 def _private(folder: Path) -> Path:
@@ -253,6 +277,7 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         "-shared",
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={cxx11_abi(torch)}",
+        f'-DMEMCTL_TORCH_BUILD="{build_of(torch)}"',
         # Their warnings are not ours to mend.
         *(part for folder in system for part in ("-isystem", str(folder))),
         # Last of all: what the CUDA headers may lack, beside the source.

@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use memctl_agent::SpoolConfig;
 use memctl_agent::clock::now_ns;
 use memctl_agent::hook::gone;
+use memctl_agent::hook::proof::Shown;
 use memctl_agent::identity::{self, Given, Identity, Process};
 use memctl_agent::live::{self, LiveConfig};
+use memctl_agent::place;
 use memctl_agent::region::messages::mark_kind;
 use memctl_agent::settings;
 use memctl_model::limits::DEVICES_MAX;
@@ -28,8 +31,6 @@ const RING_EVENTS: usize = 65_536;
 const EPOCH_ENDED: u8 = 10;
 /// The number of a mark that says that gradients were given back.
 const SETTLED: u8 = 11;
-/// Where a daemon is expected when nobody says.
-const DAEMON: &str = "http://127.0.0.1:7717";
 
 type Device = (u32, Option<String>, Option<String>, Option<u64>);
 
@@ -52,7 +53,7 @@ fn refuse(error: impl std::fmt::Display) -> PyErr {
 
 /// Starts a session of this process.
 #[pyfunction]
-#[pyo3(signature = (*, job=None, daemon=None, framework, conf, devices, labels=None, rank=None, world_size=None, attempt=None))]
+#[pyo3(signature = (*, job=None, daemon=None, framework, conf, devices, labels=None, rank=None, world_size=None, attempt=None, role=None, child=None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn start<'py>(
     py: Python<'py>,
@@ -65,21 +66,37 @@ pub fn start<'py>(
     rank: Option<u32>,
     world_size: Option<u32>,
     attempt: Option<u32>,
+    role: Option<String>,
+    child: Option<(u32, String)>,
 ) -> PyResult<Bound<'py, PyDict>> {
     log_if_wanted();
-    let given = Given { job, attempt, rank, world_size, labels: labels.unwrap_or_default().into_iter().collect() };
-    let process = Process { script: script(py), host: host(), pid: std::process::id(), started_ns: now_ns() };
+    let labels = labels.unwrap_or_default().into_iter().collect();
+    let given = Given { job, attempt, rank, world_size, labels, role };
+    let (parent_pid, child) = match child {
+        Some((parent, name)) => (parent, Some(name)),
+        None => (std::os::unix::process::parent_id(), None),
+    };
+    let process = Process {
+        script: script(py),
+        host: host(),
+        pid: std::process::id(),
+        started_ns: now_ns(),
+        title: title(),
+        rank_is_inherited: child.is_some() && has_rank_at_birth(),
+        child,
+    };
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let who = identity::identify(&environment, &given, &process);
     for complaint in &who.complaints {
         tracing::warn!(complaint, "identity");
     }
     let launcher = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
-    let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| DAEMON.to_owned());
+    let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| place::DEFAULT_URL.to_owned());
     let config = LiveConfig {
-        session: session_info(&who, &process, framework, conf, devices)?,
+        session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
+        spool: spool(&daemon),
         daemon,
         thread_state,
         python: Some(python(py)),
@@ -89,6 +106,7 @@ pub fn start<'py>(
     let told = PyDict::new(py);
     told.set_item("mode", if live.has_launcher() { "launcher" } else { "thread" })?;
     told.set_item("session", live.session().id.to_string())?;
+    told.set_item("daemon", live.daemon())?;
     told.set_item("job", &live.session().job)?;
     told.set_item("rank", live.session().rank)?;
     told.set_item("attempt", live.session().attempt)?;
@@ -96,9 +114,16 @@ pub fn start<'py>(
     Ok(told)
 }
 
+/// Where what the daemon does not take waits: the folder that the command line looks into.
+fn spool(daemon: &str) -> Option<SpoolConfig> {
+    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))?;
+    Some(place::spool(&data_dir, Some(daemon)))
+}
+
 fn session_info(
     who: &Identity,
     process: &Process,
+    parent_pid: u32,
     framework: String,
     conf: &str,
     devices: Vec<Device>,
@@ -122,8 +147,9 @@ fn session_info(
         source: SourceKind::Live,
         host: who.host.clone(),
         pid: Some(process.pid),
-        parent_pid: None,
-        role: None,
+        // 0: it is in another namespace.
+        parent_pid: Some(parent_pid).filter(|pid| *pid > 0),
+        role: who.role.clone(),
         found_by: None,
         started_ns: process.started_ns,
         framework: Some(framework),
@@ -140,6 +166,23 @@ fn script(py: Python<'_>) -> Option<String> {
     argv.get_item(0).ok()?.extract().ok()
 }
 
+/// What the process calls itself, for everybody to see.
+fn title() -> Option<String> {
+    let words = std::fs::read("/proc/self/cmdline").ok()?;
+    Some(String::from_utf8_lossy(&words[..words.len().min(256)]).into_owned())
+}
+
+/// Whether the environment that the process was started with had a rank: who is a rank of its own is told so later.
+fn has_rank_at_birth() -> bool {
+    let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let has = |name: &str| environment.split(|byte| *byte == 0).any(|pair| is_variable(pair, name));
+    identity::rank_variables().any(has)
+}
+
+fn is_variable(pair: &[u8], name: &str) -> bool {
+    pair.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+}
+
 fn host() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned())
 }
@@ -151,15 +194,15 @@ fn log_if_wanted() {
     }
 }
 
-/// Loads the hook and attaches it.
+/// Loads the hook, if it is for this build of torch, and attaches it.
 #[pyfunction]
-pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>) -> PyResult<()> {
+pub fn attach_hook(py: Python<'_>, path: PathBuf, device: Option<u32>, build: &str) -> PyResult<()> {
     let live = live::current().ok_or_else(|| refuse("nothing is recorded here: start first"))?;
     py.detach(|| {
         if let Some(device) = device {
             live.populate(device);
         }
-        live.attach_hook(&path)
+        live.attach_hook(&path, build)
     })
     .map_err(refuse)
 }
@@ -206,15 +249,36 @@ extern "C" fn on_code(event: c_int, code: *mut pyo3::ffi::PyObject) -> c_int {
     0
 }
 
-fn frames(py: Python<'_>) -> PyResult<Vec<(usize, u32)>> {
+fn frames(py: Python<'_>) -> PyResult<Vec<Shown>> {
     let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
     let mut frames = Vec::new();
     while !frame.is_none() {
-        let lasti: i64 = frame.getattr("f_lasti")?.extract()?;
-        frames.push((frame.getattr("f_code")?.as_ptr() as usize, lasti.max(0) as u32));
+        frames.push(shown(&frame)?);
         frame = frame.getattr("f_back")?;
     }
     Ok(frames)
+}
+
+/// A frame in the interpreter's own words.
+fn shown(frame: &Bound<'_, PyAny>) -> PyResult<Shown> {
+    let code = frame.getattr("f_code")?;
+    let text = |name: &str| -> PyResult<(usize, String)> {
+        let text = code.getattr(name)?;
+        // What cannot be written as UTF-8 is shown with replacements by the other side, too.
+        let plain =
+            text.call_method1("encode", ("utf-16", "surrogatepass"))?.call_method1("decode", ("utf-16", "replace"))?;
+        Ok((text.as_ptr() as usize, plain.extract()?))
+    };
+    let lasti: i64 = frame.getattr("f_lasti")?.extract()?;
+    Ok(Shown {
+        code: code.as_ptr() as usize,
+        lasti: lasti.max(0) as u32,
+        line: frame.getattr("f_lineno")?.extract()?,
+        file: text("co_filename")?,
+        name: if code.hasattr("co_qualname")? { text("co_qualname")? } else { text("co_name")? },
+        table: code.getattr("co_linetable")?.as_ptr() as usize,
+        first_line: code.getattr("co_firstlineno")?.extract()?,
+    })
 }
 
 /// Marks this moment.
@@ -248,6 +312,8 @@ pub fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     told.set_item("job", &live.session().job)?;
     told.set_item("rank", live.session().rank)?;
     told.set_item("attempt", live.session().attempt)?;
+    told.set_item("role", &live.session().role)?;
+    told.set_item("parent_pid", live.session().parent_pid)?;
     told.set_item("session", live.session().id.to_string())?;
     told.set_item("level", status.level.name())?;
     told.set_item("produced", status.produced)?;
@@ -272,6 +338,7 @@ pub fn stop(py: Python<'_>, failure: Option<String>, patience_s: f64, leaving: b
     told.set_item("produced", stopped.produced)?;
     told.set_item("stored", stopped.stored)?;
     told.set_item("dropped", stopped.dropped)?;
+    told.set_item("waiting", stopped.waiting)?;
     told.set_item("refused", stopped.refused)?;
     Ok(told)
 }

@@ -3,10 +3,12 @@
 //! It may be done because it is the calling thread that walks: while it is inside C code nobody else changes
 //! its chain of frames, and every frame holds its code object. Only pointers and integers are read.
 //! The layouts are those of `Include/internal/pycore_frame.h` and `Include/cpython/` of each CPython minor version;
-//! which one holds is checked against the interpreter's own answer before anything is recorded
-//! ([`super::Hook::check_stacks`]), so a build with another layout loses its stacks and nothing else.
+//! which one holds is proved against the interpreter's own answer before a pointer is followed ([`super::proof`]), so
+//! a build with another layout loses its stacks and nothing else.
 //!
 //! Refuses: to touch a reference count, to call into Python, and interpreters without that lock (free-threaded builds).
+//!
+//! (Over 400 lines: the layouts of five kinds of CPython are compared side by side.)
 
 /// Frames of one walk; deeper stacks are cut at the outer end (recursion).
 pub const DEPTH_MAX: usize = 192;
@@ -22,6 +24,33 @@ pub struct RawFrame {
     pub identity: u64,
 }
 
+/// Asked before anything is read that a pointer leads to: see [`super::proof`].
+pub trait Guard {
+    /// Whether so many bytes can be read there.
+    fn may_read(&mut self, address: usize, bytes: usize) -> bool;
+    /// Whether this is a code object.
+    fn is_code(&mut self, code: usize) -> bool;
+}
+
+/// The layout has been proved: everything may be read.
+struct Proved;
+
+impl Guard for Proved {
+    #[inline(always)]
+    fn may_read(&mut self, _: usize, _: usize) -> bool {
+        true
+    }
+    #[inline(always)]
+    fn is_code(&mut self, _: usize) -> bool {
+        true
+    }
+}
+
+/// Bytes of a code object's head that are looked at.
+pub const CODE_BYTES: usize = 144;
+/// Bytes of what 3.11 and 3.12 have between the thread state and its innermost frame (`_PyCFrame`), as far as it matters.
+const BETWEEN_BYTES: usize = 16;
+
 /// A supported CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
@@ -33,6 +62,8 @@ pub enum Version {
     V312,
     /// 3.13.
     V313,
+    /// 3.14 and 3.15, whose frames are alike.
+    V314,
 }
 
 impl Version {
@@ -44,6 +75,7 @@ impl Version {
             (3, 11) => Some(Self::V311),
             (3, 12) => Some(Self::V312),
             (3, 13) => Some(Self::V313),
+            (3, 14 | 15) => Some(Self::V314),
             _ => None,
         }
     }
@@ -51,7 +83,7 @@ impl Version {
     /// Whether frames show the address of their instruction, and those without Python code a constant one.
     #[must_use]
     pub fn has_places(self) -> bool {
-        matches!(self, Self::V312 | Self::V313)
+        matches!(self, Self::V312 | Self::V313 | Self::V314)
     }
 
     /// The innermost frame of a thread whose frames have places; 0 when it has none.
@@ -61,6 +93,7 @@ impl Version {
     #[inline(always)]
     pub unsafe fn innermost_place(self, thread: usize) -> usize {
         // SAFETY: promised by the caller.
+        // (3.14 has the thread's frame where 3.13 has it.)
         unsafe { if self == Self::V312 { V312::innermost(thread) } else { V313::innermost(thread) } }
     }
 }
@@ -69,11 +102,17 @@ impl Version {
 trait Layout {
     /// From the thread state to the innermost frame.
     unsafe fn innermost(thread: usize) -> usize;
+    /// Thread state: what lies between it and the innermost frame, where something does.
+    const BETWEEN: Option<usize> = None;
+    /// Bytes of a frame that are looked at.
+    const FRAME_BYTES: usize = 80;
     /// Frame: its code object.
     const CODE: usize;
+    /// Bits of that word that are no part of the address.
+    const TAGS: usize = 0;
     /// Frame: the frame that called it.
     const PREVIOUS: usize;
-    /// Frame: a byte that says who owns it, and the value that means "no Python code".
+    /// Frame: a byte that says who owns it, and the value from which on it means "no Python code".
     const OWNER: Option<(usize, u8)>;
     /// Offset of the instruction within the code, in bytes.
     unsafe fn lasti(frame: usize, code: usize) -> u32;
@@ -101,6 +140,7 @@ struct V310;
 struct V311;
 struct V312;
 struct V313;
+struct V314;
 
 impl Layout for V310 {
     #[inline(always)]
@@ -108,6 +148,7 @@ impl Layout for V310 {
         // SAFETY: `PyThreadState.frame`.
         unsafe { word(thread, 24) }
     }
+    const FRAME_BYTES: usize = 104;
     const CODE: usize = 32;
     const PREVIOUS: usize = 24;
     const OWNER: Option<(usize, u8)> = None;
@@ -129,6 +170,7 @@ impl Layout for V311 {
         // SAFETY: `PyThreadState.cframe->current_frame`.
         unsafe { word(word(thread, 56), 8) }
     }
+    const BETWEEN: Option<usize> = Some(56);
     const CODE: usize = 32;
     const PREVIOUS: usize = 48;
     const OWNER: Option<(usize, u8)> = None;
@@ -150,6 +192,7 @@ impl Layout for V312 {
         // SAFETY: `PyThreadState.cframe->current_frame`.
         unsafe { word(word(thread, 56), 0) }
     }
+    const BETWEEN: Option<usize> = Some(56);
     const CODE: usize = 0;
     const PREVIOUS: usize = 8;
     const OWNER: Option<(usize, u8)> = Some((70, 3));
@@ -186,33 +229,78 @@ impl Layout for V313 {
     }
 }
 
-/// Visits the frames of a thread, innermost first, until `each` says stop, the end, or [`DEPTH_MAX`].
+impl Layout for V314 {
+    #[inline(always)]
+    unsafe fn innermost(thread: usize) -> usize {
+        // SAFETY: `PyThreadState.current_frame`.
+        unsafe { word(thread, 72) }
+    }
+    const CODE: usize = 0;
+    /// `f_executable` is a `_PyStackRef`: `Py_TAG_BITS`.
+    const TAGS: usize = 3;
+    const PREVIOUS: usize = 8;
+    // (3 the interpreter's own, and in 3.14 there is a 4 for C's stack.)
+    const OWNER: Option<(usize, u8)> = Some((74, 3));
+    #[inline(always)]
+    unsafe fn lasti(frame: usize, code: usize) -> u32 {
+        // SAFETY: `instr_ptr`, which points into `co_code_adaptive`.
+        (unsafe { word(frame, 56) }.wrapping_sub(code + 208) as isize).max(0) as u32
+    }
+    #[inline(always)]
+    unsafe fn identity(code: usize) -> u64 {
+        // SAFETY: as in 3.12.
+        unsafe { u64::from(half(code, 92)) << 32 | u64::from(half(code, 68)) }
+    }
+}
+
+/// Visits the frames of a thread, innermost first, until the end, or [`DEPTH_MAX`].
 ///
 /// # Safety
-/// `thread` is the calling thread's own `PyThreadState` of an interpreter of `version`.
+/// `thread` is the calling thread's own `PyThreadState` of an interpreter of `version`, whose layout has been proved.
 #[inline]
 pub unsafe fn walk(version: Version, thread: usize, each: impl FnMut(RawFrame)) {
     // SAFETY: promised by the caller.
+    unsafe { walk_guarded(version, thread, &mut Proved, each) }
+}
+
+/// As [`walk`], as far as `guard` lets it.
+///
+/// # Safety
+/// `thread` can be read as far as it is looked at, and what the guard allows.
+#[inline]
+pub(super) unsafe fn walk_guarded(version: Version, thread: usize, guard: &mut impl Guard, each: impl FnMut(RawFrame)) {
+    // SAFETY: promised by the caller.
     unsafe {
         match version {
-            Version::V310 => walk_as::<V310>(thread, each),
-            Version::V311 => walk_as::<V311>(thread, each),
-            Version::V312 => walk_as::<V312>(thread, each),
-            Version::V313 => walk_as::<V313>(thread, each),
+            Version::V310 => walk_as::<V310>(thread, guard, each),
+            Version::V311 => walk_as::<V311>(thread, guard, each),
+            Version::V312 => walk_as::<V312>(thread, guard, each),
+            Version::V313 => walk_as::<V313>(thread, guard, each),
+            Version::V314 => walk_as::<V314>(thread, guard, each),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn walk_as<L: Layout>(thread: usize, mut each: impl FnMut(RawFrame)) {
-    // SAFETY: the layout is the interpreter's, so every pointer that is followed is a frame or a code object of this thread.
+unsafe fn walk_as<L: Layout>(thread: usize, guard: &mut impl Guard, mut each: impl FnMut(RawFrame)) {
+    // SAFETY: the layout is the interpreter's, so every pointer that is followed is a frame or a code object of this
+    // thread; where that is not known yet, the guard is asked before each.
     unsafe {
+        if L::BETWEEN.is_some_and(|offset| !guard.may_read(word(thread, offset), BETWEEN_BYTES)) {
+            return;
+        }
         let mut frame = L::innermost(thread);
         let mut left = DEPTH_MAX;
         while frame != 0 && left > 0 {
-            let no_code = L::OWNER.is_some_and(|(offset, none)| ((frame + offset) as *const u8).read() == none);
+            if !guard.may_read(frame, L::FRAME_BYTES) {
+                return;
+            }
+            let no_code = L::OWNER.is_some_and(|(offset, none)| ((frame + offset) as *const u8).read() >= none);
             if !no_code {
-                let code = word(frame, L::CODE);
+                let code = word(frame, L::CODE) & !L::TAGS;
+                if !guard.is_code(code) || !guard.may_read(code, CODE_BYTES) {
+                    return;
+                }
                 each(RawFrame { code, lasti: L::lasti(frame, code), identity: L::identity(code) });
                 left -= 1;
             }
@@ -243,11 +331,11 @@ impl CodeParts {
         let (file, name, table, first_line) = match version {
             Version::V310 => (104, 112, 120, 40),
             Version::V311 => (112, 128, 136, 72),
-            Version::V312 | Version::V313 => (112, 128, 136, 68),
+            Version::V312 | Version::V313 | Version::V314 => (112, 128, 136, 68),
         };
         let text_heads = match version {
             Version::V310 | Version::V311 => (48, 72),
-            Version::V312 | Version::V313 => (40, 56),
+            Version::V312 | Version::V313 | Version::V314 => (40, 56),
         };
         // SAFETY: promised by the caller.
         unsafe {
@@ -259,6 +347,11 @@ impl CodeParts {
                 text_heads,
             }
         }
+    }
+
+    /// Where file name, qualified name and line table are.
+    pub(super) fn addresses(&self) -> [usize; 3] {
+        [self.file, self.name, self.table]
     }
 
     /// Copies the file's name as UTF-8 into `to`, cut where it is full; returns its length.
@@ -292,7 +385,7 @@ impl CodeParts {
     ///
     /// # Safety
     /// `object` is a str of this version, or null.
-    unsafe fn text(&self, object: usize, to: &mut [u8]) -> usize {
+    pub(super) unsafe fn text(&self, object: usize, to: &mut [u8]) -> usize {
         if object == 0 {
             return 0;
         }

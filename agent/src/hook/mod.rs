@@ -17,6 +17,7 @@ pub mod frames;
 pub mod gone;
 pub mod intern;
 pub mod places;
+pub mod proof;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
@@ -120,7 +121,7 @@ pub struct Hook {
     forward: Box<[AtomicU64]>,
 }
 
-const VERSIONS: [Version; 4] = [Version::V310, Version::V311, Version::V312, Version::V313];
+const VERSIONS: [Version; 5] = [Version::V310, Version::V311, Version::V312, Version::V313, Version::V314];
 
 // SAFETY: `producer` and `trail` are touched only under their device's allocator lock, `unknown` only under the latch;
 // the rest is atomic.
@@ -411,14 +412,7 @@ impl Hook {
     /// `expected`: address of the code object and `f_lasti` in bytes, innermost first.
     pub fn check_stacks(&self, version: Version, expected: &[(usize, u32)]) -> bool {
         let thread = (self.thread_state)();
-        if thread == 0 || expected.is_empty() {
-            return false;
-        }
-        let mut seen = Vec::with_capacity(DEPTH_MAX);
-        // SAFETY: the calling thread's own state. That the layout is right is what is being found out: the interpreter
-        // said which version it is, and these offsets have not changed within a minor version.
-        unsafe { frames::walk(version, thread, |frame| seen.push((frame.code, frame.lasti))) };
-        let agrees = seen.len() == expected.len().min(DEPTH_MAX) && seen.iter().zip(expected).all(|(a, b)| a == b);
+        let agrees = proof::frames_agree(version, thread, expected);
         if agrees {
             let number = VERSIONS.iter().position(|known| *known == version).map_or(0, |place| place as u8 + 1);
             self.set_stacks(number);

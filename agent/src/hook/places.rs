@@ -1,4 +1,4 @@
-//! A thread's Python frames by the addresses of their instructions: the walk of the known path, on CPython 3.12 and 3.13.
+//! A thread's Python frames by the addresses of their instructions: the walk of the known path, on CPython 3.12 to 3.15.
 //!
 //! Guarantees: reads two words of a frame and nothing else; what it asks for ahead of time is only a hint.
 //! Refuses: versions whose frames have no such address; what lies at an address is another file's matter (`frames.rs`,
@@ -6,7 +6,7 @@
 
 use super::frames::{DEPTH_MAX, Version, word};
 
-/// 3.12 and 3.13 agree on where a frame has its instruction (`prev_instr`, `instr_ptr`) and its caller.
+/// 3.12 to 3.15 agree on where a frame has its instruction (`prev_instr`, `instr_ptr`) and its caller.
 const INSTRUCTION: usize = 56;
 const PREVIOUS: usize = 8;
 

@@ -48,11 +48,12 @@ struct Words {
     first_line: usize,
 }
 
-const VERSIONS: [Words; 4] = [
+const VERSIONS: [Words; 5] = [
     Words { version: Version::V310, code: 4, previous: 3, instruction: 12, start: 0, first_line: 5 },
     Words { version: Version::V311, code: 4, previous: 6, instruction: 7, start: 184, first_line: 9 },
     Words { version: Version::V312, code: 0, previous: 1, instruction: 7, start: 192, first_line: 8 },
     Words { version: Version::V313, code: 0, previous: 1, instruction: 7, start: 200, first_line: 8 },
+    Words { version: Version::V314, code: 0, previous: 1, instruction: 7, start: 208, first_line: 8 },
 ];
 
 /// A thread whose frames, innermost first, are at instruction `lasti / 2` of code object number `code`.
@@ -78,12 +79,13 @@ impl Thread {
             Version::V310 => memory[3] = innermost,
             Version::V311 => (memory[7], memory[cframe + 1]) = (address(cframe), innermost),
             Version::V312 => (memory[7], memory[cframe]) = (address(cframe), innermost),
-            Version::V313 => memory[9] = innermost,
+            Version::V313 | Version::V314 => memory[9] = innermost,
         }
         let mut expected = Vec::new();
         for (number, &(code, lasti)) in frames.iter().enumerate() {
             let (at, code) = (first_frame + number * FRAME, first_code + code * CODE);
-            memory[at + words.code] = address(code);
+            // 3.14 marks references that it counts elsewhere.
+            memory[at + words.code] = address(code) | u64::from(words.version == Version::V314);
             memory[at + words.previous] = if number + 1 < frames.len() { address(at + FRAME) } else { 0 };
             memory[at + words.instruction] = match words.version {
                 Version::V310 => u64::from(lasti / 2),
@@ -160,8 +162,9 @@ fn by_place_stacks_are_the_same_and_frames_without_code_have_no_part() {
         let mut other = Thread::new(words, &[(0, 8), (1, 20), (0, 32)]);
         other.enter();
         alloc(&hook, 3);
-        // The frame in the middle is one where C called in: owner 3, at byte 70.
-        other.memory[32 + FRAME + 8] |= 3 << 48;
+        // The frame in the middle is one where C called in: owner 3, at byte 70, from 3.14 on at byte 74.
+        let (word, shift) = if words.version == Version::V314 { (9, 16) } else { (8, 48) };
+        other.memory[32 + FRAME + word] |= 3 << shift;
         alloc(&hook, 4);
         // On a thread that has a state and no frames: no node runs, no stack.
         Thread::new(words, &[]).enter();
@@ -228,6 +231,29 @@ fn a_layout_that_does_not_agree_leaves_stacks_off() {
     STATE.set(0);
     assert!(!hook.check_stacks(words.version, &thread.expected), "a thread without Python");
     assert_eq!(stacks(&region), [0]);
+}
+
+/// Whatever stands where a pointer is looked for: nothing is followed that the kernel does not give.
+#[test]
+fn a_pointer_that_leads_nowhere_is_not_followed() {
+    for words in &VERSIONS {
+        let (_region, hook) = hook();
+        let whole = Thread::new(words, &[(0, 8), (1, 20)]);
+        // What leads from the state to the frames, from a frame to the next, and to its code object.
+        let ways = [3, 7, 9, 16, 17, 32 + words.code, 32 + words.previous, 32 + FRAME + words.previous];
+        for (way, wild) in ways.iter().flat_map(|way| [0x10, 0xdead_beef_0000, u64::MAX - 7].map(|wild| (*way, wild))) {
+            let mut thread = Thread::new(words, &[(0, 8), (1, 20)]);
+            if thread.memory[way] == 0 && way < 32 {
+                continue;
+            }
+            thread.memory[way] = wild;
+            thread.enter();
+            assert!(!hook.check_stacks(words.version, &thread.expected), "{:?} {way} {wild:x}", words.version);
+        }
+        whole.enter();
+        assert!(hook.check_stacks(words.version, &whole.expected));
+        STATE.set(0);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memctl_model::SessionInfo;
 use tokio::sync::mpsc;
 
 use super::{Shared, wait};
@@ -94,6 +95,12 @@ pub fn spooled_bytes(folder: &Path) -> u64 {
         .filter_map(|file| file.metadata().ok())
         .map(|metadata| metadata.len())
         .sum()
+}
+
+/// Sessions that living processes write into a spool folder, because nobody takes them: they are nowhere else.
+#[must_use]
+pub fn living_spools(folder: &Path) -> Vec<SessionInfo> {
+    Spool::living(folder)
 }
 
 /// Whether nobody holds the lock of a session's folder. (It is given back at once: who wants it then tries again.)

@@ -33,7 +33,7 @@ use crate::uplink::Daemon;
 use crate::uplink::backoff::Backoff;
 
 pub use crate::sample::host::Exit;
-pub use leftover::{deliver_spool, spooled_bytes};
+pub use leftover::{deliver_spool, living_spools, spooled_bytes};
 pub use wait::can_watch_processes;
 
 /// How often a wait looks whether it was cut short.

@@ -1,4 +1,4 @@
-//! Who a training process is: job, attempt, rank, size of the job, labels, read from what its launcher left in the environment.
+//! Who a training process is: job, attempt, rank, size of the job, role, labels, read from what its launcher left in the environment.
 //!
 //! Pure: the environment comes in as a function, time and host as values, so every launcher is a row of a table of tests.
 //! Each field is filled by the first source that has it ([`Source`] lists them in order). What comes out is accepted
@@ -6,6 +6,7 @@
 //! Refuses: to fail. With nothing to go by it makes a name (`job.rs` says how, and when ranks share it).
 
 mod job;
+mod role;
 mod text;
 
 #[cfg(test)]
@@ -68,6 +69,8 @@ pub struct Given {
     pub world_size: Option<u32>,
     /// Labels; they win over `MEMCTL_LABELS` key by key.
     pub labels: Vec<(String, String)>,
+    /// What it does in the job.
+    pub role: Option<String>,
 }
 
 /// Facts about the process that no environment holds.
@@ -81,6 +84,12 @@ pub struct Process {
     pub pid: u32,
     /// Nanoseconds since the Unix epoch at which the process (or its recording) began.
     pub started_ns: u64,
+    /// The title that the process gave itself: frameworks put there what it is (`ray::Rollout.sample`).
+    pub title: Option<String>,
+    /// It was started by `multiprocessing` or the like of another process of the job: the name it has there, or empty.
+    pub child: Option<String>,
+    /// The rank in its environment was its parent's before: it works for that rank.
+    pub rank_is_inherited: bool,
 }
 
 /// Who the process is.
@@ -101,6 +110,8 @@ pub struct Identity {
     pub host: Option<String>,
     /// Labels of the job, each key once.
     pub labels: Vec<(String, String)>,
+    /// What it does in the job, when that is known (`role.rs` says how).
+    pub role: Option<String>,
     /// Who named the job.
     pub source_of_job: Source,
     /// Who gave the rank; [`Source::Made`] when nobody did.
@@ -138,6 +149,12 @@ const RANK: [(&str, Source); 7] = [
 /// Asked after all of [`RANK`]: a pod that runs a launcher has ranks inside it.
 const POD_INDEX: (&str, Source) = ("JOB_COMPLETION_INDEX", Source::Kubernetes);
 
+/// The variables that a launcher puts a process's rank into.
+#[must_use]
+pub fn rank_variables() -> impl Iterator<Item = &'static str> {
+    RANK.iter().map(|(name, _)| *name)
+}
+
 const WORLD_SIZE: [(&str, Source); 6] = [
     ("MEMCTL_WORLD_SIZE", Source::Memctl),
     ("WORLD_SIZE", Source::Torchrun),
@@ -165,8 +182,22 @@ pub fn identify(environment: Environment<'_>, given: &Given, process: &Process) 
     let host = host(environment, process);
     let labels = labels(environment, &given.labels, &mut complaints);
     let (job, source_of_job) = job::name(environment, given.job.as_deref(), process, &mut complaints);
+    let is_rank = source_of_rank == Source::Given || source_of_rank != Source::Made && !process.rank_is_inherited;
+    let role = role::role(environment, given.role.as_deref(), process, is_rank);
     let complaints = complaints.0;
-    Identity { job, attempt, rank, world_size, local_rank, host, labels, source_of_job, source_of_rank, complaints }
+    Identity {
+        job,
+        attempt,
+        rank,
+        world_size,
+        local_rank,
+        host,
+        labels,
+        role,
+        source_of_job,
+        source_of_rank,
+        complaints,
+    }
 }
 
 /// The first variable of `names` that holds a number not above `most`.

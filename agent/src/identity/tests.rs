@@ -13,7 +13,13 @@ use super::*;
 const NOON_NS: u64 = 1_748_787_753_000_000_000;
 
 fn process() -> Process {
-    Process { script: Some("/home/me/train.py".into()), host: Some("node7".into()), pid: 4242, started_ns: NOON_NS }
+    Process {
+        script: Some("/home/me/train.py".into()),
+        host: Some("node7".into()),
+        pid: 4242,
+        started_ns: NOON_NS,
+        ..Process::default()
+    }
 }
 
 fn identify_in(variables: &[(&str, &str)], given: &Given) -> Identity {
@@ -75,6 +81,16 @@ const LAUNCHERS: &[Row] = &[
     // A plain host's name names no job.
     (&[("HOSTNAME", "node7-worker-1")], "train-20250601-142233-306ccb6a", Source::Made, 0, 0, None),
 ];
+
+#[test]
+fn a_child_of_a_rank_is_its_worker_and_a_rank_that_was_spawned_is_not() {
+    let environment = |name: &str| (name == "RANK").then(|| "3".to_owned());
+    let role = |rank_is_inherited| {
+        let process = Process { child: Some("SpawnProcess-1".into()), rank_is_inherited, ..process() };
+        identify(&environment, &Given::default(), &process).role
+    };
+    assert_eq!((role(true).as_deref(), role(false)), (Some("worker"), None));
+}
 
 #[test]
 fn every_launcher_is_recognised() {
@@ -328,8 +344,8 @@ proptest! {
         started_ns in any::<u64>(),
     ) {
         let variables: HashMap<&str, String> = values.into_iter().map(|(at, value)| (VARIABLES[at], value)).collect();
-        let given = Given { job, attempt: None, rank, world_size, labels };
-        let process = Process { script, host, pid: 1, started_ns };
+        let given = Given { job, attempt: None, rank, world_size, labels, role: None };
+        let process = Process { script, host, pid: 1, started_ns, ..Process::default() };
         let identity = identify(&|name| variables.get(name).cloned(), &given, &process);
         prop_assert!(is_job_name(&identity.job));
         prop_assert!(identity.world_size.is_none_or(|size| size > identity.rank));

@@ -20,10 +20,11 @@ use std::time::Duration;
 
 use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, MarkKind, Sample, SessionInfo};
 
-use crate::agent::{Agent, AgentConfig, StartError};
+use crate::agent::{Agent, AgentConfig, SpoolConfig, StartError};
 use crate::batch::worker::Position;
 use crate::clock::{now_ns, ticks};
 use crate::hook::frames::Version;
+use crate::hook::proof::{self, Shown};
 use crate::hook::{self, Hook};
 use crate::link::{self, LinkError};
 use crate::region::{Level, Region, RegionError, messages, notes};
@@ -43,6 +44,8 @@ pub struct LiveConfig {
     pub launcher: Option<PathBuf>,
     /// The daemon, when there is none.
     pub daemon: String,
+    /// Disk for what that daemon does not take.
+    pub spool: Option<SpoolConfig>,
     /// Gives the calling thread's Python thread state, 0 when it has none.
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
@@ -98,6 +101,7 @@ pub struct Live {
     host: Mutex<Host>,
     thread_state: extern "C" fn() -> usize,
     device_asked_ns: AtomicU64,
+    daemon: String,
 }
 
 /// The session, if there is one.
@@ -152,11 +156,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     }
     let host = match &config.launcher {
         Some(socket) => Host::Launcher(link::greet(socket, &config.session, region.fd())?),
-        None => {
-            let daemon = Daemon::Address(config.daemon.clone());
-            let agent = Agent::host(AgentConfig::new(config.session.clone(), daemon), &region)?;
-            Host::Threads(Some(Box::new(agent)))
-        }
+        None => Host::Threads(Some(Box::new(own_host(&config, &region)?))),
     };
     let session = Arc::new(Live {
         notes: Mutex::new(region.notes_writer()),
@@ -168,10 +168,25 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         host: Mutex::new(host),
         thread_state: config.thread_state,
         device_asked_ns: AtomicU64::new(0),
+        daemon: config.daemon,
     });
     SILENT.store(false, Ordering::Relaxed);
     *slot = Some(session.clone());
     Ok(session)
+}
+
+/// Threads of this process take what is recorded. They keep on disk what the daemon does not take, where they can, and
+/// leave alone what others have left there: that is not a trainer's work.
+fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartError> {
+    let usual = AgentConfig::new(config.session.clone(), Daemon::Address(config.daemon.clone()));
+    let with = AgentConfig { spool: config.spool.clone(), orphans: false, ..usual.clone() };
+    match Agent::host(with, region) {
+        Err(error @ StartError::Spool { .. }) => {
+            tracing::warn!(%error, "recording goes on without a spool: what the daemon does not take in time is lost");
+            Agent::host(usual, region)
+        }
+        other => other,
+    }
 }
 
 /// How a session of this process ended.
@@ -185,6 +200,8 @@ pub struct Stopped {
     pub stored: Option<u64>,
     /// Events dropped.
     pub dropped: u64,
+    /// Events that wait on disk for the daemon.
+    pub waiting: u64,
     /// The daemon's refusal, in its words.
     pub refused: Option<String>,
 }
@@ -204,6 +221,12 @@ impl Live {
     #[must_use]
     pub fn session(&self) -> &SessionInfo {
         &self.session
+    }
+
+    /// The daemon's address. Under a launcher nobody's.
+    #[must_use]
+    pub fn daemon(&self) -> &str {
+        &self.daemon
     }
 
     /// Whether a launcher hosts the session.
@@ -226,12 +249,12 @@ impl Live {
         self.hook.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads the shim, attaches it to the allocator and lets events in. What the allocator holds already becomes the
+    /// Loads the shim for this `build` of torch, attaches it to the allocator and lets events in. What the allocator holds already becomes the
     /// state in which recording begins.
     ///
     /// # Errors
     /// See [`ShimError`]; the session goes on without events.
-    pub fn attach_hook(&self, path: &std::path::Path) -> Result<(), LiveError> {
+    pub fn attach_hook(&self, path: &std::path::Path, build: &str) -> Result<(), LiveError> {
         if self.foreign().is_some() {
             return Err(LiveError::Foreign);
         }
@@ -242,7 +265,7 @@ impl Live {
         let shim = match SHIM.get() {
             Some(shim) => *shim,
             None => {
-                let shim = Shim::load(path)?;
+                let shim = Shim::load(path, build)?;
                 shim.attach(on_out_of_memory)?;
                 *SHIM.get_or_init(|| shim)
             }
@@ -266,14 +289,15 @@ impl Live {
         }
     }
 
-    /// Turns stacks on if the frames of this thread can be walked: `expected` are address of the code object and
-    /// instruction offset in bytes of every frame, innermost first. `deaths`: [`crate::hook::gone::died`] hears of every
-    /// code object that dies.
-    pub fn check_stacks(&self, python: (u8, u8), expected: &[(usize, u32)], deaths: bool) -> bool {
+    /// Turns stacks on if the frames of this thread, innermost first, lie and read as the interpreter itself shows them.
+    /// `deaths`: [`crate::hook::gone::died`] hears of every code object that dies.
+    pub fn check_stacks(&self, python: (u8, u8), shown: &[Shown], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
+        let frames: Vec<(usize, u32)> = shown.iter().map(|frame| (frame.code, frame.lasti)).collect();
         let hook = self.hook();
         let agrees = hook.as_ref().is_some_and(|hook| {
-            let agrees = hook.check_stacks(version, expected);
+            let agrees = shown.iter().all(|frame| proof::parts_agree(version, python, frame))
+                && hook.check_stacks(version, &frames);
             if agrees && deaths {
                 hook.trust_places(version);
             }
@@ -481,6 +505,7 @@ impl Live {
             produced: outcome.counts.produced,
             stored: Some(outcome.counts.stored),
             dropped: outcome.counts.dropped,
+            waiting: if outcome.delivered { 0 } else { outcome.counts.in_flight },
             refused: outcome.refused,
         }
     }

@@ -1,6 +1,6 @@
 //! The shim as Rust sees it: a shared object built from `agent/shim/shim.cpp` for the user's torch, loaded once and never unloaded.
 //!
-//! Guarantees: its version is checked before anything of it is called; a refusal is a sentence.
+//! Guarantees: its version, and the torch it was built for, are checked before anything else of it is called; a refusal is a sentence.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use memctl_model::{
 use crate::hook::{self, RawEvent, RawNode};
 
 /// Version of the structures and functions in `shim.cpp`.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 /// Segments and blocks of one snapshot that are looked at; beyond, the snapshot is given up.
 const BLOCKS_MAX: usize = 4 << 20;
 
@@ -35,6 +35,16 @@ pub enum ShimError {
         path: String,
         /// Its version.
         found: u32,
+    },
+    /// Built for another build of PyTorch.
+    #[error("the hook {path} was built for torch {found}, this is torch {wanted}: it is not used")]
+    Torch {
+        /// The file.
+        path: String,
+        /// Version and commit that it was built for.
+        found: String,
+        /// Those that run.
+        wanted: String,
     },
     /// PyTorch refused the tracker.
     #[error("PyTorch's allocator takes no tracker: {0}")]
@@ -115,11 +125,11 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// Loads a shim for the life of the process.
+    /// Loads a shim for the life of the process. `build`: version and commit of the torch that runs.
     ///
     /// # Errors
-    /// A file that is no shim of this version.
-    pub fn load(path: &Path) -> Result<Self, ShimError> {
+    /// A file that is no shim of this version, or one for another build of torch.
+    pub fn load(path: &Path, build: &str) -> Result<Self, ShimError> {
         let shown = path.display().to_string();
         let refuse = |reason: String| ShimError::Load { path: shown.clone(), reason };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| refuse(error.to_string()))?;
@@ -137,6 +147,13 @@ impl Shim {
         let abi: extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(c"memctl_shim_abi")?) };
         if abi() != ABI {
             return Err(ShimError::Version { path: shown.clone(), found: abi() });
+        }
+        // SAFETY: since version 3 there, and of this type.
+        let torch: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(symbol(c"memctl_shim_torch")?) };
+        // SAFETY: a C string in static memory.
+        let found = unsafe { CStr::from_ptr(torch()) }.to_string_lossy();
+        if found != build {
+            return Err(ShimError::Torch { path: shown.clone(), found: found.into_owned(), wanted: build.to_owned() });
         }
         // SAFETY: the version says that these are the types of `shim.cpp`.
         unsafe {

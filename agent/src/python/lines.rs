@@ -1,8 +1,8 @@
 //! The source line of an instruction, from a code object's raw table (`co_linetable`), without Python.
 //!
-//! CPython 3.10 has the table of PEP 626, 3.11 to 3.14 the location table of PEP 657; other versions give `None`.
+//! CPython 3.10 has the table of PEP 626, 3.11 to 3.15 the location table of PEP 657; other versions give `None`.
 //! Guarantees: one pass, no allocation, and `None` for a table that is cut short, overflows or names a line below 0.
-//! Formats: CPython's `Objects/lnotab_notes.txt` (3.10), `Objects/locations.md` (3.11), `InternalDocs/code_objects.md` (3.14).
+//! Formats: CPython's `Objects/lnotab_notes.txt` (3.10), `Objects/locations.md` (3.11), `InternalDocs/code_objects.md` (3.14 and later).
 
 /// Bytes of one code unit (`_Py_CODEUNIT`): PEP 657 counts instructions and their caches in these.
 const CODE_UNIT_BYTES: u64 = 2;
@@ -15,7 +15,7 @@ const CODE_UNIT_BYTES: u64 = 2;
 pub fn line(version: (u8, u8), first_line: u32, table: &[u8], lasti_bytes: u32) -> Option<u32> {
     match version {
         (3, 10) => line_626(first_line, table, lasti_bytes),
-        (3, 11..=14) => line_657(first_line, table, lasti_bytes),
+        (3, 11..=15) => line_657(first_line, table, lasti_bytes),
         _ => None,
     }
 }

@@ -83,14 +83,17 @@ impl Spool {
         entries.flatten().filter_map(|entry| Self::orphan(&entry.path())).collect()
     }
 
+    /// Sessions below `folder` that living processes are writing.
+    #[must_use]
+    pub fn living(folder: &Path) -> Vec<SessionInfo> {
+        let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+        let folders = entries.flatten().map(|entry| entry.path());
+        folders.filter(|folder| folder.is_dir() && lock(folder).is_err()).filter_map(|folder| owner(&folder)).collect()
+    }
+
     fn orphan(folder: &Path) -> Option<Self> {
         let lock = lock(folder).ok()?;
-        let session = segment_paths(folder).ok()?.into_values().find_map(|path| {
-            let mut bytes = Vec::new();
-            // A header is a session and its labels: far below this.
-            File::open(path).ok()?.take(MESSAGE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
-            read_header(&bytes).map(|(session, _)| session)
-        })?;
+        let session = owner(folder)?;
         drop(lock);
         Self::open(folder.parent()?, &session, u64::MAX).ok()
     }
@@ -264,6 +267,16 @@ fn segment_paths(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "spool"))
         .filter_map(|path| Some((path.file_stem()?.to_str()?.parse().ok()?, path)))
         .collect())
+}
+
+/// Whose items lie in a session's folder.
+fn owner(folder: &Path) -> Option<SessionInfo> {
+    segment_paths(folder).ok()?.into_values().find_map(|path| {
+        let mut bytes = Vec::new();
+        // A header is a session and its labels: far below this.
+        File::open(path).ok()?.take(MESSAGE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
+        read_header(&bytes).map(|(session, _)| session)
+    })
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {

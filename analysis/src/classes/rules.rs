@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a pure table; every rule is a sentence about PyTorch that can be looked up in its sources.
 
-use memctl_model::{Phase, Stack};
+use memctl_model::{Frame, Phase, Stack};
 
 use super::Class;
 
@@ -17,6 +17,8 @@ pub(super) enum Says {
     OptimizerState,
     /// Within the optimizer's step.
     Optimizer,
+    /// The user's own code within the closure that the optimizer's step calls.
+    Closure,
     /// A module is made, moved, loaded or copied.
     Module,
     /// A reducer makes its gradient buckets.
@@ -54,7 +56,8 @@ pub(super) fn read(stack: &Stack) -> Says {
     if is_copy {
         return Says::Module;
     }
-    if any("torch/optim/", &[]) && !any("torch/optim/swa_utils.py", &[]) {
+    let within = Within::of(&stack.frames);
+    if within == Within::Own {
         return Says::Optimizer;
     }
     let reducer = innermost.file.ends_with("torch/nn/parallel/distributed.py");
@@ -70,7 +73,43 @@ pub(super) fn read(stack: &Stack) -> Says {
         // A module that is made within a forward pass is rare; one whose forward calls a factory is not.
         (true, _) => Says::Forward,
         (false, true) => Says::Module,
+        (false, false) if within == Within::Closure => Says::Closure,
         (false, false) => Says::Elsewhere,
+    }
+}
+
+/// Whose code an allocation within an optimizer's step is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// There is no optimizer on the stack.
+    No,
+    /// The optimizer's own.
+    Own,
+    /// A closure's: the optimizer calls the whole of the user's step (LBFGS, Lightning), so what is further inside counts.
+    Closure,
+}
+
+impl Within {
+    fn of(frames: &[Frame]) -> Self {
+        let is_optimizer = |frame: &Frame| frame.file.contains("torch/optim/") && !frame.file.contains("swa_utils.py");
+        let Some(at) = frames.iter().position(is_optimizer) else { return Self::No };
+        let (inside, file) = (&frames[..at], &*frames[at].file);
+        // The folder of this torch: whatever else lies below is called by the optimizer itself.
+        let torch = file.find("torch/optim/").map_or("", |begin| &file[..begin + "torch/".len()]);
+        let is_users = |frame: &Frame| {
+            let name = frame.plain_function();
+            ["forward", "_call_impl", "backward", "training_step"].contains(&name) || name.contains("closure")
+        };
+        let is_foreign = |frame: &Frame| !frame.file.starts_with(torch) && !frame.file.starts_with('<');
+        if inside.iter().any(is_users) {
+            return Self::Closure;
+        }
+        // An optimizer from elsewhere: torch wraps the `step` of every one.
+        let wraps = file.ends_with("torch/optim/optimizer.py") || file.ends_with("torch/optim/lr_scheduler.py");
+        match inside.last() {
+            Some(called) if is_foreign(called) && !(wraps && called.plain_function() == "step") => Self::Closure,
+            _ => Self::Own,
+        }
     }
 }
 
@@ -93,13 +132,18 @@ pub(super) fn class(
         (Says::Module, _) => Class::Parameters,
         (Says::Buckets | Says::AccumulateGrad, _) => Class::Gradients,
         (Says::Forward | Says::Autograd | Says::Nothing, _) if is_workspace => Class::Workspace,
+        // A closure's own code, where only the range of the step around it was marked.
+        (Says::Forward, Some(Phase::Optimizer)) => Class::Activations,
+        (Says::Autograd, Some(Phase::Optimizer)) => backward(old),
+        (Says::Closure, Some(Phase::Optimizer)) if old => Class::Unknown,
+        (Says::Closure, Some(Phase::Optimizer)) => Class::Temporaries,
         // What the optimizer made and kept is its state; the rest goes with the step.
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if old => Class::OptimizerState,
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
         (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(old),
         (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,
         // Inputs, targets, losses.
-        (Says::Elsewhere, _) | (_, Some(Phase::Train)) if !old => Class::Temporaries,
-        (Says::Elsewhere | Says::Nothing, _) => Class::Unknown,
+        (Says::Elsewhere | Says::Closure, _) | (_, Some(Phase::Train)) if !old => Class::Temporaries,
+        (Says::Elsewhere | Says::Closure | Says::Nothing, _) => Class::Unknown,
     }
 }

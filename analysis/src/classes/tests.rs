@@ -27,6 +27,24 @@ fn stacks(id: StackId) -> Stack {
         ],
         10 => vec![frame("AveragedModel.update_parameters", &format!("{torch}/optim/swa_utils.py"))],
         11 => vec![frame("Optimizer.load_state_dict", &format!("{torch}/optim/optimizer.py"))],
+        // Lightning: the closure of an optimizer's step is the whole step.
+        12..=15 => {
+            let mut frames = match id.0 {
+                12 => vec![frame("linear", &format!("{torch}/nn/functional.py")), frame("M.forward", "model.py")],
+                13 => vec![frame("M.training_step", "model.py")],
+                14 => vec![frame("AddmmBackward0", "<autograd>"), frame("M.forward", "model.py")],
+                _ => vec![frame("_foreach_add", &format!("{torch}/utils/_foreach_utils.py"))],
+            };
+            if id.0 < 15 {
+                frames.push(frame("Closure.closure", "lightning/loops/automatic.py"));
+            }
+            frames.push(frame("Adam.step", &format!("{torch}/optim/adam.py")));
+            frames.push(frame("wrapper", &format!("{torch}/optim/optimizer.py")));
+            frames
+        }
+        // An optimizer of somebody else's, and a closure that it calls, of a name that says nothing.
+        16 => vec![frame("Lion.step", "lion/opt.py"), frame("wrapper", &format!("{torch}/optim/optimizer.py"))],
+        17 => vec![frame("f", "train.py"), frame("LBFGS.step", &format!("{torch}/optim/lbfgs.py"))],
         _ => Vec::new(),
     };
     Stack { frames }
@@ -74,6 +92,16 @@ fn every_rule() {
         (block(0x0900_0000, 2048, 9, 0, None), Class::Parameters),
         (block(0x0a00_0000, 1024, 10, 9, None), Class::Temporaries),
         (block(0x0b00_0000, 1024, 11, 9, None), Class::OptimizerState),
+        (block(0x0c00_0000, 1024, 12, 9, Some(Phase::Forward)), Class::Activations),
+        (block(0x0c10_0000, 1024, 12, 9, Some(Phase::Optimizer)), Class::Activations),
+        (block(0x0c20_0000, 1024, 13, 9, Some(Phase::Optimizer)), Class::Temporaries),
+        (block(0x0c30_0000, 1024, 13, 3, Some(Phase::Optimizer)), Class::Unknown),
+        (block(0x0c40_0000, 1024, 13, 9, Some(Phase::Forward)), Class::Activations),
+        (block(0x0c50_0000, 4096, 14, 9, Some(Phase::Optimizer)), Class::Gradients),
+        (block(0x0c60_0000, 1024, 15, 9, Some(Phase::Optimizer)), Class::Temporaries),
+        (block(0x0c70_0000, 1024, 15, 3, Some(Phase::Optimizer)), Class::OptimizerState),
+        (block(0x0c80_0000, 1024, 16, 3, None), Class::OptimizerState),
+        (block(0x0c90_0000, 1024, 17, 3, None), Class::Unknown),
     ];
     let keyframe = state(rows.iter().map(|(block, _)| *block).collect());
     let mut classifier = Classifier::new(&stacks);

@@ -12,7 +12,7 @@ use crate::answer::sites::{Sites, View};
 use crate::answer::timeline::Timeline;
 use crate::answer::{Answer, print};
 use crate::args::{self, Format, Global};
-use crate::connect::{Connection, WhenMissing, connect};
+use crate::connect::{Connection, WhenMissing, connect, take_in};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::Screen;
@@ -211,6 +211,7 @@ where
     F: AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
 {
     let mut connection = connect(global, WhenMissing::Refuse).await?;
+    take_in(&connection, global).await;
     let answer = ask(&mut connection).await;
     connection.close().await;
     answer

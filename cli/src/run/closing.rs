@@ -4,6 +4,7 @@
 //! job only the first prints the page; a store is closed with everything durable. Refuses: to change the exit code.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use memctl_proto::v1;
 use super::child;
 use super::destination::Destination;
 use super::say;
+use super::seen::Seen;
 use crate::answer::print;
 use crate::args::{Format, Global};
 use crate::commands::questions;
@@ -30,6 +32,8 @@ use crate::seams::{self, Daemon};
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two tries.
 const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
+/// Processes that get a line of their own.
+const MISSED_MAX: usize = 4;
 /// Jobs that get a line of their own.
 const JOBS_MAX: usize = 8;
 
@@ -45,6 +49,10 @@ pub struct Closing<'a> {
     pub ended: &'a child::Ended,
     /// What was recorded.
     pub summary: &'a Summary,
+    /// The command's words.
+    pub words: &'a [OsString],
+    /// What became of the Python programs.
+    pub seen: &'a Seen,
 }
 
 impl Closing<'_> {
@@ -61,14 +69,27 @@ impl Closing<'_> {
         }
         self.say_what_is_wrong(&destination);
         let jobs = self.jobs();
+        self.say_what_was_missed(!jobs.is_empty());
         if jobs.is_empty() {
             if self.ended.ran && self.summary.refused == 0 {
-                say(self.global, "nothing was recorded: no process of this command used torch with memctl_agent");
+                say(self.global, &self.seen.nothing_recorded(self.words));
             }
         } else if self.rank == 0 {
             self.answer(&mut destination, &jobs).await;
         }
         destination.close().await;
+    }
+
+    /// Programs that used torch and were not recorded, beside others that were.
+    fn say_what_was_missed(&self, others: bool) {
+        let missed = self.seen.missed.iter().filter(|_| others);
+        for (pid, why) in missed.take(MISSED_MAX) {
+            say(self.global, &format!("process {pid} was not recorded: {why}"));
+        }
+        let events: u64 = self.summary.ended.iter().map(|ended| ended.counts.produced).sum();
+        if let (true, 0, Some(why)) = (others, events, self.seen.reason()) {
+            say(self.global, &format!("no allocator events were recorded: {why}"));
+        }
     }
 
     /// Sessions and events by job.

@@ -12,12 +12,8 @@ use crate::args::Global;
 use crate::connect::{self, Connection, Place, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
-use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig};
+use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place};
 
-/// Disk that a session may use while the daemon is away: hundreds of millions of events.
-const SPOOL_BYTES_MAX: u64 = 1 << 30;
-/// The spool of the default address and of stores in the data folder: they are one place for whoever names none.
-const LOCAL: &str = "local";
 /// Nobody can listen on port 0: what goes there goes to the spool.
 const NOWHERE: &str = "http://127.0.0.1:0";
 
@@ -52,11 +48,11 @@ pub fn check(global: &Global) -> Result<(), Failure> {
 pub async fn open(global: &Global) -> Result<Destination, Failure> {
     let data_dir = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok);
     if let Some(url) = global.daemon() {
-        let (spool, notice) = spool(data_dir.as_deref(), &folder_name(url));
+        let (spool, notice) = spool(data_dir.as_deref(), Some(url));
         let daemon = Daemon::Address(url.to_owned());
         return Ok(Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: false });
     }
-    let (spool, mut notice) = spool(data_dir.as_deref(), LOCAL);
+    let (spool, mut notice) = spool(data_dir.as_deref(), None);
     let destination = match connect::connect(global, WhenMissing::Make).await {
         Ok(connection) => {
             let is_embedded = matches!(connection.place, Place::DataDir(_));
@@ -78,27 +74,16 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
 }
 
 /// The spool below the data folder; without one, why.
-fn spool(data_dir: Result<&Path, &Failure>, name: &str) -> (Option<SpoolConfig>, Option<String>) {
+fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<SpoolConfig>, Option<String>) {
     let without = |reason: String| Some(format!("no spool ({reason}): what a daemon does not take in time is lost"));
-    let folder = match data_dir {
-        Ok(data_dir) => data_dir.join("spool").join(name),
+    let spool = match data_dir {
+        Ok(data_dir) => place::spool(data_dir, daemon),
         Err(failure) => return (None, without(failure.to_string())),
     };
-    match std::fs::create_dir_all(&folder) {
-        Ok(()) => (Some(SpoolConfig { folder, bytes_max: SPOOL_BYTES_MAX }), None),
-        Err(error) => (None, without(format!("{}: {error}", folder.display()))),
+    match std::fs::create_dir_all(&spool.folder) {
+        Ok(()) => (Some(spool), None),
+        Err(error) => (None, without(format!("{}: {error}", spool.folder.display()))),
     }
-}
-
-/// A daemon's address as a folder's name.
-fn folder_name(url: &str) -> String {
-    let address = url.trim_start_matches("http://").trim_end_matches('/');
-    let plain = |character: char| match character {
-        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' => character,
-        _ => '_',
-    };
-    // Never `.` or `..`, and never longer than a folder's name may be.
-    format!("daemon-{}", address.chars().map(plain).take(200).collect::<String>())
 }
 
 impl Destination {
@@ -133,21 +118,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_daemon_has_a_spool_of_its_own() {
-        assert_eq!(folder_name("http://host:7717/"), "daemon-host_7717");
-        assert_eq!(folder_name("http://[::1]:1"), "daemon-___1__1");
-        assert_eq!(folder_name("http://../x"), "daemon-.._x");
-        assert_ne!(folder_name("http://local"), LOCAL);
-        assert!(folder_name(&"x".repeat(9_999)).len() < 255);
-    }
-
-    #[test]
     fn without_a_folder_there_is_no_spool_and_a_reason() {
         let folder = tempfile::tempdir().unwrap();
-        let (there, notice) = spool(Ok(folder.path()), LOCAL);
+        let (there, notice) = spool(Ok(folder.path()), None);
         assert_eq!((there.unwrap().folder, notice), (folder.path().join("spool/local"), None));
         std::fs::write(folder.path().join("file"), "").unwrap();
-        let (there, notice) = spool(Ok(&folder.path().join("file")), LOCAL);
+        let (there, notice) = spool(Ok(&folder.path().join("file")), None);
         assert!(there.is_none() && notice.unwrap().contains("no spool"));
     }
 }

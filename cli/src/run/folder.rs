@@ -59,6 +59,7 @@ impl Folder {
         let inject = folder.path().join(INJECT);
         std::fs::create_dir(&inject)?;
         std::fs::write(inject.join("sitecustomize.py"), SITE_CUSTOMIZE)?;
+        std::fs::write(folder.path().join(super::seen::FILE), "")?;
         let listener = UnixListener::bind(&socket)?;
         Ok(Self { folder, listener: Some(listener) })
     }
@@ -76,9 +77,19 @@ impl Folder {
         self.folder.path().join(SOCKET)
     }
 
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What stands first in PYTHONPATH.
+    pub fn inject(&self) -> PathBuf {
+        self.folder.path().join(INJECT)
+    }
+
     /// PYTHONPATH with our folder in front; that of a run around this one is left out.
     pub fn python_path(&self, before: Option<OsString>) -> OsString {
-        let mut path = self.folder.path().join(INJECT).into_os_string();
+        let mut path = self.inject().into_os_string();
         let before = before.unwrap_or_default();
         let outer = |folder: &&OsStr| is_injected(Path::new(folder));
         // An empty entry means the current folder: those of the user stay, an empty variable makes none.

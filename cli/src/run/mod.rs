@@ -10,9 +10,12 @@ mod destination;
 mod folder;
 mod name;
 mod progress;
+mod seen;
 mod signals;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -24,6 +27,7 @@ use child::Ended;
 use destination::Destination;
 use folder::Folder;
 use progress::Progress;
+use seen::Seen;
 use signals::Relay;
 
 /// Trainers that outlive the command: a background process that is about to end.
@@ -91,16 +95,20 @@ impl Hosted<'_> {
             }
         };
         let environment = environment(args, &name, &folder);
-        let ended = follow(&args.command, &environment, &relay, Some(&host)).await;
+        let ended = follow(&args.command, &environment, &relay, Some((&host, folder.inject()))).await;
+        let (ended, missed) = ended;
         let started = Instant::now();
         let patience = args.patience.unwrap_or(PATIENCE);
         let limits = destination.limits(Limits { grace: GRACE, patience, silence: SILENCE });
         let hurry = relay.hurry();
         let summary = finish(host, limits, hurry.clone(), Progress::of(global)).await;
+        let seen = Seen::read(folder.path(), missed);
         // Nobody connects any more.
         drop(folder);
         let left = args.patience.map_or(SPOOL_PATIENCE, |patience| patience.saturating_sub(started.elapsed()));
-        let page = closing::Closing { global, job: &name.job, rank: name.rank, ended: &ended, summary: &summary };
+        let (words, job) = (&args.command, &name.job);
+        let page =
+            closing::Closing { global, job, words, rank: name.rank, ended: &ended, summary: &summary, seen: &seen };
         page.tell(destination, left, &hurry).await;
         ended.code
     }
@@ -116,32 +124,43 @@ async fn finish(host: Host, limits: Limits, hurry: Arc<AtomicBool>, progress: Pr
 }
 
 async fn unrecorded(args: &Run, relay: &Arc<Relay>) -> u8 {
-    follow(&args.command, &[], relay, None).await.code
+    follow(&args.command, &[], relay, None).await.0.code
 }
 
-/// Starts the command, relays signals to it, and waits for its end.
+/// Starts the command, relays signals to it, and waits for its end. Beside how it ended: the processes that the host
+/// does not get to see, and why.
 async fn follow(
     command: &[OsString],
     environment: &[(&'static str, OsString)],
     relay: &Arc<Relay>,
-    host: Option<&Host>,
-) -> Ended {
+    host: Option<(&Host, PathBuf)>,
+) -> (Ended, BTreeMap<u32, String>) {
     let mut child = match child::start(command, environment) {
         Ok(child) => child,
-        Err(ended) => return ended,
+        Err(ended) => return (ended, BTreeMap::new()),
     };
     // Behind the start: the command keeps the limit it was given.
     child::raise_descriptor_limit();
     let pid = child.id();
     relay.begin(pid);
+    let (over, running) = std::sync::mpsc::channel();
+    let watching = host.as_ref().map(|(_, inject)| {
+        let inject = inject.clone();
+        tokio::task::spawn_blocking(move || seen::watch(pid, &inject, &running))
+    });
     let exit = child::ended(pid).await;
     // The host asks the kernel about the dead, and after the reaping us.
-    if let (Some(host), Some(exit)) = (host, exit) {
+    if let (Some((host, _)), Some(exit)) = (host, exit) {
         host.child_ended(pid, exit);
     }
     relay.end();
     let status = child.wait();
-    Ended::of(exit, status)
+    drop(over);
+    let missed = match watching {
+        Some(watching) => watching.await.unwrap_or_default(),
+        None => BTreeMap::new(),
+    };
+    (Ended::of(exit, status), missed)
 }
 
 /// What the command finds in its environment beside its own.

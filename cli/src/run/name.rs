@@ -24,8 +24,13 @@ pub struct Name {
 /// Names a run.
 pub fn of(args: &Run) -> Name {
     let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let process =
-        Process { script: script(&words), host: host(), pid: std::process::id(), started_ns: crate::seams::now_ns() };
+    let process = Process {
+        script: script(&words),
+        host: host(),
+        pid: std::process::id(),
+        started_ns: crate::seams::now_ns(),
+        ..Process::default()
+    };
     name(args, &words, &process, &|name| std::env::var(name).ok())
 }
 
@@ -121,7 +126,8 @@ mod tests {
     fn named(line: &str, environment: &[(&str, &str)]) -> Name {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let args = Run { command: words.iter().map(OsString::from).collect(), ..Run::default() };
-        let process = Process { script: script(&words), host: Some("n1".into()), pid: 7, started_ns: 1 };
+        let process =
+            Process { script: script(&words), host: Some("n1".into()), pid: 7, started_ns: 1, ..Process::default() };
         name(&args, &words, &process, &|name| {
             environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })

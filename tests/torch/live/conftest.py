@@ -144,6 +144,8 @@ class Memctl:
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
+        # What nobody takes waits there, and not in the home of whoever runs the tests.
+        self.environment["XDG_DATA_HOME"] = str(folder / "share")
         # Scripts find `small` there; a package that is not installed in the venv is found where it was.
         given = os.environ.get("PYTHONPATH")
         self.environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *([given] if given else [])])

@@ -1,4 +1,4 @@
-"""What each block is for: memctl's classes against PyTorch's own lists, block by block, on three models.
+"""What each block is for: memctl's classes against PyTorch's own lists, block by block, on four models.
 
 A script trains as scripts do (a data loader, no word about memctl) and writes which storage is a parameter's, a
 gradient's or an optimizer state's: behind an epoch's last step, and once in the middle of a step, with what autograd
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import importlib.util
 import io
 import json
 import pathlib
@@ -180,6 +181,47 @@ loss_of = lambda out, wanted: nn.functional.cross_entropy(out.flatten(0, 1), wan
 train(model, optimizer, loader, loss_of, model.drop)
 """
 
+# Lightning, which calls forward and backward from within the optimizer's step.
+LIGHTNING = """
+import lightning
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256))]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(256, 10)
+
+    def forward(self, inputs):
+        return self.head(self.layers(inputs))
+
+    def training_step(self, batch, index):
+        inputs, targets = batch
+        def peak(*_):
+            tell("peak", self, self.optimizers().optimizer, (inputs, targets))
+            torch.empty(BALLAST, dtype=torch.uint8, device="cuda")
+        with contextlib.ExitStack() as within:
+            if (self.current_epoch, index) == (1, 3):
+                within.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor))
+                hook = lambda module, inputs, output: output.register_hook(peak) and None
+                within.callback(self.layers[5].register_forward_hook(hook).remove)
+            return nn.functional.cross_entropy(self(inputs), targets)
+
+    def on_train_epoch_end(self):
+        tell(self.current_epoch, self, self.optimizers().optimizer)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(96, 256), torch.randint(0, 10, (96,))), batch_size=16)
+lightning.Trainer(
+    accelerator="gpu", devices=1, max_epochs=EPOCHS, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+).fit(Module(), loader)
+assert (FOLDER / "truth-peak.json").exists()
+"""
+
 
 def blocks(memctl: Memctl, job: str, *moment: str) -> list[dict[str, str]]:
     run = memctl("ledger", "--job", job, "--rank", "0", *moment, "--blocks", "-o", "csv")
@@ -234,11 +276,18 @@ def is_right(wanted: str, named: str) -> bool:
 
 @pytest.mark.parametrize(
     ("job", "text", "within"),
-    [("transformer", TRANSFORMER, "backward"), ("cnn", CNN, "backward"), ("lstm", LSTM, "forward")],
+    [
+        ("transformer", TRANSFORMER, "backward"),
+        ("cnn", CNN, "backward"),
+        ("lstm", LSTM, "forward"),
+        ("lightning", LIGHTNING, "backward"),
+    ],
 )
 def test_classes_are_what_pytorch_lists(
     memctl: Memctl, script: Any, tmp_path: pathlib.Path, job: str, text: str, within: str
 ) -> None:
+    if job == "lightning" and importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
     run = memctl.record(job, sys.executable, str(script(TRAINING + text)), str(EPOCHS), str(tmp_path), within)
     assert run.code == 0, run
     moments = {str(epoch): ["--epoch-end", str(epoch)] for epoch in CHECKED} | {"peak": ["--peak"]}

@@ -135,7 +135,7 @@ _native.attach_foreign()
 _native.attach_foreign()
 assert _native.record(0, 1, 1 << 30, 512) and not _native.record(7, 1, 1 << 30, 512)
 try:
-    _native.attach_hook("/nowhere", None)
+    _native.attach_hook("/nowhere", None, "")
 except _native.NativeError as error:
     assert "another allocator" in str(error), error
 else:

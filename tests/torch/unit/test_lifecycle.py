@@ -156,6 +156,32 @@ def test_a_folder_that_others_can_write_is_not_used(cache: Path) -> None:
     made.path.parent.rmdir()
 
 
+def test_the_packages_hook_is_for_exactly_one_build(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = tmp_path / "packaged.so"
+    monkeypatch.setattr(_shim, "prebuilt", lambda torch: packaged)
+    packaged.write_bytes(b"\x7fELF\0memctl-hook-for: " + _shim.build_of(torch).encode() + b"\0rest")
+    assert _shim.ensure(torch, SOURCE) == _shim.Shim(packaged, "package")
+    # The same version of another commit, and one that does not say: compiled instead.
+    packaged.write_bytes(f"memctl-hook-for: {torch.__version__} {'0' * 40}\0".encode())
+    assert _shim.ensure(torch, SOURCE).origin == "compiled"
+    packaged.write_bytes(b"")
+    assert _shim.ensure(torch, SOURCE + "//").origin == "compiled"
+    # Where that cannot be, both reasons are told.
+    monkeypatch.setenv("PATH", str(cache))
+    monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
+    packaged.write_bytes(b"memctl-hook-for: 1.0.0 abc\0")
+    both = r"no C\+\+ compiler .*package's hook was built for torch 1\.0\.0 abc, this"
+    with pytest.raises(_shim.ShimError, match=both):
+        _shim.ensure(torch, SOURCE + "// other")
+
+
+def test_a_compiled_hook_says_what_it_was_built_for(cache: Path) -> None:
+    source = (PACKAGE.parent / "shim" / "shim.cpp").read_text()
+    assert _shim.built_for(_shim.ensure(torch, source).path) == _shim.build_of(torch)
+
+
 def test_ranks_compile_once(cache: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); import torch; from memctl_agent import _shim; "

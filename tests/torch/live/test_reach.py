@@ -1,0 +1,214 @@
+"""Whatever way a process of the command comes to use torch, it is recorded; what was not is said, with why.
+
+Children by every start method, launchers that start programs which are no Python, interpreters that are told not to
+look at their environment; and processes that attach by themselves where no daemon answers.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from conftest import Memctl, finish
+
+CHILDREN = """
+import multiprocessing, os, sys
+
+def work(name):
+    import torch
+    kept = [torch.empty(1 << 20, device="cuda") for _ in range(30)]
+    print(name, len(kept), flush=True)
+    import small, memctl_agent
+    status = memctl_agent.status()
+    small.tell(f"role-{name}", [status["role"], status["parent_pid"]])
+    small.tell(f"parent-{name}", multiprocessing.parent_process() and multiprocessing.parent_process().pid)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    children = [context.Process(target=work, args=(n,), name=n) for n in ("rollout-0", "rollout-1")]
+    [child.start() for child in children]
+    [child.join() for child in children]
+    work("main")
+    sys.exit(sum(child.exitcode for child in children))
+"""
+
+
+def sessions(memctl: Memctl, job: str) -> int:
+    listed = memctl.answer("jobs")["jobs"]
+    [found] = [entry for entry in listed if entry["id"] == job]
+    return int(found["events"])
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_children_by_every_start_method(memctl: Memctl, script: Any, method: str) -> None:
+    run = memctl.record("children", sys.executable, str(script(CHILDREN)), method)
+    assert run.code == 0 and sorted(run.out.split()) == sorted("rollout-0 30 rollout-1 30 main 30".split()), run
+    for name, role in (("rollout-0", "rollout"), ("rollout-1", "rollout"), ("main", None)):
+        told, parent = run.told(f"role-{name}"), run.told(f"parent-{name}")
+        assert told[0] == role and (parent is None or told[1] == parent), (name, run)
+    # 30 blocks of 4 MiB in 6 segments, in each of three processes.
+    assert sessions(memctl, "children") >= 3 * 36, run
+
+
+ALONE = "import torch\nkept = [torch.empty(1 << 20, device='cuda') for _ in range(30)]\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["{python}", "-c", ALONE],
+        ["{python}", "-c", "import importlib.util as u; u.find_spec('torch')\n" + ALONE],
+        ["{python}", "-m", "alone"],
+        ["sh", "-c", "exec {python} {script}"],
+        ["{python}", "-m", "torch.distributed.run", "--standalone", "--no-python", "sh", "{shell}"],
+        ["env", "PYTHONSAFEPATH=1", "{python}", "-u", "{script}"],
+    ],
+    ids=["c", "find_spec", "m", "sh", "no-python", "options"],
+)
+def test_ways_to_start(memctl: Memctl, script: Any, command: list[str]) -> None:
+    path = script(ALONE, "alone.py")
+    shell = script(f"exec {sys.executable} {path}\n", "start.sh")
+    filled = [word.format(python=sys.executable, script=path, shell=shell) for word in command]
+    settings = {"PYTHONPATH": f"{memctl.environment['PYTHONPATH']}:{path.parent}"}
+    run = memctl.record("started", *filled, **settings)
+    assert run.code == 0, run
+    assert sessions(memctl, "started") >= 36, run
+
+
+def test_a_sitecustomize_of_the_user_runs_too(memctl: Memctl, script: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 'here'\n")
+    path = script(ALONE + "print(mine)\n")
+    settings = {"PYTHONPATH": f"{memctl.environment['PYTHONPATH']}:{tmp_path / 'mine'}"}
+    run = memctl.record("mine", sys.executable, str(path), **settings)
+    assert run.out == "here\n" and sessions(memctl, "mine") >= 36, run
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["true"], "no Python started that looks at PYTHONPATH"),
+        (["{python}", "-c", "print(1)"], "of 1 Python program none imported torch"),
+        (["{python}", "-c", "import torch"], "1 program imported torch and none used CUDA"),
+        (["{python}", "-I", "{script}"], "-I; leave that out"),
+        (["{python}", "-uE", "{script}"], "-E; leave that out"),
+        (["env", "PYTHONPATH=/nowhere", "{python}", "{waiting}"], "runs with another PYTHONPATH"),
+    ],
+    ids=["no python", "no torch", "no cuda", "isolated", "no environment", "another path"],
+)
+def test_when_nothing_was_recorded_it_says_why(
+    memctl: Memctl, script: Any, command: list[str], said: str
+) -> None:
+    path = script(ALONE)
+    # Long enough in the middle of things to be seen from outside.
+    waiting = script(ALONE + "import time; time.sleep(8)\n", "waiting.py")
+    filled = [word.format(python=sys.executable, script=path, waiting=waiting) for word in command]
+    run = memctl.record("nothing", *filled)
+    assert run.code == 0, run
+    [line] = [line for line in run.lines() if "nothing was recorded" in line]
+    assert said in line, run
+
+
+def test_a_hook_that_cannot_be_built_is_said_at_the_end(memctl: Memctl, script: Any, tmp_path: pathlib.Path) -> None:
+    settings = {"CXX": "/bin/false", "MEMCTL_CACHE": str(tmp_path / "empty")}
+    run = memctl.record("unbuilt", sys.executable, str(script(ALONE)), **settings)
+    last = [line for line in run.lines() if "no allocator events were recorded" in line]
+    assert last and "could not compile the hook" in last[0], run
+
+
+def test_a_hook_for_another_build_of_torch_is_refused(memctl: Memctl, script: Any) -> None:
+    text = (
+        "import torch, small, memctl_agent\nfrom memctl_agent import _native, _shim\n"
+        "shim = _shim.ensure(torch, _native.shim_source())\n"
+        "other = torch.version.git_version[::-1]\n"
+        "build, _shim.build_of = _shim.build_of(torch), lambda torch: f'{torch.__version__} {other}'\n"
+        "_shim.ensure = lambda torch, source: shim\n"
+        "memctl_agent.attach()\nkept = torch.empty(1 << 20, device='cuda')\n"
+        "small.tell('status', small.status())\nsmall.tell('build', build)\n"
+    )
+    run = memctl.record("misfit", sys.executable, str(script(text)))
+    status = run.told("status")
+    assert run.code == 0 and status["level"] == "blocks", run
+    assert f"was built for torch {run.told('build')}, this is torch" in status["trouble"], status
+
+
+ATTACHED = """
+import os, signal, sys, torch
+import memctl_agent, small
+memctl_agent.attach("alone")
+training = small.Training()
+training.steps(300 if sys.argv[1] == "kill" else 5)
+small.tell("produced", memctl_agent.status()["produced"])
+if sys.argv[1] == "kill":
+    small.pause("before-kill")
+    os.kill(os.getpid(), signal.SIGKILL)
+training.report()
+"""
+
+
+def test_who_attaches_alone_is_found_by_the_next_question(memctl: Memctl, script: Any) -> None:
+    # Nobody listens on the default port in this environment's network of fake devices: asked explicitly, to be sure.
+    run = finish([sys.executable, str(script(ATTACHED)), "end"], {**memctl.environment, "MEMCTL_DAEMON": NOBODY})
+    assert run.code == 0, run
+    [line] = [line for line in run.lines() if "wait on disk" in line]
+    assert "events of job alone" in line and NOBODY in line, line
+    spool = pathlib.Path(memctl.environment["XDG_DATA_HOME"]) / "memctl"
+    assert list(spool.rglob("*.spool")), list(spool.rglob("*"))
+
+
+def test_what_waits_at_the_default_address_is_in_the_local_store(memctl: Memctl, script: Any) -> None:
+    run = finish([sys.executable, str(script(ATTACHED)), "end"], memctl.environment)
+    assert run.code == 0, run
+    answer = asked(memctl, "query", "--job", "alone")
+    [rank] = answer["ranks"]
+    assert rank["events"] >= run.told("produced") > 100 and rank["state"] == "finished", answer
+    assert answer["completeness"]["exact"], answer
+    # Taken in, and once.
+    assert not list(pathlib.Path(memctl.environment["XDG_DATA_HOME"]).rglob("*.spool"))
+    assert asked(memctl, "query", "--job", "alone")["ranks"][0]["events"] == rank["events"]
+
+
+def test_what_was_on_disk_survives_a_kill(memctl: Memctl, script: Any) -> None:
+    path = script(ATTACHED)
+    going = memctl.start([sys.executable, str(path), "kill"], {}, pausing=True)
+    going.until_paused("before-kill")
+    folder = pathlib.Path(memctl.environment["XDG_DATA_HOME"])
+    # The worker packs what came within a second; from there it is on disk, because nobody takes it.
+    going.until(lambda: sum(file.stat().st_size for file in folder.rglob("*.spool")) > 4096, "something on disk")
+    produced = going.now().told("produced")
+    # Whoever asks meanwhile is told that there is more than the answer shows.
+    asking = finish([memctl.command, "jobs"], memctl.environment)
+    assert f"process {going.pid} records job alone onto disk" in asking.err, asking
+    going.go_on("before-kill")
+    assert going.wait().code == -9
+    answer = asked(memctl, "query", "--job", "alone")
+    [rank] = answer["ranks"]
+    # What it had not packed yet died with it: nobody says that it finished.
+    assert 0 < rank["events"] <= produced and answer["job"]["state"] in ("running", "lost"), (produced, answer)
+
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def asked(memctl: Memctl, *arguments: str) -> Any:
+    """A question without a word about where: as a person asks who typed nothing else."""
+    import json
+
+    run = finish([memctl.command, *arguments, "-o", "json"], memctl.environment)
+    assert run.code == 0, run
+    return json.loads(run.out)
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers_by_default(memctl: Memctl) -> None:
+    """These tests are about the default address: whoever serves there would get what is theirs."""
+    import socket
+
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 7717)) == 0:
+            pytest.skip("somebody listens on the default port of this machine")
+    assert "MEMCTL_DAEMON" not in os.environ or os.environ.pop("MEMCTL_DAEMON")
