@@ -109,6 +109,7 @@ fn session(job: String) -> Result<SessionInfo, Failure> {
         host: None,
         pid: Some(std::process::id()),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: memctl_agent::clock::now_ns(),

@@ -72,6 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         host: None,
         pid: Some(std::process::id()),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: memctl_agent::clock::now_ns(),

@@ -137,6 +137,7 @@ mod tests {
             host: None,
             pid: Some(1),
             parent_pid: None,
+            run: None,
             role: None,
             found_by: None,
             started_ns: 1,

@@ -57,6 +57,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 1,

@@ -84,7 +84,8 @@ pub fn large(ranks: u32, epochs: u32, sites: u32) -> Large {
     let begun = Instant::now();
     let watches: Vec<RankWatch> = (0..ranks)
         .map(|rank| {
-            let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 << 30) });
+            let mut watch =
+                RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 << 30), ..RankFacts::default() });
             (1..).zip(&stacks).for_each(|(id, stack)| watch.stack(StackId(id), stack));
             tables.iter().for_each(|table| watch.table(table));
             watch

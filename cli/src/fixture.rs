@@ -33,6 +33,8 @@ pub fn job() -> v1::Job {
         labels: vec![v1::Label { key: "team".into(), value: "vision".into() }],
         attempts: 1,
         source: v1::SourceKind::Import as i32,
+        processes: 4,
+        earlier_sessions: 0,
     }
 }
 
@@ -69,6 +71,8 @@ pub fn report() -> v1::Report {
             live_blocks: 5,
             first_epoch: 0,
             series_bytes: (1..=5).map(|epoch| epoch * 3 * MIB).collect(),
+            process: "rank 0".into(),
+            device: 0,
         }],
     };
     v1::Report {
@@ -77,12 +81,32 @@ pub fn report() -> v1::Report {
         ranks: (0..4).map(rank_report).collect(),
         growth: vec![growth],
         findings: vec![scenarios::rank0_leak()],
+        processes: (0..4).map(process_report).collect(),
+    }
+}
+
+fn process_report(rank: u32) -> v1::ProcessReport {
+    v1::ProcessReport {
+        process: format!("rank {rank}"),
+        rank,
+        host: Some("node-1".into()),
+        pid: Some(4711 + rank),
+        devices: vec![rank],
+        events: 11_500,
+        stored_bytes: 7_250,
+        state: v1::JobState::Finished as i32,
+        completeness: Some(exact()),
+        started_ns: START_NS,
+        ended_ns: Some(START_NS + u64::from(EPOCHS) * EPOCH_NS),
+        framework: Some("torch 2.11.0".into()),
+        ..Default::default()
     }
 }
 
 fn rank_report(rank: u32) -> v1::RankReport {
     v1::RankReport {
         rank,
+        process: format!("rank {rank}"),
         host: Some("node-1".into()),
         pid: Some(4711 + rank),
         device: rank,
@@ -130,6 +154,7 @@ fn epoch_end(rank: u32, epoch: u32) -> v1::EpochEnd {
 pub fn timeline(ranks: &[u32], points: u32) -> v1::Timeline {
     let of = |&rank: &u32| v1::RankTimeline {
         rank,
+        process: format!("rank {rank}"),
         device: rank,
         points: (0..u64::from(points)).map(|at| point(rank, at, u64::from(points))).collect(),
         marks: (0..EPOCHS)
@@ -178,6 +203,7 @@ pub fn sites(ranks: &[u32]) -> v1::Sites {
         }
         v1::RankSites {
             rank,
+            process: format!("rank {rank}"),
             device: rank,
             time_ns: START_NS,
             epoch: 4,
@@ -221,7 +247,7 @@ pub fn export_parts(rank: u32) -> Vec<v1::export_part::Body> {
     let session =
         v1::SessionInfo { id: vec![rank as u8; 16], settings: Some((&settings).into()), ..Default::default() };
     vec![
-        Body::Start(v1::RankStart { rank, device: 1, session: Some(session) }),
+        Body::Start(v1::RankStart { rank, device: 1, session: Some(session), process: format!("rank {rank}") }),
         Body::Stacks(dictionary.take().expect("one stack")),
         Body::Keyframe((&start).into()),
         Body::Chunk(chunk(&events(stack)).into()),

@@ -4,6 +4,7 @@
 //! - [`store`]: where everything lies (memory, SQLite, Postgres), behind one narrow trait.
 //! - [`query`]: every question that the command line asks.
 //! - [`alerts`]: rules that turn findings into alerts, and who is told of them.
+//! - [`supervise`]: keeps the tasks behind all this running.
 //! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings.
 //!
 //! Refuses: to acknowledge what is not durable, and to import anything of the agent's.
@@ -16,3 +17,4 @@ pub mod judge;
 pub mod query;
 pub mod server;
 pub mod store;
+pub mod supervise;

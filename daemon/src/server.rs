@@ -18,10 +18,13 @@ use memctl_proto::v1::query_server::QueryServer;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::server::NamedService;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use crate::alerts::{Alerting, Alerts, Pace, Rules, Telling};
 use crate::clock::now_ns;
@@ -32,6 +35,7 @@ use crate::ingest::{IngestLimits, IngestService};
 use crate::judge::{Judge, Judging, Pokes};
 use crate::query::QueryService;
 use crate::store::{self, Retention, Store, StoreError};
+use crate::supervise::Tasks;
 
 /// HTTP/2 window of a stream: what a daemon with thousands of agents may have to buffer for each. On a local network it does not limit throughput.
 const STREAM_WINDOW: u32 = 256 << 10;
@@ -82,6 +86,8 @@ struct Parts {
     expiring: JoinHandle<()>,
     judging: Judging,
     alerting: Alerting,
+    /// Ends with the daemon.
+    telling: JoinSet<()>,
     streams: Streams,
     store: Arc<dyn Store>,
     shut_down: watch::Sender<bool>,
@@ -97,19 +103,21 @@ async fn parts(
 ) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
-    let (committer, committing) = Committer::start(store.clone());
+    let tasks = Tasks::default();
+    let (committer, committing) = Committer::start(store.clone(), &tasks);
     let pokes = Pokes::default();
     let ingest =
         IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
     let judge = Judge::new(store.clone(), streams.clone());
-    let alerting = Alerting::start(store.clone(), rules, Pace::default(), telling);
+    let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), telling, &tasks);
     let alerts = alerting.alerts.clone();
-    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), alerts);
-    let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging, shutting_down.clone());
+    let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), alerts, tasks.clone());
+    let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging, shutting_down.clone(), &tasks);
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_serving::<IngestServer<IngestService>>().await;
     reporter.set_serving::<QueryServer<QueryService>>().await;
-    reporter.set_serving::<AlertsServer<Alerts>>().await;
+    tell_health(&tasks, &reporter).await;
+    let mut telling = JoinSet::new();
+    telling.spawn(keep_telling_health(tasks.clone(), reporter));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
@@ -132,8 +140,30 @@ async fn parts(
         // Answers grow with the job (sites, timelines): bounded, but larger than items.
         .add_service(QueryServer::new(query).max_encoding_message_size(64 << 20))
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
-    let expiring = tokio::spawn(expire(store.clone(), retention, shutting_down));
-    Ok(Parts { router, committing, expiring, judging, alerting, streams, store, shut_down })
+    let kept = store.clone();
+    let expiring = tasks.supervise("retention", move || expire(kept.clone(), retention, shutting_down.clone()));
+    Ok(Parts { router, committing, expiring, judging, alerting, telling, streams, store, shut_down })
+}
+
+/// Services without which a task is down, as gRPC's health service calls them; the empty one stands for the whole daemon.
+async fn tell_health(tasks: &Tasks, reporter: &HealthReporter) {
+    let states = tasks.states();
+    let status = |running: bool| if running { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let runs = |name: &str| status(states.get(name).is_none_or(|state| state.running));
+    reporter.set_service_status(IngestServer::<IngestService>::NAME, runs("committer")).await;
+    reporter.set_service_status(AlertsServer::<Alerts>::NAME, runs("alerts")).await;
+    reporter.set_service_status("", status(states.values().all(|state| state.running))).await;
+}
+
+/// Health follows the tasks.
+async fn keep_telling_health(tasks: Tasks, reporter: HealthReporter) {
+    let mut changes = tasks.changes();
+    loop {
+        tell_health(&tasks, &reporter).await;
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Serves on `config.listen` until `shutdown` resolves; `ready` hears the bound address.
@@ -160,7 +190,7 @@ pub async fn serve(
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
         schema = info.schema_version, version = env!("CARGO_PKG_VERSION"), "serving");
     ready(bound);
-    let Parts { router, committing, expiring, judging, alerting, streams, store, shut_down } = parts;
+    let Parts { router, committing, expiring, judging, alerting, telling: _telling, streams, store, shut_down } = parts;
     let ending = async move {
         shutdown.await;
         tracing::info!("shutting down: streams end, what was taken is committed");
@@ -264,6 +294,7 @@ pub struct Embedded {
     expiring: JoinHandle<()>,
     judging: Judging,
     alerting: Alerting,
+    telling: JoinSet<()>,
     store: Arc<dyn Store>,
 }
 
@@ -282,7 +313,7 @@ impl Embedded {
     /// See [`ServeError`].
     pub async fn start_with(store: Arc<dyn Store>, rules: Rules) -> Result<Self, ServeError> {
         let (limits, retention) = (IngestLimits::default(), Retention::default());
-        let Parts { router, committing, expiring, judging, alerting, streams, store, shut_down } =
+        let Parts { router, committing, expiring, judging, alerting, telling, streams, store, shut_down } =
             parts(store, limits, retention, true, rules, Telling::AfterObserving).await?;
         let (connections, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
@@ -303,7 +334,7 @@ impl Embedded {
         });
         // The address is never looked up: the connector ignores it.
         let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
-        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, alerting, store })
+        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, alerting, telling, store })
     }
 
     /// A connection to it.
@@ -317,7 +348,9 @@ impl Embedded {
     /// # Errors
     /// When the store cannot be closed.
     pub async fn stop(self) -> Result<(), ServeError> {
-        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, alerting, store } = self;
+        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, alerting, telling, store } =
+            self;
+        drop(telling);
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);

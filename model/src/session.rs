@@ -64,6 +64,8 @@ pub struct SessionInfo {
     pub pid: Option<u32>,
     /// Process id of its parent.
     pub parent_pid: Option<u32>,
+    /// The launcher's run that recorded it: processes of one run never take each other's places.
+    pub run: Option<u64>,
     /// What the process does in the job (`trainer`, `worker`, `loader`), when it is known.
     pub role: Option<String>,
     /// How the boundaries of a recording that marks none were found: `the loop at train.py:31`.

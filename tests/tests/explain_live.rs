@@ -30,6 +30,7 @@ fn session(job: &str, rank: u32) -> SessionInfo {
         host: Some("here".into()),
         pid: Some(1),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 1,

@@ -32,6 +32,7 @@ fn session(rank: u32) -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 1,

@@ -131,6 +131,7 @@ fn fake_trainer() {
         host: None,
         pid: Some(std::process::id()),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: now_ns(),

@@ -33,6 +33,7 @@ fn session(id: u8) -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 1,

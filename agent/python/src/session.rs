@@ -149,6 +149,7 @@ fn session_info(
         pid: Some(process.pid),
         // 0: it is in another namespace.
         parent_pid: Some(parent_pid).filter(|pid| *pid > 0),
+        run: None,
         role: who.role.clone(),
         found_by: None,
         started_ns: process.started_ns,

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use memctl_model::{SessionId, SessionInfo};
 
 use crate::agent::{Breaker, SpoolConfig};
+use crate::clock::now_ns;
 use crate::ledger::Counts;
 use crate::link;
 use crate::uplink::Daemon;
@@ -155,6 +156,8 @@ struct Shared {
     /// Given when nobody is to be recorded any more.
     closing: wait::Order,
     exits: death::Exits,
+    /// Tells the sessions of this run from those of another one of the same job.
+    run: u64,
     registry: Mutex<Registry>,
     changed: Condvar,
 }
@@ -227,6 +230,8 @@ impl Host {
             config,
             closing: wait::Order::new()?,
             exits: death::Exits::default(),
+            // Two hosts that start within one nanosecond differ by their process ids.
+            run: now_ns() ^ (u64::from(std::process::id()) << 40),
             registry: Mutex::default(),
             changed: Condvar::new(),
         });

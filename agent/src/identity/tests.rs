@@ -266,6 +266,7 @@ fn session(identity: &Identity) -> SessionInfo {
         host: identity.host.clone(),
         pid: Some(1),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: NOON_NS,

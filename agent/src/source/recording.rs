@@ -43,6 +43,7 @@ pub fn session(recording: &Recording, identity: &Identity) -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: recording.found.by.clone(),
         started_ns: recording.started_ns,

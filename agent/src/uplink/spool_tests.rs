@@ -19,6 +19,7 @@ pub fn session() -> SessionInfo {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 1,

@@ -271,6 +271,12 @@ impl Course {
         self.of(Per::Step).seen
     }
 
+    /// The most that was reserved at a boundary that is still known.
+    pub fn highest_reserved(&self) -> u64 {
+        let levels = Per::ALL.into_iter().flat_map(|per| self.levels(per)).chain(self.last_level());
+        levels.map(|level| level.counters.reserved_bytes).max().unwrap_or(0)
+    }
+
     /// The latest boundary of any kind.
     pub fn last_level(&self) -> Option<&Level> {
         self.last.as_ref()

@@ -8,6 +8,7 @@ use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 
 use super::course::Per;
 use super::watch::RankWatch;
+use super::who::{self, Who};
 
 /// Epoch ends that growth from epoch to epoch takes: of fewer rises than three nothing is said (two larger batches make two).
 const EPOCH_ENDS_MIN: u32 = 3;
@@ -58,12 +59,10 @@ fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: &str) -> NotJudged {
 
 fn looked_at(watches: &[&RankWatch]) -> Judged {
     let most = |per: Per| watches.iter().map(|watch| u64::from(watch.course.of(per).seen)).max().unwrap_or(0);
-    let mut ranks: Vec<u32> = watches.iter().map(|watch| watch.rank()).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let whos: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
     Judged {
-        processes: ranks.len() as u32,
-        ranks,
+        processes: who::processes(&whos).len() as u32,
+        ranks: who::ranks(&whos),
         epoch_ends: most(Per::Epoch),
         steps: most(Per::Step),
         windows: most(Per::Window),
@@ -102,10 +101,10 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let (how_much, reason) = if blind.len() == watches.len() {
             (Gap::Whole, reason)
         } else {
-            let mut ranks: Vec<u32> = blind.iter().map(|watch| watch.rank()).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            (Gap::Part, format!("{}: {reason}", crate::wording::ranks(&ranks, usize::MAX)))
+            let whos = |watches: &[&RankWatch]| watches.iter().map(|watch| watch.who()).collect::<Vec<Who>>();
+            let (blind, all) = (whos(&blind), whos(watches));
+            let on = who::on(&blind.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>());
+            (Gap::Part, format!("{on}: {reason}"))
         };
         gaps.push(gap(FindingKind::Leak, how_much, reason, remedy));
         return;

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the same test as for sites (`ratchet`), over epoch ends or measurements; what was not measured is not judged.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use memctl_model::{Finding, FindingKind};
 
@@ -11,12 +11,14 @@ use super::course::{Level, Measured, Per};
 use super::ratchet::{Clock, Growth, growth};
 use super::series::Point;
 use super::watch::RankWatch;
+use super::who::Who;
 use super::words;
+use super::wrong_device::Wrong;
 
 /// Growth of one quantity of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Grown {
-    pub rank: u32,
+    pub who: Who,
     pub growth: Growth,
     /// The last value before the end.
     pub now_bytes: u64,
@@ -54,12 +56,15 @@ const SECONDS_MIN: f64 = 12.0;
 const STARTED_NS: u64 = 5_000_000_000;
 /// Steps after which a training has started.
 const STARTED_STEPS: u32 = 2;
+/// What contexts of this job's other processes take of a device, at most, where nothing measured them.
+const CONTEXTS_MAX: u64 = 2 << 30;
 /// A foreign process below this is a context of a tool.
 const FOREIGN_MIN: u64 = 256 << 20;
 
 /// All findings about levels, over all ranks.
-pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
-    let all: BTreeSet<u32> = watches.iter().map(|watch| watch.rank()).collect();
+pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
+    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
+    let all: Vec<&Who> = all.iter().collect();
     let of = |read: fn(&RankWatch) -> Option<Grown>| -> Vec<Grown> {
         watches.iter().filter_map(|watch| read(watch)).collect()
     };
@@ -71,8 +76,8 @@ pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
     ];
     let grown = kinds.into_iter().filter(|(_, _, ranks)| !ranks.is_empty());
     let mut found: Vec<Finding> =
-        grown.map(|(kind, subject, ranks)| words::level(kind, subject, &ranks, all.len())).collect();
-    found.extend(watches.iter().filter_map(|watch| foreign(watch)));
+        grown.map(|(kind, subject, ranks)| words::level(kind, subject, &ranks, &all)).collect();
+    found.extend(foreign(watches, wrong));
     found
 }
 
@@ -166,7 +171,7 @@ fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -
     let (from, to) = (values.first()?, values.last()?);
     let seconds = to.time_ns.saturating_sub(from.time_ns) as f64 / 1e9;
     Some(Grown {
-        rank: watch.rank(),
+        who: watch.who(),
         now_bytes: to.bytes,
         first: (level.map(|level| level.epoch), level.map(|level| level.step), begun.map(|begun| begun.time_ns)),
         a_minute: growth.gained as f64 / seconds.max(1.0) * 60.0,
@@ -186,9 +191,37 @@ fn goes_on(values: &[Value]) -> bool {
     second as f64 >= all as f64 * SECOND_HALF_MIN
 }
 
-/// Another job's processes on the rank's device.
-fn foreign(watch: &RankWatch) -> Option<Finding> {
-    let sample = watch.course.samples.all().iter().rev().find(|sample| sample.foreign_used_bytes.is_some())?;
-    let bytes = sample.foreign_used_bytes.filter(|&bytes| bytes >= FOREIGN_MIN)?;
-    Some(words::foreign(watch.rank(), bytes, sample.device_total_bytes.or(watch.facts.device_total_bytes)))
+/// Another job's processes on a device: what this job's own processes use of it is none of theirs.
+fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
+    let mut told: HashSet<&str> = HashSet::new();
+    let mut found = Vec::new();
+    for watch in watches {
+        let samples = watch.course.samples.all();
+        let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
+        let device = watch.facts.device_id.as_deref();
+        // Of several processes on one device each sees the same strangers: one of them tells.
+        if device.is_some_and(|device| told.contains(device)) {
+            continue;
+        }
+        let others = watches.iter().filter(|other| {
+            device.is_some() && other.facts.device_id.as_deref() == device && !other.who().is_same_process(&watch.who())
+        });
+        let ours = others.clone().map(|other| held(other)).fold(0, u64::saturating_add);
+        let seen = sample.foreign_used_bytes.unwrap_or(0);
+        let Some(bytes) = seen.checked_sub(ours).filter(|&bytes| bytes >= FOREIGN_MIN) else { continue };
+        // A process that strayed here has its context here as well, of which nobody but the driver knows the size.
+        if wrong.iter().any(|wrong| device.is_some() && wrong.device.as_deref() == device) && bytes < CONTEXTS_MAX {
+            continue;
+        }
+        told.extend(device);
+        found.push(words::foreign(&watch.who(), bytes, sample.device_total_bytes.or(watch.facts.device_total_bytes)));
+    }
+    found
+}
+
+/// What a process holds of its device: as the driver says, else what its allocator reserved.
+fn held(watch: &RankWatch) -> u64 {
+    let samples = watch.course.samples.all();
+    let measured = samples.iter().rev().find_map(|sample| sample.process_used_bytes);
+    measured.or_else(|| watch.course.last_level().map(|level| level.counters.reserved_bytes)).unwrap_or(0)
 }

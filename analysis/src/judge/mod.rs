@@ -5,6 +5,7 @@
 //! Refuses to guess: without stacks or marks a finding says less, and says so.
 //!
 //! - [`watch`]: what is remembered of a rank (`series`, `course`); `ratchet` and `slope`: how a quantity grows.
+//! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
 //! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `ranks`: over all ranks; `levels`: everything
 //!   that grows outside live tensors; `words`: the sentences.
 
@@ -24,7 +25,9 @@ mod series;
 mod slope;
 mod verdict;
 pub mod watch;
+pub mod who;
 mod words;
+mod wrong_device;
 
 pub use judged::judged;
 pub use series::POINTS_MAX;
@@ -40,7 +43,9 @@ pub fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
     found.extend(skew);
     let near = near::findings(watches, &found);
     found.extend(near);
-    found.extend(levels::findings(watches));
+    let wrong = wrong_device::findings(watches);
+    found.extend(levels::findings(watches, &wrong));
+    found.extend(wrong.into_iter().map(|wrong| wrong.finding));
     sort(&mut found);
     found
 }

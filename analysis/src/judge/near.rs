@@ -7,12 +7,13 @@ use memctl_model::{Finding, Severity};
 
 use super::course::{Level, Per};
 use super::watch::RankWatch;
+use super::who::Who;
 use super::words;
 
 /// How near a rank comes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Near {
-    pub rank: u32,
+    pub who: Who,
     pub left_bytes: u64,
     pub peak_bytes: u64,
     pub outside_bytes: u64,
@@ -30,8 +31,11 @@ const LEFT: (f64, f64) = (0.05, 0.02);
 
 /// Ranks that leave nearly nothing, unless a leak that was found says when they will be full.
 pub(super) fn findings(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
-    let grows = |rank: u32| leaks.iter().any(|leak| leak.severity > Severity::Info && leak.ranks.contains(&rank));
-    let near = watches.iter().filter(|watch| !grows(watch.rank())).filter_map(|watch| near(watch));
+    let tells = |leak: &Finding, watch: &RankWatch| {
+        leak.severity > Severity::Info && leak.processes.contains(&watch.who().name())
+    };
+    let quiet = watches.iter().filter(|watch| !leaks.iter().any(|leak| tells(leak, watch)));
+    let near = quiet.filter_map(|watch| near(watch));
     near.map(|near| words::near_oom(&near)).collect()
 }
 
@@ -48,7 +52,7 @@ fn near(watch: &RankWatch) -> Option<Near> {
     let share = left_bytes as f64 / total_bytes as f64;
     let tight = share < LEFT.1 || (retries > 0 && share < LEFT.0);
     let near = seen >= BOUNDARIES_MIN && share < LEFT.0;
-    near.then_some(Near { rank: watch.rank(), left_bytes, peak_bytes, outside_bytes, total_bytes, retries, tight })
+    near.then_some(Near { who: watch.who(), left_bytes, peak_bytes, outside_bytes, total_bytes, retries, tight })
 }
 
 /// Where the recent half begins.

@@ -11,6 +11,7 @@ use super::course::Per;
 use super::series::Series;
 use super::verdict::{Sureness, Verdict, verdicts};
 use super::watch::RankWatch;
+use super::who::Who;
 use super::words;
 
 /// What makes verdicts of several ranks one finding: the kind, and function and file of the site.
@@ -24,9 +25,8 @@ pub(super) fn leaks(watches: &[&RankWatch]) -> Vec<Finding> {
         by_site.entry((verdict.kind, site)).or_default().push(verdict);
     }
     let merged = same_leak_of_another_kind(by_site);
-    let mut all: Vec<u32> = watches.iter().map(|watch| watch.rank()).collect();
-    all.sort_unstable();
-    all.dedup();
+    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
+    let all: Vec<&Who> = all.iter().collect();
     merged.into_values().map(|verdicts| words::leak(&verdicts, &all)).collect()
 }
 
@@ -51,7 +51,7 @@ fn same_leak_of_another_kind(by_site: BTreeMap<Key, Vec<Verdict>>) -> BTreeMap<K
 }
 
 fn disjoint(one: &[Verdict], other: &[Verdict]) -> bool {
-    one.iter().all(|a| other.iter().all(|b| a.rank != b.rank))
+    one.iter().all(|a| other.iter().all(|b| a.who != b.who))
 }
 
 /// The surest of several verdicts stands for them.
@@ -76,8 +76,8 @@ const ROLE_SITES: usize = 8;
 
 /// One rank's excess at one site.
 pub(super) struct Excess<'a> {
-    pub rank: u32,
-    pub peers: Vec<u32>,
+    pub who: Who,
+    pub peers: Vec<Who>,
     pub site: &'a Frame,
     pub bytes: u64,
     pub peers_bytes: u64,
@@ -100,7 +100,7 @@ pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
                     let same = leak.site.as_ref().is_some_and(|told| {
                         (&told.function, &told.file) == (&site.function, &site.file) || leak.stack.contains(site)
                     });
-                    same && leak.ranks.contains(&watch.rank())
+                    same && leak.processes.contains(&watch.who().name())
                 })
             };
             let most = excesses(watch, &peers).into_iter().filter(|excess| !told(excess.site));
@@ -112,12 +112,15 @@ pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {
     found
 }
 
-/// Ranks that do the same work: at least half of their largest sites are the same.
+/// Those that do the same work: of one role, and at least half of their largest sites are the same.
 fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
     let mut roles: Vec<(Vec<Frame>, Vec<&RankWatch>)> = Vec::new();
     for &watch in watches {
         let own = largest_sites(watch);
-        let known = roles.iter_mut().find(|(sites, _)| {
+        let known = roles.iter_mut().find(|(sites, members)| {
+            if members.first().is_none_or(|peer| peer.facts.role != watch.facts.role) {
+                return false;
+            }
             let same = own.iter().filter(|site| sites.contains(site)).count();
             same * 2 >= own.len().max(sites.len())
         });
@@ -131,7 +134,8 @@ fn roles<'a>(watches: &[&'a RankWatch]) -> Vec<Vec<&'a RankWatch>> {
 
 /// The devices of one process share its work: none of them is the measure of another.
 fn are_peers(one: &RankWatch, other: &RankWatch) -> bool {
-    one.rank() != other.rank()
+    let (one, other) = (&one.facts, &other.facts);
+    (one.rank, &one.process) != (other.rank, &other.process)
 }
 
 fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
@@ -178,8 +182,8 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
         let since =
             site.series(Per::Step).points().iter().find(|point| point.bytes > peers_bytes.saturating_add(bytes / 2));
         found.push(Excess {
-            rank: watch.rank(),
-            peers: peers.iter().filter(|peer| are_peers(watch, peer)).map(|peer| peer.rank()).collect(),
+            who: watch.who(),
+            peers: peers.iter().filter(|peer| are_peers(watch, peer)).map(|peer| peer.who()).collect(),
             site: site.frame.as_deref().unwrap_or_else(|| unreachable!("only sites with a frame come here")),
             bytes,
             peers_bytes,

@@ -17,6 +17,7 @@ use super::pattern::{Hooks, pattern};
 use super::series::Point;
 use super::slope::slope;
 use super::watch::{Holds, RankWatch};
+use super::who::Who;
 
 /// How sure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ pub(super) enum Sureness {
 /// One leak on one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
-    pub rank: u32,
+    pub who: Who,
     pub kind: FindingKind,
     pub pattern: Pattern,
     pub sureness: Sureness,
@@ -156,7 +157,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
     };
     let (pattern, hooks) = pattern(watch, kind, &group);
     Verdict {
-        rank: watch.facts.rank,
+        who: watch.who(),
         kind,
         pattern,
         sureness: Sureness::Suspected,

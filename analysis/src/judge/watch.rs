@@ -14,6 +14,7 @@ use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId}
 use super::candidate::is_forward_frame;
 use super::course::{Course, Per};
 use super::series::{Point, Series};
+use super::who::Who;
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
@@ -27,10 +28,18 @@ const SAMPLED_EVERY_NS: u64 = 1_000_000_000;
 const FRAMES_MAX: usize = 96;
 
 /// What is known of a rank before its first event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankFacts {
     /// The rank.
     pub rank: u32,
+    /// The process's name within its job; empty for one that its rank names.
+    pub process: Arc<str>,
+    /// What the process does, where that is not what its rank's main process does: peers have the same.
+    pub role: Arc<str>,
+    /// The device's index within the process.
+    pub device: u8,
+    /// Which device of which machine it is, the same for all processes that use it.
+    pub device_id: Option<Arc<str>>,
     /// All bytes of its device.
     pub device_total_bytes: Option<u64>,
 }
@@ -170,6 +179,32 @@ impl RankWatch {
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.facts.rank
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn who(&self) -> Who {
+        Who { rank: self.facts.rank, process: self.facts.process.clone(), device: self.facts.device }
+    }
+
+    /// Tells what the process is called and does: as more of a job start, names tell more.
+    pub fn set_process(&mut self, name: &str, role: &str) {
+        if &*self.facts.process != name || &*self.facts.role != role {
+            (self.facts.process, self.facts.role) = (name.into(), role.into());
+        }
+    }
+
+    /// The place that held most at any boundary, and a stack that leads there.
+    pub(super) fn largest_site(&self) -> Option<(&Frame, Vec<Frame>)> {
+        let highest = |site: &Site| {
+            let points = Per::ALL.into_iter().flat_map(|per| site.series(per).points());
+            points.map(|point| point.bytes).max().unwrap_or(0)
+        };
+        let named = self.sites.iter().filter_map(|site| Some((site.frame.as_deref()?, site)));
+        let (frame, site) = named.max_by_key(|(_, site)| highest(site)).filter(|(_, site)| highest(site) > 0)?;
+        let stack =
+            site.stacks.first().map(|(stack, _)| self.frames_of(*stack).map(|frame| (**frame).clone()).collect());
+        Some((frame, stack.unwrap_or_default()))
     }
 
     /// Tells the device's size, when it becomes known later.

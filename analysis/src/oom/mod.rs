@@ -75,10 +75,12 @@ impl SiteUse {
 }
 
 /// How another rank stood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The rank.
     pub rank: u32,
+    /// Its process's name within the job.
+    pub process: String,
     /// Its reserved bytes, at its last boundary before the failure.
     pub reserved_bytes: u64,
     /// The most it had allocated until then.

@@ -125,8 +125,13 @@ fn capacity_says_how_much_less_would_have_done() {
     let mut classes = Shares::default();
     classes.add(Class::Activations, 16 * GIB);
     classes.add(Class::OptimizerState, 20 * GIB);
-    let peers =
-        vec![Peer { rank: 1, reserved_bytes: GIB, peak_allocated_bytes: GIB, device_free_bytes: Some(9 * GIB) }];
+    let peers = vec![Peer {
+        rank: 1,
+        process: "rank 1".to_owned(),
+        reserved_bytes: GIB,
+        peak_allocated_bytes: GIB,
+        device_free_bytes: Some(9 * GIB),
+    }];
     let report = explain(Facts { classes, peers, ..facts(picture(0, 70), 4 * GIB, GIB) });
     let found = &findings(&[report], 2)[0];
     assert_eq!(

@@ -38,7 +38,7 @@ pub struct Process {
 impl Process {
     /// Of a rank, with stacks 1, 2, …, innermost frame first.
     pub fn new(rank: u32, stacks: &[Vec<Frame>]) -> Self {
-        let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 * GIB) });
+        let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(80 * GIB), ..RankFacts::default() });
         for (id, frames) in (1..).zip(stacks) {
             watch.stack(StackId(id), frames);
         }

@@ -38,6 +38,8 @@ pub struct Fragmentation {
 pub struct Rank {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Device index in the process.
     pub device: u32,
     /// The moment: epoch.
@@ -205,6 +207,7 @@ impl From<v1::RankFragmentation> for Rank {
         let has_cause = !wire.cause.is_empty();
         Self {
             rank: wire.rank,
+            process: wire.process,
             device: wire.device,
             epoch: wire.epoch,
             step: wire.step,

@@ -61,6 +61,8 @@ pub struct Listed {
 pub struct Rank {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Device index in the process.
     pub device: u32,
     /// The moment.
@@ -185,6 +187,7 @@ impl From<v1::RankLedger> for Rank {
             wire.unexplained_bytes.zip(wire.device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
         Self {
             rank: wire.rank,
+            process: wire.process,
             device: wire.device,
             at: time::rfc3339(wire.time_ns),
             epoch: wire.epoch,

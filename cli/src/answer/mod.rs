@@ -12,6 +12,7 @@ pub mod jobs;
 pub mod leaks;
 pub mod ledger;
 pub mod oom;
+pub mod processes;
 pub mod ranks;
 pub mod report;
 pub mod sites;
@@ -91,6 +92,10 @@ pub struct Job {
     pub stored_bytes: u64,
     /// Ranks that are stored.
     pub ranks: u32,
+    /// Processes that allocated.
+    pub processes: u32,
+    /// Sessions that a later one of the same place followed: not shown and not judged.
+    pub earlier_sessions: u32,
     /// Attempts that are stored.
     pub attempts: u32,
     /// `live` or `import`.
@@ -119,6 +124,8 @@ impl From<v1::Job> for Job {
             labels,
             attempts,
             source: _,
+            processes,
+            earlier_sessions,
         } = wire;
         Self {
             id,
@@ -131,6 +138,8 @@ impl From<v1::Job> for Job {
             events,
             stored_bytes,
             ranks,
+            processes,
+            earlier_sessions,
             attempts,
             source,
             started_ns,

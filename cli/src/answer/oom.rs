@@ -39,6 +39,8 @@ pub struct Oom {
 pub struct Failed {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Device index in the process.
     pub device: u32,
     /// When.
@@ -120,10 +122,12 @@ pub struct Live {
 }
 
 /// Another rank.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Peer {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Held from the driver at its last boundary.
     pub reserved_bytes: u64,
     /// The most it had allocated.
@@ -155,6 +159,7 @@ impl From<v1::OomReport> for Failed {
     fn from(wire: v1::OomReport) -> Self {
         Self {
             rank: wire.rank,
+            process: wire.process,
             device: wire.device,
             at: time::rfc3339(wire.time_ns),
             epoch: wire.epoch,
@@ -203,8 +208,8 @@ impl From<v1::OomSite> for Live {
 
 impl From<v1::OomPeer> for Peer {
     fn from(wire: v1::OomPeer) -> Self {
-        let v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes } = wire;
-        Self { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes }
+        let v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes, process } = wire;
+        Self { rank, process, reserved_bytes, peak_allocated_bytes, device_free_bytes }
     }
 }
 

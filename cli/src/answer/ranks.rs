@@ -55,6 +55,8 @@ pub struct Ranks {
 pub struct Rank {
     /// Its number.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Host name.
     pub host: Option<String>,
     /// Process id.
@@ -178,6 +180,7 @@ impl From<report::Rank> for Rank {
             last_heard_at: last_heard_ns.map(crate::render::time::rfc3339),
             last_heard_ns,
             rank: rank.rank,
+            process: rank.process,
             host: rank.host,
             pid: rank.pid,
             device: rank.device,

@@ -10,6 +10,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::finding::{Finding, findings};
+use super::processes::Process;
 use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state, whole};
 use crate::exit::Failure;
 use crate::page;
@@ -28,6 +29,8 @@ pub struct Report {
     pub completeness: Completeness,
     /// The ranks, in their order.
     pub ranks: Vec<Rank>,
+    /// Every process that allocated, by rank, then by start.
+    pub processes: Vec<Process>,
     /// What is wrong, the worst first.
     pub findings: Vec<Finding>,
     /// Sites whose live bytes grew from epoch end to epoch end, most first.
@@ -45,6 +48,8 @@ pub struct Report {
 pub struct Rank {
     /// Its number.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Host name.
     pub host: Option<String>,
     /// Process id.
@@ -185,6 +190,10 @@ pub struct Growth {
 pub struct RankGrowth {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// Device index in the process.
+    pub device: u32,
     /// Slope of the live bytes at epoch ends.
     pub bytes_per_epoch: i64,
     /// Live at the last one.
@@ -203,7 +212,7 @@ impl Report {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Report { job, completeness, ranks, growth, findings: found } = wire;
+        let v1::Report { job, completeness, ranks, growth, findings: found, processes } = wire;
         let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
         Ok(Self {
@@ -211,6 +220,7 @@ impl Report {
             job: part(job, "job")?.into(),
             completeness: part(completeness, "completeness")?.into(),
             ranks,
+            processes: processes.into_iter().map(Process::from).collect(),
             findings: findings(found),
             growth: growth.into_iter().map(Growth::from).collect(),
             hint,
@@ -233,6 +243,7 @@ impl From<v1::RankReport> for Rank {
         let state = state(wire.state());
         Self {
             rank: wire.rank,
+            process: wire.process,
             host: wire.host,
             pid: wire.pid,
             device: wire.device,
@@ -312,9 +323,18 @@ impl From<v1::SiteGrowth> for Growth {
     fn from(wire: v1::SiteGrowth) -> Self {
         let v1::SiteGrowth { site, stack, ranks } = wire;
         let rank = |wire: v1::RankGrowth| {
-            let v1::RankGrowth { rank, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes } = wire;
+            let v1::RankGrowth {
+                rank,
+                bytes_per_epoch,
+                live_bytes,
+                live_blocks,
+                first_epoch,
+                series_bytes,
+                process,
+                device,
+            } = wire;
             let bytes_per_epoch = whole(bytes_per_epoch).unwrap_or(0);
-            RankGrowth { rank, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes }
+            RankGrowth { rank, process, device, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes }
         };
         Self {
             site: site.map(Frame::from),
@@ -338,6 +358,7 @@ impl Report {
 enum Record<'a> {
     Job { schema: u32, job: &'a Job, completeness: &'a Completeness },
     Rank(&'a Rank),
+    Process(&'a Process),
     Finding(&'a Finding),
     Growth(&'a Growth),
 }
@@ -354,6 +375,7 @@ impl Answer for Report {
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         json::line(out, &Record::Job { schema: SCHEMA, job: &self.job, completeness: &self.completeness })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Record::Rank(rank)))?;
+        self.processes.iter().try_for_each(|process| json::line(out, &Record::Process(process)))?;
         self.findings.iter().try_for_each(|finding| json::line(out, &Record::Finding(finding)))?;
         self.growth.iter().try_for_each(|growth| json::line(out, &Record::Growth(growth)))
     }

@@ -48,6 +48,8 @@ pub struct View {
 pub struct RankSites {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Device index in the process.
     pub device: u32,
     /// The moment.
@@ -124,7 +126,7 @@ impl Sites {
     /// The writer's.
     pub fn folded(&self, out: &mut dyn Write) -> io::Result<()> {
         for rank in &self.ranks {
-            let root = (self.ranks.len() > 1).then(|| format!("rank {}", rank.rank));
+            let root = (self.ranks.len() > 1).then(|| page::name_of(&rank.process, rank.rank));
             for site in &rank.sites {
                 let functions = site.stack.iter().rev().map(|frame| frame.function.as_str());
                 folded::stack(out, root.as_deref(), functions, site.live_bytes)?;
@@ -136,9 +138,10 @@ impl Sites {
 
 impl From<v1::RankSites> for RankSites {
     fn from(wire: v1::RankSites) -> Self {
-        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact } = wire;
+        let v1::RankSites { rank, device, time_ns, epoch, step, counters, sites, exact, process } = wire;
         Self {
             rank,
+            process,
             device,
             at: time::rfc3339(time_ns),
             epoch,

@@ -33,6 +33,8 @@ pub struct Timeline {
 pub struct RankTimeline {
     /// The rank.
     pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
     /// Device index in the process.
     pub device: u32,
     /// In the order of time.
@@ -104,9 +106,10 @@ impl Timeline {
 
 impl From<v1::RankTimeline> for RankTimeline {
     fn from(wire: v1::RankTimeline) -> Self {
-        let v1::RankTimeline { rank, device, points, marks } = wire;
+        let v1::RankTimeline { rank, device, points, marks, process } = wire;
         Self {
             rank,
+            process,
             device,
             points: points.into_iter().map(Point::from).collect(),
             marks: marks.into_iter().map(Mark::from).collect(),
@@ -190,7 +193,7 @@ impl Answer for Timeline {
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.ranks.iter().try_for_each(|of| {
-            let RankTimeline { rank, device, points, marks } = of;
+            let RankTimeline { rank, device, points, marks, .. } = of;
             let (rank, device) = (*rank, *device);
             points.iter().try_for_each(|what| json::line(out, &Line { record: "point", rank, device, what }))?;
             marks.iter().try_for_each(|what| json::line(out, &Line { record: "mark", rank, device, what }))

@@ -224,6 +224,12 @@ pub struct Narrow {
     /// Only these ranks: 0-3,7.
     #[arg(long, value_name = "LIST")]
     pub rank: Option<RankList>,
+    /// Only the process of this name, or all of this role (worker-1, worker); may be repeated.
+    #[arg(long = "process", value_name = "NAME")]
+    pub processes: Vec<String>,
+    /// Only devices with these indexes within their process: 0,2-3.
+    #[arg(long, value_name = "LIST")]
+    pub device: Option<RankList>,
     /// Only these epochs: 2..5 (both ends included), 2.., 3.
     #[arg(long, value_name = "RANGE")]
     pub epoch: Option<EpochRange>,
@@ -239,11 +245,13 @@ impl Narrow {
     /// As the daemon wants it.
     #[must_use]
     pub fn selection(&self, now: Timestamp) -> v1::Selection {
-        let Self { job, attempt, rank, epoch, since, until } = self;
+        let Self { job, attempt, rank, processes, device, epoch, since, until } = self;
         v1::Selection {
             job: job.clone(),
             attempt: *attempt,
             ranks: rank.clone().unwrap_or_default().0,
+            processes: processes.clone(),
+            devices: device.clone().unwrap_or_default().0,
             first_epoch: epoch.and_then(|range| range.first),
             last_epoch: epoch.and_then(|range| range.last),
             since_ns: since.map(|moment| moment.resolve(now)),
@@ -520,7 +528,7 @@ mod tests {
     #[test]
     fn a_selection_takes_every_flag() {
         let cli = parse(
-            "memctl query --job j --attempt 2 --rank 0-1,3 --epoch 2..5 --since 1970-01-01T00:00:01Z --until 1970-01-01T00:00:02Z -o json",
+            "memctl query --job j --attempt 2 --rank 0-1,3 --process worker-1 --process trainer --device 1 --epoch 2..5 --since 1970-01-01T00:00:01Z --until 1970-01-01T00:00:02Z -o json",
         )
         .unwrap();
         assert_eq!(cli.global.output, Format::Json);
@@ -529,6 +537,8 @@ mod tests {
             job: "j".into(),
             attempt: Some(2),
             ranks: vec![0, 1, 3],
+            processes: vec!["worker-1".into(), "trainer".into()],
+            devices: vec![1],
             first_epoch: Some(2),
             last_epoch: Some(5),
             since_ns: Some(1_000_000_000),

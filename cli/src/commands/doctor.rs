@@ -126,7 +126,32 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
             "items were lost on the way; `memctl query` says of which job, figures of it are not exact".to_owned(),
         );
     }
-    vec![version, ok("store", store), ok("contents", held), losses]
+    let mut checks = vec![version, ok("store", store), ok("contents", held), losses];
+    checks.extend(tasks(status));
+    checks
+}
+
+/// The daemon's tasks: nothing of one that does not tell (an older daemon).
+fn tasks(status: &v1::Status) -> Option<Check> {
+    let down: Vec<&str> = status.tasks.iter().filter(|task| !task.running).map(|task| task.name.as_str()).collect();
+    let failed: Vec<String> = status.tasks.iter().filter(|task| task.restarts > 0).map(of_task).collect();
+    let mut check = match (status.tasks.is_empty(), failed.as_slice()) {
+        (true, _) => return None,
+        (false, []) => ok("tasks", format!("all {} run, none has failed", status.tasks.len())),
+        (false, failed) => ok("tasks", failed.join("; ")),
+    };
+    if !down.is_empty() || !failed.is_empty() {
+        check.verdict = if down.is_empty() { Verdict::Warning } else { Verdict::Failed };
+        check.advice = Some("this is a fault of memctl: the daemon's log has the details".to_owned());
+    }
+    Some(check)
+}
+
+/// `committer was started anew 2 times, last because: …`
+fn of_task(task: &v1::TaskStatus) -> String {
+    let why = task.failure.as_deref().map_or_else(String::new, |why| format!(", last because: {}", safe(why)));
+    let now = if task.running { "" } else { " and is down now" };
+    format!("{} was started anew {}{now}{why}", safe(&task.name), plural(task.restarts, "time"))
 }
 
 /// The folder of an embedded store: there, writable, with room.

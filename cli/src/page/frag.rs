@@ -95,7 +95,7 @@ fn ranks(answer: &Fragmentation, screen: &Screen) -> String {
         let cause =
             rank.cause.as_deref().map_or_else(|| "-".to_owned(), |cause| safe(&cause.replace('_', " ")).into_owned());
         table.toned(vec![
-            (rank.rank.to_string(), None),
+            (super::place_of(&rank.process, rank.rank), None),
             (rank.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()), None),
             (bytes(rank.reserved_bytes), None),
             (bytes(rank.allocated_bytes), None),
@@ -116,7 +116,7 @@ fn bytes(bytes: u64) -> String {
 }
 
 fn detail(rank: &Rank, screen: &Screen) -> String {
-    let mut out = format!("{}\n", screen.paint(Tone::Strong, &format!("rank {}", rank.rank)));
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &super::name_of(&rank.process, rank.rank)));
     let mut line = |text: String| out.push_str(&format!("  {}\n", screen.fit(&text, 2)));
     let curve = curve(&rank.unusable_free);
     if !curve.is_empty() {

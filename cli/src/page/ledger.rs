@@ -47,8 +47,13 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
 
 fn of_rank(rank: &Rank, screen: &Screen) -> String {
     let inexact = if rank.exact { "" } else { ", NOT EXACT" };
-    let title =
-        format!("rank {}  device {}  epoch {}, step {}{inexact}", rank.rank, rank.device, rank.epoch, rank.step);
+    let title = format!(
+        "{}  device {}  epoch {}, step {}{inexact}",
+        super::name_of(&rank.process, rank.rank),
+        rank.device,
+        rank.epoch,
+        rank.step
+    );
     let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
     out.push_str(&table(rank).show(screen));
     for line in unmeasured(rank) {

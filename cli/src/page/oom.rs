@@ -76,7 +76,7 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
             None => maybe(failed.device_total_bytes),
         };
         table.row(vec![
-            failed.rank.to_string(),
+            super::place_of(&failed.process, failed.rank),
             failed.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
             failed.step.map_or_else(|| "-".to_owned(), |step| step.to_string()),
             bytes(failed.asked_bytes),
@@ -101,7 +101,8 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
 
 /// What filled the device when the first of them failed.
 fn filled(failed: &Failed, screen: &Screen) -> String {
-    let title = format!("What was live on rank {}: {}", failed.rank, bytes(failed.allocated_bytes));
+    let title =
+        format!("What was live on {}: {}", super::name_of(&failed.process, failed.rank), bytes(failed.allocated_bytes));
     let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
     let classes: Vec<String> = failed
         .classes

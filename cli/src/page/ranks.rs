@@ -26,7 +26,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     out.push_str(&standing_out(ranks, screen));
     for rank in &ranks.ranks {
         if let Some(failure) = &rank.failure {
-            let line = format!("rank {} ended: {}", rank.rank, safe(failure));
+            let line = format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure));
             out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
         }
     }
@@ -106,7 +106,7 @@ fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option
     let behind = newest.zip(rank.last_heard_ns).map_or(0, |(newest, heard)| newest - heard);
     let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
     vec![
-        (rank.rank.to_string(), None),
+        (super::place_of(&rank.process, rank.rank), None),
         (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
         (rank.host.clone().unwrap_or_default(), None),
         (count(rank.epochs), None),

@@ -26,6 +26,7 @@ pub fn page(report: &Report, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&ranks(report, screen));
     out.push('\n');
+    out.push_str(&super::processes::table(report, screen));
     out.push_str(&measured(report, screen));
     out.push_str(&troubles(report, screen));
     out.push_str(&findings(report, screen));
@@ -67,7 +68,7 @@ fn rank_row(rank: &Rank, job_state: &str) -> Vec<(String, Option<Tone>)> {
     // A rank in the state of its job says nothing new.
     let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
     vec![
-        (rank.rank.to_string(), None),
+        (super::place_of(&rank.process, rank.rank), None),
         (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
         (rank.host.clone().unwrap_or_default(), None),
         (count(rank.epochs), None),
@@ -112,7 +113,7 @@ fn measured(report: &Report, screen: &Screen) -> String {
         let outside = [sample.device_used_bytes, sample.process_used_bytes, sample.host_rss_bytes];
         any |= outside.iter().any(Option::is_some);
         table.row(vec![
-            rank.rank.to_string(),
+            super::place_of(&rank.process, rank.rank),
             bytes(sample.device_used_bytes),
             bytes(sample.device_total_bytes),
             bytes(sample.process_used_bytes),
@@ -150,7 +151,7 @@ fn troubles(report: &Report, screen: &Screen) -> String {
     }
     for rank in &report.ranks {
         if let Some(failure) = &rank.failure {
-            line(format!("rank {} ended: {}", rank.rank, safe(failure)));
+            line(format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure)));
         }
     }
     if !out.is_empty() {

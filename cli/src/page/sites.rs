@@ -28,7 +28,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
         if sites.view.chosen { sites.ranks.iter().collect() } else { most.into_iter().collect() };
     for rank in &drawn {
         let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank chooses)" } else { "" };
-        let title = format!("rank {}{note}", rank.rank);
+        let title = format!("{}{note}", super::name_of(&rank.process, rank.rank));
         out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
         out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
@@ -72,7 +72,7 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
         });
         let exact = if rank.exact { "" } else { " (not exact)" };
         table.row(vec![
-            rank.rank.to_string(),
+            super::place_of(&rank.process, rank.rank),
             rank.epoch.to_string(),
             rank.step.to_string(),
             rank.at.clone(),

@@ -52,6 +52,8 @@ mod tests {
         let stack: Vec<Frame> = calls.iter().map(frame).collect();
         let rank = RankGrowth {
             rank: 0,
+            process: "rank 0".to_owned(),
+            device: 0,
             bytes_per_epoch,
             live_bytes: 0,
             live_blocks: 0,

@@ -84,7 +84,7 @@ fn title(rank: &RankTimeline, screen: &Screen) -> String {
         peak(|point| point.peak_reserved_bytes),
         HumanBytes::of(end)
     );
-    let name = format!("rank {}", rank.rank);
+    let name = super::name_of(&rank.process, rank.rank);
     format!("{}  {}", screen.paint(Tone::Strong, &name), screen.fit(&text, name.len() + 2))
 }
 

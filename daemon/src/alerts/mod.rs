@@ -35,6 +35,7 @@ pub use deliver::Pace;
 pub use rules::{Rules, RulesError};
 
 use crate::store::{AlertKind, AlertSelection, Store, StoreError};
+use crate::supervise::Tasks;
 use deliver::Teller;
 use mailbox::{Mailbox, Observation};
 
@@ -85,6 +86,12 @@ impl Alerting {
     /// Starts it over a store.
     #[must_use]
     pub fn start(store: Arc<dyn Store>, rules: Rules, pace: Pace, telling: Telling) -> Self {
+        Self::supervised(store, rules, pace, telling, &Tasks::default())
+    }
+
+    /// The same, as one of the daemon's tasks: it is started anew should it fail.
+    #[must_use]
+    pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, telling: Telling, tasks: &Tasks) -> Self {
         let tellers = rules.receivers.iter().map(|receiver| Arc::new(Teller::new(receiver, &rules))).collect();
         let shared = Arc::new(Shared {
             store,
@@ -98,7 +105,8 @@ impl Alerting {
             given_up: AtomicU64::new(0),
         });
         let (stop, stopping) = watch::channel(false);
-        let task = tokio::spawn(engine::run(shared.clone(), telling, stopping));
+        let behind = shared.clone();
+        let task = tasks.supervise("alerts", move || engine::run(behind.clone(), telling, stopping.clone()));
         Self { alerts: Alerts { shared }, stop, task }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an item is acknowledged after the transaction that holds it has committed, never before;
 //! items of a session are stored in their order; when a commit fails nothing of it is acknowledged and
-//! the streams it concerned end with the store's words.
+//! the streams it concerned end with the store's words; a fault in here is a failed commit, and the next one goes on.
 //!
 //! Group commit needs no timer: while one transaction waits for the disk, the next one collects.
 
@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memctl_model::Dropped;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
 
 use super::prepare::Prepared;
 use crate::clock::now_ns;
 use crate::store::{Append, DeviceUpdate, Gap, SessionKey, Store, StoreError};
+use crate::supervise::Tasks;
 
 /// Bytes of one transaction: enough to pay for an fsync many times over, small enough to commit in tens of milliseconds.
 const COMMIT_BYTES: usize = 8 << 20;
@@ -55,10 +56,11 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Starts the task. It ends when every handle is gone and all that was submitted is stored.
-    pub fn start(store: Arc<dyn Store>) -> (Self, tokio::task::JoinHandle<()>) {
+    /// Starts the task. It ends when every handle is gone and all that was submitted is stored; what waits outlives a fault.
+    pub fn start(store: Arc<dyn Store>, tasks: &Tasks) -> (Self, tokio::task::JoinHandle<()>) {
         let (queue, works) = mpsc::channel(QUEUE_ITEMS);
-        (Self { queue }, tokio::spawn(run(store, works)))
+        let works = Arc::new(Mutex::new(works));
+        (Self { queue }, tasks.supervise("committer", move || run(store.clone(), works.clone())))
     }
 
     /// Hands over an arrival; waits while the queue is full. `false` when the committer is gone.
@@ -67,7 +69,8 @@ impl Committer {
     }
 }
 
-async fn run(store: Arc<dyn Store>, mut works: mpsc::Receiver<Work>) {
+async fn run(store: Arc<dyn Store>, works: Arc<Mutex<mpsc::Receiver<Work>>>) {
+    let mut works = works.lock().await;
     while let Some(first) = works.recv().await {
         let mut batch = vec![first];
         let mut bytes = size(&batch[0]);
@@ -77,13 +80,27 @@ async fn run(store: Arc<dyn Store>, mut works: mpsc::Receiver<Work>) {
             batch.push(work);
         }
         let items = batch.len();
+        let mut owed = Owed(batch.iter().map(|work| work.durable.clone()).collect());
         commit(&*store, batch).await;
+        owed.0.clear();
         tracing::debug!(items, bytes, "committed");
     }
 }
 
 fn size(work: &Work) -> usize {
     work.prepared.as_ref().map_or(0, |prepared| prepared.item.payload.len())
+}
+
+/// Streams that wait to hear of a transaction. When the committer fails within it nobody knows what is durable: they end,
+/// and are taken up again from what the store says.
+struct Owed(Vec<Arc<watch::Sender<Durable>>>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        for durable in &self.0 {
+            durable.send_replace(Durable::Failed("the daemon's committer failed; come again".to_owned()));
+        }
+    }
 }
 
 /// What a session's arrivals in one transaction come to.

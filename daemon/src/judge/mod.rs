@@ -1,7 +1,8 @@
 //! The judge: keeps a watch over jobs and says what is wrong with them, for questions and for alerts.
 //!
 //! Guarantees: never in the way of ingest (it reads what is stored, behind the commit, and rests twenty times as long as it
-//! worked); memory is bounded by [`DEVICES_MAX`] watched devices, of which idle jobs go first.
+//! worked); memory is bounded by [`DEVICES_MAX`] watched devices, of which idle jobs go first; a fault while a job is judged
+//! costs that job a finding, what was known of it, and no other job anything.
 //! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
 
 mod explaining;
@@ -9,15 +10,17 @@ mod lost;
 mod task;
 mod watching;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memctl_analysis::{judge, oom};
-use memctl_model::{Finding, Sample};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
+use tokio::task::JoinSet;
 
 use crate::ingest::streams::Streams;
-use crate::query::{Explained, Found, QueryError, explain, state};
+use crate::query::{Explained, Found, QueryError, explain, name_processes, state};
 use crate::store::{SessionKey, Store};
+use crate::supervise;
 pub use task::{Judging, Pokes};
 use watching::JobWatch;
 pub use watching::Range;
@@ -60,29 +63,50 @@ impl Judge {
         Self { store, streams, jobs: Arc::default() }
     }
 
-    /// What is wrong with a job, the worst first. `found` has to hold all its ranks.
+    /// What is wrong with a job, the worst first. `found` has to hold all its processes. What cannot be judged for a fault
+    /// of the judge or of what is stored is a finding, too.
     ///
     /// # Errors
-    /// The store fails, or what is stored does not open.
+    /// The store fails.
     pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
+        let (judge, job) = (self.clone(), found.clone());
+        // A task of its own: a fault in it costs this job its verdict and no other job anything. Dropped, it ends.
+        let mut alone = JoinSet::new();
+        alone.spawn(async move { judge.judged(&job, range).await });
+        let fault = match alone.join_next().await {
+            Some(Ok(Err(error @ (QueryError::Damaged { .. } | QueryError::Expired { .. })))) => error.to_string(),
+            Some(Ok(findings)) => return self.with_lost(findings?, found).await,
+            Some(Err(error)) => supervise::words(error),
+            None => "nothing was judged".to_owned(),
+        };
+        tracing::error!(job = found.job.name, attempt = found.job.attempt, fault, "the job could not be judged");
+        // What was known of it may be half of something.
+        self.lock().known.remove(&found.job.key);
+        self.with_lost(vec![unjudged(found, &fault)], found).await
+    }
+
+    async fn judged(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
         let counts =
             |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
-        let mut findings = if range == Range::default() {
-            let seen = self.watch(found.job.key);
-            let mut seen = seen.lock().await;
-            let Seen { watch, explained } = &mut *seen;
-            // Single events are replayed by tasks of their own, so both go on at the same time.
-            let (explained, ()) = tokio::try_join!(
-                explaining::look(&self.store, found, explained),
-                watch.catch_up(&self.store, &found.sessions)
-            )?;
-            self.keep(found.job.key, watch.devices());
-            explained.unwrap_or_default().settle(judge::findings(&watch.watches(counts)))
-        } else {
+        if range != Range::default() {
             let mut watch = JobWatch::over(range);
-            watch.catch_up(&self.store, &found.sessions).await?;
-            judge::findings(&watch.watches(counts))
-        };
+            watch.catch_up(&self.store, found).await?;
+            return Ok(judge::findings(&watch.watches(counts)));
+        }
+        let seen = self.watch(found.job.key);
+        let mut seen = seen.lock().await;
+        let Seen { watch, explained } = &mut *seen;
+        // Single events are replayed by tasks of their own, so both go on at the same time.
+        let (explained, ()) =
+            tokio::try_join!(explaining::look(&self.store, found, explained), watch.catch_up(&self.store, found))?;
+        self.keep(found.job.key, watch.devices());
+        let mut findings = explained.unwrap_or_default().settle(judge::findings(&watch.watches(counts)));
+        name_processes(&mut findings, found);
+        Ok(findings)
+    }
+
+    /// With what the sessions themselves tell, the worst first.
+    async fn with_lost(&self, mut findings: Vec<Finding>, found: &Found) -> Result<Vec<Finding>, QueryError> {
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(&mut findings, &told.after_oom);
         findings.extend(told.findings);
@@ -103,11 +127,12 @@ impl Judge {
         let seen = self.watch(everybody.job.key);
         let mut seen = seen.lock().await;
         let (mut explained, ()) =
-            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, &everybody.sessions))?;
+            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, everybody))?;
         self.keep(everybody.job.key, seen.watch.devices());
         let counts =
             |session, device| asked.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
-        let findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
+        let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
+        name_processes(&mut findings, asked);
         Ok((explained, findings))
     }
 
@@ -144,5 +169,24 @@ impl Judge {
             let Some(oldest) = oldest.map(|(key, _)| *key) else { break };
             jobs.known.remove(&oldest);
         }
+    }
+}
+
+/// That a job could not be judged: silence would read as health.
+fn unjudged(found: &Found, fault: &str) -> Finding {
+    let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
+    Finding {
+        title: "this job could not be judged".to_owned(),
+        explanation: format!(
+            "Judging it failed: {fault}. Nothing is known of leaks, fragmentation and failed requests in it; what was \
+             recorded can be asked for all the same."
+        ),
+        advice: "This is a fault of memctl: the daemon's log has the details. `memctl sites` and `memctl timeline` show the \
+                 figures."
+            .to_owned(),
+        processes: found.sessions.iter().map(|session| found.process_name(session)).collect(),
+        all_ranks: ranks.len() > 1,
+        evidence: vec![("fault".to_owned(), EvidenceValue::Text(fault.to_owned()))],
+        ..Finding::new(FindingKind::Unjudged, Severity::Warning, 1.0, ranks.into_iter().collect())
     }
 }

@@ -16,6 +16,7 @@ use super::{Judge, Range};
 use crate::alerts::{Alerts, JobFacts, RunState};
 use crate::clock::now_ns;
 use crate::query::{Found, QueryError, find};
+use crate::supervise::Tasks;
 
 /// A job is judged at most this often.
 const ROUND: Duration = Duration::from_secs(1);
@@ -91,10 +92,20 @@ struct Looking {
 impl Judging {
     /// Starts the task, unless judging is off; questions are judged in any case.
     #[must_use]
-    pub fn start(judge: Judge, pokes: Pokes, alerts: Alerts, on: bool, shutting_down: watch::Receiver<bool>) -> Self {
+    pub fn start(
+        judge: Judge,
+        pokes: Pokes,
+        alerts: Alerts,
+        on: bool,
+        shutting_down: watch::Receiver<bool>,
+        tasks: &Tasks,
+    ) -> Self {
         let looking = on.then_some(Looking { judge, pokes, alerts });
         let task = match &looking {
-            Some(looking) => tokio::spawn(looking.clone().run(shutting_down)),
+            Some(looking) => {
+                let looking = looking.clone();
+                tasks.supervise("judge", move || looking.clone().run(shutting_down.clone()))
+            }
             None => tokio::spawn(async {}),
         };
         Self { looking, task }

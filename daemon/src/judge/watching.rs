@@ -12,7 +12,7 @@ use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use crate::query::{QueryError, open, raise};
+use crate::query::{Found, Process, QueryError, open, raise};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time: each holds at most 64 site tables.
@@ -40,7 +40,8 @@ impl Range {
 /// One session.
 pub struct SessionWatch {
     session: SessionKey,
-    rank: u32,
+    /// What each device's watch begins with.
+    facts: BTreeMap<u8, RankFacts>,
     range: Range,
     /// All items up to this one have been seen.
     seen: u64,
@@ -50,7 +51,6 @@ pub struct SessionWatch {
     nameless: bool,
     /// By device.
     pub watches: BTreeMap<u8, RankWatch>,
-    totals: BTreeMap<u8, u64>,
     /// The highest of each quantity that was measured, by device.
     highest: BTreeMap<u8, Sample>,
 }
@@ -59,19 +59,37 @@ impl SessionWatch {
     /// Nothing seen yet.
     #[must_use]
     pub fn new(session: &SessionRow, range: Range) -> Self {
-        let totals = session.info.devices.iter().filter_map(|device| Some((device.index.0, device.total_bytes?)));
+        let facts = session.info.devices.iter().map(|device| {
+            let index = device.index.0;
+            // Indexes are no identities between processes: where nothing better is known, nothing is compared.
+            let device_id = device
+                .uuid
+                .as_ref()
+                .map(|uuid| format!("{} {uuid}", session.info.host.as_deref().unwrap_or_default()).into());
+            let (rank, device_total_bytes) = (session.info.rank, device.total_bytes);
+            (index, RankFacts { rank, device: index, device_id, device_total_bytes, ..RankFacts::default() })
+        });
         Self {
             session: session.key,
-            rank: session.info.rank,
+            facts: facts.chain([(u8::MAX, RankFacts { rank: session.info.rank, ..RankFacts::default() })]).collect(),
             range,
             seen: 0,
             stacks: StackDictionary::default(),
             told: 0,
             nameless: false,
             watches: BTreeMap::new(),
-            totals: totals.collect(),
             highest: BTreeMap::new(),
         }
+    }
+
+    /// Tells what the process is called by now.
+    pub fn call(&mut self, process: &Process) {
+        let name = if process.is_rank() { "" } else { process.name.as_str() };
+        let role = process.peer_role();
+        for facts in self.facts.values_mut() {
+            (facts.process, facts.role) = (name.into(), role.into());
+        }
+        self.watches.values_mut().for_each(|watch| watch.set_process(name, role));
     }
 
     /// Sees what is stored of the session up to `durable`.
@@ -111,7 +129,7 @@ impl SessionWatch {
             }
             Content::SiteTables(tables) => {
                 for table in tables.iter().filter(|table| self.range.holds(table)) {
-                    watch(&mut self.watches, &self.stacks, &self.totals, self.rank, table.device.0).table(table);
+                    watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
                 }
             }
             Content::Samples(samples) => {
@@ -134,7 +152,7 @@ impl SessionWatch {
         // A device that was never allocated on is watched by nobody; of some only counters ever come.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
-            watch(&mut self.watches, &self.stacks, &self.totals, self.rank, device).sample(sample);
+            watch(&mut self.watches, &self.stacks, &self.facts, device).sample(sample);
         }
     }
 
@@ -152,12 +170,13 @@ impl SessionWatch {
 fn watch<'a>(
     watches: &'a mut BTreeMap<u8, RankWatch>,
     stacks: &StackDictionary,
-    totals: &BTreeMap<u8, u64>,
-    rank: u32,
+    facts: &BTreeMap<u8, RankFacts>,
     device: u8,
 ) -> &'a mut RankWatch {
     watches.entry(device).or_insert_with(|| {
-        let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: totals.get(&device).copied() });
+        // A device that the session did not name is known by its process alone.
+        let known = facts.get(&device).or_else(|| facts.get(&u8::MAX)).cloned().unwrap_or_default();
+        let mut watch = RankWatch::new(RankFacts { device, ..known });
         for id in 1..=stacks.len() as u32 {
             watch.stack(StackId(id), &stacks.stack(StackId(id)).frames);
         }
@@ -165,7 +184,7 @@ fn watch<'a>(
     })
 }
 
-/// One job: its sessions, the latest of each rank.
+/// One job: its processes.
 #[derive(Default)]
 pub struct JobWatch {
     range: Range,
@@ -180,11 +199,12 @@ impl JobWatch {
     }
 
     /// Sees what is stored of these sessions; others are forgotten.
-    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, sessions: &[SessionRow]) -> Result<(), QueryError> {
-        self.sessions.retain(|key, _| sessions.iter().any(|session| session.key == *key));
-        for session in sessions {
+    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found) -> Result<(), QueryError> {
+        self.sessions.retain(|key, _| found.sessions.iter().any(|session| session.key == *key));
+        for session in &found.sessions {
             let range = self.range;
             let watch = self.sessions.entry(session.key).or_insert_with(|| SessionWatch::new(session, range));
+            watch.call(found.process(session.key));
             watch.catch_up(&**store, session.durable_seq).await?;
         }
         Ok(())

@@ -25,6 +25,26 @@ pub enum QueryError {
         /// The ranks there are.
         known: String,
     },
+    /// The job has no such process.
+    #[error("job {job} has no process {process:?}; it has {known}")]
+    NoProcess {
+        /// The job.
+        job: String,
+        /// The process asked for.
+        process: String,
+        /// The processes there are.
+        known: String,
+    },
+    /// No process of the selection uses such a device.
+    #[error("job {job} uses no device {device} there; it uses {known}")]
+    NoDevice {
+        /// The job.
+        job: String,
+        /// The index asked for.
+        device: u32,
+        /// The indexes there are.
+        known: String,
+    },
     /// The job has no such epoch.
     #[error("job {job} has no end of epoch {epoch}{known}")]
     NoEpoch {
@@ -64,6 +84,9 @@ pub enum QueryError {
         /// What is wrong.
         reason: String,
     },
+    /// The code that answers has a fault.
+    #[error("the daemon has a fault and cannot answer this: {0}")]
+    Fault(String),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -88,12 +111,15 @@ impl From<QueryError> for Status {
         let message = error.to_string();
         match error {
             QueryError::NoJob(_) | QueryError::Empty => Self::not_found(message),
-            QueryError::NoRank { .. } | QueryError::NoEpoch { .. } | QueryError::Nothing { .. } => {
-                Self::out_of_range(message)
-            }
+            QueryError::NoRank { .. }
+            | QueryError::NoProcess { .. }
+            | QueryError::NoDevice { .. }
+            | QueryError::NoEpoch { .. }
+            | QueryError::Nothing { .. } => Self::out_of_range(message),
             QueryError::Expired { .. } => Self::failed_precondition(message),
             QueryError::Invalid(_) => Self::invalid_argument(message),
             QueryError::Damaged { .. } => Self::data_loss(message),
+            QueryError::Fault(_) => Self::internal(message),
             QueryError::Store(_) => Self::unavailable(message),
         }
     }

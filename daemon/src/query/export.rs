@@ -82,6 +82,7 @@ async fn send(
                 rank: session.info.rank,
                 device: u32::from(device),
                 session: Some((&session.info).into()),
+                process: found.process_name(session),
             };
             say(out, Body::Start(start)).await?;
             for (_, batch) in batches(store, session.key).await? {

@@ -26,7 +26,11 @@ pub(super) async fn fragmentation(
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
-    let ranks = explained.fragmentation.iter().zip(&explained.churn).map(|(report, churn)| answer(report, churn));
+    let reports = explained.fragmentation.iter().zip(&explained.churn).zip(&explained.looked);
+    let ranks = reports.map(|((report, churn), &session)| {
+        let process = found.process(session).name.clone();
+        v1::RankFragmentation { process, ..answer(report, churn) }
+    });
     let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);
     let findings = findings.iter().filter(|finding| about(finding.kind));
     Ok(v1::Fragmentation {
@@ -86,6 +90,7 @@ fn answer(report: &RankFragmentation, churn: &RankChurn) -> v1::RankFragmentatio
         holders: report.holders.iter().map(holder).collect(),
         churn: Some(churn_answer(churn)),
         highest_bytes: report.typical_bytes.map(|_| report.highest_bytes),
+        process: String::new(),
     }
 }
 

@@ -34,9 +34,13 @@ pub(super) async fn growth(
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<v1::SiteGrowth>, QueryError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
-    let ranks = found.sessions.iter().map(|session| {
-        let own: Vec<EpochEndRow> = epoch_ends.iter().filter(|end| end.session == session.key).cloned().collect();
-        rank(store.clone(), session.key, session.info.rank, own)
+    let ranks = found.devices.iter().filter_map(|device| {
+        let session = found.sessions.iter().find(|session| session.key == device.session)?;
+        let index = device.info.index.0;
+        let is_own = |end: &&EpochEndRow| end.session == session.key && end.device == index;
+        let own: Vec<EpochEndRow> = epoch_ends.iter().filter(is_own).cloned().collect();
+        let who = Who { rank: session.info.rank, process: found.process_name(session), device: index };
+        Some(rank(store.clone(), session.key, who, own))
     });
     side_by_side(ranks.collect(), |rank: Option<Rank>| {
         if let Some(rank) = rank {
@@ -54,9 +58,16 @@ pub(super) async fn growth(
         .collect())
 }
 
-/// The site tables of a rank's epoch ends, and its stacks.
-struct Rank {
+/// A device of a process.
+struct Who {
     rank: u32,
+    process: String,
+    device: u8,
+}
+
+/// The site tables of a device's epoch ends, and the stacks of its process.
+struct Rank {
+    who: Who,
     tables: Vec<SiteTable>,
     stacks: StackDictionary,
 }
@@ -65,19 +76,20 @@ struct Rank {
 async fn rank(
     store: Arc<dyn Store>,
     session: SessionKey,
-    rank: u32,
+    who: Who,
     epoch_ends: Vec<EpochEndRow>,
 ) -> Result<Option<Rank>, QueryError> {
-    let tables = epoch_tables(&*store, session, &epoch_ends).await?;
+    let mut tables = epoch_tables(&*store, session, &epoch_ends).await?;
+    tables.retain(|table| table.device.0 == who.device);
     if tables.len() < 2 {
         return Ok(None);
     }
-    Ok(Some(Rank { rank, tables, stacks: dictionary(&*store, session).await? }))
+    Ok(Some(Rank { who, tables, stacks: dictionary(&*store, session).await? }))
 }
 
 impl Rank {
     fn add_to(&self, sites: &mut BTreeMap<Frame, Site>) {
-        let Self { rank, tables, stacks } = self;
+        let Self { who, tables, stacks } = self;
         let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
         let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
         let last = tables.iter().map(|table| table.epoch).max();
@@ -102,7 +114,9 @@ impl Rank {
                 site.stack = stacks.frames(stack).map(frame).collect();
             }
             site.ranks.push(v1::RankGrowth {
-                rank: *rank,
+                rank: who.rank,
+                process: who.process.clone(),
+                device: u32::from(who.device),
                 bytes_per_epoch: grown.growth.bytes_per_epoch,
                 live_bytes,
                 live_blocks,
@@ -126,7 +140,6 @@ async fn epoch_tables(
         let last = epochs.len() - 1;
         epochs = (0..EPOCHS).map(|index| epochs[index * last / (EPOCHS - 1)]).collect();
     }
-    // All devices of a chosen epoch: their bytes are added up.
     let chosen = epoch_ends.iter().filter(|end| epochs.binary_search(&end.epoch).is_ok());
     let mut seqs: Vec<u64> = chosen.map(|end| end.table_seq).collect();
     seqs.sort_unstable();

@@ -1,12 +1,13 @@
 //! A job as a question means it: its sessions, how it is doing, how complete it is.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use memctl_model::{Completeness, SourceKind};
 use memctl_proto::v1;
 
 use super::error::QueryError;
+use super::processes::{Process, names, superseded};
 use crate::clock::now_ns;
 use crate::ingest::streams::Streams;
 use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
@@ -14,18 +15,22 @@ use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
 /// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
 const LOST_AFTER_NS: u64 = 30_000_000_000;
 
-/// A job with its sessions, the latest of each rank.
+/// A job with its sessions, one a process.
 pub(crate) struct Found {
     pub job: JobRow,
-    /// By rank.
+    /// By rank, then by start.
     pub sessions: Vec<SessionRow>,
     /// Of these sessions.
     pub devices: Vec<DeviceRow>,
-    /// Sessions that were followed by another one of the same rank, or were not asked for.
+    /// Processes of the job that were not asked for.
     pub others: Vec<SessionRow>,
+    /// Sessions whose place another one has taken: a process that attached again, an earlier run.
+    pub earlier: Vec<SessionRow>,
+    /// What all its processes are called.
+    processes: HashMap<SessionKey, Process>,
 }
 
-/// Finds the job of a selection and narrows it to the ranks asked for.
+/// Finds the job of a selection and narrows it to the processes and devices asked for.
 pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
     let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
     let job = store.job(name, selection.attempt).await?.ok_or_else(|| match (name, selection.attempt) {
@@ -34,37 +39,62 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
         (None, _) => QueryError::Empty,
     })?;
     let all = store.sessions(job.key).await?;
-    let known: Vec<u32> = all.iter().map(|session| session.info.rank).collect();
-    if let Some(&rank) = selection.ranks.iter().find(|rank| !known.contains(rank)) {
-        return Err(QueryError::NoRank { job: job.name, rank, known: ranks(&known) });
-    }
-    let (mut sessions, mut others): (Vec<SessionRow>, Vec<SessionRow>) = (Vec::new(), Vec::new());
-    for session in all {
-        if !selection.ranks.is_empty() && !selection.ranks.contains(&session.info.rank) {
-            others.push(session);
-        } else if let Some(last) = sessions.last_mut().filter(|last| last.info.rank == session.info.rank) {
-            // Sessions of a rank come in the order of their start: the later one is the rank now.
-            others.push(std::mem::replace(last, session));
-        } else {
-            sessions.push(session);
-        }
-    }
+    let gone = superseded(&all);
+    let (earlier, present): (Vec<SessionRow>, Vec<SessionRow>) =
+        all.into_iter().partition(|session| gone.contains(&session.key));
+    let processes = names(present.iter());
+    check(&job, &present, &processes, selection)?;
+    let (sessions, others): (Vec<SessionRow>, Vec<SessionRow>) = present.into_iter().partition(|session| {
+        let is_named = |name: &String| processes.get(&session.key).is_some_and(|process| answers_to(process, name));
+        (selection.ranks.is_empty() || selection.ranks.contains(&session.info.rank))
+            && (selection.processes.is_empty() || selection.processes.iter().any(is_named))
+    });
     let mut devices = store.devices(job.key).await?;
     devices.retain(|device| sessions.iter().any(|session| session.key == device.session));
     drop_unused(&mut devices);
-    Ok(Found { job, sessions, devices, others })
+    let mut found = Found { job, sessions, devices, others, earlier, processes };
+    found.narrow(&selection.devices)?;
+    Ok(found)
 }
 
-/// The job with all its ranks: those that were not asked for still say what is usual.
+/// A process answers to its name and to its role: `worker` asks for all workers.
+fn answers_to(process: &Process, name: &str) -> bool {
+    process.name == name || process.role.as_deref() == Some(name)
+}
+
+/// Whether the job has the ranks and processes that are asked for.
+fn check(
+    job: &JobRow,
+    sessions: &[SessionRow],
+    processes: &HashMap<SessionKey, Process>,
+    selection: &v1::Selection,
+) -> Result<(), QueryError> {
+    let known: BTreeSet<u32> = sessions.iter().map(|session| session.info.rank).collect();
+    if let Some(&rank) = selection.ranks.iter().find(|rank| !known.contains(rank)) {
+        return Err(QueryError::NoRank { job: job.name.clone(), rank, known: ranks(&known) });
+    }
+    let is_known = |name: &&String| processes.values().any(|process| answers_to(process, name));
+    if let Some(name) = selection.processes.iter().find(|name| !is_known(name)) {
+        let mut known: Vec<&str> = processes.values().map(|process| process.name.as_str()).collect();
+        known.sort_unstable();
+        let known = listed(known.iter().map(|name| (*name).to_owned()), known.len());
+        return Err(QueryError::NoProcess { job: job.name.clone(), process: name.clone(), known });
+    }
+    Ok(())
+}
+
+/// The job with all its processes: those that were not asked for still say what is usual.
 pub(super) async fn everybody(
     store: &dyn Store,
     found: &Arc<Found>,
     selection: &v1::Selection,
 ) -> Result<Arc<Found>, QueryError> {
-    match selection.ranks.is_empty() {
-        true => Ok(found.clone()),
-        false => Ok(Arc::new(find(store, &v1::Selection { ranks: Vec::new(), ..selection.clone() }).await?)),
+    let v1::Selection { ranks, processes, devices, .. } = selection;
+    if ranks.is_empty() && processes.is_empty() && devices.is_empty() {
+        return Ok(found.clone());
     }
+    let (ranks, processes, devices) = (Vec::new(), Vec::new(), Vec::new());
+    Ok(Arc::new(find(store, &v1::Selection { ranks, processes, devices, ..selection.clone() }).await?))
 }
 
 /// A process sees every device of its machine and mostly uses one: the others are no part of the answer. Of a session that
@@ -85,29 +115,66 @@ fn drop_unused(devices: &mut Vec<DeviceRow>) {
     });
 }
 
-fn ranks(known: &[u32]) -> String {
-    let mut known = known.to_vec();
-    known.dedup();
-    match known.as_slice() {
-        [] => "none".into(),
-        [only] => format!("rank {only}"),
-        [first, .., last] if u64::from(last - first) + 1 == known.len() as u64 => format!("ranks {first}-{last}"),
-        many => {
-            let shown: Vec<String> = many.iter().take(16).map(u32::to_string).collect();
-            format!("ranks {}{}", shown.join(", "), if many.len() > 16 { ", …" } else { "" })
+fn ranks(known: &BTreeSet<u32>) -> String {
+    match (known.first(), known.last()) {
+        (Some(only), Some(last)) if only == last => format!("rank {only}"),
+        (Some(first), Some(last)) if u64::from(last - first) + 1 == known.len() as u64 => {
+            format!("ranks {first}-{last}")
         }
+        (Some(_), Some(_)) => format!("ranks {}", listed(known.iter().map(u32::to_string), known.len())),
+        _ => "none".into(),
     }
 }
 
+/// The first of many.
+fn listed(all: impl Iterator<Item = String>, count: usize) -> String {
+    let shown: Vec<String> = all.take(16).collect();
+    format!("{}{}", shown.join(", "), if count > 16 { ", …" } else { "" })
+}
+
 impl Found {
+    /// What a session's process is called.
+    pub fn process(&self, session: SessionKey) -> &Process {
+        static NOBODY: Process = Process { name: String::new(), role: None, is_child: false };
+        self.processes.get(&session).unwrap_or(&NOBODY)
+    }
+
+    /// The same for an answer.
+    pub fn process_name(&self, session: &SessionRow) -> String {
+        self.process(session.key).name.clone()
+    }
+
+    /// Leaves the devices with these indexes, and the processes that use one of them.
+    fn narrow(&mut self, wanted: &[u32]) -> Result<(), QueryError> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let known: BTreeSet<u32> = self.devices.iter().map(|device| u32::from(device.info.index.0)).collect();
+        if let Some(&device) = wanted.iter().find(|device| !known.contains(device)) {
+            let known = listed(known.iter().map(u32::to_string), known.len());
+            return Err(QueryError::NoDevice { job: self.job.name.clone(), device, known });
+        }
+        self.devices.retain(|device| wanted.contains(&u32::from(device.info.index.0)));
+        let uses = |session: &SessionRow| self.devices.iter().any(|device| device.session == session.key);
+        let (sessions, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sessions).into_iter().partition(uses);
+        self.sessions = sessions;
+        self.others.extend(others);
+        Ok(())
+    }
+
+    /// Ranks that the answer is about.
+    pub fn rank_count(&self) -> usize {
+        self.sessions.iter().map(|session| session.info.rank).collect::<HashSet<_>>().len()
+    }
+
     /// The job for an answer, over all its sessions.
     pub fn answer(&self, streams: &Streams) -> v1::Job {
-        job_answer(&self.job, self.sessions.iter().chain(&self.others), streams)
+        job_answer(&self.job, self.sessions.iter().chain(&self.others).chain(&self.earlier), streams)
     }
 
     /// How complete what the answer rests on is.
     pub fn completeness(&self, streams: &Streams) -> Completeness {
-        let all = self.sessions.iter().chain(&self.others);
+        let all = self.sessions.iter().chain(&self.others).chain(&self.earlier);
         let whole = Completeness { exact: !is_partial_import(&self.job, all), ..Completeness::default() };
         // Saturating: the figures came over the wire.
         self.sessions.iter().map(|session| completeness(session, streams)).fold(whole, |sum, one| Completeness {
@@ -126,21 +193,25 @@ pub(super) fn job_answer<'a>(
     sessions: impl Iterator<Item = &'a SessionRow> + Clone,
     streams: &Streams,
 ) -> v1::Job {
-    // A rank is as its latest session is: one that was followed by another does not count.
-    let mut latest: BTreeMap<u32, &SessionRow> = BTreeMap::new();
-    for session in sessions.clone() {
-        let kept = latest.entry(session.info.rank).or_insert(session);
-        if (session.info.started_ns, session.key) > (kept.info.started_ns, kept.key) {
-            *kept = session;
-        }
-    }
-    let states: Vec<v1::JobState> = latest.values().map(|session| state(session, streams)).collect();
-    let has = |state| states.contains(&state);
+    let all: Vec<SessionRow> = sessions.clone().cloned().collect();
+    let gone = superseded(&all);
+    let present = || all.iter().filter(|session| !gone.contains(&session.key));
+    let processes = names(present());
+    let ranks: HashSet<u32> = all.iter().map(|session| session.info.rank).collect();
+    let states: Vec<(v1::JobState, bool)> = present()
+        .map(|session| {
+            let is_child = processes.get(&session.key).is_some_and(|process| process.is_child);
+            (state(session, streams), is_child)
+        })
+        .collect();
+    let has = |wanted| states.iter().any(|&(state, _)| state == wanted);
+    // How a job ended its main processes say: they see what becomes of those that they start, and mostly end them.
+    let of_mains = |wanted| states.iter().any(|&(state, is_child)| state == wanted && !is_child);
     let overall = if has(v1::JobState::Running) {
         v1::JobState::Running
-    } else if has(v1::JobState::Failed) {
+    } else if of_mains(v1::JobState::Failed) {
         v1::JobState::Failed
-    } else if has(v1::JobState::Lost) || states.is_empty() || is_partial_import(job, sessions.clone()) {
+    } else if of_mains(v1::JobState::Lost) || states.is_empty() || is_partial_import(job, sessions.clone()) {
         v1::JobState::Lost
     } else {
         v1::JobState::Finished
@@ -158,7 +229,9 @@ pub(super) fn job_answer<'a>(
         started_ns: job.started_ns,
         ended_ns: ended.filter(|_| overall != v1::JobState::Running),
         world_size: job.world_size,
-        ranks: latest.len() as u32,
+        ranks: ranks.len() as u32,
+        processes: states.len() as u32,
+        earlier_sessions: gone.len() as u32,
         events: sessions.clone().map(|session| session.events).sum(),
         stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
         labels: job.labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),

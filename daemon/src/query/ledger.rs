@@ -58,7 +58,9 @@ pub(super) async fn ledger(
                 }),
             };
             if let Some(place) = place {
-                ranks.push(rank(store, session, device, &chunks, place, room.as_mut()).await?);
+                let process = found.process_name(session);
+                let ledger = rank(store, session, device, &chunks, place, room.as_mut()).await?;
+                ranks.push(v1::RankLedger { process, ..ledger });
             }
         }
     }

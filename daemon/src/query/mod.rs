@@ -11,6 +11,7 @@ mod growth;
 pub(crate) mod job;
 mod ledger;
 mod oom;
+mod processes;
 mod replay;
 mod report;
 mod samples;
@@ -23,12 +24,14 @@ use std::sync::Arc;
 
 pub use error::QueryError;
 pub(crate) use explain::course::at_the_end;
-pub(crate) use explain::{Explained, explain};
+pub(crate) use explain::{Explained, explain, name_processes};
 pub(crate) use job::{Found, find, state};
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
+pub(crate) use processes::Process;
 pub(crate) use samples::raise;
 pub(crate) use stacks::open;
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
@@ -38,6 +41,7 @@ use crate::ingest::IngestService;
 use crate::ingest::streams::Streams;
 use crate::judge::Judge;
 use crate::store::Store;
+use crate::supervise::{self, TaskState, Tasks};
 
 /// Jobs listed when the question names no number.
 const JOBS: u32 = 100;
@@ -51,14 +55,22 @@ pub struct QueryService {
     ingest: IngestService,
     judge: Judge,
     alerts: Alerts,
+    tasks: Tasks,
     started_ns: u64,
 }
 
 impl QueryService {
     /// A service over a store; streams and ingest tell what is under way, alerts hear of jobs that are deleted.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, streams: Streams, ingest: IngestService, judge: Judge, alerts: Alerts) -> Self {
-        Self { store, streams, ingest, judge, alerts, started_ns: now_ns() }
+    pub fn new(
+        store: Arc<dyn Store>,
+        streams: Streams,
+        ingest: IngestService,
+        judge: Judge,
+        alerts: Alerts,
+        tasks: Tasks,
+    ) -> Self {
+        Self { store, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
     }
 
     async fn jobs(&self, limit: u32) -> Result<v1::ListJobsResponse, QueryError> {
@@ -87,6 +99,7 @@ impl QueryService {
             gaps: totals.missing_items,
             events_expired: totals.expired_events,
             queued_bytes: self.ingest.queued_bytes(),
+            tasks: self.tasks.states().into_iter().map(task).collect(),
         })
     }
 
@@ -119,6 +132,25 @@ impl QueryService {
     }
 }
 
+fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
+    let TaskState { running, restarts, failure } = state;
+    v1::TaskStatus { name: name.to_owned(), running, restarts, failure }
+}
+
+/// An answer that is worked out apart: a fault in it costs this answer and not the connection's others.
+async fn apart<T: Send + 'static>(
+    answer: impl Future<Output = Result<T, QueryError>> + Send + 'static,
+) -> Result<Response<T>, Status> {
+    // Dropped with the question, it ends the work.
+    let mut alone = JoinSet::new();
+    alone.spawn(answer);
+    match alone.join_next().await {
+        Some(Ok(answer)) => Ok(Response::new(answer?)),
+        Some(Err(error)) => Err(QueryError::Fault(supervise::words(error)).into()),
+        None => Err(QueryError::Fault("nothing answered".to_owned()).into()),
+    }
+}
+
 /// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
 fn gone(name: String, started_ns: u64, attempt: u32) -> JobFacts {
     let state = RunState::Gone;
@@ -134,15 +166,18 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        Ok(Response::new(report::report(&self.store, &self.streams, &self.judge, request.into_inner()).await?))
+        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        apart(async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
-        Ok(Response::new(timeline::timeline(&*self.store, &self.streams, request.into_inner()).await?))
+        let (store, streams) = (self.store.clone(), self.streams.clone());
+        apart(async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
-        Ok(Response::new(sites::sites(&*self.store, &self.streams, request.into_inner()).await?))
+        let (store, streams) = (self.store.clone(), self.streams.clone());
+        apart(async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
@@ -154,17 +189,18 @@ impl Query for QueryService {
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
-        Ok(Response::new(
-            fragmentation::fragmentation(&self.store, &self.streams, &self.judge, request.into_inner()).await?,
-        ))
+        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        apart(async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        Ok(Response::new(oom::oom(&self.store, &self.streams, &self.judge, request.into_inner()).await?))
+        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        apart(async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
-        Ok(Response::new(ledger::ledger(&*self.store, &self.streams, request.into_inner()).await?))
+        let (store, streams) = (self.store.clone(), self.streams.clone());
+        apart(async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

@@ -29,7 +29,15 @@ pub(super) async fn oom(
     Ok(v1::Oom {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
-        reports: explained.ooms.iter().map(answer).collect(),
+        reports: explained
+            .ooms
+            .iter()
+            .zip(&explained.failed)
+            .map(|(report, &session)| {
+                let process = found.process(session).name.clone();
+                v1::OomReport { process, ..answer(report) }
+            })
+            .collect(),
         findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
         failed: found.devices.iter().fold(0, |sum, device| device.ooms.saturating_add(sum)),
     })
@@ -67,6 +75,7 @@ fn answer(report: &oom::Report) -> v1::OomReport {
         holders: facts.holders.iter().map(holder).collect(),
         peers: facts.peers.iter().map(peer).collect(),
         exact: facts.exact,
+        process: String::new(),
     }
 }
 
@@ -86,6 +95,6 @@ fn site(site: &oom::SiteUse) -> v1::OomSite {
 }
 
 fn peer(peer: &oom::Peer) -> v1::OomPeer {
-    let &oom::Peer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes } = peer;
-    v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes }
+    let &oom::Peer { rank, ref process, reserved_bytes, peak_allocated_bytes, device_free_bytes } = peer;
+    v1::OomPeer { rank, reserved_bytes, peak_allocated_bytes, device_free_bytes, process: process.clone() }
 }

@@ -1,6 +1,6 @@
 //! What `memctl query` prints: a job, its ranks at their latest boundary, their epoch ends, what grew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
@@ -14,7 +14,7 @@ use super::job::{Found, completeness, completeness_answer, everybody, find, stat
 use super::samples;
 use crate::ingest::streams::Streams;
 use crate::judge::{Judge, Range};
-use crate::store::{DeviceRow, EpochEndRow, SessionRow, Store};
+use crate::store::{DeviceRow, EpochEndRow, SessionKey, SessionRow, Store};
 
 /// Answers a report request.
 pub(super) async fn report(
@@ -34,9 +34,8 @@ pub(super) async fn report(
     }
     let mut ranks = rank_reports(&found, &epoch_ends, streams);
     let samples = samples::latest(&**store, &found).await?;
-    for rank in &mut ranks {
-        let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
-        let sample = session.and_then(|session| samples.get(&(session.key, rank.device as u8)));
+    for (session, rank) in &mut ranks {
+        let sample = samples.get(&(*session, rank.device as u8));
         rank.sample = sample.map(Into::into);
         if let Some(sample) = sample {
             measured_only(rank, sample);
@@ -46,17 +45,17 @@ pub(super) async fn report(
         tokio::try_join!(growth(store, &found, &epoch_ends), findings(store, judge, &found, &selection))?;
     // What the judge has seen of all measurements.
     let highest = judge.highest(found.job.key).await;
-    for rank in &mut ranks {
-        let session = found.sessions.iter().find(|session| session.info.rank == rank.rank);
-        let highest = session.and_then(|session| highest.get(&(session.key, rank.device as u8)));
+    for (session, rank) in &mut ranks {
+        let highest = highest.get(&(*session, rank.device as u8));
         rank.highest = highest.map(Into::into);
     }
     Ok(v1::Report {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
-        ranks,
+        ranks: ranks.into_iter().map(|(_, rank)| rank).collect(),
         growth,
         findings,
+        processes: processes(&found, streams),
     })
 }
 
@@ -72,9 +71,14 @@ async fn findings(
     let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
         .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
     let range = Range { epochs, times_ns };
+    let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
     let mut findings = judge.findings(&everybody(&**store, found, selection).await?, range).await?;
+    let names: BTreeSet<String> = found.sessions.iter().map(|session| found.process_name(session)).collect();
     findings.retain(|finding| {
-        selection.ranks.is_empty() || finding.ranks.iter().any(|rank| selection.ranks.contains(rank))
+        let is_of_rank = || finding.ranks.iter().any(|rank| found.sessions.iter().any(|own| own.info.rank == *rank));
+        is_whole
+            || finding.processes.iter().any(|name| names.contains(name))
+            || (finding.processes.is_empty() && is_of_rank())
     });
     Ok(findings.iter().map(|finding| finding_to_wire(finding, &found.job.name)).collect())
 }
@@ -100,7 +104,33 @@ pub(super) fn wanted(end: &EpochEndRow, selection: &v1::Selection) -> bool {
         && selection.until_ns.is_none_or(|until| end.time_ns <= until)
 }
 
-fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) -> Vec<v1::RankReport> {
+/// Every process of the selection.
+fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
+    let process = |session: &SessionRow| {
+        let called = found.process(session.key);
+        let devices = found.devices.iter().filter(|device| device.session == session.key);
+        v1::ProcessReport {
+            process: called.name.clone(),
+            role: called.role.clone(),
+            rank: session.info.rank,
+            host: session.info.host.clone(),
+            pid: session.info.pid,
+            parent_pid: session.info.parent_pid,
+            devices: devices.map(|device| u32::from(device.info.index.0)).collect(),
+            events: session.events,
+            stored_bytes: session.stored_bytes,
+            state: state(session, streams) as i32,
+            failure: session.end.as_ref().and_then(|end| end.failure.clone()),
+            completeness: Some(completeness_answer(completeness(session, streams))),
+            started_ns: session.info.started_ns,
+            ended_ns: session.end.as_ref().map(|end| end.time_ns),
+            framework: session.info.framework.clone(),
+        }
+    };
+    found.sessions.iter().map(process).collect()
+}
+
+fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) -> Vec<(SessionKey, v1::RankReport)> {
     let mut by_device: BTreeMap<(i64, u8), Vec<&EpochEndRow>> = BTreeMap::new();
     for end in epoch_ends {
         by_device.entry((end.session, end.device)).or_default().push(end);
@@ -109,7 +139,8 @@ fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) ->
     for session in &found.sessions {
         for device in found.devices.iter().filter(|device| device.session == session.key) {
             let ends = by_device.remove(&(session.key, device.info.index.0)).unwrap_or_default();
-            reports.push(rank_report(session, device, &ends, streams));
+            let process = found.process_name(session);
+            reports.push((session.key, v1::RankReport { process, ..rank_report(session, device, &ends, streams) }));
         }
     }
     reports
@@ -148,6 +179,7 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         stored_bytes: session.stored_bytes,
         sample: None,
         highest: None,
+        process: String::new(),
     }
 }
 

@@ -56,7 +56,8 @@ pub(super) async fn sites(
     for session in &found.sessions {
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
-            ranks.push(answer(store, session, device, state).await?);
+            let process = found.process_name(session);
+            ranks.push(v1::RankSites { process, ..answer(store, session, device, state).await? });
         }
     }
     let completeness = Some(completeness_answer(found.completeness(streams)));
@@ -275,5 +276,6 @@ async fn answer(
         counters: Some((&state.counters).into()),
         sites,
         exact: state.exact,
+        process: String::new(),
     })
 }

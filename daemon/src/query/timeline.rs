@@ -46,6 +46,7 @@ pub(super) async fn timeline(
                 device: u32::from(device),
                 points: answer_points(&buckets, &chunks, &epoch_ends, (session.key, device), Course::of(marks.clone())),
                 marks: shown(marks, chosen),
+                process: found.process_name(session),
             });
         }
     }

@@ -26,6 +26,7 @@ pub fn session(id: u32, job: &str, rank: u32) -> SessionInfo {
         host: Some("node-1".into()),
         pid: Some(7),
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: NOW_NS,

@@ -81,6 +81,7 @@ pub async fn descriptions_survive(store: Arc<dyn Store>) {
         host: None,
         pid: None,
         parent_pid: None,
+        run: None,
         role: None,
         found_by: None,
         started_ns: 0,

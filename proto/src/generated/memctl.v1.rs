@@ -37,6 +37,9 @@ pub struct SessionInfo {
     /// How the boundaries of a recording that marks none were found.
     #[prost(string, optional, tag = "17")]
     pub found_by: ::core::option::Option<::prost::alloc::string::String>,
+    /// The launcher's run that recorded it: processes of one run never take each other's places.
+    #[prost(fixed64, optional, tag = "18")]
+    pub run: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Label {
@@ -2168,6 +2171,8 @@ pub struct RankFragmentation {
     /// Allocated bytes at the height of the highest of the steps; absent without steps.
     #[prost(uint64, optional, tag = "32")]
     pub highest_bytes: ::core::option::Option<u64>,
+    #[prost(string, tag = "40")]
+    pub process: ::prost::alloc::string::String,
 }
 /// The free blocks that one stream can use for one kind of request in one pool.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2322,6 +2327,8 @@ pub struct OomReport {
     pub peers: ::prost::alloc::vec::Vec<OomPeer>,
     #[prost(bool, tag = "29")]
     pub exact: bool,
+    #[prost(string, tag = "37")]
+    pub process: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OomSite {
@@ -2336,7 +2343,7 @@ pub struct OomSite {
     #[prost(uint64, optional, tag = "4")]
     pub before_bytes: ::core::option::Option<u64>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OomPeer {
     #[prost(uint32, tag = "1")]
     pub rank: u32,
@@ -2346,6 +2353,8 @@ pub struct OomPeer {
     pub peak_allocated_bytes: u64,
     #[prost(uint64, optional, tag = "4")]
     pub device_free_bytes: ::core::option::Option<u64>,
+    #[prost(string, tag = "12")]
+    pub process: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClassBytes {
@@ -2402,6 +2411,8 @@ pub struct RankLedger {
     /// Live blocks that had no room: the smallest.
     #[prost(uint64, tag = "18")]
     pub blocks_left_out: u64,
+    #[prost(string, tag = "26")]
+    pub process: ::prost::alloc::string::String,
 }
 /// A block that was allocated and not yet freed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2447,6 +2458,12 @@ pub struct Selection {
     pub since_ns: ::core::option::Option<u64>,
     #[prost(fixed64, optional, tag = "7")]
     pub until_ns: ::core::option::Option<u64>,
+    /// Names or roles of processes; all when empty.
+    #[prost(string, repeated, tag = "8")]
+    pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Indexes of devices within their process; all when empty.
+    #[prost(uint32, repeated, tag = "9")]
+    pub devices: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
@@ -2474,6 +2491,12 @@ pub struct Job {
     pub attempts: u32,
     #[prost(enumeration = "SourceKind", tag = "12")]
     pub source: i32,
+    /// Processes that allocated, whatever their ranks.
+    #[prost(uint32, tag = "13")]
+    pub processes: u32,
+    /// Sessions that are not shown: a process that attached again, a recording imported again, an earlier run of this name.
+    #[prost(uint32, tag = "14")]
+    pub earlier_sessions: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Completeness {
@@ -2518,6 +2541,46 @@ pub struct Report {
     /// What is wrong, the worst first.
     #[prost(message, repeated, tag = "5")]
     pub findings: ::prost::alloc::vec::Vec<Finding>,
+    /// Every process of the selection that allocated, by rank, then by start.
+    #[prost(message, repeated, tag = "10")]
+    pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProcessReport {
+    /// Its name within the job: `rank 0`, `trainer`, `worker-1`.
+    #[prost(string, tag = "1")]
+    pub process: ::prost::alloc::string::String,
+    /// What it does, when that is known.
+    #[prost(string, optional, tag = "2")]
+    pub role: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, tag = "3")]
+    pub rank: u32,
+    #[prost(string, optional, tag = "4")]
+    pub host: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "5")]
+    pub pid: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    pub parent_pid: ::core::option::Option<u32>,
+    /// Indexes of the devices that it used.
+    #[prost(uint32, repeated, tag = "7")]
+    pub devices: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, tag = "8")]
+    pub events: u64,
+    #[prost(uint64, tag = "9")]
+    pub stored_bytes: u64,
+    #[prost(enumeration = "JobState", tag = "10")]
+    pub state: i32,
+    /// How it ended, when it did not end well.
+    #[prost(string, optional, tag = "11")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "12")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(fixed64, tag = "13")]
+    pub started_ns: u64,
+    #[prost(fixed64, optional, tag = "14")]
+    pub ended_ns: ::core::option::Option<u64>,
+    #[prost(string, optional, tag = "15")]
+    pub framework: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankReport {
@@ -2582,6 +2645,9 @@ pub struct RankReport {
     /// The highest of each quantity that was measured.
     #[prost(message, optional, tag = "40")]
     pub highest: ::core::option::Option<Sample>,
+    /// The process, by its name within the job.
+    #[prost(string, tag = "28")]
+    pub process: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EpochEnd {
@@ -2628,6 +2694,10 @@ pub struct RankGrowth {
     /// Live bytes at each epoch end.
     #[prost(uint64, repeated, tag = "6")]
     pub series_bytes: ::prost::alloc::vec::Vec<u64>,
+    #[prost(string, tag = "7")]
+    pub process: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "8")]
+    pub device: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimelineRequest {
@@ -2656,6 +2726,8 @@ pub struct RankTimeline {
     pub points: ::prost::alloc::vec::Vec<TimelinePoint>,
     #[prost(message, repeated, tag = "4")]
     pub marks: ::prost::alloc::vec::Vec<TimelineMark>,
+    #[prost(string, tag = "5")]
+    pub process: ::prost::alloc::string::String,
 }
 /// What happened within one stretch of time: highest and last values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2743,6 +2815,8 @@ pub struct RankSites {
     pub sites: ::prost::alloc::vec::Vec<SiteStack>,
     #[prost(bool, tag = "8")]
     pub exact: bool,
+    #[prost(string, tag = "9")]
+    pub process: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteStack {
@@ -2806,10 +2880,12 @@ pub struct RankStart {
     pub device: u32,
     #[prost(message, optional, tag = "3")]
     pub session: ::core::option::Option<SessionInfo>,
+    #[prost(string, tag = "4")]
+    pub process: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Status {
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
@@ -2837,6 +2913,23 @@ pub struct Status {
     pub events_expired: u64,
     #[prost(uint64, tag = "13")]
     pub queued_bytes: u64,
+    /// The daemon's tasks, and whether they run.
+    #[prost(message, repeated, tag = "14")]
+    pub tasks: ::prost::alloc::vec::Vec<TaskStatus>,
+}
+/// A task of the daemon: `committer`, `judge`, `alerts`, `retention`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskStatus {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub running: bool,
+    /// How often it failed and was started anew.
+    #[prost(uint64, tag = "3")]
+    pub restarts: u64,
+    /// Why it failed last.
+    #[prost(string, optional, tag = "4")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteJobRequest {

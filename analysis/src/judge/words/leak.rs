@@ -2,24 +2,25 @@
 
 use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severity};
 
-use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, on_ranks, place, thinned, until};
+use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::candidate::Shape;
 use crate::judge::course::Per;
 use crate::judge::outlook::Outlook;
 use crate::judge::ranks::{is_confirmed, surest};
 use crate::judge::verdict::Verdict;
+use crate::judge::who::{self, Who};
 use crate::wording;
 
 /// Steps between two rises from which a rate by the step says nothing.
 const SELDOM_STEPS: f64 = 8.0;
 
-/// One leak, as its ranks show it. `all` are the ranks that are watched, ascending.
-pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[u32]) -> Finding {
+/// One leak, as its ranks show it. `all` are those that are watched.
+pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
     let shown = surest(verdicts);
     let confirmed = is_confirmed(verdicts);
-    let mut ranks: Vec<u32> = verdicts.iter().map(|verdict| verdict.rank).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let whos: Vec<&Who> = verdicts.iter().map(|verdict| &verdict.who).collect();
+    let ranks = who::ranks(whos.iter().copied());
+    let processes = who::processes(whos.iter().copied());
     let per_epoch = median_rate(verdicts.iter().map(|verdict| verdict.per_epoch));
     let per_step = median_rate(verdicts.iter().map(|verdict| verdict.per_step));
     let per_minute = median_rate(verdicts.iter().map(|verdict| verdict.per_minute));
@@ -36,16 +37,15 @@ pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[u32]) -> Finding {
     let begun = |verdict: &&Verdict| verdict.first.map_or((u64::MAX, u64::MAX), |first| (first.step, first.time_ns));
     let first = verdicts.iter().min_by_key(begun).unwrap_or(shown);
     let most = verdicts.iter().max_by_key(|verdict| verdict.live_bytes).unwrap_or(shown);
-    let growth = Words { shown, confirmed, ranks: &ranks, all, per_epoch, per_step, per_minute, outlook };
+    let growth = Words { shown, confirmed, on: &whos, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
         kind: shown.kind,
         pattern: Some(shown.pattern),
-        processes: Vec::new(),
         bytes_per_minute: per_minute,
         severity,
-        confidence: confidence(shown, confirmed, ranks.len()),
-        all_ranks: ranks.len() == all.len() && all.len() > 1,
+        confidence: confidence(shown, confirmed, processes.len()),
+        all_ranks: who::are_all(&whos, all),
         first_seen: Moment {
             epoch: first.first.map(|first| first.epoch),
             // A process without steps has no step to name.
@@ -67,6 +67,7 @@ pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[u32]) -> Finding {
         advice: growth.advice(),
         evidence: growth.evidence(),
         ranks,
+        processes,
     }
 }
 
@@ -82,8 +83,8 @@ fn confidence(verdict: &Verdict, confirmed: bool, ranks: usize) -> f64 {
 struct Words<'a> {
     shown: &'a Verdict,
     confirmed: bool,
-    ranks: &'a [u32],
-    all: &'a [u32],
+    on: &'a [&'a Who],
+    all: &'a [&'a Who],
     per_epoch: Option<Rate>,
     per_step: Option<Rate>,
     per_minute: Option<Rate>,
@@ -109,13 +110,10 @@ impl Words<'_> {
     }
 
     fn who(&self) -> String {
-        let on = on_ranks(self.ranks, self.all);
-        if self.ranks.len() == self.all.len() || self.all.len() < 2 {
-            return on;
-        }
-        let others: Vec<u32> = self.all.iter().copied().filter(|rank| !self.ranks.contains(rank)).collect();
-        let others = on_ranks(&others, self.all);
-        format!("{on} (not on {})", others.trim_start_matches("ranks ").trim_start_matches("rank "))
+        let on = who::on(self.on, self.all);
+        let shows = |who: &Who| self.on.iter().any(|shown| shown.is_same_process(who));
+        let others: Vec<&Who> = self.all.iter().copied().filter(|who| !shows(who)).collect();
+        if others.is_empty() { on } else { format!("{on} (not on {})", who::listed(&others, self.all)) }
     }
 
     fn at(&self) -> String {

@@ -2,30 +2,29 @@
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, HumanBytes, Moment, Rate, Severity};
 
-use super::{on_ranks, place, thinned};
+use super::{place, thinned};
 use crate::judge::levels::Grown;
 use crate::judge::near::Near;
 use crate::judge::ranks::Excess;
+use crate::judge::who::{self, Who};
 
 /// What one rank holds more than its peers.
 pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
     let matters = excess.total_bytes.is_some_and(|total| excess.bytes > total / 10);
     let severity = if matters { Severity::Warning } else { Severity::Info };
     let since = excess.first_step.map_or_else(String::new, |step| format!(" since step {step}"));
-    let peers = on_ranks(&excess.peers, &[]);
+    let (name, peers) = (excess.who.name(), who::on(&excess.peers.iter().collect::<Vec<_>>(), &[]));
     Finding {
         first_seen: Moment { epoch: excess.first_epoch, step: excess.first_step, time_ns: None, boundary: None },
         live_bytes: Some(excess.bytes + excess.peers_bytes),
         site: Some(excess.site.clone()),
-        subject: format!("rank {}", excess.rank),
         title: format!(
-            "rank {} holds {} more than {peers}{since}: {}",
-            excess.rank,
+            "{name} holds {} more than {peers}{since}: {}",
             HumanBytes::of(excess.bytes),
             place(excess.site)
         ),
         explanation: format!(
-            "Ranks that do the same work hold {} there; this rank {}, {:.0}% of what it has allocated.",
+            "Those that do the same work hold {} there; {name} holds {}, {:.0}% of what it has allocated.",
             HumanBytes::of(excess.peers_bytes),
             HumanBytes::of(excess.bytes + excess.peers_bytes),
             excess.share * 100.0
@@ -33,22 +32,21 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
         advice: "The fullest rank decides how large a batch can be: look for work that only this rank does (logging, \
                  evaluation, checkpoints) and free it or spread it."
             .to_owned(),
+        processes: vec![name.clone()],
+        subject: name,
         evidence: vec![
             ("excess_bytes".to_owned(), EvidenceValue::Count(excess.bytes)),
             ("peers_median_bytes".to_owned(), EvidenceValue::Count(excess.peers_bytes)),
         ],
-        ..Finding::new(FindingKind::RankSkew, severity, 0.9, vec![excess.rank])
+        ..Finding::new(FindingKind::RankSkew, severity, 0.9, vec![excess.who.rank])
     }
 }
 
 /// Growth of a level: reserved and unused, outside the allocator, host.
-pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: usize) -> Finding {
+pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown], all: &[&Who]) -> Finding {
     let most = ranks.iter().max_by_key(|grown| grown.growth.gained).unwrap_or(&ranks[0]);
-    let mut numbers: Vec<u32> = ranks.iter().map(|grown| grown.rank).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let everywhere = numbers.len() == all && all > 1;
-    let on = if everywhere { format!("all {all} ranks") } else { on_ranks(&numbers, &[]) };
+    let whos: Vec<&Who> = ranks.iter().map(|grown| &grown.who).collect();
+    let on = who::on(&whos, all);
     let gained = HumanBytes::of(most.growth.gained);
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
@@ -72,7 +70,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
         ),
     };
     Finding {
-        all_ranks: everywhere,
+        all_ranks: who::are_all(&whos, all),
+        processes: who::processes(whos.iter().copied()),
         first_seen: Moment { epoch: most.first.0, step: most.first.1, time_ns: most.first.2, boundary: None },
         bytes_per_minute: Some(Rate { value: most.a_minute, low: most.a_minute, high: most.a_minute }),
         live_bytes: Some(most.now_bytes),
@@ -86,35 +85,37 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             ("watched_seconds".to_owned(), EvidenceValue::Number(most.seconds)),
             ("level_bytes_series".to_owned(), EvidenceValue::Series(thinned(&most.series))),
         ],
-        ..Finding::new(kind, Severity::Warning, 0.8, numbers)
+        ..Finding::new(kind, Severity::Warning, 0.8, who::ranks(whos.iter().copied()))
     }
 }
 
 /// Somebody else on a rank's device.
-pub(in crate::judge) fn foreign(rank: u32, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
+pub(in crate::judge) fn foreign(who: &Who, foreign_bytes: u64, total_bytes: Option<u64>) -> Finding {
     let large = total_bytes.is_some_and(|total| foreign_bytes > total / 20);
     let severity = if large { Severity::Warning } else { Severity::Info };
+    let name = who.name();
     Finding {
         live_bytes: Some(foreign_bytes),
-        subject: format!("rank {rank}"),
-        title: format!("other processes use {} of rank {rank}'s device", HumanBytes::of(foreign_bytes)),
+        title: format!("other processes use {} of {name}'s device", HumanBytes::of(foreign_bytes)),
         explanation:
-            "Processes that are not this rank's hold memory on its device: another job, a left-over of an earlier \
-                      one, or another rank that touched the wrong device."
+            "Processes that are not of this job hold memory on its device, or processes of this job that were not \
+                      recorded: another job, a left-over of an earlier one."
                 .to_owned(),
         advice:
             "Look at nvidia-smi for their process ids; in the script call torch.cuda.set_device(local_rank) before \
                  anything touches CUDA."
                 .to_owned(),
+        processes: vec![name.clone()],
+        subject: name,
         evidence: vec![("foreign_used_bytes".to_owned(), EvidenceValue::Count(foreign_bytes))],
-        ..Finding::new(FindingKind::ForeignProcess, severity, 0.9, vec![rank])
+        ..Finding::new(FindingKind::ForeignProcess, severity, 0.9, vec![who.rank])
     }
 }
 
 /// A device that the job fills nearly to the last byte, although nothing grows.
 pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
     let (left, total) = (HumanBytes::of(near.left_bytes), HumanBytes::of(near.total_bytes));
-    let rank = near.rank;
+    let name = near.who.name();
     let (severity, confidence) = if near.tight { (Severity::Warning, 0.85) } else { (Severity::Info, 0.6) };
     let retries = match near.retries {
         0 => String::new(),
@@ -122,8 +123,7 @@ pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
     };
     Finding {
         live_bytes: Some(near.peak_bytes),
-        subject: format!("rank {rank}"),
-        title: format!("rank {rank} leaves {left} of its device's {total} free at its peak"),
+        title: format!("{name} leaves {left} of its device's {total} free at its peak"),
         explanation: format!(
             "The recent peak is {} allocated; {} of the device are used outside the allocator. Nothing was seen to grow, but a \
              batch a little larger than usual will not fit.{retries}",
@@ -139,6 +139,8 @@ pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
             ("device_total_bytes".to_owned(), EvidenceValue::Count(near.total_bytes)),
             ("alloc_retries".to_owned(), EvidenceValue::Count(near.retries)),
         ],
-        ..Finding::new(FindingKind::NearOom, severity, confidence, vec![rank])
+        processes: vec![name.clone()],
+        subject: name,
+        ..Finding::new(FindingKind::NearOom, severity, confidence, vec![near.who.rank])
     }
 }

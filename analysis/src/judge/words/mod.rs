@@ -28,27 +28,6 @@ fn bytes(rate: f64) -> HumanBytes {
     HumanBytes(rate.round() as i64)
 }
 
-/// `rank 0`, `ranks 0-2`, `all 4 ranks`, `ranks 0, 2 and 5`.
-#[must_use]
-pub(in crate::judge) fn on_ranks(ranks: &[u32], all: &[u32]) -> String {
-    // A rank with several devices comes several times.
-    let mut ranks = ranks.to_vec();
-    ranks.sort_unstable();
-    ranks.dedup();
-    match ranks.as_slice() {
-        [] => "no rank".to_owned(),
-        _ if ranks.len() == all.len() && ranks.len() > 1 => format!("all {} ranks", ranks.len()),
-        [only] => format!("rank {only}"),
-        [first, .., last] if (last - first) as usize + 1 == ranks.len() => format!("ranks {first}-{last}"),
-        [first, second] => format!("ranks {first} and {second}"),
-        many => {
-            let shown: Vec<String> = many.iter().take(6).map(u32::to_string).collect();
-            let rest = if many.len() > 6 { format!(" and {} more", many.len() - 6) } else { String::new() };
-            format!("ranks {}{rest}", shown.join(", "))
-        }
-    }
-}
-
 /// `about 17 epochs`, `about 3 hours`; nothing beyond a month.
 fn until(epochs: Option<f64>, seconds: Option<f64>) -> Option<String> {
     if seconds.is_some_and(|seconds| seconds > FAR_SECONDS) {

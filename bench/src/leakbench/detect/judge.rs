@@ -37,7 +37,11 @@ impl Detector for Judge {
         self.pending.clear();
         self.fired.clear();
         for (rank, stacks) in (0..).zip(given.stacks) {
-            let mut watch = RankWatch::new(RankFacts { rank, device_total_bytes: Some(given.device_total_bytes) });
+            let mut watch = RankWatch::new(RankFacts {
+                rank,
+                device_total_bytes: Some(given.device_total_bytes),
+                ..RankFacts::default()
+            });
             for (id, frames) in (1..).zip(stacks) {
                 watch.stack(StackId(id), frames);
             }

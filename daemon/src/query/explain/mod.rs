@@ -10,6 +10,7 @@ pub(in crate::query) mod ooms;
 pub(in crate::query) mod window;
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use memctl_analysis::churn::{self, RankChurn};
@@ -21,7 +22,7 @@ use memctl_proto::v1;
 use super::error::QueryError;
 use super::job::{Found, find};
 use super::side_by_side::side_by_side;
-use crate::store::{DeviceRow, SessionRow, Store};
+use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
 /// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
 pub const RANKS_MAX: usize = 16;
@@ -33,8 +34,12 @@ pub(crate) struct Explained {
     pub fragmentation: Vec<RankFragmentation>,
     /// By rank and device.
     pub churn: Vec<RankChurn>,
+    /// Whose these are, one for one.
+    pub looked: Vec<SessionKey>,
     /// Failed requests, by time.
     pub ooms: Vec<oom::Report>,
+    /// Whose these are, one for one.
+    pub failed: Vec<SessionKey>,
     /// Ranks that ran out of memory without a failed request.
     deaths: Vec<Finding>,
     /// Ranks of the job.
@@ -74,26 +79,39 @@ pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Resu
 /// See [`findings`].
 pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, QueryError> {
     let chosen = chosen(found);
-    let mut explained = Explained { known: found.sessions.len(), ..Explained::default() };
+    let mut explained = Explained { known: found.rank_count(), ..Explained::default() };
     let looks = chosen
         .iter()
         .map(|&(session, device)| look(store.clone(), found.clone(), session.clone(), device.clone()))
         .collect();
-    side_by_side(looks, |(ooms, looked)| {
+    let mut ooms = Vec::new();
+    side_by_side(looks, |(session, failures, looked)| {
         if let Some(window::Looked { fragmentation, churn }) = looked {
             explained.fragmentation.push(fragmentation);
             explained.churn.push(churn);
+            explained.looked.push(session);
         }
-        explained.ooms.extend(ooms);
+        ooms.extend(failures.into_iter().map(|report| (session, report)));
     })
     .await?;
-    explained.ooms.sort_by_key(|report| (report.facts.time_ns, report.facts.rank));
+    ooms.sort_by_key(|(_, report)| (report.facts.time_ns, report.facts.rank));
+    (explained.failed, explained.ooms) = ooms.into_iter().unzip();
     explained.deaths = ooms::deaths(&**store, found).await?;
     explained.deaths.extend(ooms::counted(&**store, found).await?);
-    let mut looked: Vec<u32> = chosen.iter().map(|(session, _)| session.info.rank).collect();
-    looked.dedup();
-    explained.left_out = explained.known.saturating_sub(looked.len()) as u32;
+    let looked: HashSet<SessionKey> = chosen.iter().map(|(session, _)| session.key).collect();
+    explained.left_out = found.sessions.len().saturating_sub(looked.len()) as u32;
     Ok(explained)
+}
+
+/// Findings tell ranks; which processes these are is told where a rank has one.
+pub(crate) fn name_processes(findings: &mut [Finding], found: &Found) {
+    for finding in findings.iter_mut().filter(|finding| finding.processes.is_empty()) {
+        let own = found.sessions.iter().filter(|session| finding.ranks.contains(&session.info.rank));
+        let names: Vec<String> = own.map(|session| found.process_name(session)).collect();
+        if names.len() == finding.ranks.len() {
+            finding.processes = names;
+        }
+    }
 }
 
 /// One device: its failures, and its last stretch where that is still stored.
@@ -102,14 +120,14 @@ async fn look(
     found: Arc<Found>,
     session: SessionRow,
     device: DeviceRow,
-) -> Result<(Vec<oom::Report>, Option<window::Looked>), QueryError> {
+) -> Result<(SessionKey, Vec<oom::Report>, Option<window::Looked>), QueryError> {
     let ooms = match ooms::of_device(&*store, &found, &session, &device).await {
         Err(QueryError::Expired { .. }) => Vec::new(),
         other => other?,
     };
     match window::look(&*store, &session, &device, ooms.last()).await {
-        Ok(looked) => Ok((ooms, looked)),
-        Err(QueryError::Expired { .. }) => Ok((ooms, None)),
+        Ok(looked) => Ok((session.key, ooms, looked)),
+        Err(QueryError::Expired { .. }) => Ok((session.key, ooms, None)),
         Err(error) => Err(error),
     }
 }

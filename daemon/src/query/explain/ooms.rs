@@ -211,6 +211,7 @@ async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64)
                 sample.and_then(|sample| Some(sample.device_total_bytes?.saturating_sub(sample.device_used_bytes?)));
             peers.push(Peer {
                 rank: session.info.rank,
+                process: found.process_name(session),
                 reserved_bytes: latest.counters.reserved_bytes,
                 peak_allocated_bytes: latest.peaks.allocated_bytes,
                 device_free_bytes: free,

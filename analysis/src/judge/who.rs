@@ -1,0 +1,153 @@
+//! Who is judged: a device of a process of a rank, and how findings speak of several of them.
+//!
+//! Guarantees: processes that are called by their ranks are spoken of as ranks, others by their names; a device is named
+//! only where the rest of its process's devices do not show the same. Lists are sorted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::wording;
+
+/// Names in a sentence; of more the number.
+const NAMES_MAX: usize = 6;
+
+/// A device of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Who {
+    /// The rank.
+    pub rank: u32,
+    /// The process's name within its job; empty for one that its rank names.
+    pub process: Arc<str>,
+    /// The device's index within the process.
+    pub device: u8,
+}
+
+impl Who {
+    /// Which process it is.
+    fn key(&self) -> (u32, &str) {
+        (self.rank, &self.process)
+    }
+
+    /// What the process is called: `rank 0`, `worker-1`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        if self.process.is_empty() { format!("rank {}", self.rank) } else { self.process.to_string() }
+    }
+
+    /// Whether both are of one process.
+    #[must_use]
+    pub fn is_same_process(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+/// The ranks of several, sorted.
+#[must_use]
+pub fn ranks<'a>(some: impl IntoIterator<Item = &'a Who>) -> Vec<u32> {
+    some.into_iter().map(|who| who.rank).collect::<BTreeSet<u32>>().into_iter().collect()
+}
+
+/// The names of several's processes, each once, by rank.
+#[must_use]
+pub fn processes<'a>(some: impl IntoIterator<Item = &'a Who>) -> Vec<String> {
+    let names: BTreeSet<(u32, String)> = some.into_iter().map(|who| (who.rank, who.name())).collect();
+    names.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Whether these are all processes there are, and more than one.
+#[must_use]
+pub fn are_all(some: &[&Who], all: &[&Who]) -> bool {
+    let count = |whos: &[&Who]| whos.iter().map(|who| who.key()).collect::<BTreeSet<_>>().len();
+    count(all) > 1 && count(some) == count(all)
+}
+
+/// `rank 0`, `ranks 0-2, 7`, `all 4 ranks`, `worker-1`, `device 1 of rank 0`.
+#[must_use]
+pub fn on(some: &[&Who], all: &[&Who]) -> String {
+    let devices = |whos: &[&Who]| -> BTreeMap<(u32, String), BTreeSet<u8>> {
+        let mut devices: BTreeMap<_, BTreeSet<u8>> = BTreeMap::new();
+        for who in whos {
+            devices.entry((who.rank, who.process.to_string())).or_default().insert(who.device);
+        }
+        devices
+    };
+    let (shown, known) = (devices(some), devices(all));
+    let parts: BTreeSet<&BTreeSet<u8>> = shown
+        .iter()
+        .filter(|(process, own)| known.get(*process).is_some_and(|all| all.len() > own.len()))
+        .map(|(_, own)| own)
+        .collect();
+    let processes = named(some, all);
+    // The same part of every process: several differing ones would take a list in a sentence.
+    match (parts.len(), parts.first()) {
+        (1, Some(own)) if shown.values().all(|devices| devices == *own) => {
+            let numbers: Vec<String> = own.iter().map(u8::to_string).collect();
+            format!("device{} {} of {processes}", if own.len() == 1 { "" } else { "s" }, numbers.join(", "))
+        }
+        _ => processes,
+    }
+}
+
+/// The processes alone.
+fn named(some: &[&Who], all: &[&Who]) -> String {
+    if all.iter().chain(some).all(|who| who.process.is_empty()) {
+        let known = ranks(all.iter().copied()).len();
+        return wording::ranks(&ranks(some.iter().copied()), known);
+    }
+    let count = processes(some.iter().copied()).len();
+    if are_all(some, all) {
+        return format!("all {count} processes");
+    }
+    let (plain, others): (Vec<&Who>, Vec<&Who>) = some.iter().copied().partition(|who| who.process.is_empty());
+    let mut names = if plain.is_empty() { Vec::new() } else { vec![wording::ranks(&ranks(plain), usize::MAX)] };
+    names.extend(processes(others));
+    match names.as_slice() {
+        [] => "no process".to_owned(),
+        names if names.len() <= NAMES_MAX => names.join(", "),
+        names => format!("{count} processes ({}, …)", names[..NAMES_MAX].join(", ")),
+    }
+}
+
+/// The same in brackets behind others: `0-2`, `trainer, worker-2`.
+#[must_use]
+pub fn listed(some: &[&Who], all: &[&Who]) -> String {
+    let words = named(some, all);
+    let bare = words.strip_prefix("ranks ").or_else(|| words.strip_prefix("rank "));
+    bare.map(str::to_owned).unwrap_or(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(rank: u32, process: &str, device: u8) -> Who {
+        Who { rank, process: process.into(), device }
+    }
+
+    fn said(some: &[Who], all: &[Who]) -> String {
+        on(&some.iter().collect::<Vec<_>>(), &all.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn ranks_are_numbers_and_others_names() {
+        let all: Vec<Who> = (0..4).map(|rank| who(rank, "", 0)).collect();
+        assert_eq!(said(&all[2..3], &all), "rank 2");
+        assert_eq!(said(&[all[3].clone(), all[0].clone(), all[1].clone()], &all), "ranks 0-1, 3");
+        assert_eq!(said(&all, &all), "all 4 ranks");
+        let all = [who(0, "trainer", 0), who(0, "worker-1", 0), who(0, "worker-2", 0)];
+        assert_eq!(said(&all[1..2], &all), "worker-1");
+        assert_eq!(said(&all[1..], &all), "worker-1, worker-2");
+        assert_eq!(said(&all, &all), "all 3 processes");
+        assert_eq!(listed(&[&all[0], &all[2]], &[&all[0], &all[1], &all[2]]), "trainer, worker-2");
+    }
+
+    #[test]
+    fn a_device_is_named_where_the_others_of_its_process_do_not_show_the_same() {
+        let all = [who(0, "", 0), who(0, "", 1)];
+        assert_eq!(said(&all[1..], &all), "device 1 of rank 0");
+        assert_eq!(said(&all, &all), "rank 0");
+        assert_eq!(said(&[], &all), "no rank");
+        let four: Vec<Who> = (0..2).flat_map(|rank| [who(rank, "", 0), who(rank, "", 1)]).collect();
+        assert_eq!(said(&[four[1].clone(), four[3].clone()], &four), "device 1 of all 2 ranks");
+    }
+}

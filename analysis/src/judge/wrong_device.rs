@@ -1,0 +1,122 @@
+//! A rank that allocates on a device that is another rank's.
+//!
+//! Guarantees: a device counts as a rank's own when most of what the rank has reserved lies there; devices are told apart by
+//! what they are (UUID, else host and index) and never by their index alone. Refuses to judge what shares devices on purpose:
+//! processes of one rank, roles beside the training, a rank's further devices that nobody else calls its own.
+
+use std::collections::BTreeMap;
+
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Severity};
+
+use super::watch::RankWatch;
+use super::who::{self, Who};
+
+/// A finding, and the device it is about.
+pub(super) struct Wrong {
+    pub device: Option<String>,
+    pub finding: Finding,
+}
+
+/// One rank on one device that is not its own.
+struct Stray<'a> {
+    watch: &'a RankWatch,
+    owner: Who,
+    site: Option<(&'a Frame, Vec<Frame>)>,
+    bytes: u64,
+}
+
+/// What makes strays one finding: the line, the device's index, whose it is.
+type Key = (Option<(String, String)>, u8, Who);
+
+/// Every rank on a device that is another's.
+pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Wrong> {
+    let mut by_place: BTreeMap<Key, Vec<Stray<'_>>> = BTreeMap::new();
+    let own = own_devices(watches);
+    for &watch in watches.iter().filter(|watch| is_rank(watch)) {
+        let (rank, device) = (watch.facts.rank, watch.facts.device_id.as_deref());
+        if device.is_none() || own.get(&rank).is_none_or(|own| own.facts.device_id.as_deref() == device) {
+            continue;
+        }
+        let is_owner = |other: &&&RankWatch| other.facts.rank != rank && other.facts.device_id.as_deref() == device;
+        let Some(owner) = own.values().find(is_owner).map(|owner| owner.who()) else { continue };
+        let bytes = reserved(watch);
+        if bytes == 0 {
+            continue;
+        }
+        let site = watch.largest_site();
+        let place = site.as_ref().map(|(site, _)| (site.function.to_string(), site.file.to_string()));
+        by_place.entry((place, watch.facts.device, owner.clone())).or_default().push(Stray {
+            watch,
+            owner,
+            site,
+            bytes,
+        });
+    }
+    by_place.into_values().filter_map(|strays| wrong(&strays, watches)).collect()
+}
+
+fn is_rank(watch: &RankWatch) -> bool {
+    watch.facts.process.is_empty() && watch.facts.role.is_empty()
+}
+
+/// The device that holds most of each rank's bytes.
+fn own_devices<'a>(watches: &[&'a RankWatch]) -> BTreeMap<u32, &'a RankWatch> {
+    let mut own: BTreeMap<u32, &RankWatch> = BTreeMap::new();
+    for &watch in watches.iter().filter(|watch| is_rank(watch)) {
+        let known = own.entry(watch.facts.rank).or_insert(watch);
+        if reserved(watch) > reserved(known) {
+            *known = watch;
+        }
+    }
+    own
+}
+
+fn reserved(watch: &RankWatch) -> u64 {
+    watch.course.highest_reserved()
+}
+
+/// `train.py:24`.
+fn line(site: &Frame) -> String {
+    let file = site.file.rsplit(['/', '\\']).next().unwrap_or_default();
+    if site.line == 0 { file.to_owned() } else { format!("{file}:{}", site.line) }
+}
+
+fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
+    let most = strays.iter().max_by_key(|stray| stray.bytes)?;
+    let whos: Vec<Who> = strays.iter().map(|stray| stray.watch.who()).collect();
+    let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
+    // The device is in the sentence anyway.
+    let bare = |whos: &[Who]| whos.iter().map(|who| Who { device: 0, ..who.clone() }).collect::<Vec<Who>>();
+    let (bare_whos, bare_all) = (bare(&whos), bare(&all));
+    let on = who::on(&bare_whos.iter().collect::<Vec<_>>(), &bare_all.iter().collect::<Vec<_>>());
+    let (device, owner) = (most.watch.facts.device, most.owner.name());
+    let verb = if strays.len() == 1 { "allocates" } else { "allocate" };
+    let at = most.site.as_ref().map_or_else(String::new, |(site, _)| format!(" ({})", line(site)));
+    let context = most.watch.course.outside_bytes();
+    let beside = context.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
+        format!(", and {} of context and libraries beside it", HumanBytes::of(bytes))
+    });
+    let mut evidence = vec![("reserved_bytes".to_owned(), EvidenceValue::Count(most.bytes))];
+    evidence.extend(context.map(|bytes| ("context_bytes".to_owned(), EvidenceValue::Count(bytes))));
+    evidence.push(("device".to_owned(), EvidenceValue::Count(u64::from(device))));
+    evidence.push(("device_of".to_owned(), EvidenceValue::Text(owner.clone())));
+    let finding = Finding {
+        live_bytes: Some(most.bytes),
+        site: most.site.as_ref().map(|(site, _)| (*site).clone()),
+        stack: most.site.as_ref().map(|(_, stack)| stack.clone()).unwrap_or_default(),
+        subject: format!("device {device} of {owner}"),
+        title: format!("{on} {verb} on device {device}{at}, which is {owner}'s"),
+        explanation: format!(
+            "A process that touches a device opens a context there and keeps a pool of its own: each of them reserves up to {} on \
+             {owner}'s device{beside}. {owner} has that much less.",
+            HumanBytes::of(most.bytes)
+        ),
+        advice: "Call torch.cuda.set_device(local_rank) before anything touches CUDA; at this line say device= (or .to(device)), \
+                 and give torch.load a map_location."
+            .to_owned(),
+        evidence,
+        processes: who::processes(&whos),
+        ..Finding::new(FindingKind::WrongDevice, Severity::Warning, 0.95, who::ranks(&whos))
+    };
+    Some(Wrong { device: most.watch.facts.device_id.as_deref().map(str::to_owned), finding })
+}
