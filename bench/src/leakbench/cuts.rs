@@ -5,10 +5,14 @@
 //! second at first, one a second from half a minute on, one in ten seconds while nothing happens, earlier where events are
 //! dense). Deterministic.
 
-use memctl_model::{Mark, MarkKind};
+use std::collections::HashMap;
+
+use memctl_analysis::boundaries::{self, Boundaries, Span, Stacks};
+use memctl_model::{Event, Frame, FrameId, Mark, MarkKind};
 
 use super::base::{Base, Passing};
 use super::replay::{Overlay, stream};
+use super::site::Sites;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -21,8 +25,6 @@ pub enum Cuts {
     Live,
 }
 
-/// Windows of an import in which nothing repeats.
-const IMPORT_WINDOWS: u64 = 64;
 /// The first windows of a live process.
 const FIRST_NS: u64 = 250_000_000;
 /// Later ones are a thirty-second of the time since the first, up to this.
@@ -68,25 +70,74 @@ impl Windows {
 
 /// The boundaries that an import without annotations finds in a stream.
 #[must_use]
-pub fn found(base: &Base, overlay: &Overlay) -> Cuts {
-    let mut times: Vec<u64> = Vec::with_capacity(base.moments.len());
+pub fn found(base: &Base, sites: &Sites, overlay: &Overlay) -> Cuts {
+    let mut events: Vec<Event> = Vec::with_capacity(base.moments.len());
     stream(base, overlay.clone(), &mut |_, passing| {
         if let Passing::Event(event) = passing {
-            times.push(event.time_ns);
+            events.push(*event);
         }
     });
-    let marks = windows_of_time(&times);
-    // What ends comes behind all events of its moment, as in an import.
-    let behind = |mark: &Mark| times.partition_point(|&time_ns| time_ns <= mark.time_ns) as u64;
-    Cuts::Found(marks.into_iter().map(|mark| (behind(&mark), mark)).collect())
+    let (frames, stacks) = numbered(base.stacks.iter().chain(&sites.stacks));
+    let found = boundaries::find(Stacks { frames: &frames, stacks: &stacks }, || events.iter().copied());
+    let (Some(first), Some(last)) = (events.first(), events.last()) else { return Cuts::Found(Vec::new()) };
+    let marks = marks(found, (first.time_ns, last.time_ns));
+    let placed = marks.into_iter().map(|mark| {
+        // What ends comes behind all events of its moment, what begins before them, as in an import.
+        let ends = matches!(
+            mark.kind,
+            MarkKind::StepEnd(_) | MarkKind::EpochEnd(_) | MarkKind::PhaseEnd(_) | MarkKind::WindowEnd(_)
+        );
+        let before = |event: &Event| event.time_ns < mark.time_ns || (ends && event.time_ns == mark.time_ns);
+        (events.partition_point(before) as u64, mark)
+    });
+    let mut placed: Vec<(u64, Mark)> = placed.collect();
+    placed.sort_by_key(|(before, mark)| (*before, order(&mark.kind)));
+    Cuts::Found(placed)
 }
 
-/// Windows of equal time.
-fn windows_of_time(times: &[u64]) -> Vec<Mark> {
-    let (Some(&first), Some(&last)) = (times.first(), times.last()) else { return Vec::new() };
-    let end_ns = |number: u64| first + (last - first) * number / IMPORT_WINDOWS;
-    let mark = |number| Mark { time_ns: end_ns(number), kind: MarkKind::WindowEnd(number - 1) };
-    (1..=IMPORT_WINDOWS).map(mark).collect()
+/// Each frame once, and stacks by the numbers of their frames.
+fn numbered<'a>(stacks: impl Iterator<Item = &'a Vec<Frame>>) -> (Vec<Frame>, Vec<Vec<FrameId>>) {
+    let mut known: HashMap<&Frame, FrameId> = HashMap::new();
+    let mut frames = Vec::new();
+    let mut number = |frame: &'a Frame| {
+        *known.entry(frame).or_insert_with(|| {
+            frames.push(frame.clone());
+            FrameId(frames.len() as u32 - 1)
+        })
+    };
+    let stacks = stacks.map(|stack| stack.iter().map(&mut number).collect()).collect();
+    (frames, stacks)
+}
+
+/// The marks that an import makes of what was found: there is always an epoch, and one step where nothing else is.
+fn marks(found: Boundaries, all: (u64, u64)) -> Vec<Mark> {
+    let whole = Span { begin_ns: all.0, end_ns: all.1 };
+    let epochs = if found.epochs.is_empty() { vec![whole] } else { found.epochs };
+    let steps = if found.steps.is_empty() && found.windows.is_empty() { vec![whole] } else { found.steps };
+    let mut marks = Vec::new();
+    let mut add = |span: Span, begin: MarkKind, end: MarkKind| {
+        marks.push(Mark { time_ns: span.begin_ns, kind: begin });
+        marks.push(Mark { time_ns: span.end_ns, kind: end });
+    };
+    (0..).zip(epochs).for_each(|(n, span)| add(span, MarkKind::EpochBegin(n), MarkKind::EpochEnd(n)));
+    (0..).zip(steps).for_each(|(n, span)| add(span, MarkKind::StepBegin(n), MarkKind::StepEnd(n)));
+    found.phases.into_iter().for_each(|(span, it)| add(span, MarkKind::PhaseBegin(it), MarkKind::PhaseEnd(it)));
+    let window = |(n, time_ns)| Mark { time_ns, kind: MarkKind::WindowEnd(n) };
+    marks.extend((0..).zip(found.windows).map(window));
+    marks
+}
+
+/// Of marks at one place what ends comes first, the inner before the outer.
+const fn order(kind: &MarkKind) -> u8 {
+    match kind {
+        MarkKind::PhaseEnd(_) | MarkKind::RegionEnd(_) => 0,
+        MarkKind::StepEnd(_) => 1,
+        MarkKind::WindowEnd(_) => 2,
+        MarkKind::EpochEnd(_) => 3,
+        MarkKind::EpochBegin(_) => 4,
+        MarkKind::StepBegin(_) => 5,
+        MarkKind::PhaseBegin(_) | MarkKind::RegionBegin(_) | MarkKind::Note(_) => 6,
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::cuts::{self, Cuts};
 use super::long::settled_steps;
 use super::replay::{Overlay, Replayed, replay};
 use super::serving::Style;
+use super::site::Sites;
 
 /// A part of the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +181,7 @@ impl Training {
         }
         let found = || {
             let base = &self.bases[index];
-            Arc::new(replay(base, Overlay::default(), &cuts::found(base, &Overlay::default())))
+            Arc::new(replay(base, Overlay::default(), &cuts::found(base, &Sites::default(), &Overlay::default())))
         };
         self.unmarked[index].get_or_init(found).clone()
     }

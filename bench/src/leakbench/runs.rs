@@ -222,7 +222,8 @@ impl Run {
             let known = plain.filter(|_| overlay.is_empty());
             let replayed = known.map_or_else(
                 || {
-                    let cuts = if self.view == View::Marked { Cuts::Marks } else { cuts::found(&base, &overlay) };
+                    let cuts =
+                        if self.view == View::Marked { Cuts::Marks } else { cuts::found(&base, &self.sites, &overlay) };
                     Arc::new(replay(&base, overlay, &cuts))
                 },
                 |training| training.plain(rank, self.view),
