@@ -35,6 +35,7 @@ pub fn job() -> v1::Job {
         source: v1::SourceKind::Import as i32,
         processes: 4,
         earlier_sessions: 0,
+        verdict: None,
     }
 }
 
@@ -73,6 +74,7 @@ pub fn report() -> v1::Report {
             series_bytes: (1..=5).map(|epoch| epoch * 3 * MIB).collect(),
             process: "rank 0".into(),
             device: 0,
+            explained_by: scenarios::rank0_leak().id,
         }],
     };
     v1::Report {
@@ -82,6 +84,11 @@ pub fn report() -> v1::Report {
         growth: vec![growth],
         findings: vec![scenarios::rank0_leak()],
         processes: (0..4).map(process_report).collect(),
+        judged: Some(judged(u64::from(EPOCHS))),
+        not_judged: unmeasured(),
+        boundaries: Some(v1::Boundaries { epochs: "given".into(), steps: "given".into(), ..Default::default() }),
+        spread: vec![v1::Spread { figure: "allocated_bytes".into(), median: 80.0 * 1_048_576.0, ..Default::default() }],
+        growth_through: None,
     }
 }
 
@@ -101,6 +108,30 @@ fn process_report(rank: u32) -> v1::ProcessReport {
         framework: Some("torch 2.11.0".into()),
         ..Default::default()
     }
+}
+
+/// What was looked at in a job of four ranks.
+pub fn judged(epoch_ends: u64) -> v1::Judged {
+    let kind = |kind: &str| v1::JudgedKind { kind: kind.into(), boundaries: vec![v1::Boundary::EpochEnd as i32] };
+    v1::Judged {
+        processes: 4,
+        ranks: (0..4).collect(),
+        epoch_ends,
+        steps: 40,
+        windows: 0,
+        kinds: ["leak", "rank_skew"].map(kind).into(),
+    }
+}
+
+/// A gap, as the daemon tells it.
+pub fn gap(kind: &str, gap: &str, reason: &str, remedy: &str, decides: bool) -> v1::NotJudged {
+    v1::NotJudged { kind: kind.into(), gap: gap.into(), reason: reason.into(), remedy: remedy.into(), decides }
+}
+
+/// What no recording holds.
+pub fn unmeasured() -> Vec<v1::NotJudged> {
+    let of = |kind| gap(kind, "whole", "not measured", "run it under memctl run, which measures it", false);
+    vec![of("outside_allocator"), of("host_growth")]
 }
 
 fn rank_report(rank: u32) -> v1::RankReport {
@@ -125,6 +156,12 @@ fn rank_report(rank: u32) -> v1::RankReport {
         completeness: Some(exact()),
         state: v1::JobState::Finished as i32,
         stored_bytes: 7_250,
+        stands_out: if rank == 0 {
+            vec!["allocated_bytes".into(), "growth_bytes_per_epoch".into()]
+        } else {
+            Vec::new()
+        },
+        findings: if rank == 0 { vec![scenarios::rank0_leak().id] } else { Vec::new() },
         ..Default::default()
     }
 }
@@ -366,7 +403,7 @@ impl Query for FakeDaemon {
         }
         let ranks = ranks.into_iter().filter(|_| name != "nothing_recorded");
         let ranks = ranks.map(|rank| explained::ledger(rank, blocks)).collect();
-        Ok(Response::new(v1::Ledger { job: Some(job()), completeness: Some(exact()), ranks }))
+        Ok(Response::new(v1::Ledger { job: Some(job()), completeness: Some(exact()), ranks, not_judged: Vec::new() }))
     }
 
     async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {

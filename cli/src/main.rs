@@ -28,7 +28,7 @@ use render::screen::Screen;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+        Ok(cli) => Cli { global: cli.global.or_environment(std::env::var("MEMCTL_DAEMON").ok()), ..cli },
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.
         Err(error) => error.exit(),
     };

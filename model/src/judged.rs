@@ -72,11 +72,11 @@ pub struct NotJudged {
 }
 
 impl NotJudged {
-    /// Whether no finding means nothing because of it: live tensors may grow and nobody could tell. Such a gap is said
-    /// first, and ends `--fail-on` and `assert no-leak` with exit code 1.
+    /// Whether no finding means nothing because of it: live tensors may grow and nobody could tell, or whole ranks were
+    /// not recorded. Such a gap is said first, and ends `--fail-on` and `assert no-leak` with exit code 1.
     #[must_use]
     pub fn decides(&self) -> bool {
-        self.gap == Gap::Whole && self.kind.is_leak()
+        self.gap == Gap::Whole && (self.kind.is_leak() || self.kind == FindingKind::RankLost)
     }
 }
 
@@ -89,6 +89,7 @@ mod tests {
         let gap = |kind, gap| NotJudged { kind, gap, reason: String::new(), remedy: String::new() };
         assert!(gap(FindingKind::Leak, Gap::Whole).decides());
         assert!(!gap(FindingKind::Leak, Gap::Part).decides());
+        assert!(gap(FindingKind::RankLost, Gap::Whole).decides(), "ranks that nobody recorded");
         assert!(!gap(FindingKind::HostGrowth, Gap::Whole).decides());
     }
 

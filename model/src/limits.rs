@@ -29,11 +29,30 @@ pub const DEVICES_MAX: usize = 64;
 /// Chunks between two regular keyframes: 4 × 64k events are replayed in some 10 ms, and a keyframe is small beside them.
 pub const KEYFRAME_CHUNKS: u64 = 4;
 
-/// Whether a job's name is one that can be typed, printed and used in a path: letters, digits and `._:@/+-`, at most [`LABEL_BYTES_MAX`] bytes, not beginning with `-`.
+/// Whether a job's name is one that can be typed, printed and used in a path: letters, digits and `._:@/+-`, at most
+/// [`LABEL_BYTES_MAX`] bytes, not beginning with `-`; between slashes there is something, and never `.` or `..`, so that it
+/// leads nowhere else. `latest` stands for the newest job and is nobody's name.
 #[must_use]
 pub fn is_job_name(name: &str) -> bool {
-    !name.is_empty()
+    name != "latest"
         && name.len() <= LABEL_BYTES_MAX
         && !name.starts_with('-')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@/+-".contains(&b))
+        && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_job_name;
+
+    #[test]
+    fn names_of_jobs_lead_nowhere_else() {
+        for good in ["vit", "run/1", "a..b", "x.y:z@h+1-2", ".hidden", "latest-2", "a/latest"] {
+            assert!(is_job_name(good), "{good}");
+        }
+        for bad in ["", "latest", "..", ".", "/", "//", "/a", "a/", "a//b", "../a", "a/../b", "a/.", "-a", "a b", "é"]
+        {
+            assert!(!is_job_name(bad), "{bad}");
+        }
+    }
 }

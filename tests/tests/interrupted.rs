@@ -114,7 +114,8 @@ async fn until_it_streams(url: &str, child: &mut Child) {
     let mut client = QueryClient::new(channel);
     let began = Instant::now();
     loop {
-        let jobs = client.list_jobs(ListJobsRequest { limit: 1 }).await.unwrap().into_inner().jobs;
+        let jobs =
+            client.list_jobs(ListJobsRequest { limit: 1, ..Default::default() }).await.unwrap().into_inner().jobs;
         if jobs.first().is_some_and(|job| job.state() == JobState::Running && job.events > 0) {
             return;
         }

@@ -41,7 +41,10 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
             break;
         }
     }
-    let clean = clean.trim_end_matches('-');
+    // What would lead elsewhere in a path is left out.
+    let parts: Vec<&str> = clean.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect();
+    let clean = parts.join("/");
+    let clean = clean.trim_start_matches('-').trim_end_matches(['-', '/']);
     is_job_name(clean).then(|| clean.to_owned())
 }
 

@@ -1,19 +1,23 @@
 //! `memctl assert` as data: each condition with the figure it was decided by.
 //!
 //! Guarantees: a condition holds only on data that can tell: what would hold on a job that still runs, ended badly, was
-//! not recorded whole or has too few epochs "cannot be told" unless that is allowed; what speaks against a condition
+//! not recorded whole or could not be judged is inconclusive unless that is allowed; what speaks against a condition
 //! speaks against it at once. Refuses to call a figure good that is not there, whatever is allowed.
+
+mod against;
+mod growth;
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
+use memctl_analysis::proof;
 use memctl_model::{FindingKind, HumanBytes};
 use serde::Serialize;
 
 use super::finding::Finding;
+use super::judged::Scope;
 use super::leaks::grows;
 use super::report::{EpochEnd, Rank, Report};
-use super::unjudged::EPOCH_ENDS_MIN;
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::args::conditions::{Asks, Condition, Limit, Tolerance};
 use crate::exit::Failure;
@@ -22,15 +26,6 @@ use crate::render::csv::{self, Cell};
 use crate::render::json;
 use crate::render::screen::Screen;
 use crate::render::text::{plural, rank_list};
-
-/// Unless told otherwise allocated bytes may differ by this share of the first epoch end's...
-const TOLERANCE_SHARE: f64 = 0.01;
-/// ... or by this much: one block that could not be split is no growth.
-const TOLERANCE_BYTES_MIN: u64 = 1 << 20;
-/// Epochs that are looked at for the one after which a job is settled: one that takes longer is not.
-const SETTLING_MAX: usize = 64;
-/// Epoch ends that `stable` compares.
-const STABLE_ENDS_MIN: usize = 2;
 
 /// How the conditions are meant.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +36,8 @@ pub struct Terms {
     pub tolerance: Option<Tolerance>,
     /// Data that cannot tell is taken for what it is.
     pub allow_incomplete: bool,
+    /// What is only suspected is taken for harmless.
+    pub allow_suspected: bool,
     /// The ranks that were chosen; all when empty.
     pub ranks: Vec<u32>,
 }
@@ -62,6 +59,9 @@ pub struct Verdicts {
     pub incomplete_allowed: bool,
     /// The conditions, in their order.
     pub conditions: Vec<Checked>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
 }
 
 /// A condition and what came of it.
@@ -92,7 +92,7 @@ pub enum Verdict {
     /// It does not.
     DoesNotHold,
     /// The data does not say.
-    CannotTell,
+    Inconclusive,
 }
 
 impl Verdict {
@@ -102,7 +102,7 @@ impl Verdict {
         match self {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
-            Self::CannotTell => "cannot be told",
+            Self::Inconclusive => "inconclusive",
         }
     }
 
@@ -114,16 +114,17 @@ impl Verdict {
 impl Verdicts {
     /// Checks the conditions on a report.
     #[must_use]
-    pub fn new(report: Report, conditions: &[Condition], terms: &Terms) -> Self {
+    pub fn new(report: Report, conditions: &[Condition], terms: &Terms, against: Option<&Report>) -> Self {
         let incomplete = incomplete(&report, terms);
-        let check = |condition: &Condition| {
-            let mut checked = check(&report, condition, terms);
+        let only_complete = |mut checked: Checked| {
             if checked.verdict == Verdict::Holds && !incomplete.is_empty() && !terms.allow_incomplete {
-                checked.verdict = Verdict::CannotTell;
+                checked.verdict = Verdict::Inconclusive;
             }
             checked
         };
-        let conditions: Vec<Checked> = conditions.iter().map(check).collect();
+        let compared = against.into_iter().flat_map(|other| against::checks(&report, other, terms));
+        let checks = conditions.iter().map(|condition| check(&report, condition, terms)).chain(compared);
+        let conditions: Vec<Checked> = checks.map(only_complete).collect();
         Self {
             schema: SCHEMA,
             holds: conditions.iter().all(|checked| checked.verdict == Verdict::Holds),
@@ -132,6 +133,7 @@ impl Verdicts {
             incomplete,
             incomplete_allowed: terms.allow_incomplete,
             conditions,
+            scope: report.scope,
         }
     }
 
@@ -147,13 +149,11 @@ impl Verdicts {
             let which = self.conditions.iter().filter(|checked| checked.verdict == verdict);
             which.map(|checked| checked.condition.as_str()).collect::<Vec<_>>().join(", ")
         };
-        let (broken, unknown) = (of(Verdict::DoesNotHold), of(Verdict::CannotTell));
+        let (broken, unknown) = (of(Verdict::DoesNotHold), of(Verdict::Inconclusive));
         if broken.is_empty() {
-            let open = self.conditions.iter().find(|checked| checked.verdict == Verdict::CannotTell);
+            let open = self.conditions.iter().find(|checked| checked.verdict == Verdict::Inconclusive);
             let why = self.incomplete.first().or(open.map(|checked| &checked.because)).map_or("", String::as_str);
-            return Err(Failure::found(format!(
-                "it cannot be told whether {unknown} holds: {why}; --allow-incomplete judges what there is"
-            )));
+            return Err(Failure::found(format!("inconclusive: {why} ({unknown})")));
         }
         Err(Failure::found(format!("does not hold: {broken}")))
     }
@@ -183,12 +183,6 @@ fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
         (!missing.is_empty()).then(|| format!("nothing was recorded of {}", named(&missing)))
     };
     reasons.extend(absent);
-    let without: Vec<u32> =
-        report.ranks.iter().filter(|rank| ends(rank, terms).is_empty()).map(|rank| rank.rank).collect();
-    if !without.is_empty() {
-        let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
-        reasons.push(format!("no epoch has ended{after} on {}", named(&without)));
-    }
     reasons
 }
 
@@ -203,12 +197,17 @@ fn ends<'a>(rank: &'a Rank, terms: &Terms) -> Vec<&'a EpochEnd> {
 
 /// Findings that count against a condition.
 fn against<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
+    concerning(report, terms, counts).into_iter().filter(|finding| finding.hurts()).collect()
+}
+
+/// Findings of these kinds about the ranks that were chosen.
+fn concerning<'a>(report: &'a Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Vec<&'a Finding> {
     let chosen = |finding: &Finding| {
         terms.ranks.is_empty()
             || finding.ranks.is_empty()
             || finding.ranks.iter().any(|rank| terms.ranks.contains(rank))
     };
-    let counts = |finding: &&Finding| finding.hurts() && finding.known_kind().is_some_and(counts) && chosen(finding);
+    let counts = |finding: &&Finding| finding.known_kind().is_some_and(counts) && chosen(finding);
     report.findings.iter().filter(counts).collect()
 }
 
@@ -216,7 +215,10 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
     let mut checked = match condition.asks {
         Asks::NoLeak => no_leak(report, terms),
         Asks::Stable => stable(report, terms),
-        Asks::Peak(limit) => peak(report, limit, terms),
+        Asks::Peak(limit) => peak(report, limit, terms, |rank| rank.peak_allocated_bytes, ALLOCATED),
+        Asks::PeakReserved(limit) => peak(report, limit, terms, |rank| rank.peak_reserved_bytes, RESERVED),
+        Asks::ReservedToAllocated(limit) => reserved_to_allocated(report, limit, terms),
+        Asks::Growth(limit, per) => growth::growth(report, limit, per, terms),
         Asks::Fragmentation(limit) => fragmentation(report, limit, terms),
     };
     checked.condition.clone_from(&condition.text);
@@ -249,31 +251,45 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
 /// Too few epoch ends to tell, unless that is allowed.
 fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
     let fewest = report.ranks.iter().map(|rank| ends(rank, terms).len()).min().unwrap_or(0);
-    (fewest < least && !terms.allow_incomplete).then(|| {
-        let there = if fewest == 0 { "no epoch end".to_owned() } else { plural(fewest as u64, "epoch end") };
-        verdict(Verdict::CannotTell, format!("{there}; it takes {least}"))
-    })
+    let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
+    (fewest < least && !terms.allow_incomplete)
+        .then(|| verdict(Verdict::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}")))
+}
+
+/// Nobody could have found what would speak against it, unless that is allowed.
+fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
+    let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete)?;
+    let remedy = not.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
+    Some(verdict(Verdict::Inconclusive, format!("{}{remedy}", not.reason)))
+}
+
+/// Growth that may still turn out a leak, unless that is allowed.
+fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) -> Option<Checked> {
+    let findings = concerning(report, terms, counts);
+    let worst = findings.first().filter(|_| !terms.allow_suspected)?;
+    let ids = findings.iter().map(|finding| finding.id.clone()).collect();
+    let because = format!("suspected: {} (--allow-suspected takes it for harmless)", worst.title);
+    Some(Checked { findings: ids, ..verdict(Verdict::Inconclusive, because) })
 }
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let leaks = against(report, terms, FindingKind::is_leak);
-    // The judge looked at every epoch, so every one counts.
-    let everything = Terms { after_epoch: None, ..terms.clone() };
-    if let Some(checked) = found(&leaks).or_else(|| too_few(report, &everything, EPOCH_ENDS_MIN)) {
-        return checked;
-    }
-    verdict(Verdict::Holds, "no leak was found".to_owned())
+    let against = found(&leaks).or_else(|| suspected(report, terms, FindingKind::is_leak));
+    against
+        .or_else(|| not_judged(report, terms))
+        .unwrap_or_else(|| verdict(Verdict::Holds, "no leak was found".to_owned()))
 }
 
 fn stable(report: &Report, terms: &Terms) -> Checked {
-    if let Some(checked) = found(&against(report, terms, grows)).or_else(|| too_few(report, terms, STABLE_ENDS_MIN)) {
+    let against = found(&against(report, terms, grows)).or_else(|| suspected(report, terms, grows));
+    if let Some(checked) = against.or_else(|| too_few(report, terms, proof::STABLE_ENDS_MIN)) {
         return checked;
     }
     let rises = report.ranks.iter().filter_map(|rank| rise(rank, terms));
     // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
-        return verdict(Verdict::CannotTell, "no epoch end with a figure".to_owned());
+        return verdict(Verdict::Inconclusive, "no epoch end with a figure".to_owned());
     };
     let because = format!(
         "allocated at {} rises by {} at most, from {} (rank {}; {} is tolerated)",
@@ -301,45 +317,74 @@ fn rise(rank: &Rank, terms: &Terms) -> Option<Rise> {
     let (&first, &highest) = (values.first()?, values.iter().max()?);
     let share = |share: f64| (first as f64 * share) as u64;
     let tolerance = match terms.tolerance {
-        None => share(TOLERANCE_SHARE).max(TOLERANCE_BYTES_MIN),
+        None => proof::tolerance(first),
         Some(Tolerance::Share(wanted)) => share(wanted),
         Some(Tolerance::Bytes(bytes)) => bytes,
     };
     Some(Rise { rank: rank.rank, ends: values.len(), first, by: highest - first, tolerance })
 }
 
-/// The first epoch (not the very first, which warms up) from whose end on what is allocated stays within the tolerance on
-/// every rank: what `stable --after-epoch` may be asked of a job like this one.
+/// The first epoch from whose end on every rank's level is stable: what `stable --after-epoch` may be asked of a job like
+/// this one.
 #[must_use]
 pub fn settled_after(report: &Report) -> Option<u32> {
-    let last = report.ranks.iter().filter_map(|rank| rank.epoch_ends.last()).map(|end| end.epoch).min()?;
-    (1..last).take(SETTLING_MAX).find(|&epoch| {
-        let terms = Terms { after_epoch: Some(epoch), ..Terms::default() };
-        report.ranks.iter().all(|rank| {
-            rise(rank, &terms).is_some_and(|rise| rise.ends >= STABLE_ENDS_MIN && rise.by <= rise.tolerance)
-        })
-    })
+    let series = |rank: &Rank| -> Vec<(u32, u64)> {
+        rank.epoch_ends.iter().filter_map(|end| Some((end.epoch, end.allocated_bytes?))).collect()
+    };
+    let all: Vec<Vec<(u32, u64)>> = report.ranks.iter().map(series).collect();
+    let latest = all.iter().map(|ends| proof::settled_after(ends)).try_fold(0, |latest, at| Some(latest.max(at?)))?;
+    (latest > 0 && all.iter().all(|ends| proof::is_stable_from(ends, latest))).then_some(latest)
 }
 
-fn peak(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
-    let of = |rank: &Rank| match terms.after_epoch {
-        None => rank.peak_allocated_bytes,
-        // What the epochs behind it reached; the epoch itself came before its end.
-        Some(after) => {
-            let later = rank.epoch_ends.iter().filter(|end| end.epoch > after);
-            later.filter_map(|end| end.epoch_peak_allocated_bytes).max()
-        }
-    };
-    let highest = report
-        .ranks
-        .iter()
-        .filter_map(|rank| Some((of(rank)?, rank.rank)))
-        .max_by_key(|&(peak, rank)| (peak, Reverse(rank)));
-    let Some((bytes, rank)) = highest else {
-        return verdict(Verdict::CannotTell, "no peak was recorded".to_owned());
+/// A figure of epochs.
+type OfEpoch = fn(&EpochEnd) -> Option<u64>;
+const ALLOCATED: OfEpoch = |end| end.epoch_peak_allocated_bytes;
+const RESERVED: OfEpoch = |end| end.epoch_peak_reserved_bytes;
+
+/// The peak of a rank: of the whole job, or of the epochs behind the one that was named. `None` where that is not known.
+fn peak_of(rank: &Rank, terms: &Terms, whole: fn(&Rank) -> Option<u64>, within: OfEpoch) -> Option<u64> {
+    let Some(after) = terms.after_epoch else { return whole(rank) };
+    // What the epochs behind it reached; the epoch itself came before its end.
+    let later = rank.epoch_ends.iter().filter(|end| end.epoch > after);
+    later.filter_map(within).filter(|&peak| peak > 0).max()
+}
+
+fn peak(
+    report: &Report,
+    limit: Limit<u64>,
+    terms: &Terms,
+    whole: fn(&Rank) -> Option<u64>,
+    within: OfEpoch,
+) -> Checked {
+    let of = |rank: &Rank| peak_of(rank, terms, whole, within).filter(|&peak| peak > 0);
+    let known: Vec<(u64, u32)> = report.ranks.iter().filter_map(|rank| Some((of(rank)?, rank.rank))).collect();
+    let Some(&(bytes, rank)) = known.iter().max_by_key(|&&(peak, rank)| (peak, Reverse(rank))) else {
+        return verdict(Verdict::Inconclusive, "no peak was recorded".to_owned());
     };
     let because = format!("{} at most, on rank {rank}", HumanBytes::of(bytes));
-    Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&bytes)), because) }
+    let mut checked =
+        Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&bytes)), because) };
+    // What is known speaks against it at once; that it holds takes every rank.
+    if checked.verdict == Verdict::Holds && known.len() < report.ranks.len() {
+        let missing: Vec<u32> = report.ranks.iter().filter(|rank| of(rank).is_none()).map(|rank| rank.rank).collect();
+        checked.verdict = Verdict::Inconclusive;
+        checked.because = format!("no peak was recorded of {}", named(&missing));
+    }
+    checked
+}
+
+fn reserved_to_allocated(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
+    let of = |rank: &Rank| {
+        let allocated = peak_of(rank, terms, |rank| rank.peak_allocated_bytes, ALLOCATED).filter(|&bytes| bytes > 0)?;
+        let reserved = peak_of(rank, terms, |rank| rank.peak_reserved_bytes, RESERVED)?;
+        Some((reserved as f64 / allocated as f64, rank.rank))
+    };
+    let highest = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+    let Some((ratio, rank)) = highest else {
+        return verdict(Verdict::Inconclusive, "no peaks were recorded".to_owned());
+    };
+    let because = format!("{ratio:.3} at most, on rank {rank}");
+    Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) }
 }
 
 fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
@@ -353,7 +398,7 @@ fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
     };
     let Some((ratio, rank)) = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
     else {
-        return verdict(Verdict::CannotTell, "no figure was recorded".to_owned());
+        return verdict(Verdict::Inconclusive, "no figure was recorded".to_owned());
     };
     let because = format!("{ratio:.3} at most, on rank {rank}");
     Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) }

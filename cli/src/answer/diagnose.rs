@@ -3,6 +3,7 @@
 //! Guarantees: the same words on the page and in JSON; the figures they rest on are beside them. Works for every kind of
 //! finding, and for a job without findings, stacks, epochs or an end. Refuses to judge: the findings are the daemon's.
 
+mod proving;
 mod remedy;
 mod words;
 
@@ -12,10 +13,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::finding::Finding;
+use super::judged::{NotJudged, Scope};
 use super::ledger::{ClassShare, Ledger, Rank as RankLedger};
 use super::report::{EpochEnd, Rank, Report};
 use super::sites::{RankSites, Sites};
-use super::unjudged::unjudged;
 use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::page;
 use crate::render::csv::{self, Cell};
@@ -34,7 +35,7 @@ pub struct Diagnosis {
     pub job: Job,
     /// What the answer rests on.
     pub completeness: Completeness,
-    /// `critical`, `warning`, `info`, or `none` where nothing was found.
+    /// `critical`, `warning`, `info`; where nothing was found `none`, or `inconclusive` where that means nothing.
     pub severity: &'static str,
     /// One sentence.
     pub summary: String,
@@ -44,8 +45,9 @@ pub struct Diagnosis {
     pub usage: Option<Usage>,
     /// What is wrong, the worst first; the note is about the first.
     pub findings: Vec<Finding>,
-    /// What was not judged, in words.
-    pub not_judged: Vec<String>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
     /// For the page.
     #[serde(skip)]
     pub report: Report,
@@ -153,14 +155,30 @@ impl Diagnosis {
             schema: SCHEMA,
             job: report.job.clone(),
             completeness: report.completeness,
-            severity: main.map_or("none", |finding| finding.severity),
+            severity: severity(&report),
             summary: summary(&report),
             questions: words::questions(&report, usage.as_ref(), flags),
             usage,
             findings: report.findings.clone(),
-            not_judged: unjudged(&report),
+            scope: report.scope.clone(),
             report,
         }
+    }
+}
+
+impl Diagnosis {
+    /// Why no finding means nothing: nothing that was found hurts, and nobody could have found it.
+    #[must_use]
+    pub fn inconclusive(&self) -> Option<&NotJudged> {
+        self.scope.inconclusive().filter(|_| !self.findings.iter().any(Finding::hurts))
+    }
+}
+
+fn severity(report: &Report) -> &'static str {
+    match words::main(report) {
+        Some(finding) => finding.severity,
+        None if report.scope.inconclusive().is_some() => "inconclusive",
+        None => "none",
     }
 }
 
@@ -170,8 +188,11 @@ fn summary(report: &Report) -> String {
         Some(finding) => finding.title.clone(),
         None if report.ranks.is_empty() => "nothing was recorded in this part of the job".to_owned(),
         None if report.failed() => "a request or a rank failed, and no finding says why".to_owned(),
-        None if report.job.state == "running" => "nothing wrong so far".to_owned(),
-        None => "nothing wrong was found".to_owned(),
+        None => match report.scope.inconclusive() {
+            Some(not) => format!("inconclusive: {}", not.reason),
+            None if report.job.state == "running" => "nothing wrong so far".to_owned(),
+            None => "nothing wrong was found".to_owned(),
+        },
     }
 }
 

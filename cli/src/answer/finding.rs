@@ -373,7 +373,10 @@ mod tests {
         for key in ["bytes_per_epoch", "bytes_per_step", "live_bytes", "time_to_oom_seconds", "site", "epochs_to_oom"] {
             assert!(json[key].is_null(), "{key}");
         }
-        assert_eq!(json["first_seen"], serde_json::json!({ "epoch": null, "step": null, "at": null }));
+        assert_eq!(
+            json["first_seen"],
+            serde_json::json!({ "epoch": null, "step": null, "at": null, "boundary": null })
+        );
         assert_eq!(json["evidence"], serde_json::json!({}));
         assert_eq!((json["kind"].as_str(), json["severity"].as_str()), (Some("a_new_kind"), Some("warning")));
     }

@@ -6,6 +6,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::finding::{Finding, Site, findings};
+use super::judged::Scope;
 use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
 use crate::exit::Failure;
 use crate::page;
@@ -28,6 +29,9 @@ pub struct Fragmentation {
     pub findings: Vec<Finding>,
     /// Ranks that were not looked at.
     pub ranks_left_out: u32,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -188,7 +192,7 @@ impl Fragmentation {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Fragmentation, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Fragmentation { job, completeness, ranks, findings: found, ranks_left_out } = wire;
+        let v1::Fragmentation { job, completeness, ranks, findings: found, ranks_left_out, judged, not_judged } = wire;
         Ok(Self {
             schema: SCHEMA,
             job: part(job, "job")?.into(),
@@ -196,6 +200,7 @@ impl Fragmentation {
             ranks: ranks.into_iter().map(Rank::from).collect(),
             findings: findings(found),
             ranks_left_out,
+            scope: Scope::new(judged, not_judged),
             hint,
         })
     }
@@ -341,7 +346,12 @@ impl From<v1::Churn> for Churn {
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Line<'a> {
-    Job(&'a Job),
+    Job {
+        #[serde(flatten)]
+        job: &'a Job,
+        #[serde(flatten)]
+        scope: &'a Scope,
+    },
     Rank(&'a Rank),
     Finding(&'a Finding),
 }
@@ -356,7 +366,7 @@ impl Answer for Fragmentation {
     }
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::line(out, &Line::Job(&self.job))?;
+        json::line(out, &Line::Job { job: &self.job, scope: &self.scope })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Line::Rank(rank)))?;
         self.findings.iter().try_for_each(|finding| json::line(out, &Line::Finding(finding)))
     }

@@ -54,6 +54,9 @@ impl Answer for Jobs {
                 "stored_bytes",
                 "source",
                 "labels",
+                "worst_severity",
+                "worst_kind",
+                "inconclusive",
             ],
         )?;
         self.jobs.iter().try_for_each(|job| {
@@ -70,6 +73,9 @@ impl Answer for Jobs {
                 Cell::plain(job.stored_bytes),
                 Cell::maybe(job.source),
                 Cell::text(labels.join(" ")),
+                Cell::maybe(job.verdict.as_ref().and_then(|verdict| verdict.severity)),
+                Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.kind.as_deref())),
+                Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.inconclusive.as_deref())),
             ];
             csv::record(out, &cells)
         })

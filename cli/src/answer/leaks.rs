@@ -6,8 +6,8 @@ use memctl_model::FindingKind;
 use serde::Serialize;
 
 use super::finding::{self, Finding};
+use super::judged::Scope;
 use super::report::Report;
-use super::unjudged::unjudged;
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::page;
 use crate::render::json;
@@ -26,8 +26,9 @@ pub struct Leaks {
     pub findings: Vec<Finding>,
     /// Findings of severity `info` that are left out: suspected, and perhaps harmless.
     pub suspected_left_out: usize,
-    /// What was not judged, in words.
-    pub not_judged: Vec<String>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
     /// What they were found in.
     #[serde(skip)]
     pub report: Report,
@@ -53,7 +54,7 @@ impl Leaks {
             completeness: report.completeness,
             findings,
             suspected_left_out: left_out.len(),
-            not_judged: unjudged(&report),
+            scope: report.scope.clone(),
             report,
         }
     }

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
+use super::judged::NotJudged;
 use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
 use crate::exit::Failure;
 use crate::page;
@@ -41,6 +42,8 @@ pub struct Ledger {
     pub completeness: Completeness,
     /// By rank and device.
     pub ranks: Vec<Listed>,
+    /// What could not be told, and why.
+    pub not_judged: Vec<NotJudged>,
     /// For the page and the tables.
     #[serde(skip)]
     pub view: View,
@@ -155,7 +158,7 @@ impl Ledger {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Ledger, view: View) -> Result<Self, Failure> {
-        let v1::Ledger { job, completeness, ranks } = wire;
+        let v1::Ledger { job, completeness, ranks, not_judged } = wire;
         let mut ranks: Vec<Listed> = ranks.into_iter().map(|rank| Listed::new(rank, view.blocks)).collect();
         ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
         Ok(Self {
@@ -163,6 +166,7 @@ impl Ledger {
             job: part(job, "job")?.into(),
             completeness: part(completeness, "completeness")?.into(),
             ranks,
+            not_judged: not_judged.into_iter().map(NotJudged::from).collect(),
             view,
         })
     }
@@ -235,7 +239,11 @@ impl Block {
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Line<'a> {
-    Job(&'a Job),
+    Job {
+        #[serde(flatten)]
+        job: &'a Job,
+        not_judged: &'a [NotJudged],
+    },
     Rank(&'a Rank),
     Block {
         rank: u32,
@@ -255,7 +263,7 @@ impl Answer for Ledger {
     }
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::line(out, &Line::Job(&self.job))?;
+        json::line(out, &Line::Job { job: &self.job, not_judged: &self.not_judged })?;
         for Listed { rank, blocks } in &self.ranks {
             json::line(out, &Line::Rank(rank))?;
             let &Rank { rank, device, .. } = rank;

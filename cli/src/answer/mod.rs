@@ -9,6 +9,7 @@ pub mod diagnose;
 pub mod finding;
 pub mod frag;
 pub mod jobs;
+pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod oom;
@@ -17,7 +18,6 @@ pub mod ranks;
 pub mod report;
 pub mod sites;
 pub mod timeline;
-pub mod unjudged;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -100,6 +100,8 @@ pub struct Job {
     pub attempts: u32,
     /// `live` or `import`.
     pub source: Option<&'static str>,
+    /// What judging it came to; null where it was not judged for this answer.
+    pub verdict: Option<Verdict>,
     /// For the page.
     #[serde(skip)]
     pub started_ns: u64,
@@ -126,6 +128,7 @@ impl From<v1::Job> for Job {
             source: _,
             processes,
             earlier_sessions,
+            verdict,
         } = wire;
         Self {
             id,
@@ -142,9 +145,34 @@ impl From<v1::Job> for Job {
             earlier_sessions,
             attempts,
             source,
+            verdict: verdict.map(Verdict::from),
             started_ns,
             ended_ns,
         }
+    }
+}
+
+/// What is wrong with a job, in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Of the worst finding; null where nothing was found.
+    pub severity: Option<&'static str>,
+    /// Its kind.
+    pub kind: Option<String>,
+    /// Its sentence.
+    pub title: Option<String>,
+    /// Findings in all.
+    pub findings: u32,
+    /// Why no finding means nothing; null where it does mean something.
+    pub inconclusive: Option<String>,
+}
+
+impl From<v1::JobVerdict> for Verdict {
+    fn from(wire: v1::JobVerdict) -> Self {
+        let severity = wire.severity.map(|_| finding::level(wire.severity()).name());
+        let v1::JobVerdict { severity: _, kind, title, findings, inconclusive } = wire;
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        Self { severity, kind: some(kind), title: some(title), findings, inconclusive: some(inconclusive) }
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::finding::{Finding, Site, findings};
 use super::frag::Holder;
+use super::judged::Scope;
 use super::{Answer, Completeness, Job, SCHEMA, part};
 use crate::exit::Failure;
 use crate::page;
@@ -29,6 +30,9 @@ pub struct Oom {
     pub failures: Vec<Failed>,
     /// One for each way in which ranks failed.
     pub findings: Vec<Finding>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -142,7 +146,7 @@ impl Oom {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Oom, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Oom { job, completeness, reports, findings: found, failed } = wire;
+        let v1::Oom { job, completeness, reports, findings: found, failed, judged, not_judged } = wire;
         Ok(Self {
             schema: SCHEMA,
             job: part(job, "job")?.into(),
@@ -150,6 +154,7 @@ impl Oom {
             failed,
             failures: reports.into_iter().map(Failed::from).collect(),
             findings: findings(found),
+            scope: Scope::new(judged, not_judged),
             hint,
         })
     }
@@ -217,7 +222,12 @@ impl From<v1::OomPeer> for Peer {
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Line<'a> {
-    Job(&'a Job),
+    Job {
+        #[serde(flatten)]
+        job: &'a Job,
+        #[serde(flatten)]
+        scope: &'a Scope,
+    },
     Failure(&'a Failed),
     Finding(&'a Finding),
 }
@@ -232,7 +242,7 @@ impl Answer for Oom {
     }
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::line(out, &Line::Job(&self.job))?;
+        json::line(out, &Line::Job { job: &self.job, scope: &self.scope })?;
         self.failures.iter().try_for_each(|failure| json::line(out, &Line::Failure(failure)))?;
         self.findings.iter().try_for_each(|finding| json::line(out, &Line::Finding(finding)))
     }

@@ -1,34 +1,19 @@
-//! `memctl ranks` as data: the ranks side by side, and what stands out among them.
+//! `memctl ranks` as data: the ranks side by side, what stands out among them, and the findings that tell them apart.
 //!
-//! A figure stands out when it is further from the ranks' median than 3.5 times their median absolute deviation (scaled
-//! to a normal distribution's standard deviation), with a floor below which nobody cares. That is a measurement: ranks of
-//! different roles (pipeline stages) differ by rule, and whether it is wrong the findings say.
+//! Guarantees: which figures stand out and which findings are about single ranks comes with the report. Refuses to compare.
 
 use std::io::{self, Write};
 
-use memctl_model::FindingKind;
 use serde::Serialize;
 
 use super::finding::Finding;
-use super::report::{self, Report};
+use super::judged::Scope;
+use super::report::{self, Report, Spread};
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::page;
 use crate::render::csv::{self, Cell};
 use crate::render::json;
 use crate::render::screen::Screen;
-
-/// Fewer ranks have no majority to stand out against.
-const RANKS_MIN: usize = 3;
-/// Deviations: the customary cut of the modified z-score (Iglewicz and Hoaglin).
-const DEVIATIONS_MAX: f64 = 3.5;
-/// Scales the median absolute deviation to a normal distribution's standard deviation.
-const MAD_SCALE: f64 = 1.4826;
-/// One deviation is at least this share of the median: equal ranks differ by rounding.
-const SHARE_MIN: f64 = 0.01;
-/// One deviation is at least this much: half a small segment of the allocator.
-const BYTES_MIN: f64 = (1 << 20) as f64;
-/// The same for growth an epoch, which adds up.
-const GROWTH_MIN: f64 = (1 << 16) as f64;
 
 /// The ranks side by side.
 #[derive(Clone, Debug, Serialize)]
@@ -43,8 +28,11 @@ pub struct Ranks {
     pub ranks: Vec<Rank>,
     /// Median and deviation of each figure that enough ranks have.
     pub spread: Vec<Spread>,
-    /// What is wrong with single ranks, the worst first.
+    /// What is wrong with some ranks and not with others, the worst first.
     pub findings: Vec<Finding>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -90,81 +78,31 @@ pub struct Rank {
     /// The newest figure there is of it.
     pub last_heard_at: Option<String>,
     /// Figures of it that stand out, by name.
-    pub stands_out: Vec<&'static str>,
+    pub stands_out: Vec<String>,
+    /// Ids of the findings that tell it apart from other ranks.
+    pub findings: Vec<String>,
     /// For the page.
     #[serde(skip)]
     pub last_heard_ns: Option<u64>,
 }
 
-/// What is usual among the ranks.
-#[derive(Clone, Debug, Serialize)]
-pub struct Spread {
-    /// Which figure.
-    pub figure: &'static str,
-    /// Its median.
-    pub median_bytes: i64,
-    /// Its median absolute deviation.
-    pub mad_bytes: i64,
-}
-
-/// A figure that ranks are compared by.
-struct Figure {
-    name: &'static str,
-    read: fn(&Rank) -> Option<i64>,
-    least: f64,
-}
-
-fn signed(bytes: Option<u64>) -> Option<i64> {
-    bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
-}
-
-const FIGURES: [Figure; 7] = [
-    Figure { name: "allocated_bytes", read: |rank| signed(rank.allocated_bytes), least: BYTES_MIN },
-    Figure { name: "reserved_bytes", read: |rank| signed(rank.reserved_bytes), least: BYTES_MIN },
-    Figure { name: "peak_allocated_bytes", read: |rank| signed(rank.peak_allocated_bytes), least: BYTES_MIN },
-    Figure { name: "peak_reserved_bytes", read: |rank| signed(rank.peak_reserved_bytes), least: BYTES_MIN },
-    Figure { name: "growth_bytes_per_epoch", read: |rank| rank.growth_bytes_per_epoch, least: GROWTH_MIN },
-    Figure { name: "device_free_bytes", read: |rank| signed(rank.device_free_bytes), least: BYTES_MIN },
-    Figure { name: "foreign_used_bytes", read: |rank| signed(rank.foreign_used_bytes), least: BYTES_MIN },
-];
-
 impl Ranks {
     /// From a report.
     #[must_use]
     pub fn new(report: Report) -> Self {
-        let Report { job, completeness, ranks, findings, hint, .. } = report;
-        let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
-        let mut spread = Vec::new();
-        for Figure { name, read, least } in FIGURES {
-            let values: Vec<f64> = ranks.iter().filter_map(read).map(|value| value as f64).collect();
-            if values.len() < RANKS_MIN {
-                continue;
-            }
-            let middle = median(values.clone());
-            let mad = median(values.iter().map(|value| (value - middle).abs()).collect());
-            let deviation = (mad * MAD_SCALE).max(middle.abs() * SHARE_MIN).max(least);
-            for rank in &mut ranks {
-                if read(rank).is_some_and(|value| (value as f64 - middle).abs() > DEVIATIONS_MAX * deviation) {
-                    rank.stands_out.push(name);
-                }
-            }
-            spread.push(Spread { figure: name, median_bytes: middle.round() as i64, mad_bytes: mad.round() as i64 });
-        }
-        let about_ranks = |kind: FindingKind| {
-            matches!(kind, FindingKind::RankSkew | FindingKind::RankLost | FindingKind::ForeignProcess)
-        };
-        let findings = findings.into_iter().filter(|finding| finding.known_kind().is_some_and(about_ranks)).collect();
-        Self { schema: SCHEMA, job, completeness, ranks, spread, findings, hint }
+        let Report { job, completeness, ranks, findings, scope, spread, hint, .. } = report;
+        let ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
+        let tells_apart = |finding: &Finding| ranks.iter().any(|rank| rank.findings.contains(&finding.id));
+        let findings = findings.into_iter().filter(tells_apart).collect();
+        Self { schema: SCHEMA, job, completeness, ranks, spread, findings, scope, hint }
     }
 }
 
-/// The median; 0 of nothing.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.as_slice() {
-        [] => 0.0,
-        values if values.len() % 2 == 1 => values[values.len() / 2],
-        values => f64::midpoint(values[values.len() / 2 - 1], values[values.len() / 2]),
+impl Rank {
+    /// Whether it is apart from the others: by a figure, by a finding, by its end.
+    #[must_use]
+    pub fn is_odd(&self) -> bool {
+        !self.stands_out.is_empty() || !self.findings.is_empty() || self.failure.is_some()
     }
 }
 
@@ -194,7 +132,8 @@ impl From<report::Rank> for Rank {
             peak_allocated_bytes: rank.peak_allocated_bytes,
             peak_reserved_bytes: rank.peak_reserved_bytes,
             growth_bytes_per_epoch: rank.growth_bytes_per_epoch,
-            stands_out: Vec::new(),
+            stands_out: rank.stands_out,
+            findings: rank.findings,
         }
     }
 }
@@ -268,34 +207,4 @@ fn cells(rank: &Rank) -> [Cell; 17] {
         Cell::maybe(rank.last_heard_at.as_ref()),
         Cell::plain(rank.stands_out.join(" ")),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture;
-
-    #[test]
-    fn one_rank_that_differs_stands_out_and_equal_ones_do_not() {
-        let ranks = Ranks::new(Report::new(fixture::report(), None).unwrap());
-        assert_eq!(ranks.ranks[0].stands_out, ["allocated_bytes", "growth_bytes_per_epoch"]);
-        assert!(ranks.ranks[1..].iter().all(|rank| rank.stands_out.is_empty()));
-        let allocated = &ranks.spread[0];
-        assert_eq!((allocated.figure, allocated.median_bytes, allocated.mad_bytes), ("allocated_bytes", 80 << 20, 0));
-    }
-
-    #[test]
-    fn two_ranks_have_no_majority() {
-        let mut report = fixture::report();
-        report.ranks.truncate(2);
-        let ranks = Ranks::new(Report::new(report, None).unwrap());
-        assert!(ranks.spread.is_empty() && ranks.ranks.iter().all(|rank| rank.stands_out.is_empty()));
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(median(Vec::new()), 0.0);
-    }
 }

@@ -10,6 +10,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::finding::{Finding, findings};
+use super::judged::Scope;
 use super::processes::Process;
 use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state, whole};
 use crate::exit::Failure;
@@ -35,12 +36,59 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Sites whose live bytes grew from epoch end to epoch end, most first.
     pub growth: Vec<Growth>,
+    /// What the findings, or their absence, rest on.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// Where epochs and steps come from.
+    pub boundaries: Boundaries,
+    /// What is usual among the ranks, for each figure that enough of them have.
+    pub spread: Vec<Spread>,
+    /// The call through which most of the growth comes that no finding explains.
+    pub growth_through: Option<Through>,
     /// For the page: flags that reach the same store, put behind the commands it proposes; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
     /// For the page: whether stacks were recorded, when that was asked.
     #[serde(skip)]
     pub stacks: Option<bool>,
+}
+
+/// Where epochs and steps come from.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Boundaries {
+    /// `given` by marks, `found`, or `none`.
+    pub epochs: String,
+    /// The same.
+    pub steps: String,
+    /// Windows that were cut, of the device that has most.
+    pub windows: u64,
+    /// How they were found: `the loop at train.py:31`.
+    pub found_by: Option<String>,
+}
+
+/// What is usual among the ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spread {
+    /// Which figure.
+    pub figure: String,
+    /// Its median.
+    pub median_bytes: i64,
+    /// Its median absolute deviation.
+    pub mad_bytes: i64,
+    /// Further from the median than this stands out.
+    pub limit_bytes: i64,
+}
+
+/// A call through which much of the growth comes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Through {
+    /// The call.
+    #[serde(flatten)]
+    pub call: Frame,
+    /// Growth an epoch that comes through it.
+    pub bytes_per_epoch: i64,
+    /// Growth an epoch of all sites that no finding explains.
+    pub total_bytes_per_epoch: i64,
 }
 
 /// One rank.
@@ -104,6 +152,16 @@ pub struct Rank {
     pub sample: Option<Sample>,
     /// The highest of each quantity that was measured.
     pub highest: Option<Sample>,
+    /// The moment that the levels are of: `epoch_end`, `step_end`, `window_end`, or `end` of what is stored.
+    pub levels_at: String,
+    /// Allocated at the end of what is stored, where that is another moment: after teardown.
+    pub end_allocated_bytes: Option<u64>,
+    /// Reserved then.
+    pub end_reserved_bytes: Option<u64>,
+    /// Figures of it that stand out among the ranks, by name.
+    pub stands_out: Vec<String>,
+    /// Ids of the findings that tell it apart from other ranks.
+    pub findings: Vec<String>,
 }
 
 /// What was measured last of each quantity, within the last half minute that was recorded.
@@ -204,6 +262,16 @@ pub struct RankGrowth {
     pub first_epoch: u32,
     /// Live bytes at each epoch end.
     pub series_bytes: Vec<u64>,
+    /// Id of the finding that explains it; null where none does.
+    pub explained_by: Option<String>,
+}
+
+impl RankGrowth {
+    /// Whether it grew and no finding says why.
+    #[must_use]
+    pub fn is_unexplained(&self) -> bool {
+        self.bytes_per_epoch > 0 && self.explained_by.is_none()
+    }
 }
 
 impl Report {
@@ -212,7 +280,19 @@ impl Report {
     /// # Errors
     /// An answer without a job.
     pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
-        let v1::Report { job, completeness, ranks, growth, findings: found, processes } = wire;
+        let v1::Report {
+            job,
+            completeness,
+            ranks,
+            growth,
+            findings: found,
+            processes,
+            judged,
+            not_judged,
+            boundaries,
+            spread,
+            growth_through,
+        } = wire;
         let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
         Ok(Self {
@@ -223,6 +303,10 @@ impl Report {
             processes: processes.into_iter().map(Process::from).collect(),
             findings: findings(found),
             growth: growth.into_iter().map(Growth::from).collect(),
+            scope: Scope::new(judged, not_judged),
+            boundaries: boundaries.map(Boundaries::from).unwrap_or_default(),
+            spread: spread.into_iter().map(Spread::from).collect(),
+            growth_through: growth_through.and_then(Through::new),
             hint,
             stacks: None,
         })
@@ -271,6 +355,11 @@ impl From<v1::RankReport> for Rank {
             completeness: wire.completeness.map(Completeness::from).unwrap_or_default(),
             sample: wire.sample.map(Sample::from),
             highest: wire.highest.map(Sample::from),
+            levels_at: wire.levels_at,
+            end_allocated_bytes: wire.end_allocated_bytes,
+            end_reserved_bytes: wire.end_reserved_bytes,
+            stands_out: wire.stands_out,
+            findings: wire.findings,
         }
     }
 }
@@ -319,6 +408,29 @@ impl From<v1::EpochEnd> for EpochEnd {
     }
 }
 
+impl From<v1::Boundaries> for Boundaries {
+    fn from(wire: v1::Boundaries) -> Self {
+        let v1::Boundaries { epochs, steps, windows, found_by } = wire;
+        Self { epochs, steps, windows, found_by }
+    }
+}
+
+impl From<v1::Spread> for Spread {
+    fn from(wire: v1::Spread) -> Self {
+        let v1::Spread { figure, median, mad, limit } = wire;
+        let whole = |value| whole(value).unwrap_or(0);
+        Self { figure, median_bytes: whole(median), mad_bytes: whole(mad), limit_bytes: whole(limit) }
+    }
+}
+
+impl Through {
+    fn new(wire: v1::GrowthThrough) -> Option<Self> {
+        let v1::GrowthThrough { call, bytes_per_epoch, total_bytes_per_epoch } = wire;
+        let (bytes_per_epoch, total_bytes_per_epoch) = (whole(bytes_per_epoch)?, whole(total_bytes_per_epoch)?);
+        Some(Self { call: call?.into(), bytes_per_epoch, total_bytes_per_epoch })
+    }
+}
+
 impl From<v1::SiteGrowth> for Growth {
     fn from(wire: v1::SiteGrowth) -> Self {
         let v1::SiteGrowth { site, stack, ranks } = wire;
@@ -332,9 +444,21 @@ impl From<v1::SiteGrowth> for Growth {
                 series_bytes,
                 process,
                 device,
+                explained_by,
             } = wire;
             let bytes_per_epoch = whole(bytes_per_epoch).unwrap_or(0);
-            RankGrowth { rank, process, device, bytes_per_epoch, live_bytes, live_blocks, first_epoch, series_bytes }
+            let explained_by = (!explained_by.is_empty()).then_some(explained_by);
+            RankGrowth {
+                rank,
+                process,
+                device,
+                bytes_per_epoch,
+                live_bytes,
+                live_blocks,
+                first_epoch,
+                series_bytes,
+                explained_by,
+            }
         };
         Self {
             site: site.map(Frame::from),
@@ -356,7 +480,14 @@ impl Report {
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Record<'a> {
-    Job { schema: u32, job: &'a Job, completeness: &'a Completeness },
+    Job {
+        schema: u32,
+        job: &'a Job,
+        completeness: &'a Completeness,
+        boundaries: &'a Boundaries,
+        #[serde(flatten)]
+        scope: &'a Scope,
+    },
     Rank(&'a Rank),
     Process(&'a Process),
     Finding(&'a Finding),
@@ -373,7 +504,8 @@ impl Answer for Report {
     }
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        json::line(out, &Record::Job { schema: SCHEMA, job: &self.job, completeness: &self.completeness })?;
+        let Self { job, completeness, boundaries, scope, .. } = self;
+        json::line(out, &Record::Job { schema: SCHEMA, job, completeness, boundaries, scope })?;
         self.ranks.iter().try_for_each(|rank| json::line(out, &Record::Rank(rank)))?;
         self.processes.iter().try_for_each(|process| json::line(out, &Record::Process(process)))?;
         self.findings.iter().try_for_each(|finding| json::line(out, &Record::Finding(finding)))?;

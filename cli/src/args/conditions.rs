@@ -1,4 +1,4 @@
-//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `peak<10GiB`, `fragmentation<0.3`.
+//! What `memctl assert` is asked to hold: `stable`, `no-leak`, `peak<10GiB`, `reserved/allocated<1.3`, `growth<1MiB/epoch`.
 //!
 //! Guarantees: a typing error gives a sentence with an example. Refuses limits that cannot fail (a ratio above 1).
 
@@ -23,8 +23,37 @@ pub enum Asks {
     NoLeak,
     /// No rank ever allocated more.
     Peak(Limit<u64>),
-    /// No rank leaves a larger share of its reserved memory unused.
+    /// No rank ever reserved more.
+    PeakReserved(Limit<u64>),
+    /// No rank reserved, at its peak, more than so many times what it allocated at its peak.
+    ReservedToAllocated(Limit<f64>),
+    /// No rank leaves a larger share of its reserved memory unused at epoch ends.
     Fragmentation(Limit<f64>),
+    /// No rank grows faster.
+    Growth(Limit<u64>, Per),
+}
+
+/// What growth is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// An epoch.
+    Epoch,
+    /// A step.
+    Step,
+    /// A minute of wall-clock time.
+    Minute,
+}
+
+impl Per {
+    /// `epoch`, `step`, `minute`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Epoch => "epoch",
+            Self::Step => "step",
+            Self::Minute => "minute",
+        }
+    }
 }
 
 /// Below `most`, or at it where that is allowed.
@@ -66,7 +95,8 @@ impl FromStr for Condition {
 fn compared(text: &str) -> Result<Asks, String> {
     let unknown = || {
         format!(
-            "`{text}` is no condition; there are: stable, no-leak, 'peak<10GiB', 'fragmentation<0.3' (in quotes, because of <)"
+            "`{text}` is no condition; there are: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', \
+             'reserved/allocated<1.3', 'growth<1MiB/epoch', 'fragmentation<0.3' (in quotes, because of <)"
         )
     };
     let (figure, limit) = text.split_once('<').ok_or_else(unknown)?;
@@ -74,6 +104,12 @@ fn compared(text: &str) -> Result<Asks, String> {
     let limit = limit.strip_prefix('=').unwrap_or(limit);
     match figure {
         "peak" => Ok(Asks::Peak(Limit { most: bytes(limit)?, inclusive })),
+        "peak_reserved" => Ok(Asks::PeakReserved(Limit { most: bytes(limit)?, inclusive })),
+        "reserved/allocated" => Ok(Asks::ReservedToAllocated(Limit { most: factor(limit)?, inclusive })),
+        "growth" => {
+            let (most, per) = rate(limit)?;
+            Ok(Asks::Growth(Limit { most, inclusive }, per))
+        }
         "fragmentation" => Ok(Asks::Fragmentation(Limit { most: ratio(limit)?, inclusive })),
         _ => Err(unknown()),
     }
@@ -103,6 +139,21 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let value = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(wrong)? * factor;
     // Beyond an exbibyte somebody mistyped.
     if value <= (1_u64 << 60) as f64 { Ok(value.round() as u64) } else { Err(wrong()) }
+}
+
+/// `1MiB/epoch`.
+fn rate(text: &str) -> Result<(u64, Per), String> {
+    let wrong = || format!("`{text}` is not a rate; write it like 1MiB/epoch, 512KiB/step or 10MiB/minute");
+    let (amount, unit) = text.split_once('/').ok_or_else(wrong)?;
+    let per = [Per::Epoch, Per::Step, Per::Minute].into_iter().find(|per| per.name() == unit).ok_or_else(wrong)?;
+    Ok((bytes(amount)?, per))
+}
+
+/// `1.3`: reserved is never below allocated.
+fn factor(text: &str) -> Result<f64, String> {
+    let wrong = || format!("`{text}` is not a factor of 1 or more; write it like 1.3");
+    let value = text.parse::<f64>().map_err(|_| wrong())?;
+    if value >= 1.0 && value.is_finite() { Ok(value) } else { Err(wrong()) }
 }
 
 /// `0.3` or `30%`.
@@ -150,6 +201,16 @@ mod tests {
         assert_eq!(asks("peak<1.5GiB"), Ok(Asks::Peak(Limit { most: 3 << 29, inclusive: false })));
         assert_eq!(asks("peak <= 80GB"), Ok(Asks::Peak(Limit { most: 80_000_000_000, inclusive: true })));
         assert_eq!(asks("fragmentation<30%"), Ok(Asks::Fragmentation(Limit { most: 0.3, inclusive: false })));
+        assert_eq!(asks("peak_reserved<1GiB"), Ok(Asks::PeakReserved(Limit { most: 1 << 30, inclusive: false })));
+        let ratio = Asks::ReservedToAllocated(Limit { most: 1.3, inclusive: true });
+        assert_eq!(asks("reserved/allocated<=1.3"), Ok(ratio));
+        assert_eq!(asks("growth<1MiB/epoch"), Ok(Asks::Growth(Limit { most: 1 << 20, inclusive: false }, Per::Epoch)));
+        for wrong in ["growth<1MiB", "growth<1MiB/hour", "growth<x/step"] {
+            assert!(asks(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["reserved/allocated<0.9", "reserved/allocated<NaN", "reserved/allocated<inf"] {
+            assert!(asks(wrong).unwrap_err().contains("factor"), "{wrong}");
+        }
         for wrong in ["", "leak", "peak", "peak>1GiB", "peaks<1GiB"] {
             assert!(asks(wrong).unwrap_err().contains("there are: stable"), "{wrong}");
         }

@@ -44,8 +44,8 @@ Try `memctl demo` first: no GPU, no Python, no server.";
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Ask this daemon (http://host:port).
-    #[arg(long, global = true, env = "MEMCTL_DAEMON", value_name = "URL", hide_env_values = true)]
+    /// Ask this daemon (http://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
+    #[arg(long, global = true, value_name = "URL")]
     pub daemon: Option<String>,
     /// Without a daemon: open the store in this folder, in this process, for this command.
     #[arg(long, global = true, value_name = "DIR")]
@@ -66,6 +66,15 @@ impl Global {
     #[must_use]
     pub fn daemon(&self) -> Option<&str> {
         self.daemon.as_deref().filter(|url| !url.is_empty())
+    }
+
+    /// What the environment says, where no flag says otherwise: a flag that names another place wins.
+    #[must_use]
+    pub fn or_environment(mut self, daemon: Option<String>) -> Self {
+        if self.daemon.is_none() && self.data_dir.is_none() {
+            self.daemon = daemon;
+        }
+        self
     }
 }
 
@@ -205,18 +214,48 @@ pub struct Import {
 }
 
 /// `memctl jobs`.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Jobs {
     /// So many at most.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
+    /// Only jobs in this state; may be repeated.
+    #[arg(long = "state", value_enum, value_name = "STATE")]
+    pub states: Vec<JobState>,
+    /// Only jobs with this label; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<LabelArg>,
+}
+
+/// How a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JobState {
+    /// It goes on.
+    Running,
+    /// It ended well.
+    Finished,
+    /// It ended badly.
+    Failed,
+    /// It ended without a word.
+    Lost,
+}
+
+impl From<JobState> for v1::JobState {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Running => Self::Running,
+            JobState::Finished => Self::Finished,
+            JobState::Failed => Self::Failed,
+            JobState::Lost => Self::Lost,
+        }
+    }
 }
 
 /// Which part of which job.
 #[derive(Clone, Debug, Args)]
 pub struct Narrow {
     /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
     pub job: String,
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
@@ -384,9 +423,12 @@ pub struct Assert {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// What shall hold: stable, no-leak, 'peak<10GiB', 'fragmentation<0.3'.
-    #[arg(required = true, value_name = "CONDITION")]
+    /// What shall hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
+    #[arg(required_unless_present = "against", value_name = "CONDITION")]
     pub conditions: Vec<Condition>,
+    /// Not worse than this job: its peaks by 5 % at most, no finding that it does not have.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
+    pub against: Option<String>,
     /// Look only at what comes once this epoch has ended; its end is the first that counts.
     #[arg(long, value_name = "N")]
     pub after_epoch: Option<u32>,
@@ -396,14 +438,20 @@ pub struct Assert {
     /// Judge what there is of a job that is still running, ended badly, was not recorded whole or has too few epochs.
     #[arg(long)]
     pub allow_incomplete: bool,
+    /// Take what is only suspected for harmless: growth that may still be a cache that fills.
+    #[arg(long)]
+    pub allow_suspected: bool,
 }
 
 const ASSERT_HELP: &str = "Conditions:\n  \
-no-leak            no finding of severity warning or above that live tensors grow\n  \
-stable             that, nothing beside the tensors grows either, and allocated at epoch ends stays within the tolerance\n  \
-'peak<10GiB'       the highest allocated bytes of every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
-'fragmentation<R'  the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
-Exit codes: 0 all hold, 1 one does not or cannot be told, 2 wrong usage.";
+no-leak                 no finding that live tensors grow, suspected ones included\n  \
+stable                  that, nothing beside the tensors grows either, and allocated at epoch ends stays within the tolerance\n  \
+'peak<10GiB'            the highest allocated bytes of every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
+'peak_reserved<12GiB'   the highest reserved bytes\n  \
+'reserved/allocated<R'  the highest reserved bytes by the highest allocated ones\n  \
+'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
+'fragmentation<R'       the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
+Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
 
 /// `memctl timeline`.
 #[derive(Clone, Debug, Args)]
@@ -501,7 +549,7 @@ pub struct Export {
 #[derive(Clone, Debug, Args)]
 pub struct Delete {
     /// The job's name.
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
     pub job: String,
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]
@@ -548,6 +596,17 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_wins_over_the_environment() {
+        let daemon = |line: &str| {
+            let global = parse(line).unwrap().global.or_environment(Some("http://env:1".into()));
+            global.daemon().map(str::to_owned)
+        };
+        assert_eq!(daemon("memctl jobs").as_deref(), Some("http://env:1"));
+        assert_eq!(daemon("memctl jobs --daemon http://flag:1").as_deref(), Some("http://flag:1"));
+        assert_eq!(daemon("memctl jobs --data-dir /d"), None);
+    }
+
+    #[test]
     fn one_moment_at_most() {
         use v1::sites_request::Moment as Wire;
         let moment = |flags: &str| match parse(&format!("memctl sites --job j {flags}")).map(|cli| cli.command) {
@@ -579,6 +638,9 @@ mod tests {
             "memctl query --job j -o yaml",
             "memctl query --job j --fail-on much",
             "memctl assert --job j",
+            "memctl assert --job= no-leak",
+            "memctl query --job=",
+            "memctl delete --job=",
             "memctl assert --job j leak",
             "memctl assert stable",
             "memctl assert --job j stable --tolerance much",

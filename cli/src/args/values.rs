@@ -135,9 +135,20 @@ pub fn new_job(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "a job's name has letters, digits and ._:@/+- (not - first), {} bytes at most",
+        "a job's name has letters, digits and ._:@/+- (not - first, no / at its ends, no . or .. between /), {} bytes at most",
         memctl_model::limits::LABEL_BYTES_MAX
     ))
+}
+
+/// The name of a job that is asked for.
+///
+/// # Errors
+/// An empty one: that is a variable of a script that was not set, and never the newest job.
+pub fn known_job(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty; `memctl jobs` lists the jobs there are, `latest` is the newest".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A label that travels in an environment variable, where commas stand between labels.
@@ -226,7 +237,10 @@ mod tests {
         assert!(run_label("a=b").is_ok());
         assert!(new_job("run/1").is_ok());
         assert!(new_job("latest").unwrap_err().contains("newest"));
-        assert!(new_job("a b").is_err());
+        for path in ["a b", "..", "/", "a/../b", "a/"] {
+            assert!(new_job(path).is_err(), "{path}");
+        }
+        assert!(known_job("").unwrap_err().contains("empty"));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! `memctl assert`: whether conditions hold; exit code 1 when one does not, or cannot be told.
+//! `memctl assert`: whether conditions hold; exit code 1 when one does not, or is inconclusive.
 
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_proto::v1;
 
 use super::questions::{asking, report, show};
 use crate::answer::assert::{Terms, Verdicts};
@@ -22,14 +23,26 @@ pub async fn run(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let report = asking(global, async |connection| report(connection, selection, global).await).await?;
+    let (report, other) = asking(global, async |connection| {
+        let asked = report(connection, selection, global).await?;
+        let other = match &args.against {
+            Some(job) => {
+                let selection = v1::Selection { job: job.clone(), ..Default::default() };
+                Some(report(connection, selection, global).await?)
+            }
+            None => None,
+        };
+        Ok((asked, other))
+    })
+    .await?;
     let terms = Terms {
         after_epoch: args.after_epoch,
         tolerance: args.tolerance,
         allow_incomplete: args.allow_incomplete,
+        allow_suspected: args.allow_suspected,
         ranks: args.narrow.rank.clone().unwrap_or_default().0,
     };
-    let verdicts = Verdicts::new(report, &args.conditions, &terms);
+    let verdicts = Verdicts::new(report, &args.conditions, &terms, other.as_ref());
     show(&verdicts, global, screen, out)?;
     verdicts.outcome()
 }

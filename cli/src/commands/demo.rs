@@ -91,7 +91,7 @@ async fn tell(
     let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
-    let jobs = connection.query.list_jobs(v1::ListJobsRequest { limit: 0 }).await;
+    let jobs = connection.query.list_jobs(v1::ListJobsRequest { judge: true, ..Default::default() }).await;
     let jobs = Jobs::from(jobs.map_err(|status| connection.failure(&status))?.into_inner());
     show(&jobs, global, screen, out)?;
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use jiff::Timestamp;
 
-use super::questions::{asking, judged, show};
+use super::questions::{asking, report, show};
 use crate::answer::leaks::Leaks;
 use crate::args::{self, Global};
 use crate::exit::Failure;
@@ -22,6 +22,6 @@ pub async fn run(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let report = asking(global, async |connection| judged(connection, selection, global).await).await?;
+    let report = asking(global, async |connection| report(connection, selection, global).await).await?;
     show(&Leaks::new(report, args.all), global, screen, out)
 }

@@ -32,9 +32,18 @@ pub async fn jobs(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let limit = args.limit;
+    let request = v1::ListJobsRequest {
+        limit: args.limit,
+        states: args.states.iter().map(|state| v1::JobState::from(*state) as i32).collect(),
+        labels: args
+            .labels
+            .iter()
+            .map(|args::values::LabelArg(key, value)| v1::Label { key: key.clone(), value: value.clone() })
+            .collect(),
+        judge: true,
+    };
     let answer = asking(global, async |connection| {
-        let response = connection.query.list_jobs(v1::ListJobsRequest { limit }).await;
+        let response = connection.query.list_jobs(request).await;
         let response = response.map_err(|status| connection.failure(&status))?;
         Ok(Jobs::from(response.into_inner()))
     });
@@ -53,17 +62,15 @@ pub async fn query(
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let selection = args.narrow.selection(now);
-    let answer = asking(global, async |connection| match global.output {
-        Format::Table => judged(connection, selection, global).await,
-        // What could not be judged is said on the page only: data costs one question.
-        _ => report(connection, selection, global).await,
-    });
-    let answer = answer.await?;
+    let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
     show(&answer, global, screen, out)?;
     let Some(limit) = args.fail_on.map(Severity::from) else { return Ok(()) };
     // Growth is a measurement, not a finding, so it never fails a command.
     match answer.findings.iter().filter(|finding| finding.level >= limit).count() {
-        0 => Ok(()),
+        0 => match answer.scope.inconclusive() {
+            Some(not) => Err(Failure::found(format!("inconclusive: {} (--fail-on)", not.reason))),
+            None => Ok(()),
+        },
         found => {
             let found = plural(found as u64, "finding");
             Err(Failure::found(format!("{found} of severity {} or worse (--fail-on)", limit.name())))
@@ -79,23 +86,6 @@ pub async fn report(connection: &mut Connection, selection: v1::Selection, globa
     let request = v1::ReportRequest { selection: Some(selection) };
     let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
     Report::new(response.into_inner(), hint(connection, global))
-}
-
-/// A job's report for a page that says what could not be judged: where nothing was found, it is asked whether stacks were
-/// recorded at all.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn judged(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
-    let mut answer = report(connection, selection.clone(), global).await?;
-    let first = answer.ranks.iter().find(|rank| !rank.epoch_ends.is_empty()).map(|rank| rank.rank);
-    if let (true, Some(rank)) = (answer.findings.iter().all(|finding| finding.site.is_none()), first) {
-        // The site table of an epoch end lies in the store as it is asked for here: one rank's costs little.
-        let request = v1::SitesRequest { selection: Some(same_job(selection, &answer, rank)), moment: None };
-        // Not to know it is no reason to withhold the report.
-        answer.stacks = live(connection, request, View::default()).await.ok().and_then(|sites| sites.with_stacks());
-    }
-    Ok(answer)
 }
 
 /// One rank of the job that a report is about: `latest` may be another job by now.

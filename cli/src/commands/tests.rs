@@ -44,7 +44,10 @@ fn query_as_lines() {
     let text = memctl("query --job latest -o ndjson").unwrap();
     let records: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> = records.iter().map(|record| record["record"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["job", "rank", "rank", "rank", "rank", "finding", "growth"]);
+    assert_eq!(
+        kinds,
+        ["job", "rank", "rank", "rank", "rank", "process", "process", "process", "process", "finding", "growth"]
+    );
     insta::assert_snapshot!(memctl("query --job latest -o csv").unwrap());
 }
 

@@ -3,7 +3,7 @@
 //! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be copied.
 //! A long explanation ends in `…`: `memctl leaks` has the whole of it.
 
-use super::{completeness, finding, heading, prose};
+use super::{completeness, finding, heading, judged, prose};
 use crate::answer::diagnose::{Diagnosis, Question};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::safe;
@@ -18,7 +18,8 @@ const GROWTH: usize = 1;
 /// See the module.
 #[must_use]
 pub fn page(note: &Diagnosis, screen: &Screen) -> String {
-    let mut out = heading(&note.job, screen);
+    let mut out = judged::headline(note.inconclusive(), screen);
+    out.push_str(&heading(&note.job, screen));
     out.push('\n');
     out.push_str(&summary(note, screen));
     for (at, question) in note.questions.iter().enumerate() {
@@ -33,14 +34,14 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
         }
     }
     out.push('\n');
-    out.push_str(&finding::not_judged(&note.report, screen));
+    out.push_str(&judged::not_judged(&note.scope, screen));
     out.push_str(&completeness(&note.completeness, note.job.state == "running", screen));
     out
 }
 
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
     let Some(worst) = note.findings.first() else {
-        let bad = note.report.ranks.is_empty() || note.report.failed();
+        let bad = note.report.ranks.is_empty() || note.report.failed() || note.inconclusive().is_some();
         let tone = if bad { Tone::Alert } else { Tone::Good };
         return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
     };

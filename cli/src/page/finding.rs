@@ -8,8 +8,6 @@ use memctl_model::{HumanBytes, Severity};
 use super::{place, prose};
 use crate::answer::Frame;
 use crate::answer::finding::{Evidence, Finding, Site};
-use crate::answer::report::Report;
-use crate::answer::unjudged::{looked_at, unjudged};
 use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list, safe};
@@ -258,27 +256,4 @@ fn rounded(number: f64) -> String {
 fn in_words(name: &str) -> String {
     let name = name.strip_suffix("_series").unwrap_or(name);
     safe(name.strip_suffix("_bytes").unwrap_or(name)).replace('_', " ")
-}
-
-/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`, `No finding`.
-#[must_use]
-pub fn nothing(what: &str, report: &Report, screen: &Screen) -> String {
-    let head = if what == "No finding" { what.to_owned() } else { format!("{what} was found") };
-    let sentence = prose::hanging("", &format!("{head}: {} looked at.", looked_at(report)), usize::MAX, screen);
-    let mut out = match sentence.strip_prefix(head.as_str()) {
-        Some(rest) if !report.failed() => format!("{}{rest}", screen.paint(Tone::Good, &head)),
-        _ => sentence,
-    };
-    out.push_str(&not_judged(report, screen));
-    out
-}
-
-/// What could not be judged; nothing where everything was.
-#[must_use]
-pub fn not_judged(report: &Report, screen: &Screen) -> String {
-    let gaps = unjudged(report);
-    if gaps.is_empty() {
-        return String::new();
-    }
-    prose::hanging("Not judged: ", &format!("{}.", gaps.join("; ")), usize::MAX, screen)
 }

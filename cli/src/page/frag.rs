@@ -3,9 +3,9 @@
 //! Without anything wrong it still shows the figures, and says that nothing is wrong. The curve and the blocks are drawn for
 //! the rank that wastes most; the others are a line each.
 
-use memctl_model::HumanBytes;
+use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, next, place};
+use super::{command, completeness, finding, heading, judged, next, place};
 use crate::answer::frag::{Churn, Fragmentation, Holder, Rank, Share};
 use crate::render::folded::NO_STACK;
 use crate::render::screen::{Screen, Tone};
@@ -22,7 +22,10 @@ const SHARE_MIN: f64 = 0.01;
 /// See the module.
 #[must_use]
 pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
-    let mut out = heading(&answer.job, screen);
+    let inconclusive =
+        answer.scope.inconclusive_about(&[FindingKind::Fragmentation]).filter(|_| answer.findings.is_empty());
+    let mut out = judged::headline(inconclusive, screen);
+    out.push_str(&heading(&answer.job, screen));
     out.push('\n');
     if answer.ranks.is_empty() {
         out.push_str(
@@ -37,9 +40,11 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         out.push_str(&format!("{}\n", screen.fit(&format!("and {left} that stand out less (--rank chooses)"), 0)));
     }
     out.push('\n');
-    if answer.findings.is_empty() {
+    if answer.findings.is_empty() && inconclusive.is_none() {
         let nothing = screen.fit("No fragmentation that matters, and no churn.", 0);
-        out.push_str(&format!("{}\n\n", screen.paint(Tone::Good, &nothing)));
+        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &nothing)));
+        out.push_str(&judged::not_judged(&answer.scope, screen));
+        out.push('\n');
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));

@@ -3,6 +3,7 @@
 use memctl_model::HumanBytes;
 
 use super::{next, shell_word};
+use crate::answer::Job;
 use crate::answer::jobs::Jobs;
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
@@ -23,8 +24,9 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         left("JOB", 0),
         right("ATTEMPT", 4),
         left("STATE", 0),
-        right("RANKS", 1),
-        left("STARTED", 2),
+        left("WORST FINDING", 1),
+        right("RANKS", 2),
+        left("STARTED", 4),
         right("LASTED", 3),
         right("EVENTS", 2),
         right("STORED", 3),
@@ -43,6 +45,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
             (job.id.clone(), Some(Tone::Strong)),
             (job.attempt.to_string(), None),
             (job.state.to_owned(), tone),
+            worst(job),
             (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
             (time::date(job.started_ns), None),
             (job.ended_ns.map(|end| time::duration(end.saturating_sub(job.started_ns))).unwrap_or_default(), None),
@@ -54,4 +57,19 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         table.toned(cells.into());
     }
     table.show(screen)
+}
+
+/// `warning leak`, `none found`, `inconclusive`: no finding reads as health only where the job was judged.
+fn worst(job: &Job) -> (String, Option<Tone>) {
+    let Some(verdict) = &job.verdict else { return ("not judged yet".to_owned(), None) };
+    match (verdict.severity, &verdict.inconclusive) {
+        (Some(severity), undecided) => {
+            let kind = verdict.kind.as_deref().unwrap_or("finding").replace('_', " ");
+            let tone = if severity == "info" { None } else { Some(Tone::Alert) };
+            let open = if undecided.is_some() && severity == "info" { ", inconclusive" } else { "" };
+            (format!("{severity}: {kind}{open}"), tone)
+        }
+        (None, Some(_)) => ("inconclusive".to_owned(), Some(Tone::Alert)),
+        (None, None) => ("none found".to_owned(), None),
+    }
 }

@@ -1,6 +1,6 @@
 //! The page of `memctl leaks`: each finding about growth in full, or that there is none and what was looked at.
 
-use super::{command, completeness, finding, heading, next};
+use super::{command, completeness, finding, heading, judged, next};
 use crate::answer::leaks::Leaks;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
@@ -8,16 +8,18 @@ use crate::render::text::plural;
 /// See the module.
 #[must_use]
 pub fn page(leaks: &Leaks, screen: &Screen) -> String {
-    let mut out = heading(&leaks.job, screen);
+    let inconclusive = leaks.scope.inconclusive().filter(|_| leaks.findings.is_empty());
+    let mut out = judged::headline(inconclusive, screen);
+    out.push_str(&heading(&leaks.job, screen));
     for found in &leaks.findings {
         out.push('\n');
         out.push_str(&finding::full(found, screen));
     }
     out.push('\n');
     if leaks.findings.is_empty() {
-        out.push_str(&finding::nothing("No leak", &leaks.report, screen));
+        out.push_str(&judged::nothing("No leak", &leaks.scope, !leaks.report.failed(), screen));
     } else {
-        out.push_str(&finding::not_judged(&leaks.report, screen));
+        out.push_str(&judged::not_judged(&leaks.scope, screen));
     }
     if leaks.suspected_left_out > 0 {
         let suspected = plural(leaks.suspected_left_out as u64, "suspected one");

@@ -9,6 +9,7 @@ pub mod diagnose;
 pub mod finding;
 pub mod frag;
 pub mod jobs;
+pub mod judged;
 pub mod leaks;
 pub mod ledger;
 pub mod oom;
@@ -17,7 +18,6 @@ pub mod prose;
 pub mod ranks;
 pub mod report;
 pub mod sites;
-mod through;
 pub mod timeline;
 
 use memctl_model::HumanBytes;
@@ -89,6 +89,9 @@ fn bytes_each(job: &Job) -> Option<String> {
 #[must_use]
 pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen) -> String {
     let Completeness { exact, events_stored, events_dropped, gaps, events_expired } = *completeness;
+    if exact && events_stored == 0 {
+        return format!("{}\n", screen.fit("No allocator event is stored.", 0));
+    }
     if exact {
         let so_far = if running { " so far" } else { "" };
         let text = format!("Exact: all {}{so_far} stored, none lost.", plural(events_stored, "event"));

@@ -1,8 +1,8 @@
 //! The page of `memctl oom`: what failed and why in a sentence, the arithmetic rank by rank, what filled the device.
 
-use memctl_model::HumanBytes;
+use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, next, place};
+use super::{command, completeness, finding, heading, judged, next, place};
 use crate::answer::oom::{Failed, Live, Oom};
 use crate::render::folded::NO_STACK;
 use crate::render::screen::{Screen, Tone};
@@ -15,7 +15,10 @@ const SITES_SHOWN: usize = 6;
 /// See the module.
 #[must_use]
 pub fn page(answer: &Oom, screen: &Screen) -> String {
-    let mut out = heading(&answer.job, screen);
+    let silent = answer.failed == 0 && answer.findings.is_empty();
+    let inconclusive = answer.scope.inconclusive_about(&[FindingKind::Oom, FindingKind::RankLost]).filter(|_| silent);
+    let mut out = judged::headline(inconclusive, screen);
+    out.push_str(&heading(&answer.job, screen));
     out.push('\n');
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
@@ -26,8 +29,12 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
                 format!("{} failed; the events behind them are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.fit(&line, 0)));
         }
+        None if inconclusive.is_some() => {
+            out.push_str(&format!("{}\n", screen.fit("No failed request was recorded.", 0)));
+        }
         None if answer.findings.is_empty() => {
             out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit("No request failed.", 0))));
+            out.push_str(&judged::not_judged(&answer.scope, screen));
         }
         None => {}
         Some(_) => out.push_str(&failures(answer, screen)),

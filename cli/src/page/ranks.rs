@@ -1,12 +1,12 @@
-//! The page of `memctl ranks`: the ranks side by side, what stands out marked, and the findings about single ranks.
+//! The page of `memctl ranks`: the ranks side by side, the odd ones first, and the findings that tell them apart.
 
-use memctl_model::HumanBytes;
+use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, next};
+use super::{command, completeness, finding, heading, judged, next};
 use crate::answer::ranks::{Rank, Ranks};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
-use crate::render::text::{count, plural, safe};
+use crate::render::text::{count, plural, rank_list, safe};
 use crate::render::time;
 
 /// Ranks in the table; of more, those that stand out come first and the rest is counted.
@@ -15,7 +15,9 @@ const SHOWN: usize = 32;
 /// See the module.
 #[must_use]
 pub fn page(ranks: &Ranks, screen: &Screen) -> String {
-    let mut out = heading(&ranks.job, screen);
+    let inconclusive = ranks.scope.inconclusive().filter(|_| ranks.findings.is_empty());
+    let mut out = judged::headline(inconclusive, screen);
+    out.push_str(&heading(&ranks.job, screen));
     if ranks.ranks.is_empty() {
         out.push_str("\nNothing was recorded in this part of the job.\n");
         return out;
@@ -35,14 +37,14 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
         out.push_str(&finding::full(found, screen));
     }
     if ranks.findings.is_empty() {
-        let text = "No finding about a single rank: none lost, none apart from its peers, no stranger on a device.";
-        out.push_str(&super::prose::hanging("", text, usize::MAX, screen));
+        out.push_str(&super::prose::hanging("", &none_apart(ranks), usize::MAX, screen));
     } else {
         out.push('\n');
     }
+    out.push_str(&judged::not_judged(&ranks.scope, screen));
     out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
     if let Some(hint) = &ranks.hint {
-        let odd = ranks.ranks.iter().find(|rank| !rank.stands_out.is_empty()).or(ranks.ranks.first());
+        let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
         let flag = odd.map_or(String::new(), |rank| format!("--rank {}", rank.rank));
         let commands = [
             (command("sites", &ranks.job, &flag, hint), "whose memory it is there"),
@@ -79,26 +81,36 @@ fn table(ranks: &Ranks, screen: &Screen) -> String {
         table.toned(medians(ranks));
     }
     let mut out = table.show(screen);
-    if ranks.ranks.len() > shown.len() {
-        let rest = plural((ranks.ranks.len() - shown.len()) as u64, "more rank");
-        out.push_str(&format!("and {rest} (-o json has them all)\n"));
+    let hidden: Vec<&Rank> = ranks.ranks.iter().filter(|rank| !shown.iter().any(|seen| same(seen, rank))).collect();
+    if !hidden.is_empty() {
+        let rest = plural(hidden.len() as u64, "more rank");
+        let odd: Vec<u32> = hidden.iter().filter(|rank| rank.is_odd()).map(|rank| rank.rank).collect();
+        let odd = if odd.is_empty() { String::new() } else { format!(", of which odd: {}", rank_list(&odd)) };
+        out.push_str(&format!("and {rest}{odd} (-o json has them all)\n"));
     }
     out
 }
 
-/// The ranks that are shown, in their order.
+fn same(one: &Rank, other: &Rank) -> bool {
+    (one.rank, one.device, one.pid) == (other.rank, other.device, other.pid)
+}
+
+/// The ranks that are shown: the odd ones first, those with findings before all.
 fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
-    let odd = |rank: &&Rank| !rank.stands_out.is_empty() || rank.failure.is_some();
-    let mut shown: Vec<&Rank> = ranks.iter().filter(odd).take(SHOWN).collect();
-    shown.extend(ranks.iter().filter(|rank| !odd(rank)).take(SHOWN - shown.len()));
-    shown.sort_by_key(|rank| (rank.rank, rank.device));
+    let mut shown: Vec<&Rank> = ranks.iter().collect();
+    shown.sort_by_key(|rank| (!rank.is_odd(), rank.findings.is_empty(), rank.rank, rank.device));
+    shown.truncate(SHOWN);
     shown
 }
 
 fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option<Tone>)> {
     let figure = |name: &str, text: String| {
         // The mark is read where there are no colours.
-        if rank.stands_out.contains(&name) { (format!("*{text}"), Some(Tone::Alert)) } else { (text, None) }
+        if rank.stands_out.iter().any(|odd| odd == name) {
+            (format!("*{text}"), Some(Tone::Alert))
+        } else {
+            (text, None)
+        }
     };
     let bytes = |name: &str, value: Option<u64>| {
         figure(name, value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string()))
@@ -155,11 +167,28 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     if ranks.spread.is_empty() {
         return format!("{} cannot stand out from each other.\n", plural(ranks.ranks.len() as u64, "rank"));
     }
-    let odd = ranks.ranks.iter().filter(|rank| !rank.stands_out.is_empty()).count();
-    let text = if odd == 0 {
-        "No rank stands out from the others' median."
-    } else {
-        "* stands out: more than 3.5 deviations (MAD) from the ranks' median. Ranks of different roles differ by rule."
+    let by_figure = ranks.ranks.iter().any(|rank| !rank.stands_out.is_empty());
+    let text = match (by_figure, ranks.findings.is_empty()) {
+        (true, _) => "* stands out: far from the ranks' median. Ranks of different roles differ by rule.",
+        (false, true) => "No rank stands out from the others' median.",
+        (false, false) => "No figure stands out from the ranks' median, but findings tell ranks apart:",
     };
     super::prose::hanging("", text, usize::MAX, screen)
+}
+
+/// That no finding tells ranks apart, as far as that was judged.
+fn none_apart(ranks: &Ranks) -> String {
+    if ranks.scope.inconclusive().is_some() {
+        return "No finding about a single rank, but growth could not be judged.".to_owned();
+    }
+    let looked: Vec<&str> = [
+        (FindingKind::RankSkew, "none holds more than its peers"),
+        (FindingKind::ForeignProcess, "no other process on a device"),
+    ]
+    .into_iter()
+    .filter(|(kind, _)| ranks.scope.has_judged(*kind))
+    .map(|(_, words)| words)
+    .collect();
+    let looked = if looked.is_empty() { String::new() } else { format!(", {}", looked.join(", ")) };
+    format!("No finding about a single rank: none lost{looked}.")
 }

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::HumanBytes;
 
-use super::{command, completeness, finding, heading, next, place};
+use super::{command, completeness, finding, heading, judged, next, place};
 use crate::answer::Frame;
 use crate::answer::finding::Finding;
-use crate::answer::report::{Growth, Rank, Report};
+use crate::answer::report::{Growth, Rank, RankGrowth, Report};
 use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
@@ -22,11 +22,14 @@ const CALLERS_SHOWN: usize = 3;
 /// See the module.
 #[must_use]
 pub fn page(report: &Report, screen: &Screen) -> String {
-    let mut out = heading(&report.job, screen);
+    let hurts = report.findings.iter().any(Finding::hurts);
+    let mut out = judged::headline(report.scope.inconclusive().filter(|_| !hurts), screen);
+    out.push_str(&heading(&report.job, screen));
     out.push('\n');
     out.push_str(&ranks(report, screen));
     out.push('\n');
     out.push_str(&super::processes::table(report, screen));
+    out.push_str(&origins(report, screen));
     out.push_str(&measured(report, screen));
     out.push_str(&troubles(report, screen));
     out.push_str(&findings(report, screen));
@@ -92,6 +95,42 @@ fn signed(rate: Option<i64>) -> String {
         Some(rate) if rate > 0 => format!("+{}", HumanBytes(rate)),
         Some(rate) => HumanBytes(rate).to_string(),
     }
+}
+
+/// Boundaries that nobody marked, and levels that are not those of the record's end.
+fn origins(report: &Report, screen: &Screen) -> String {
+    let mut lines = Vec::new();
+    let boundaries = &report.boundaries;
+    let most = |read: fn(&Rank) -> u64| report.ranks.iter().map(read).max().unwrap_or(0);
+    let found: Vec<String> =
+        [(&boundaries.epochs, most(|rank| rank.epochs), "epoch"), (&boundaries.steps, most(|rank| rank.steps), "step")]
+            .into_iter()
+            .filter(|(origin, _, _)| *origin == "found")
+            .map(|(_, number, noun)| plural(number, noun))
+            .collect();
+    if !found.is_empty() {
+        let by = boundaries.found_by.as_deref().map_or(String::new(), |by| format!(" by {}", safe(by)));
+        lines.push(format!("{} found{by}; nothing marked them.", found.join(" and ")));
+    }
+    if boundaries.windows > 0 && boundaries.steps == "none" {
+        lines.push(format!("Nothing marks steps: judged over {} of time.", plural(boundaries.windows, "window")));
+    }
+    let torn_down = report.ranks.iter().filter_map(|rank| rank.end_allocated_bytes).max();
+    if let Some(left) = torn_down {
+        let moment = report.ranks.first().map_or("end", |rank| rank.levels_at.as_str()).replace('_', " ");
+        let moment =
+            moment.strip_suffix(" end").map_or_else(|| moment.clone(), |what| format!("the last {what}'s end"));
+        lines.push(format!("Levels at {moment}; {} were left at the end of the record.", HumanBytes::of(left)));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut out = String::new();
+    for line in lines {
+        out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&line, 0))));
+    }
+    out.push('\n');
+    out
 }
 
 /// What the driver, NVML and the host said last; nothing where nothing was measured.
@@ -175,10 +214,12 @@ fn by_count(report: &Report, read: fn(&Rank) -> Option<u64>) -> Vec<(u64, String
 /// What is wrong, or that nothing is.
 fn findings(report: &Report, screen: &Screen) -> String {
     if report.findings.iter().any(Finding::hurts) {
-        return finding::several(&report.findings, screen);
+        let undecided = report.scope.inconclusive().is_some();
+        let gaps = if undecided { judged::not_judged(&report.scope, screen) } else { String::new() };
+        return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
     // Findings that are good to know do not make a job a sick one.
-    let mut out = finding::nothing(if report.failed() { "No finding" } else { "Nothing wrong" }, report, screen);
+    let mut out = judged::nothing("Nothing wrong", &report.scope, !report.failed(), screen);
     if !report.findings.is_empty() {
         out.push_str("\nGood to know:\n");
         out.push_str(&finding::several(&report.findings, screen));
@@ -188,18 +229,16 @@ fn findings(report: &Report, screen: &Screen) -> String {
 
 /// What grew and is no finding's: a measurement, not a judgement.
 fn growth(report: &Report, screen: &Screen) -> String {
-    let grown: Vec<&Growth> = report
-        .growth
-        .iter()
-        .filter(|site| site.ranks.iter().any(|rank| rank.bytes_per_epoch > 0))
-        .filter(|site| !report.findings.iter().any(|finding| tells_of(finding, site)))
-        .collect();
+    let grown: Vec<&Growth> =
+        report.growth.iter().filter(|site| site.ranks.iter().any(RankGrowth::is_unexplained)).collect();
     if grown.is_empty() {
         return String::new();
     }
     let head = "Also grew, without being a finding (a cache that fills, a step up, or too early to tell):";
     let mut out = format!("\n{}\n", screen.fit(head, 0));
-    if let Some(sentence) = super::through::sentence(&grown) {
+    if let Some(through) = &report.growth_through {
+        let (part, whole) = (HumanBytes(through.bytes_per_epoch), HumanBytes(through.total_bytes_per_epoch));
+        let sentence = format!("{part} of {whole} an epoch come through {}", place(&through.call));
         out.push_str(&format!("{}\n", screen.fit(&format!("  {sentence}"), 0)));
     }
     for site in grown.iter().take(GROWTH_SHOWN) {
@@ -212,17 +251,9 @@ fn growth(report: &Report, screen: &Screen) -> String {
     out
 }
 
-/// Whether a finding explains already that a site grew: it is about live tensors that grow on these ranks. The sites of a
-/// kept graph are many and deep inside the model; the finding names the one line that they have in common.
-fn tells_of(finding: &Finding, growth: &Growth) -> bool {
-    let mut ranks = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0);
-    finding.known_kind().is_some_and(FindingKind::is_leak)
-        && ranks.all(|rank| finding.all_ranks || finding.ranks.contains(&rank.rank))
-}
-
 /// `  grows 3.00 MiB an epoch on rank 0 (not on 1-3): remember_features (scenarios.py:57) <- step`
 fn sentence(growth: &Growth, report: &Report, screen: &Screen) -> String {
-    let grown: Vec<_> = growth.ranks.iter().filter(|rank| rank.bytes_per_epoch > 0).collect();
+    let grown: Vec<_> = growth.ranks.iter().filter(|rank| rank.is_unexplained()).collect();
     let rates = grown.iter().map(|rank| rank.bytes_per_epoch);
     let (low, high) = (HumanBytes(rates.clone().min().unwrap_or(0)), HumanBytes(rates.max().unwrap_or(0)));
     let rate = if low.to_string() == high.to_string() { high.to_string() } else { format!("{low} to {high}") };

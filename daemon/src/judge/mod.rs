@@ -6,6 +6,7 @@
 //! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
 
 mod explaining;
+mod judgement;
 mod lost;
 mod task;
 mod watching;
@@ -21,6 +22,7 @@ use crate::ingest::streams::Streams;
 use crate::query::{Explained, Found, QueryError, explain, name_processes, state};
 use crate::store::{SessionKey, Store};
 use crate::supervise;
+pub(crate) use judgement::{Judgement, Levels};
 pub use task::{Judging, Pokes};
 use watching::JobWatch;
 pub use watching::Range;
@@ -69,29 +71,49 @@ impl Judge {
     /// # Errors
     /// The store fails.
     pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
-        let (judge, job) = (self.clone(), found.clone());
-        // A task of its own: a fault in it costs this job its verdict and no other job anything. Dropped, it ends.
+        Ok(self.judgement(found, found, range, true).await?.findings)
+    }
+
+    /// Judges a job. `found` has to hold all its processes, `asked` those that the question is about; `whole` says that these
+    /// are all that there should be. A fault in it costs this job its verdict and no other job anything.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) async fn judgement(
+        &self,
+        found: &Arc<Found>,
+        asked: &Arc<Found>,
+        range: Range,
+        whole: bool,
+    ) -> Result<Judgement, QueryError> {
+        let (judge, job, question) = (self.clone(), found.clone(), asked.clone());
+        // A task of its own. Dropped, it ends.
         let mut alone = JoinSet::new();
-        alone.spawn(async move { judge.judged(&job, range).await });
+        alone.spawn(async move { judge.judged(&job, &question, range, whole).await });
         let fault = match alone.join_next().await {
             Some(Ok(Err(error @ (QueryError::Damaged { .. } | QueryError::Expired { .. })))) => error.to_string(),
-            Some(Ok(findings)) => return self.with_lost(findings?, found).await,
+            Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
             None => "nothing was judged".to_owned(),
         };
         tracing::error!(job = found.job.name, attempt = found.job.attempt, fault, "the job could not be judged");
         // What was known of it may be half of something.
         self.lock().known.remove(&found.job.key);
-        self.with_lost(vec![unjudged(found, &fault)], found).await
+        self.with_lost(Judgement::failed(unjudged(found, &fault)), found).await
     }
 
-    async fn judged(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
-        let counts =
-            |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
+    async fn judged(
+        &self,
+        found: &Arc<Found>,
+        asked: &Found,
+        range: Range,
+        whole: bool,
+    ) -> Result<Judgement, QueryError> {
         if range != Range::default() {
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, found).await?;
-            return Ok(judge::findings(&watch.watches(counts)));
+            let findings = judge::findings(&watch.watches(counts_of(found)));
+            return Ok(Judgement::new(findings, &watch, asked, whole));
         }
         let seen = self.watch(found.job.key);
         let mut seen = seen.lock().await;
@@ -100,18 +122,20 @@ impl Judge {
         let (explained, ()) =
             tokio::try_join!(explaining::look(&self.store, found, explained), watch.catch_up(&self.store, found))?;
         self.keep(found.job.key, watch.devices());
-        let mut findings = explained.unwrap_or_default().settle(judge::findings(&watch.watches(counts)));
+        let watches = watch.watches(counts_of(found));
+        let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
-        Ok(findings)
+        Ok(Judgement::new(findings, watch, asked, whole))
     }
 
     /// With what the sessions themselves tell, the worst first.
-    async fn with_lost(&self, mut findings: Vec<Finding>, found: &Found) -> Result<Vec<Finding>, QueryError> {
+    async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, QueryError> {
+        let findings = &mut judgement.findings;
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
-        oom::outcome::add_consequences(&mut findings, &told.after_oom);
+        oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
-        judge::sort(&mut findings);
-        Ok(findings)
+        judge::sort(findings);
+        Ok(judgement)
     }
 
     /// What single events explain of the ranks that were `asked` for, and what is wrong with them: leaks of all are known
@@ -189,4 +213,9 @@ fn unjudged(found: &Found, fault: &str) -> Finding {
         evidence: vec![("fault".to_owned(), EvidenceValue::Text(fault.to_owned()))],
         ..Finding::new(FindingKind::Unjudged, Severity::Warning, 1.0, ranks.into_iter().collect())
     }
+}
+
+/// The devices that count of what was found.
+fn counts_of(found: &Found) -> impl Fn(SessionKey, u8) -> bool + '_ {
+    |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device)
 }

@@ -10,8 +10,9 @@ use memctl_analysis::judge::{RankFacts, RankWatch};
 use memctl_model::{Sample, SiteTable, StackId};
 use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
-use memctl_proto::v1::ItemKind;
+use memctl_proto::v1::{Boundaries, ItemKind};
 
+use super::judgement::{self, Levels, Seen};
 use crate::query::{Found, Process, QueryError, open, raise};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
@@ -53,6 +54,10 @@ pub struct SessionWatch {
     pub watches: BTreeMap<u8, RankWatch>,
     /// The highest of each quantity that was measured, by device.
     highest: BTreeMap<u8, Sample>,
+    /// The boundaries it has shown.
+    shown: Seen,
+    /// Whether anything was measured of it.
+    measured: bool,
 }
 
 impl SessionWatch {
@@ -79,6 +84,8 @@ impl SessionWatch {
             nameless: false,
             watches: BTreeMap::new(),
             highest: BTreeMap::new(),
+            shown: Seen::default(),
+            measured: false,
         }
     }
 
@@ -129,6 +136,7 @@ impl SessionWatch {
             }
             Content::SiteTables(tables) => {
                 for table in tables.iter().filter(|table| self.range.holds(table)) {
+                    self.shown.see(table);
                     watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
                 }
             }
@@ -149,6 +157,7 @@ impl SessionWatch {
         if !self.range.holds_time(sample.time_ns) {
             return;
         }
+        self.measured = true;
         // A device that was never allocated on is watched by nobody; of some only counters ever come.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
@@ -226,6 +235,22 @@ impl JobWatch {
             by_device
         };
         self.sessions.iter().flat_map(of).collect()
+    }
+
+    /// Whether anything is known of a session's memory.
+    #[must_use]
+    pub fn is_known(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_some_and(|session| session.measured || !session.watches.is_empty())
+    }
+
+    /// Where the boundaries of these sessions come from, and how their devices stood at the last of them.
+    #[must_use]
+    pub fn boundaries(&self, asked: &[SessionRow]) -> (Boundaries, BTreeMap<(SessionKey, u8), Levels>) {
+        let of = |session: &SessionRow| self.sessions.get(&session.key).map(|watch| &watch.shown);
+        let shown = || asked.iter().filter_map(|session| Some((session, of(session)?)));
+        let levels = shown()
+            .flat_map(|(session, shown)| shown.levels.iter().map(|(&device, &levels)| ((session.key, device), levels)));
+        (judgement::boundaries(shown()), levels.collect())
     }
 
     /// Devices watched: what the memory of all this is measured by.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use memctl_analysis::churn::RankChurn;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
-use memctl_model::{FindingKind, SegmentKind};
+use memctl_model::{FindingKind, Gap, SegmentKind};
 use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::job::{completeness_answer, everybody, find};
+use super::scope::Scope;
 use super::stacks::frame;
 use crate::ingest::streams::Streams;
 use crate::judge::Judge;
@@ -33,12 +34,23 @@ pub(super) async fn fragmentation(
     });
     let about = |kind| matches!(kind, FindingKind::Fragmentation | FindingKind::Churn);
     let findings = findings.iter().filter(|finding| about(finding.kind));
+    let kinds = [FindingKind::Fragmentation, FindingKind::Churn];
+    let mut scope = Scope::new(&found, &kinds, selection.ranks.is_empty() && selection.processes.is_empty());
+    if explained.fragmentation.is_empty() {
+        let remedy = "let the job run for some steps, or keep more events (--retain-bytes, --retain-age)";
+        scope.gap(&kinds, Gap::Whole, "no step's events are stored", remedy);
+    } else if explained.left_out > 0 {
+        scope.gap(&kinds, Gap::Part, "ranks that stand out less were not looked at", "choose them with --rank");
+    }
+    let (judged, not_judged) = scope.into_wire();
     Ok(v1::Fragmentation {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
         ranks: ranks.collect(),
         findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
         ranks_left_out: explained.left_out,
+        judged,
+        not_judged,
     })
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use memctl_analysis::explained::{Grown, explains, through};
 use memctl_analysis::growth::{rank_by_growth, site_series};
-use memctl_model::{Frame, SiteTable, StackId};
+use memctl_model::{Finding, Frame, SiteTable, StackId};
 use memctl_proto::{StackDictionary, v1};
 
 use super::error::QueryError;
@@ -58,6 +59,36 @@ pub(super) async fn growth(
         .collect())
 }
 
+/// Notes which growth a finding explains, and names the call through which most of the rest comes.
+pub(super) fn explained(sites: &mut [v1::SiteGrowth], findings: &[Finding], job: &str) -> Option<v1::GrowthThrough> {
+    let plain = |frame: &v1::Frame| Frame {
+        function: frame.function.as_str().into(),
+        file: frame.file.as_str().into(),
+        line: frame.line,
+    };
+    let mut rest: Vec<(Vec<Frame>, f64)> = Vec::new();
+    for site in sites {
+        let stack: Vec<Frame> = site.stack.iter().map(plain).collect();
+        let frame = site.site.as_ref().map_or_else(|| Frame { function: "".into(), file: "".into(), line: 0 }, plain);
+        let mut fastest = 0.0_f64;
+        for rank in &mut site.ranks {
+            match findings.iter().find(|finding| explains(finding, rank.rank, &frame, &stack)) {
+                Some(finding) => rank.explained_by = finding.fingerprint(job).to_string(),
+                None => fastest = fastest.max(rank.bytes_per_epoch),
+            }
+        }
+        if fastest > 0.0 {
+            rest.push((stack, fastest));
+        }
+    }
+    let grown: Vec<Grown> = rest.iter().map(|(stack, rate)| Grown { stack, bytes_per_epoch: *rate }).collect();
+    through(&grown).map(|through| v1::GrowthThrough {
+        call: Some((&through.call).into()),
+        bytes_per_epoch: through.bytes_per_epoch,
+        total_bytes_per_epoch: through.total,
+    })
+}
+
 /// A device of a process.
 struct Who {
     rank: u32,
@@ -93,14 +124,30 @@ impl Rank {
         let unknown = || Frame { function: "(no stack recorded)".into(), file: "".into(), line: 0 };
         let site_of = |stack: StackId| stacks.site(stack).cloned().unwrap_or_else(unknown);
         let last = tables.iter().map(|table| table.epoch).max();
+        let first = tables.iter().map(|table| table.epoch).min();
+        // What each stack held at first: of a site the stack is shown that grew most.
+        let mut before: HashMap<StackId, u64> = HashMap::new();
+        for row in tables.iter().filter(|table| Some(table.epoch) == first).flat_map(|table| &table.rows) {
+            let bytes = before.entry(row.stack).or_default();
+            *bytes = bytes.saturating_add(row.bytes);
+        }
+        let mut now: HashMap<StackId, u64> = HashMap::new();
+        for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
+            let bytes = now.entry(row.stack).or_default();
+            *bytes = bytes.saturating_add(row.bytes);
+        }
+        let gained = |stack: StackId| {
+            now.get(&stack).copied().unwrap_or(0).saturating_sub(before.get(&stack).copied().unwrap_or(0))
+        };
         let mut live: HashMap<Frame, (u64, u64, StackId, u64)> = HashMap::new();
         for row in tables.iter().filter(|table| Some(table.epoch) == last).flat_map(|table| &table.rows) {
             let (bytes, blocks, most, most_bytes) = live.entry(site_of(row.stack)).or_default();
             // Saturating: the figures came over the wire.
             *bytes = bytes.saturating_add(row.bytes);
             *blocks = blocks.saturating_add(row.blocks);
-            if row.bytes >= *most_bytes {
-                (*most, *most_bytes) = (row.stack, row.bytes);
+            let gained = gained(row.stack);
+            if gained >= *most_bytes {
+                (*most, *most_bytes) = (row.stack, gained);
             }
         }
         for grown in rank_by_growth(site_series(tables, site_of)) {
@@ -122,6 +169,7 @@ impl Rank {
                 live_blocks,
                 first_epoch,
                 series_bytes: points.iter().map(|point| point.bytes).collect(),
+                explained_by: String::new(),
             });
         }
     }

@@ -237,6 +237,7 @@ pub(super) fn job_answer<'a>(
         labels: job.labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
         attempts: job.attempts,
         source: source as i32,
+        verdict: None,
     }
 }
 

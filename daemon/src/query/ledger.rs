@@ -7,7 +7,7 @@ mod blocks;
 
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::ledger::{HeldThen, Ledger};
-use memctl_model::{Stack, StackId};
+use memctl_model::{FindingKind, Gap, Stack, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
@@ -18,6 +18,7 @@ use super::explain::window::state_at;
 use super::job::{completeness_answer, find};
 use super::oom::classes;
 use super::replay::{Go, Replay};
+use super::scope::Scope;
 use super::sites::peak_is_stored;
 use super::stacks::dictionary;
 use super::timeline::chosen;
@@ -64,12 +65,23 @@ pub(super) async fn ledger(
             }
         }
     }
+    let mut scope = Scope::new(&found, &MEASURED, selection.ranks.is_empty() && selection.processes.is_empty());
+    if ranks.iter().any(|rank| rank.measured_ns.is_none()) {
+        let how_many = if ranks.iter().all(|rank| rank.measured_ns.is_none()) { Gap::Whole } else { Gap::Part };
+        let remedy = "start the job with `memctl run`, which measures it; a snapshot has nothing of it";
+        scope.gap(&MEASURED, how_many, "the device was not measured around this moment", remedy);
+    }
+    let (_, not_judged) = scope.into_wire();
     Ok(v1::Ledger {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
         ranks,
+        not_judged,
     })
 }
+
+/// What of a ledger is measured and not replayed.
+const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::ForeignProcess];
 
 /// A moment of a device: behind so many events.
 #[derive(Clone, Copy)]

@@ -15,9 +15,11 @@ mod processes;
 mod replay;
 mod report;
 mod samples;
+mod scope;
 mod side_by_side;
 mod sites;
 mod stacks;
+mod standing;
 mod timeline;
 
 use std::sync::Arc;
@@ -39,7 +41,7 @@ use crate::alerts::{Alerts, JobFacts, RunState};
 use crate::clock::now_ns;
 use crate::ingest::IngestService;
 use crate::ingest::streams::Streams;
-use crate::judge::Judge;
+use crate::judge::{Judge, Range};
 use crate::store::Store;
 use crate::supervise::{self, TaskState, Tasks};
 
@@ -47,6 +49,9 @@ use crate::supervise::{self, TaskState, Tasks};
 const JOBS: u32 = 100;
 /// Jobs listed at most.
 const JOBS_MAX: u32 = 10_000;
+
+/// How long a list of jobs may take to judge them; jobs that were judged before answer at once.
+const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The query service.
 pub struct QueryService {
@@ -73,14 +78,48 @@ impl QueryService {
         Self { store, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
     }
 
-    async fn jobs(&self, limit: u32) -> Result<v1::ListJobsResponse, QueryError> {
-        let limit = if limit == 0 { JOBS } else { limit.min(JOBS_MAX) };
+    async fn jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, QueryError> {
+        let limit = if request.limit == 0 { JOBS } else { request.limit.min(JOBS_MAX) };
+        let narrowed = !request.states.is_empty() || !request.labels.is_empty();
+        let until = tokio::time::Instant::now() + JUDGING;
         let mut jobs = Vec::new();
-        for job in self.store.jobs(limit).await? {
+        // What is filtered out does not count against the limit.
+        for job in self.store.jobs(if narrowed { JOBS_MAX } else { limit }).await? {
+            if jobs.len() >= limit as usize {
+                break;
+            }
             let sessions = self.store.sessions(job.key).await?;
-            jobs.push(job::job_answer(&job, sessions.iter(), &self.streams));
+            let mut answer = job::job_answer(&job, sessions.iter(), &self.streams);
+            let asked = (request.states.is_empty() || request.states.contains(&answer.state))
+                && request.labels.iter().all(|label| answer.labels.contains(label));
+            if !asked {
+                continue;
+            }
+            if request.judge {
+                // A job that takes longer, or cannot be judged, is listed as not judged.
+                answer.verdict = tokio::time::timeout_at(until, self.verdict(&answer)).await.ok().and_then(Result::ok);
+            }
+            jobs.push(answer);
         }
         Ok(v1::ListJobsResponse { jobs })
+    }
+
+    async fn verdict(&self, job: &v1::Job) -> Result<v1::JobVerdict, QueryError> {
+        let selection = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..Default::default() };
+        let found = Arc::new(find(&*self.store, &selection).await?);
+        let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
+        let worst = judgement.findings.first();
+        Ok(v1::JobVerdict {
+            severity: worst.map(|finding| v1::Severity::from(finding.severity) as i32),
+            kind: worst.map_or_else(String::new, |finding| finding.kind.name().to_owned()),
+            title: worst.map_or_else(String::new, |finding| finding.title.clone()),
+            findings: u32::try_from(judgement.findings.len()).unwrap_or(u32::MAX),
+            inconclusive: judgement
+                .not_judged
+                .iter()
+                .find(|not| not.decides())
+                .map_or_else(String::new, |not| not.reason.clone()),
+        })
     }
 
     async fn status(&self) -> Result<v1::Status, QueryError> {
@@ -162,7 +201,7 @@ impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
-        Ok(Response::new(self.jobs(request.into_inner().limit).await?))
+        Ok(Response::new(self.jobs(request.into_inner()).await?))
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {

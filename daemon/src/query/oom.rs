@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use memctl_analysis::classes::Shares;
 use memctl_analysis::oom;
+use memctl_model::FindingKind;
 use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
 use super::fragmentation::holder;
 use super::job::{completeness_answer, everybody, find};
+use super::scope::Scope;
 use super::stacks::frame;
 use crate::ingest::streams::Streams;
 use crate::judge::Judge;
@@ -26,6 +28,9 @@ pub(super) async fn oom(
     let found = Arc::new(find(&**store, &selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
     let findings = findings.iter().filter(|finding| oom::outcome::tells(finding));
+    let (judged, not_judged) =
+        Scope::new(&found, &[FindingKind::Oom], selection.ranks.is_empty() && selection.processes.is_empty())
+            .into_wire();
     Ok(v1::Oom {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
@@ -40,6 +45,8 @@ pub(super) async fn oom(
             .collect(),
         findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
         failed: found.devices.iter().fold(0, |sum, device| device.ooms.saturating_add(sum)),
+        judged,
+        not_judged,
     })
 }
 

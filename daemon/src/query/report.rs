@@ -9,11 +9,11 @@ use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 
 use super::error::QueryError;
-use super::growth::growth;
+use super::growth::{explained, growth};
 use super::job::{Found, completeness, completeness_answer, everybody, find, state};
-use super::samples;
+use super::{samples, standing};
 use crate::ingest::streams::Streams;
-use crate::judge::{Judge, Range};
+use crate::judge::{Judge, Judgement, Levels, Range};
 use crate::store::{DeviceRow, EpochEndRow, SessionKey, SessionRow, Store};
 
 /// Answers a report request.
@@ -32,7 +32,8 @@ pub(super) async fn report(
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
         return Err(QueryError::Nothing { job: found.job.name.clone(), first, last });
     }
-    let mut ranks = rank_reports(&found, &epoch_ends, streams);
+    let judgement = judgement(store, judge, &found, &selection).await?;
+    let mut ranks = rank_reports(&found, &epoch_ends, streams, &judgement);
     let samples = samples::latest(&**store, &found).await?;
     for (session, rank) in &mut ranks {
         let sample = samples.get(&(*session, rank.device as u8));
@@ -41,46 +42,56 @@ pub(super) async fn report(
             measured_only(rank, sample);
         }
     }
-    let (growth, findings) =
-        tokio::try_join!(growth(store, &found, &epoch_ends), findings(store, judge, &found, &selection))?;
     // What the judge has seen of all measurements.
     let highest = judge.highest(found.job.key).await;
     for (session, rank) in &mut ranks {
         let highest = highest.get(&(*session, rank.device as u8));
         rank.highest = highest.map(Into::into);
     }
+    let mut ranks: Vec<v1::RankReport> = ranks.into_iter().map(|(_, rank)| rank).collect();
+    let mut growth = growth(store, &found, &epoch_ends).await?;
+    let job = &found.job.name;
+    let growth_through = explained(&mut growth, &judgement.findings, job);
+    let spread = standing::compare(&mut ranks);
+    standing::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
         job: Some(found.answer(streams)),
         completeness: Some(completeness_answer(found.completeness(streams))),
-        ranks: ranks.into_iter().map(|(_, rank)| rank).collect(),
+        ranks,
         growth,
-        findings,
+        findings: judgement.findings.iter().map(|finding| finding_to_wire(finding, job)).collect(),
+        judged: Some((&judgement.judged).into()),
+        not_judged: judgement.not_judged.iter().map(Into::into).collect(),
+        boundaries: Some(judgement.boundaries),
+        spread,
+        growth_through,
         processes: processes(&found, streams),
     })
 }
 
 /// What is wrong, judged over all ranks and told of those that were asked for.
-async fn findings(
+async fn judgement(
     store: &Arc<dyn Store>,
     judge: &Judge,
     found: &Arc<Found>,
     selection: &v1::Selection,
-) -> Result<Vec<v1::Finding>, QueryError> {
+) -> Result<Judgement, QueryError> {
     let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
         .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
     let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
         .then(|| (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX)));
     let range = Range { epochs, times_ns };
     let is_whole = selection.ranks.is_empty() && selection.processes.is_empty() && selection.devices.is_empty();
-    let mut findings = judge.findings(&everybody(&**store, found, selection).await?, range).await?;
+    let everybody = everybody(&**store, found, selection).await?;
+    let mut judgement = judge.judgement(&everybody, found, range, is_whole).await?;
     let names: BTreeSet<String> = found.sessions.iter().map(|session| found.process_name(session)).collect();
-    findings.retain(|finding| {
+    judgement.findings.retain(|finding| {
         let is_of_rank = || finding.ranks.iter().any(|rank| found.sessions.iter().any(|own| own.info.rank == *rank));
         is_whole
             || finding.processes.iter().any(|name| names.contains(name))
             || (finding.processes.is_empty() && is_of_rank())
     });
-    Ok(findings.iter().map(|finding| finding_to_wire(finding, &found.job.name)).collect())
+    Ok(judgement)
 }
 
 /// A framework that tells no events (JAX) has only what was measured: its own counters stand for the figures that events
@@ -130,7 +141,12 @@ fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
     found.sessions.iter().map(process).collect()
 }
 
-fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) -> Vec<(SessionKey, v1::RankReport)> {
+fn rank_reports(
+    found: &Found,
+    epoch_ends: &[EpochEndRow],
+    streams: &Streams,
+    judgement: &Judgement,
+) -> Vec<(SessionKey, v1::RankReport)> {
     let mut by_device: BTreeMap<(i64, u8), Vec<&EpochEndRow>> = BTreeMap::new();
     for end in epoch_ends {
         by_device.entry((end.session, end.device)).or_default().push(end);
@@ -140,10 +156,24 @@ fn rank_reports(found: &Found, epoch_ends: &[EpochEndRow], streams: &Streams) ->
         for device in found.devices.iter().filter(|device| device.session == session.key) {
             let ends = by_device.remove(&(session.key, device.info.index.0)).unwrap_or_default();
             let process = found.process_name(session);
-            reports.push((session.key, v1::RankReport { process, ..rank_report(session, device, &ends, streams) }));
+            let mut report = v1::RankReport { process, ..rank_report(session, device, &ends, streams) };
+            if session.end.is_some() {
+                let levels = judgement.levels.get(&(session.key, device.info.index.0));
+                before_teardown(&mut report, levels);
+            }
+            reports.push((session.key, report));
         }
     }
     reports
+}
+
+/// A session that has ended is shown as its last boundary left it: the end of the record is what teardown has left.
+fn before_teardown(report: &mut v1::RankReport, levels: Option<&Levels>) {
+    let Some(Levels { boundary, counters }) = levels else { return };
+    report.end_allocated_bytes = report.allocated_bytes.replace(counters.allocated_bytes);
+    report.end_reserved_bytes = report.reserved_bytes.replace(counters.reserved_bytes);
+    report.fragmentation_ratio = counters.fragmentation_ratio();
+    report.levels_at = format!("{}_end", boundary.name());
 }
 
 fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], streams: &Streams) -> v1::RankReport {
@@ -180,6 +210,11 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         sample: None,
         highest: None,
         process: String::new(),
+        stands_out: Vec::new(),
+        levels_at: "end".to_owned(),
+        end_allocated_bytes: None,
+        end_reserved_bytes: None,
+        findings: Vec::new(),
     }
 }
 

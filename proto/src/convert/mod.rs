@@ -5,6 +5,7 @@
 //! [`WireError`] that names the field.
 
 pub mod finding;
+mod judged;
 pub mod keyframe;
 pub mod marks;
 pub mod samples;

@@ -1125,6 +1125,52 @@ pub struct Series {
     #[prost(uint64, repeated, tag = "1")]
     pub values: ::prost::alloc::vec::Vec<u64>,
 }
+/// What was looked at.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Judged {
+    #[prost(uint32, tag = "1")]
+    pub processes: u32,
+    /// Ascending.
+    #[prost(uint32, repeated, tag = "2")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// Boundaries of the device that has most.
+    #[prost(uint64, tag = "3")]
+    pub epoch_ends: u64,
+    #[prost(uint64, tag = "4")]
+    pub steps: u64,
+    #[prost(uint64, tag = "5")]
+    pub windows: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub kinds: ::prost::alloc::vec::Vec<JudgedKind>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JudgedKind {
+    /// FindingKind's name.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// The boundaries it was judged over; empty for a kind that needs none.
+    #[prost(enumeration = "Boundary", repeated, tag = "2")]
+    pub boundaries: ::prost::alloc::vec::Vec<i32>,
+}
+/// What could not be judged, why, and the one thing to do about it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotJudged {
+    /// FindingKind's name: what could have been found.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Gap's name: `part` or `whole`.
+    #[prost(string, tag = "2")]
+    pub gap: ::prost::alloc::string::String,
+    /// A phrase that stands behind "inconclusive: ".
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    /// A sentence without a full stop; empty where nothing helps.
+    #[prost(string, tag = "4")]
+    pub remedy: ::prost::alloc::string::String,
+    /// No finding means nothing because of it.
+    #[prost(bool, tag = "5")]
+    pub decides: bool,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Severity {
@@ -2497,6 +2543,25 @@ pub struct Job {
     /// Sessions that are not shown: a process that attached again, a recording imported again, an earlier run of this name.
     #[prost(uint32, tag = "14")]
     pub earlier_sessions: u32,
+    /// What judging it came to; absent where it was not judged for this answer.
+    #[prost(message, optional, tag = "20")]
+    pub verdict: ::core::option::Option<JobVerdict>,
+}
+/// What is wrong with a job, in short.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobVerdict {
+    /// The worst finding; absent where nothing was found.
+    #[prost(enumeration = "Severity", optional, tag = "1")]
+    pub severity: ::core::option::Option<i32>,
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub title: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub findings: u32,
+    /// Why no finding means nothing; empty where it does mean something.
+    #[prost(string, tag = "5")]
+    pub inconclusive: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Completeness {
@@ -2511,11 +2576,20 @@ pub struct Completeness {
     #[prost(uint64, tag = "5")]
     pub gaps: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsRequest {
     /// 0 = 100
     #[prost(uint32, tag = "1")]
     pub limit: u32,
+    /// Only jobs in one of these states; all when empty.
+    #[prost(enumeration = "JobState", repeated, tag = "2")]
+    pub states: ::prost::alloc::vec::Vec<i32>,
+    /// Only jobs that have all of these labels.
+    #[prost(message, repeated, tag = "3")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    /// Judge the jobs, as far as that takes a moment only.
+    #[prost(bool, tag = "4")]
+    pub judge: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListJobsResponse {
@@ -2544,6 +2618,58 @@ pub struct Report {
     /// Every process of the selection that allocated, by rank, then by start.
     #[prost(message, repeated, tag = "10")]
     pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
+    /// What the findings, or their absence, rest on.
+    #[prost(message, optional, tag = "20")]
+    pub judged: ::core::option::Option<Judged>,
+    #[prost(message, repeated, tag = "21")]
+    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
+    #[prost(message, optional, tag = "22")]
+    pub boundaries: ::core::option::Option<Boundaries>,
+    /// What is usual among the ranks, for each figure that enough of them have.
+    #[prost(message, repeated, tag = "23")]
+    pub spread: ::prost::alloc::vec::Vec<Spread>,
+    /// The call through which most of the growth comes that no finding explains; absent where there is none.
+    #[prost(message, optional, tag = "24")]
+    pub growth_through: ::core::option::Option<GrowthThrough>,
+}
+/// Where epochs and steps come from.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Boundaries {
+    /// `given` by marks, `found` by the agent or the importer, or `none`.
+    #[prost(string, tag = "1")]
+    pub epochs: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub steps: ::prost::alloc::string::String,
+    /// Windows of the device that has most.
+    #[prost(uint64, tag = "3")]
+    pub windows: u64,
+    /// How they were found: `the loop at train.py:31`; absent where nothing was.
+    #[prost(string, optional, tag = "4")]
+    pub found_by: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// What is usual among the ranks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Spread {
+    /// Which figure: a field of RankReport or of its sample, as JSON names it.
+    #[prost(string, tag = "1")]
+    pub figure: ::prost::alloc::string::String,
+    #[prost(double, tag = "2")]
+    pub median: f64,
+    /// The median absolute deviation.
+    #[prost(double, tag = "3")]
+    pub mad: f64,
+    /// Further from the median than this stands out.
+    #[prost(double, tag = "4")]
+    pub limit: f64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GrowthThrough {
+    #[prost(message, optional, tag = "1")]
+    pub call: ::core::option::Option<Frame>,
+    #[prost(double, tag = "2")]
+    pub bytes_per_epoch: f64,
+    #[prost(double, tag = "3")]
+    pub total_bytes_per_epoch: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProcessReport {
@@ -2648,6 +2774,20 @@ pub struct RankReport {
     /// The process, by its name within the job.
     #[prost(string, tag = "28")]
     pub process: ::prost::alloc::string::String,
+    /// Figures of it that stand out among the ranks, by name.
+    #[prost(string, repeated, tag = "45")]
+    pub stands_out: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The moment that the levels above are of: `epoch_end`, `step_end`, `window_end`, or `end` of what is stored.
+    #[prost(string, tag = "41")]
+    pub levels_at: ::prost::alloc::string::String,
+    /// Levels at the end of what is stored, where that is another moment: after teardown, when the job has ended.
+    #[prost(uint64, optional, tag = "42")]
+    pub end_allocated_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "43")]
+    pub end_reserved_bytes: ::core::option::Option<u64>,
+    /// Ids of the findings that are about this rank and tell it apart from others.
+    #[prost(string, repeated, tag = "44")]
+    pub findings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EpochEnd {
@@ -2698,6 +2838,9 @@ pub struct RankGrowth {
     pub process: ::prost::alloc::string::String,
     #[prost(uint32, tag = "8")]
     pub device: u32,
+    /// Id of the finding that explains it; empty where none does.
+    #[prost(string, tag = "20")]
+    pub explained_by: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TimelineRequest {
@@ -2964,6 +3107,10 @@ pub struct Fragmentation {
     /// Ranks of the selection that were not looked at: beyond 16, those that stand out are.
     #[prost(uint32, tag = "5")]
     pub ranks_left_out: u32,
+    #[prost(message, optional, tag = "20")]
+    pub judged: ::core::option::Option<Judged>,
+    #[prost(message, repeated, tag = "21")]
+    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OomRequest {
@@ -2984,6 +3131,10 @@ pub struct Oom {
     /// Requests that failed, on all ranks of the selection; the last ones of each rank are explained.
     #[prost(uint64, tag = "5")]
     pub failed: u64,
+    #[prost(message, optional, tag = "20")]
+    pub judged: ::core::option::Option<Judged>,
+    #[prost(message, repeated, tag = "21")]
+    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LedgerRequest {
@@ -3018,6 +3169,8 @@ pub struct Ledger {
     pub completeness: ::core::option::Option<Completeness>,
     #[prost(message, repeated, tag = "3")]
     pub ranks: ::prost::alloc::vec::Vec<RankLedger>,
+    #[prost(message, repeated, tag = "21")]
+    pub not_judged: ::prost::alloc::vec::Vec<NotJudged>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -2,32 +2,26 @@
 //!
 //! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
 
+use memctl_analysis::proof;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::remedy::{Proof, Remedy, remedy};
+use super::proving::proof;
+use super::remedy::{Remedy, remedy};
 use super::{Question, Usage};
-use crate::answer::Job;
-use crate::answer::assert::settled_after;
 use crate::answer::finding::Finding;
+use crate::answer::judged::NotJudged;
 use crate::answer::leaks::grows;
 use crate::answer::ledger::ClassShare;
 use crate::answer::report::{Rank, Report};
-use crate::answer::unjudged::EPOCH_ENDS_MIN;
-use crate::page::{command, finding as show, place};
+use crate::page::{finding as show, place};
 use crate::render::text::{count, plural, safe};
 
-/// Runs of the same kind differ by that much in their peaks: shapes, timing, rounding.
-const PEAK_VARIES: f64 = 0.05;
 /// Classes below this share of the peak are not named.
-const CLASS_SHARE_MIN: f64 = 0.02;
+const CLASS_SHARE_SHOWN: f64 = 0.02;
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
 /// Callers behind a line.
 const CALLERS: usize = 3;
-/// Below this share of the reserved memory in use at the peak, what is cached is worth a word.
-const USE_MIN: f64 = 0.75;
-/// Of a device that much may be in use at the peak: libraries and the next longer batch need the rest.
-const DEVICE_SHARE_MAX: f64 = 0.9;
 
 /// The six questions with their answers.
 #[must_use]
@@ -77,7 +71,7 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
 
 /// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: what the most was for.
 fn by_class(usage: &Usage) -> String {
-    let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| class.share >= CLASS_SHARE_MIN).collect();
+    let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| class.share >= CLASS_SHARE_SHOWN).collect();
     // What no rule knows comes last, however much it is.
     classes.sort_by_key(|share| (share.class == UNKNOWN, std::cmp::Reverse(share.live_bytes)));
     let part = |share: &ClassShare| format!("{:.0} % {}", 100.0 * share.share, safe(&share.class.replace('_', " ")));
@@ -149,26 +143,30 @@ fn place_in(site: &crate::answer::Frame) -> String {
     format!("in {}", place(site))
 }
 
+/// `Not to be told: needs 3 epoch ends, found 1. Call memctl_agent.step() at the end of each step.`
+fn not_to_be_told(not: &NotJudged) -> String {
+    let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(" {}.", capital(remedy)));
+    format!("Not to be told: {}.{remedy}", not.reason)
+}
+
 /// What can be said where no finding is about growth.
 fn no_growth(report: &Report) -> String {
-    let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
-    if ends < EPOCH_ENDS_MIN {
-        let there = match ends {
-            0 => "no epoch has ended".to_owned(),
-            1 => "only 1 epoch has ended".to_owned(),
-            more => format!("only {more} epochs have ended"),
-        };
-        return format!("Not to be told: {there}, and growth from epoch to epoch takes {EPOCH_ENDS_MIN}.");
+    if let Some(not) = report.scope.inconclusive() {
+        return not_to_be_told(not);
     }
+    let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
     // The rank whose epoch ends spread most says it for all.
     let spread = |rank: &Rank| {
         let values: Vec<u64> = rank.epoch_ends.iter().filter_map(|end| end.allocated_bytes).collect();
         Some((values.iter().max()? - values.iter().min()?, *values.first()?, *values.last()?, rank.rank))
     };
     match report.ranks.iter().filter_map(spread).max() {
-        None => "Not to be told: no figures were recorded at epoch ends.".to_owned(),
-        Some((0, first, _, _)) => {
+        None => format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged)),
+        Some((0, first, _, _)) if ends > 1 => {
             format!("No: {} at every one of {} epoch ends.", HumanBytes::of(first), count(ends as u64))
+        }
+        Some((_, _, _, _)) if ends < 2 => {
+            format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged))
         }
         Some((_, first, last, rank)) => format!(
             "No growth without bound: at epoch ends {} became {} (rank {rank}, {ends} epochs).",
@@ -196,10 +194,10 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
     };
     let share = usage.and_then(|usage| {
         let (allocated, reserved) = (usage.peak_allocated_bytes?, usage.peak_reserved_bytes.filter(|&all| all > 0)?);
-        Some((allocated, reserved, allocated as f64 / reserved as f64))
+        Some((allocated, reserved))
     });
-    let figure = share.map(|(allocated, reserved, share)| {
-        let percent = (share * 100.0).round();
+    let figure = share.map(|(allocated, reserved)| {
+        let percent = (100.0 * allocated as f64 / reserved as f64).round();
         let (allocated, reserved) = (HumanBytes::of(allocated), HumanBytes::of(reserved));
         format!("At most {allocated} were allocated and {reserved} reserved ({percent} %).")
     });
@@ -209,7 +207,7 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
         (true, Some(_)) if report.failed() => {
             "Not to be told: a request or a rank failed, and no finding says why.".to_owned()
         }
-        (true, Some((_, _, share))) if share >= USE_MIN => "Real demand.".to_owned(),
+        (true, Some((allocated, reserved))) if proof::is_real_demand(allocated, reserved) => "Real demand.".to_owned(),
         (true, Some(_)) => "Real demand, with much in the cache that no request of this job failed for.".to_owned(),
     };
     vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")]
@@ -222,8 +220,12 @@ fn capital(text: &str) -> String {
 
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
     let Some(finding) = main else {
-        let why = if report.ranks.is_empty() { "there is nothing to judge" } else { "no finding" };
-        return vec![format!("None: {why}.")];
+        let text = match report.scope.inconclusive() {
+            _ if report.ranks.is_empty() => "None: there is nothing to judge.".to_owned(),
+            Some(not) => format!("Not to be told: {}.", not.reason),
+            None => "None: no finding.".to_owned(),
+        };
+        return vec![text];
     };
     let mut texts = Vec::new();
     match &finding.site {
@@ -241,8 +243,12 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
 fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Option<&Usage>) -> Question {
     let title = "What to change?";
     let Some(finding) = main else {
-        let text = if report.failed() { "Not to be told from what was recorded." } else { "Nothing." };
-        return Question::new(title, vec![text.to_owned()]);
+        let text = match report.scope.inconclusive() {
+            _ if report.failed() => "Not to be told from what was recorded.".to_owned(),
+            Some(not) => not_to_be_told(not),
+            None => "Nothing that was found asks for a change.".to_owned(),
+        };
+        return Question::new(title, vec![text]);
     };
     let advice = finding.advice.trim();
     let texts = if advice.is_empty() { Vec::new() } else { vec![advice.to_owned()] };
@@ -253,61 +259,4 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Optio
         useful.map(|line| (*line).to_owned()).collect()
     };
     Question { before: code(remedy.before), after: code(remedy.after), ..Question::new(title, texts) }
-}
-
-fn proof(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Option<&Usage>, flags: &str) -> Question {
-    let job = &report.job;
-    if report.ranks.is_empty() {
-        return Question::new("How to prove it?", vec!["There is nothing to prove.".to_owned()]);
-    }
-    if main.is_none() && !report.failed() {
-        let few = report.ranks.iter().any(|rank| rank.epoch_ends.len() < EPOCH_ENDS_MIN);
-        // Only what this run would pass itself: a cache that filled late is no reason for a test to fail.
-        let mut conditions = match settled_after(report).or(few.then_some(1)) {
-            Some(epoch) => format!("no-leak stable --after-epoch {epoch}"),
-            None => "no-leak".to_owned(),
-        };
-        if let Some(peak) = usage.and_then(|usage| usage.peak_allocated_bytes) {
-            conditions.push_str(&format!(" 'peak<={}'", in_mib((peak as f64 * (1.0 + PEAK_VARIES)) as u64)));
-        }
-        let texts = vec!["To keep it so, in CI after a run of the same kind:".to_owned()];
-        let commands = vec![command("assert", job, &conditions, flags)];
-        return Question { commands, ..Question::new("How to prove it?", texts) };
-    }
-    let fixed = fixed(job);
-    let check = match remedy.proof {
-        Proof::Assert(conditions) => command("assert", &fixed, conditions, flags),
-        Proof::LessFragmented => {
-            // Half of what it is now: less would not show against the noise of one run.
-            let ratio = usage.and_then(|usage| usage.fragmentation_ratio).unwrap_or(1.0) / 2.0;
-            command("assert", &fixed, &format!("'fragmentation<{ratio:.2}'"), flags)
-        }
-        Proof::PeakFits if usage.is_some_and(|usage| usage.device_total_bytes.is_some()) => {
-            let total = usage.and_then(|usage| usage.device_total_bytes).unwrap_or(0);
-            let most = in_mib((total as f64 * DEVICE_SHARE_MAX) as u64);
-            command("assert", &fixed, &format!("no-leak 'peak<={most}'"), flags)
-        }
-        // The size of the device is not known: that no request fails has to do.
-        Proof::PeakFits | Proof::NoFindings => command("query", &fixed, "--fail-on warning", flags),
-        Proof::Ranks => command("ranks", &fixed, "", flags),
-    };
-    let run = command("run", &fixed, "", flags);
-    Question { commands: vec![format!("{run} -- ..."), check], ..Question::new("How to prove it?", Vec::new()) }
-}
-
-/// Whole mebibytes, upwards, as conditions take them.
-fn in_mib(bytes: u64) -> String {
-    format!("{}MiB", bytes.div_ceil(1 << 20))
-}
-
-/// The job's name with `-fixed` behind it, as long as names may be.
-fn fixed(job: &Job) -> Job {
-    const SUFFIX: &str = "-fixed";
-    let mut id = job.id.clone();
-    let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(SUFFIX.len()).min(id.len());
-    while !id.is_char_boundary(most) {
-        most -= 1;
-    }
-    id.truncate(most);
-    Job { id: format!("{id}{SUFFIX}"), ..job.clone() }
 }

@@ -1,0 +1,143 @@
+//! Growth beside findings: which growing site a finding explains already, and the call through which the rest comes.
+//!
+//! A leak that keeps a whole graph alive shows as many sites deep inside the model; what they share is the function that
+//! keeps it, and that is the place of the finding. Refuses to hide a site because its rank has some other leak.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use memctl_model::{Finding, FindingKind, Frame};
+
+/// Below this share of the growth a call explains too little to be named.
+const SHARE_MIN: f64 = 0.75;
+
+/// Whether a finding explains that a site grew on a rank: it is about live tensors that grow there, at that site or, where
+/// it is about graphs, at a call that the site's stack comes through.
+#[must_use]
+pub fn explains(finding: &Finding, rank: u32, site: &Frame, stack: &[Frame]) -> bool {
+    if !finding.kind.is_leak() || !finding.ranks.contains(&rank) {
+        return false;
+    }
+    let Some(told) = &finding.site else { return site.file.is_empty() };
+    let function = |frame: &Frame| (&frame.function, &frame.file) == (&told.function, &told.file);
+    match finding.kind {
+        FindingKind::EvalGraph | FindingKind::GraphKept | FindingKind::HiddenChain => {
+            function(site) || stack.iter().any(function)
+        }
+        _ => told == site || stack.contains(told),
+    }
+}
+
+/// A site that grew: its stack, innermost first, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Grown<'a> {
+    /// The stack that grew most there.
+    pub stack: &'a [Frame],
+    /// Bytes an epoch, of the rank where it is fastest.
+    pub bytes_per_epoch: f64,
+}
+
+/// A call, and how much of the growth comes through it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Through {
+    /// The call.
+    pub call: Frame,
+    /// Bytes an epoch that come through it.
+    pub bytes_per_epoch: f64,
+    /// Bytes an epoch of all sites.
+    pub total: f64,
+}
+
+/// The innermost call of the user's own code through which most of the growth of several sites comes. Judged by the stack
+/// that grew most at each site, so it is a hint, and it says its share.
+#[must_use]
+pub fn through(sites: &[Grown]) -> Option<Through> {
+    if sites.len() < 2 {
+        return None;
+    }
+    let rate = |site: &Grown| site.bytes_per_epoch.max(0.0);
+    let total: f64 = sites.iter().map(rate).sum();
+    // Rate, and the calls above it on the way from outside, of each call.
+    let mut calls: HashMap<&Frame, (f64, usize)> = HashMap::new();
+    for site in sites {
+        let own: Vec<&Frame> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).collect();
+        for (depth, frame) in own.iter().enumerate() {
+            if own[..depth].contains(frame) {
+                // Recursion counts once.
+                continue;
+            }
+            let call = calls.entry(frame).or_insert((0.0, depth));
+            call.0 += rate(site);
+            call.1 = call.1.min(depth);
+        }
+    }
+    let enough = calls.into_iter().filter(|(_, (rate, _))| *rate >= SHARE_MIN * total && *rate > 0.0);
+    let innermost = enough.max_by(|(a, (a_rate, a_depth)), (b, (b_rate, b_depth))| {
+        a_depth
+            .cmp(b_depth)
+            .then(a_rate.total_cmp(b_rate))
+            .then_with(|| Reverse(&a.function).cmp(&Reverse(&b.function)))
+    });
+    innermost.map(|(call, (bytes_per_epoch, _))| Through { call: call.clone(), bytes_per_epoch, total })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::Severity;
+
+    fn frame(function: &str, line: u32) -> Frame {
+        Frame { function: function.into(), file: "/me/train.py".into(), line }
+    }
+
+    fn stack(calls: &[&str]) -> Vec<Frame> {
+        calls.iter().map(|call| frame(call, 7)).collect()
+    }
+
+    #[test]
+    fn the_innermost_call_that_explains_most() {
+        let stacks = [
+            stack(&["norm", "block", "validate", "main"]),
+            stack(&["head", "validate", "main"]),
+            stack(&["block", "block", "step", "main"]),
+        ];
+        let rates = [20.0, 16.0, 4.0];
+        let sites: Vec<Grown> =
+            stacks.iter().zip(rates).map(|(stack, bytes_per_epoch)| Grown { stack, bytes_per_epoch }).collect();
+        let found = through(&sites).unwrap();
+        assert_eq!((&*found.call.function, found.bytes_per_epoch, found.total), ("validate", 36.0, 40.0));
+        assert_eq!(through(&sites[..1]), None);
+    }
+
+    #[test]
+    fn nothing_in_common_is_not_explained() {
+        let stacks = [stack(&["a"]), stack(&["b"])];
+        let sites = stacks.each_ref().map(|stack| Grown { stack, bytes_per_epoch: 1.0 });
+        assert_eq!(through(&sites), None);
+    }
+
+    #[test]
+    fn a_leak_explains_its_own_line_on_its_own_ranks_and_nothing_else() {
+        let leak = Finding {
+            site: Some(frame("keep", 7)),
+            ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0])
+        };
+        assert!(explains(&leak, 0, &frame("keep", 7), &[]));
+        assert!(explains(&leak, 0, &frame("clone", 7), &stack(&["clone", "keep"])));
+        assert!(!explains(&leak, 0, &frame("other", 7), &stack(&["other", "main"])), "another line of the same rank");
+        assert!(!explains(&leak, 1, &frame("keep", 7), &[]), "another rank");
+        assert!(!explains(&leak, 0, &frame("keep", 9), &[]), "another line of the same function");
+        let oom = Finding { kind: FindingKind::Oom, ..leak };
+        assert!(!explains(&oom, 0, &frame("keep", 7), &[]));
+    }
+
+    #[test]
+    fn a_graph_explains_what_comes_through_the_function_that_keeps_it() {
+        let kept = Finding {
+            site: Some(frame("validate", 26)),
+            ..Finding::new(FindingKind::EvalGraph, Severity::Warning, 0.9, vec![0, 1])
+        };
+        assert!(explains(&kept, 1, &frame("norm", 3), &stack(&["norm", "block", "validate", "main"])));
+        assert!(!explains(&kept, 1, &frame("norm", 3), &stack(&["norm", "block", "step", "main"])));
+    }
+}

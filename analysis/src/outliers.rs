@@ -1,0 +1,128 @@
+//! Ranks side by side: what is usual among them, and which figures of which rank stand out.
+//!
+//! A figure stands out when it is further from the ranks' median than 3.5 times their median absolute deviation (scaled
+//! to a normal distribution's standard deviation), with a floor below which nobody cares. That is a measurement: ranks of
+//! different roles (pipeline stages) differ by rule, and whether it is wrong the findings say.
+
+use memctl_model::{Finding, FindingKind};
+
+/// Fewer ranks have no majority to stand out against.
+const RANKS_MIN: usize = 3;
+/// Deviations: the customary cut of the modified z-score (Iglewicz and Hoaglin).
+const DEVIATIONS_MAX: f64 = 3.5;
+/// Scales the median absolute deviation to a normal distribution's standard deviation.
+const MAD_SCALE: f64 = 1.4826;
+/// One deviation is at least this share of the median: equal ranks differ by rounding.
+const SHARE_MIN: f64 = 0.01;
+/// One deviation is at least this much: half a small segment of the allocator.
+const BYTES_MIN: f64 = (1 << 20) as f64;
+/// The same for growth, which adds up.
+const GROWTH_MIN: f64 = (1 << 16) as f64;
+
+/// What a figure measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// A level.
+    Bytes,
+    /// A rate.
+    Growth,
+}
+
+/// What is usual among the ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The median absolute deviation.
+    pub mad: f64,
+    /// Further from the median than this stands out.
+    pub limit: f64,
+}
+
+impl Spread {
+    /// Of the ranks that have the figure; `None` for too few.
+    #[must_use]
+    pub fn of(values: &[f64], measure: Measure) -> Option<Self> {
+        if values.len() < RANKS_MIN {
+            return None;
+        }
+        let middle = median(values.to_vec());
+        let mad = median(values.iter().map(|value| (value - middle).abs()).collect());
+        let least = match measure {
+            Measure::Bytes => BYTES_MIN,
+            Measure::Growth => GROWTH_MIN,
+        };
+        let deviation = (mad * MAD_SCALE).max(middle.abs() * SHARE_MIN).max(least);
+        Some(Self { median: middle, mad, limit: DEVIATIONS_MAX * deviation })
+    }
+
+    /// Whether a value is further from the median than the others explain.
+    #[must_use]
+    pub fn is_odd(&self, value: f64) -> bool {
+        (value - self.median).abs() > self.limit
+    }
+}
+
+/// The median; 0 of nothing.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.as_slice() {
+        [] => 0.0,
+        values if values.len() % 2 == 1 => values[values.len() / 2],
+        values => f64::midpoint(values[values.len() / 2 - 1], values[values.len() / 2]),
+    }
+}
+
+/// Whether a finding tells ranks apart: it is about being a rank among others, or it names some of the ranks and not all.
+#[must_use]
+pub fn tells_ranks_apart(finding: &Finding, ranks: usize) -> bool {
+    use FindingKind as Kind;
+    match finding.kind {
+        Kind::RankSkew | Kind::RankLost | Kind::ForeignProcess | Kind::WrongDevice => true,
+        _ => !finding.ranks.is_empty() && !finding.all_ranks && finding.ranks.len() < ranks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memctl_model::Severity;
+
+    const MIB: f64 = (1 << 20) as f64;
+
+    #[test]
+    fn one_that_differs_stands_out_and_equal_ones_do_not() {
+        let spread = Spread::of(&[92.0 * MIB, 80.0 * MIB, 80.0 * MIB, 80.0 * MIB], Measure::Bytes).unwrap();
+        assert_eq!((spread.median, spread.mad), (80.0 * MIB, 0.0));
+        assert!(spread.is_odd(92.0 * MIB) && spread.is_odd(68.0 * MIB) && !spread.is_odd(81.0 * MIB));
+    }
+
+    #[test]
+    fn two_ranks_have_no_majority() {
+        assert_eq!(Spread::of(&[1.0, 1e12], Measure::Bytes), None);
+    }
+
+    #[test]
+    fn growth_of_a_quarter_of_a_mebibyte_stands_out_against_none() {
+        let spread = Spread::of(&[0.0, 0.0, 0.25 * MIB, 0.0], Measure::Growth).unwrap();
+        assert!(spread.is_odd(0.25 * MIB) && !spread.is_odd(0.0));
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+
+    #[test]
+    fn a_leak_on_one_of_four_tells_ranks_apart_and_one_on_all_does_not() {
+        let leak = Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![2]);
+        assert!(tells_ranks_apart(&leak, 4));
+        assert!(!tells_ranks_apart(&leak, 1));
+        let all = Finding { ranks: (0..4).collect(), all_ranks: true, ..leak.clone() };
+        assert!(!tells_ranks_apart(&all, 4));
+        let lost = Finding::new(FindingKind::RankLost, Severity::Critical, 1.0, vec![0]);
+        assert!(tells_ranks_apart(&lost, 1));
+    }
+}

@@ -1,0 +1,55 @@
+//! `--against JOB`: not worse than another job, by its peaks and by its findings.
+
+use memctl_analysis::proof;
+use memctl_model::HumanBytes;
+
+use super::{ALLOCATED, Checked, RESERVED, Terms, Verdict, concerning, not_judged, peak, verdict};
+use crate::answer::finding::Finding;
+use crate::answer::report::{Rank, Report};
+use crate::args::conditions::Limit;
+
+/// The conditions that another job sets, checked.
+pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Checked> {
+    let name = &other.job.id;
+    let peaks: [(&str, fn(&Rank) -> Option<u64>, _); 2] = [
+        ("peak", |rank| rank.peak_allocated_bytes, ALLOCATED),
+        ("peak_reserved", |rank| rank.peak_reserved_bytes, RESERVED),
+    ];
+    let mut checks: Vec<Checked> = peaks
+        .into_iter()
+        .map(|(figure, read, within)| {
+            let condition = format!("{figure} against {name}");
+            let highest = other.ranks.iter().filter_map(read).max().filter(|&bytes| bytes > 0);
+            let Some(theirs) = highest else {
+                let because = format!("no peak was recorded of {name}");
+                return Checked { condition, ..verdict(Verdict::Inconclusive, because) };
+            };
+            let limit = Limit { most: proof::peak_limit(theirs), inclusive: true };
+            let mut checked = Checked { condition, ..peak(report, limit, terms, read, within) };
+            checked.because = format!("{}; {name} has {}", checked.because, HumanBytes::of(theirs));
+            checked
+        })
+        .collect();
+    checks.push(Checked { condition: format!("findings against {name}"), ..findings(report, other, terms) });
+    checks
+}
+
+/// Whether it has a finding that the other job does not have.
+fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
+    // Ids differ between jobs: what is the same in both is the kind and the place.
+    let place = |finding: &Finding| {
+        let site = finding.site.as_ref().map(|site| (site.frame.function.clone(), site.frame.file.clone()));
+        (finding.kind.clone(), site, finding.subject.clone())
+    };
+    let known: Vec<_> = other.findings.iter().map(place).collect();
+    let new = concerning(report, terms, |_| true).into_iter().filter(|finding| finding.hurts());
+    let new: Vec<&Finding> = new.filter(|finding| !known.contains(&place(finding))).collect();
+    match new.first() {
+        Some(worst) => {
+            let findings = new.iter().map(|finding| finding.id.clone()).collect();
+            Checked { findings, ..verdict(Verdict::DoesNotHold, format!("new: {}", worst.title)) }
+        }
+        None => not_judged(report, terms)
+            .unwrap_or_else(|| verdict(Verdict::Holds, "no finding that it does not have".to_owned())),
+    }
+}

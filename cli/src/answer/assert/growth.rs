@@ -1,0 +1,59 @@
+//! `growth<1MiB/epoch`: the fastest growth there is, of ranks at epoch ends or of what findings tell.
+//!
+//! Guarantees: that nothing grows faster is said only where growth was judged.
+
+use std::cmp::Reverse;
+
+use memctl_analysis::proof;
+use memctl_model::{FindingKind, HumanBytes};
+
+use super::{Checked, Terms, Verdict, concerning, not_judged, too_few, verdict};
+use crate::answer::finding::Finding;
+use crate::answer::report::Report;
+use crate::args::conditions::{Limit, Per};
+
+/// See the module.
+pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms) -> Checked {
+    match per {
+        Per::Epoch => of_epochs(report, limit, terms),
+        Per::Step => of_findings(report, limit, per, terms, |finding| finding.bytes_per_step),
+        Per::Minute => of_findings(report, limit, per, terms, |finding| finding.bytes_per_minute),
+    }
+}
+
+fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
+    let rates = report.ranks.iter().filter_map(|rank| Some((rank.growth_bytes_per_epoch?, rank.rank)));
+    let fastest = rates.max_by_key(|&(rate, rank)| (rate, Reverse(rank)));
+    let too_few = too_few(report, terms, proof::GROWTH_ENDS_MIN);
+    match (too_few, fastest) {
+        (Some(inconclusive), _) => inconclusive,
+        (None, None) => verdict(Verdict::Inconclusive, "no growth was measured at epoch ends".to_owned()),
+        (None, Some((rate, rank))) => told(limit, Per::Epoch, rate, Some(rank)),
+    }
+}
+
+/// Rates by step and minute are those of findings, suspected ones included: without a finding nothing was seen to grow.
+fn of_findings(
+    report: &Report,
+    limit: Limit<u64>,
+    per: Per,
+    terms: &Terms,
+    rate: fn(&Finding) -> Option<i64>,
+) -> Checked {
+    let grows = concerning(report, terms, FindingKind::is_leak);
+    let fastest = grows.into_iter().filter_map(|finding| Some((rate(finding)?, finding))).max_by_key(|(rate, _)| *rate);
+    match fastest {
+        Some((rate, finding)) => {
+            let checked = told(limit, per, rate, finding.ranks.first().copied());
+            Checked { findings: vec![finding.id.clone()], ..checked }
+        }
+        None => not_judged(report, terms).unwrap_or_else(|| told(limit, per, 0, None)),
+    }
+}
+
+fn told(limit: Limit<u64>, per: Per, rate: i64, rank: Option<u32>) -> Checked {
+    let grown = u64::try_from(rate).unwrap_or(0);
+    let on = rank.map_or(String::new(), |rank| format!(", on rank {rank}"));
+    let because = format!("{} a {} at most{on}", HumanBytes(rate), per.name());
+    Checked { value_bytes: Some(grown), rank, ..verdict(Verdict::of(limit.holds(&grown)), because) }
+}

@@ -1,0 +1,147 @@
+//! The last question: how to prove that a change worked, or that a good job stays so.
+//!
+//! Guarantees: a condition is proposed only where this job's own data can tell of it; for a job without findings only what
+//! it holds itself. Refuses figures of what teardown left: peaks are compared.
+
+use memctl_analysis::proof;
+
+use super::remedy::{Proof, Remedy};
+use super::{Question, Usage};
+use crate::answer::Job;
+use crate::answer::assert::{Terms, Verdict, Verdicts, settled_after};
+use crate::answer::finding::Finding;
+use crate::answer::report::Report;
+use crate::args::conditions::Condition;
+use crate::page::command;
+
+const TITLE: &str = "How to prove it?";
+
+/// See the module.
+pub(super) fn proof(
+    report: &Report,
+    main: Option<&Finding>,
+    remedy: &Remedy,
+    usage: Option<&Usage>,
+    flags: &str,
+) -> Question {
+    if report.ranks.is_empty() {
+        return Question::new(TITLE, vec!["There is nothing to prove.".to_owned()]);
+    }
+    if main.is_none() && !report.failed() {
+        return keep(report, usage, flags);
+    }
+    let fixed = fixed(&report.job);
+    let conditions = match remedy.proof {
+        Proof::NoLeak => told(report, &["no-leak", "stable"], settling(report)),
+        Proof::NoChain => told(report, &["no-leak"], None),
+        Proof::Stable => told(report, &["stable"], settling(report)),
+        Proof::LessFragmented => less_fragmented(report, usage),
+        Proof::PeakFits => fits(report, usage),
+        Proof::NoFindings | Proof::Ranks => None,
+    };
+    let check = match (conditions, remedy.proof) {
+        (Some(conditions), _) => command("assert", &fixed, &conditions, flags),
+        (None, Proof::Ranks) => command("ranks", &fixed, "", flags),
+        (None, _) => command("query", &fixed, "--fail-on warning", flags),
+    };
+    let run = command("run", &fixed, "", flags);
+    Question { commands: vec![format!("{run} -- ..."), check], ..Question::new(TITLE, judgeable(report)) }
+}
+
+/// What has to be done first, where the run after the change would not be judged either.
+fn judgeable(report: &Report) -> Vec<String> {
+    let Some(not) = report.scope.inconclusive() else { return Vec::new() };
+    let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(": {remedy}"));
+    vec![format!("The next run has to be one that can be judged{remedy}.")]
+}
+
+/// A job without findings: what a run of the same kind has to hold, as this one does.
+fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
+    if !judgeable(report).is_empty() {
+        let fixed = command("assert", &report.job, "no-leak", flags);
+        return Question { commands: vec![fixed], ..Question::new(TITLE, judgeable(report)) };
+    }
+    let peak = usage.and_then(|usage| usage.peak_allocated_bytes).filter(|&bytes| bytes > 0);
+    let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof::peak_limit(bytes))));
+    let wanted = [Some("no-leak".to_owned()), Some("stable".to_owned()), peak].into_iter().flatten();
+    let after = settled_after(report);
+    let holds = |condition: &String| verdict(report, condition, after) == Some(Verdict::Holds);
+    let conditions: Vec<String> = wanted.filter(holds).collect();
+    if conditions.is_empty() {
+        return Question::new(TITLE, vec!["Nothing that this run did can be asked of the next one.".to_owned()]);
+    }
+    let conditions = typed(&conditions, after);
+    let texts = vec!["To keep it so, in CI after a run of the same kind:".to_owned()];
+    Question { commands: vec![command("assert", &report.job, &conditions, flags)], ..Question::new(TITLE, texts) }
+}
+
+/// The epoch after which `stable` is asked: the second, as long as this job has enough of them.
+fn settling(report: &Report) -> Option<u32> {
+    let ends = report.ranks.iter().map(|rank| rank.epoch_ends.len()).min().unwrap_or(0);
+    (ends > proof::STABLE_ENDS_MIN).then_some(1)
+}
+
+/// Of these conditions those that this job's data can tell of; what is found against them now is what has to go.
+fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
+    let can_tell =
+        |condition: &&&str| verdict(report, condition, after).is_some_and(|verdict| verdict != Verdict::Inconclusive);
+    let told: Vec<String> = conditions.iter().filter(can_tell).map(|condition| (*condition).to_owned()).collect();
+    (!told.is_empty()).then(|| typed(&told, after.filter(|_| told.iter().any(|condition| condition == "stable"))))
+}
+
+fn less_fragmented(report: &Report, usage: Option<&Usage>) -> Option<String> {
+    let usage = usage?;
+    let allocated = usage.peak_allocated_bytes.filter(|&bytes| bytes > 0)?;
+    let ratio = proof::ratio_limit(usage.peak_reserved_bytes? as f64 / allocated as f64);
+    told(report, &[&format!("reserved/allocated<{ratio:.2}")], None)
+}
+
+fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
+    // Where the device's size is not known, that no request fails has to do.
+    let total = usage?.device_total_bytes?;
+    let peak = format!("peak_reserved<={}", in_mib(proof::device_limit(total)));
+    told(report, &["no-leak", &peak], None)
+}
+
+/// What comes of a condition on this very job, whether it still runs or ended badly.
+fn verdict(report: &Report, condition: &str, after: Option<u32>) -> Option<Verdict> {
+    let condition: Condition = condition.parse().ok()?;
+    // A job that ended badly tells of its figures all the same; growth that nobody could judge stays untold.
+    let mut report = report.clone();
+    report.job.state = "finished";
+    report.completeness.exact = true;
+    report.job.world_size = None;
+    let terms = Terms { after_epoch: after, allow_suspected: true, ..Terms::default() };
+    let verdicts = Verdicts::new(report, &[condition], &terms, None);
+    verdicts.conditions.first().map(|checked| checked.verdict)
+}
+
+/// As a shell takes them.
+fn typed(conditions: &[String], after: Option<u32>) -> String {
+    let quoted = |condition: &String| match condition.contains('<') {
+        true => format!("'{condition}'"),
+        false => condition.clone(),
+    };
+    let mut line = conditions.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    if let Some(epoch) = after {
+        line.push_str(&format!(" --after-epoch {epoch}"));
+    }
+    line
+}
+
+/// Whole mebibytes, upwards, as conditions take them.
+fn in_mib(bytes: u64) -> String {
+    format!("{}MiB", bytes.div_ceil(1 << 20))
+}
+
+/// The job's name with `-fixed` behind it, as long as names may be.
+fn fixed(job: &Job) -> Job {
+    const SUFFIX: &str = "-fixed";
+    let mut id = job.id.clone();
+    let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(SUFFIX.len()).min(id.len());
+    while !id.is_char_boundary(most) {
+        most -= 1;
+    }
+    id.truncate(most);
+    Job { id: format!("{id}{SUFFIX}"), ..job.clone() }
+}

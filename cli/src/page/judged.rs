@@ -1,0 +1,100 @@
+//! What was not judged, on a page: first of all where it decides, and below the findings otherwise.
+//!
+//! Guarantees: where growth could not be judged no page begins with anything else, and none calls the job well.
+
+use super::prose;
+use crate::answer::judged::{Judged, NotJudged, Scope};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::plural;
+
+/// The first lines of a page on which no finding hurts though nobody could have found one: what, why, and the one thing
+/// to do about it. Nothing where the absence of findings means something.
+#[must_use]
+pub fn headline(not: Option<&NotJudged>, screen: &Screen) -> String {
+    let Some(not) = not else { return String::new() };
+    let text = format!("{} not judged: {}.", capital(&not.subject()), not.reason);
+    let lines = prose::hanging("Inconclusive: ", &text, usize::MAX, screen);
+    let mut out = String::new();
+    for line in lines.lines() {
+        out.push_str(&format!("{}\n", screen.paint(Tone::Alert, line)));
+    }
+    if let Some(remedy) = &not.remedy {
+        out.push_str(&prose::hanging("What to do:   ", &format!("{}.", capital(remedy)), usize::MAX, screen));
+    }
+    out.push('\n');
+    out
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// `4 ranks, 5 epoch ends, 40 steps`: what was looked at.
+#[must_use]
+pub fn looked_at(judged: &Judged) -> String {
+    let mut parts = vec![
+        plural(judged.ranks.len() as u64, "rank"),
+        plural(judged.epoch_ends, "epoch end"),
+        plural(judged.steps, "step"),
+    ];
+    if u64::from(judged.processes) > judged.ranks.len() as u64 {
+        parts.insert(0, plural(u64::from(judged.processes), "process").replace("processs", "processes"));
+    }
+    if judged.windows > 0 {
+        parts.push(plural(judged.windows, "window"));
+    }
+    parts.join(", ")
+}
+
+/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`. `well`: whether the
+/// job is a healthy one otherwise.
+#[must_use]
+pub fn nothing(what: &str, scope: &Scope, well: bool, screen: &Screen) -> String {
+    let mut out = match scope.inconclusive() {
+        // The page's first line has said it.
+        Some(_) => prose::hanging("", &format!("No finding: {} seen.", looked_at(&scope.judged)), usize::MAX, screen),
+        None => {
+            let head = if well { format!("{what} was found") } else { "No finding".to_owned() };
+            let looked = looked_at(&scope.judged);
+            let sentence = prose::hanging("", &format!("{head}: {looked} looked at."), usize::MAX, screen);
+            match sentence.strip_prefix(head.as_str()) {
+                Some(rest) if well => format!("{}{rest}", screen.paint(Tone::Good, &head)),
+                _ => sentence,
+            }
+        }
+    };
+    out.push_str(&not_judged(scope, screen));
+    out
+}
+
+/// What could not be judged; nothing where everything was.
+#[must_use]
+pub fn not_judged(scope: &Scope, screen: &Screen) -> String {
+    // Kinds that lack the same are one phrase.
+    let mut phrases: Vec<(String, Vec<String>)> = Vec::new();
+    for not in &scope.not_judged {
+        let subject = not.subject();
+        if !not.is_whole() {
+            if !phrases.iter().any(|(reason, subjects)| *reason == not.reason && subjects.is_empty()) {
+                phrases.push((not.reason.clone(), Vec::new()));
+            }
+            continue;
+        }
+        match phrases.iter_mut().find(|(reason, subjects)| *reason == not.reason && !subjects.is_empty()) {
+            Some((_, subjects)) if subjects.contains(&subject) => {}
+            Some((_, subjects)) => subjects.push(subject),
+            None => phrases.push((not.reason.clone(), vec![subject])),
+        }
+    }
+    if phrases.is_empty() {
+        return String::new();
+    }
+    let phrase = |(reason, subjects): &(String, Vec<String>)| match subjects.split_last() {
+        None => reason.clone(),
+        Some((last, [])) => format!("{last} ({reason})"),
+        Some((last, others)) => format!("{} and {last} ({reason})", others.join(", ")),
+    };
+    let text = phrases.iter().map(phrase).collect::<Vec<_>>().join("; ");
+    prose::hanging("Not judged: ", &format!("{text}."), usize::MAX, screen)
+}

@@ -1,0 +1,71 @@
+//! What an answer from single events rests on: `frag`, `oom` and `ledger` look at events and at nothing else.
+//!
+//! Guarantees: a kind that such an answer is about is among the judged or, with the reason, among the not judged.
+
+use std::collections::BTreeSet;
+
+use memctl_analysis::coverage::{self, Recorded};
+use memctl_model::{FindingKind, Gap, Judged, JudgedKind, NotJudged};
+use memctl_proto::v1;
+
+use super::job::Found;
+use crate::store::SessionRow;
+
+/// What was looked at, and what not.
+pub(super) struct Scope {
+    judged: Judged,
+    not_judged: Vec<NotJudged>,
+}
+
+impl Scope {
+    /// Of an answer about these kinds. `whole`: the question is about every rank.
+    pub fn new(found: &Found, kinds: &[FindingKind], whole: bool) -> Self {
+        let recorded: Vec<Recorded> = found.sessions.iter().map(|session| recorded(found, session)).collect();
+        let mut not_judged = coverage::not_judged(&recorded, found.job.world_size, whole);
+        not_judged.retain(|not| kinds.contains(&not.kind) || not.kind == FindingKind::RankLost);
+        let is_whole = |kind: FindingKind| not_judged.iter().any(|not| not.kind == kind && not.gap == Gap::Whole);
+        let judged = kinds.iter().filter(|kind| !is_whole(**kind));
+        let judged = judged.map(|&kind| JudgedKind { kind, boundaries: Vec::new() }).collect();
+        let told = recorded.iter().filter(|process| process.events > process.events_expired);
+        let ranks: BTreeSet<u32> = told.clone().map(|process| process.rank).collect();
+        let most = |read: fn(&crate::store::DeviceRow) -> u64| found.devices.iter().map(read).max().unwrap_or(0);
+        let judged = Judged {
+            processes: told.count() as u32,
+            ranks: ranks.into_iter().collect(),
+            epoch_ends: most(|device| device.epochs),
+            steps: most(|device| device.steps),
+            windows: 0,
+            kinds: judged,
+        };
+        Self { judged, not_judged }
+    }
+
+    /// Notes a gap in each of these kinds.
+    pub fn gap(&mut self, kinds: &[FindingKind], gap: Gap, reason: &str, remedy: &str) {
+        for &kind in kinds {
+            let known = self.not_judged.iter().any(|not| not.kind == kind && not.gap >= gap);
+            if !known {
+                let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
+                self.not_judged.push(NotJudged { kind, gap, reason, remedy });
+            }
+            if gap == Gap::Whole {
+                self.judged.kinds.retain(|judged| judged.kind != kind);
+            }
+        }
+    }
+
+    /// For an answer.
+    pub fn into_wire(self) -> (Option<v1::Judged>, Vec<v1::NotJudged>) {
+        (Some((&self.judged).into()), self.not_judged.iter().map(Into::into).collect())
+    }
+}
+
+fn recorded(found: &Found, session: &SessionRow) -> Recorded {
+    let known = found.devices.iter().any(|device| device.session == session.key && device.latest.is_some());
+    Recorded {
+        rank: session.info.rank,
+        events: session.events,
+        events_expired: session.expired_events,
+        is_known: known,
+    }
+}
