@@ -6,6 +6,7 @@
 //! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if only once an epoch |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
+//! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows that do not slow down at all | 8 within 80 seconds or more |
 //! | the device will be full within the time that was watched | 8 rises |
@@ -41,6 +42,8 @@ const RISES_SELDOM_FROM: f64 = 400.0;
 const DENSE_STEPS: f64 = 8.0;
 /// Rises that suffice however seldom they come: at an even distance, and at any.
 const RISES_SELDOM: (f64, f64) = (10.0, 20.0);
+/// Rises at an even distance over the steps found in a recording, the share of it that they span, and their distance at least.
+const FOUND_EVENLY: (u32, f64, f64) = (10, 0.75, 2.0);
 /// Rises over windows, and the seconds that they take at least.
 const WINDOWS_LIVE: (u32, f64) = (25, 60.0);
 /// Rises over windows of a recording, and the share of it that they take at least.
@@ -90,7 +93,9 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
     match lead.per {
         Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
-            at_some_time(lead, |growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth)))
+            let now = steady(&lead.growth) && evenly_over_steps_found(watch, lead);
+            let was = |growth: &Growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth));
+            now || at_some_time(lead, was)
         }
     }
 }
@@ -145,6 +150,17 @@ fn seldom(growth: &Growth) -> f64 {
         false if growth.laplace >= EVEN_FROM => RISES_SELDOM.1,
         false => f64::INFINITY,
     }
+}
+
+/// Whether it came every so many steps from begin to end of a recording whose epochs nobody marked: what is filled within an
+/// epoch comes with every step, or at random.
+fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
+    let steps = watch.course.of(Per::Step);
+    let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };
+    let share = f64::from(last.saturating_sub(first.at)) / f64::from(steps.at.max(1));
+    let (rises, spanned, apart) = FOUND_EVENLY;
+    let evenly = lead.growth.even && lead.growth.apart >= apart;
+    lead.per == Per::Step && steps.found && evenly && lead.growth.rises >= rises && share >= spanned
 }
 
 fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
