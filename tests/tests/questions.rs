@@ -300,10 +300,20 @@ fn events_as_csv_are_the_recorded_ones() {
 fn essence(rank: &Value) -> Value {
     let mut rank = rank.clone();
     let map = rank.as_object_mut().unwrap();
-    for key in ["framework", "stored_bytes"] {
+    // Ids of findings are made of the job's name.
+    for key in ["framework", "stored_bytes", "findings"] {
         map.remove(key);
     }
     rank
+}
+
+/// Growth without the ids of the findings that explain it.
+fn unnamed(growth: &Value) -> Value {
+    let mut growth = growth.clone();
+    for rank in growth.as_array_mut().unwrap().iter_mut().flat_map(|site| site["ranks"].as_array_mut().unwrap()) {
+        rank.as_object_mut().unwrap().remove("explained_by");
+    }
+    growth
 }
 
 #[test]
@@ -323,7 +333,7 @@ fn a_snapshot_that_is_exported_imports_as_the_same_job() {
         for (before, after) in ranks(&first).iter().zip(ranks(&second)) {
             assert_eq!(essence(after), essence(before), "{name} rank {}", before["rank"]);
         }
-        assert_eq!(second["growth"], first["growth"], "{name}");
+        assert_eq!(unnamed(&second["growth"]), unnamed(&first["growth"]), "{name}");
         let csv = |job: &str| run(asked.command("export", job, &rank).args(["--format", "csv"]));
         assert!(csv(&again) == csv(name), "{name}: the same events");
     }
