@@ -355,6 +355,7 @@ impl Query for FakeDaemon {
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
         let (mut report, ranks) = known(request.into_inner().selection)?;
         report.ranks.retain(|rank| ranks.contains(&rank.rank));
+        report.processes.retain(|process| ranks.contains(&process.rank));
         Ok(Response::new(report))
     }
 

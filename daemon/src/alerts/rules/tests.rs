@@ -114,7 +114,9 @@ enabled = false
 fn a_file_stands_beside_the_built_in_rules() {
     let rules = parse(WHOLE).unwrap();
     let names: Vec<&str> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
-    let expected = ["MemoryGrowth", "OutOfMemoryAhead", "MemoryFragmented", "OutOfMemory", "RankLost", "MemoryLeak"];
+    let built_in_ones =
+        ["MemoryGrowth", "OutOfMemoryAhead", "MemoryFragmented", "OutOfMemory", "RankLost", "JobUnjudged"];
+    let expected: Vec<&str> = built_in_ones.into_iter().chain(["MemoryLeak"]).collect();
     assert_eq!(names, expected);
     let own = rules.rule("MemoryLeak").unwrap();
     assert_eq!((own.horizon_seconds, own.repeat_ns, own.receivers.len()), (Some(5_400.0), 86_400_000_000_000, 1));
