@@ -25,6 +25,8 @@ use tonic_health::pb::health_client::HealthClient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EVENTS: u64 = 20;
+/// Commits that fail.
+const FAILURES: u32 = 5;
 
 /// A store in memory that panics where it is told to.
 #[derive(Default)]
@@ -215,15 +217,19 @@ async fn a_committer_that_fails_is_started_anew_and_health_tells() {
     let mut told = health.watch(request).await.unwrap().into_inner();
     let mut next = async || told.message().await.unwrap().expect("health goes on telling").status();
     assert_eq!(next().await, ServingStatus::Serving);
-    store.appends.store(2, Ordering::SeqCst);
-    record(&daemon, "job", 1).await;
+    // Each failure doubles the pause: the last is long enough for a busy machine to tell of it.
+    store.appends.store(FAILURES, Ordering::SeqCst);
+    let told = async {
+        while next().await != ServingStatus::NotServing {}
+        while next().await != ServingStatus::Serving {}
+    };
+    let ((), told) = tokio::join!(record(&daemon, "job", 1), tokio::time::timeout(PATIENCE, told));
     assert!(store.thrown.load(Ordering::SeqCst), "the fault has happened");
-    while next().await != ServingStatus::NotServing {}
-    while next().await != ServingStatus::Serving {}
+    told.expect("health tells that nothing is taken, and that something is again");
 
     let status = QueryClient::new(daemon.channel()).get_status(v1::StatusRequest {}).await.unwrap().into_inner();
     let committer = status.tasks.iter().find(|task| task.name == "committer").expect("the committer is told");
-    assert_eq!((committer.running, committer.restarts), (true, 2));
+    assert_eq!((committer.running, committer.restarts), (true, u64::from(FAILURES)));
     assert_eq!(committer.failure.as_deref(), Some("the append was told to fail"));
     let completeness = report(&daemon, "job").await.completeness.unwrap();
     assert_eq!((completeness.exact, completeness.events_stored), (true, EVENTS));
