@@ -151,7 +151,11 @@ proptest! {
     ) {
         let mut watches = Vec::new();
         for (rank, device_total_bytes, told) in &devices {
-            let mut watch = RankWatch::new(RankFacts { rank: *rank, device_total_bytes: *device_total_bytes });
+            let mut watch = RankWatch::new(RankFacts {
+                rank: *rank,
+                device_total_bytes: *device_total_bytes,
+                ..RankFacts::default()
+            });
             told.iter().for_each(|told| tell(&mut watch, told));
             watches.push(watch);
         }

@@ -127,10 +127,12 @@ fn cut(paths: &Paths<'_>, events: impl Iterator<Item = Event>, head: Node) -> Ve
             });
             inside |=
                 caller.is_none() && std::iter::successors(Some(leaf), |&node| paths.parent(node)).any(|n| n == head);
-            if inside && !within && rounds.len() < STEPS_MAX {
-                if let Some(begin_ns) = begin_ns.replace(event.time_ns) {
-                    rounds.push(Span { begin_ns, end_ns: last_ns });
-                }
+            if inside
+                && !within
+                && rounds.len() < STEPS_MAX
+                && let Some(begin_ns) = begin_ns.replace(event.time_ns)
+            {
+                rounds.push(Span { begin_ns, end_ns: last_ns });
             }
             within = inside;
             if called {

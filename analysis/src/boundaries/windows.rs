@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn windows_end_where_least_lives() {
         // Every tenth of a millisecond a block comes and goes.
-        let all = |at: u64| event(at * 50_000, if at % 2 == 0 { Action::Alloc } else { Action::FreeRequested });
+        let all =
+            |at: u64| event(at * 50_000, if at.is_multiple_of(2) { Action::Alloc } else { Action::FreeRequested });
         let (by, ends) = cut(&|| (0..20_000).map(all)).unwrap();
         assert_eq!(by, "windows of 20 ms");
         assert_eq!(ends.len(), 50);

@@ -127,14 +127,35 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
 }
 
-/// The points of a site at the boundaries of a kind; windows only from where the job was loaded.
+/// The points of a site at the boundaries of a kind; windows only from where the job was loaded. Nothing is loaded into
+/// private pools.
 pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Point] {
     let points = site.series(per).points();
-    if per != Per::Window {
+    if per != Per::Window || site.holds == Holds::Pools {
         return points;
     }
-    let loaded = points.partition_point(|point| point.at <= watch.course.loaded());
+    let loaded = watch.course.loaded(are_weights(watch, site));
+    let loaded = points.partition_point(|point| point.at <= loaded);
     &points[loaded.saturating_sub(1)..]
+}
+
+/// Whether what a site holds came by the functions that load a model.
+fn are_weights(watch: &RankWatch, site: &Site) -> bool {
+    const LOADERS: [&str; 8] = [
+        "_apply",
+        "from_pretrained",
+        "load_file",
+        "load_model",
+        "load_state_dict",
+        "load_weights",
+        "to_empty",
+        "weight_loader",
+    ];
+    let is_loader = |frame: &Frame| {
+        let function = frame.plain_function();
+        LOADERS.contains(&function) || (function == "to" && frame.file.ends_with("torch/nn/modules/module.py"))
+    };
+    site.stacks.first().is_some_and(|&(stack, _)| watch.frames_of(stack).any(|frame| is_loader(frame)))
 }
 
 fn ratcheting(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Growth)> {

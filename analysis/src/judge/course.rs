@@ -149,6 +149,8 @@ pub(super) struct Course {
     loaded: u32,
     /// Windows in which it did its work.
     worked: u32,
+    /// Whether it was still being loaded after longer than that usually takes.
+    loads_on: bool,
     pub samples: Marks<Measured>,
     /// How often the allocator had emptied its cache to find room: at the first measurement, and at the last.
     emptied: Option<(u64, u64)>,
@@ -167,6 +169,7 @@ impl Default for Course {
             window_event: 0,
             loaded: 0,
             worked: 0,
+            loads_on: false,
             samples: Marks::new(SAMPLES_MAX),
             emptied: None,
             exact: false,
@@ -209,7 +212,10 @@ impl Course {
         let gained = blocks(&now).saturating_sub(before.as_ref().map_or(0, blocks));
         let events = at_event.saturating_sub(std::mem::replace(&mut self.window_event, at_event));
         let loads = before.is_none() || (events > 0 && gained.saturating_mul(LOADS_OF) >= events);
-        let early = self.first.is_none_or(|first| now.time_ns.saturating_sub(first.time_ns) < LOADING_NS_MAX);
+        let since_ns = self.first.map_or(0, |first| now.time_ns.saturating_sub(first.time_ns));
+        let early = since_ns < LOADING_NS_MAX;
+        // What goes on for so long and is nobody's weights was no loading.
+        self.loads_on |= self.worked < WORKED_MIN && since_ns >= LOADING_NS_USUAL;
         if early && self.worked < WORKED_MIN && (loads || self.loaded == 0) {
             self.loaded = now.at;
             self.worked = 0;
@@ -282,9 +288,9 @@ impl Course {
         self.last.as_ref()
     }
 
-    /// The place of the last window in which the job was still being loaded.
-    pub fn loaded(&self) -> u32 {
-        self.loaded
+    /// The place of the last window in which the job was still being loaded, as it counts for `weights` or for anything else.
+    pub fn loaded(&self, weights: bool) -> u32 {
+        if self.loads_on && !weights { 0 } else { self.loaded }
     }
 
     /// Whether windows are to be judged: where steps go on, what lies between two of them is nobody's business.
@@ -326,6 +332,8 @@ const LOADS_OF: u64 = 6;
 const WORKED_MIN: u32 = 10;
 /// Nothing loads for longer.
 const LOADING_NS_MAX: u64 = 300_000_000_000;
+/// What is not known as weights loads for no longer than this.
+const LOADING_NS_USUAL: u64 = 45_000_000_000;
 /// Windows below which nothing is said of them.
 const WINDOWS_MIN: u32 = 8;
 /// Steps below which a job is not one that marks its steps.

@@ -7,6 +7,7 @@
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
 //! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
+//! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 24 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows that do not slow down at all | 8 within 80 seconds or more |
 //! | the device will be full within the time that was watched | 8 rises |
@@ -44,6 +45,8 @@ const DENSE_STEPS: f64 = 8.0;
 const RISES_SELDOM: (f64, f64) = (10.0, 20.0);
 /// Rises at an even distance over the steps found in a recording, the share of it that they span, and their distance at least.
 const FOUND_EVENLY: (u32, f64, f64) = (10, 0.75, 2.0);
+/// Rises over the steps found in a recording, the share of them that rise, and the share of the recording that they span.
+const FOUND_MOSTLY: (u32, f64, f64) = (24, 0.6, 0.6);
 /// Rises over windows, and the seconds that they take at least.
 const WINDOWS_LIVE: (u32, f64) = (25, 60.0);
 /// Rises over windows of a recording, and the share of it that they take at least.
@@ -57,13 +60,13 @@ const WINDOWS_MOST: f64 = 0.4;
 const WINDOWS_SELDOM: (u32, f64) = (8, 80.0);
 
 /// Laplace's statistic of a candidate. The allocator rounds what is large to megabytes, so that a large block that grows
-/// evenly rises seldomer, and by more.
+/// evenly rises seldomer, and by more; and windows are short at first and longer later, so that each holds as much as it is long.
 pub(super) fn laplace(lead: &Candidate) -> f64 {
     laplace_of(lead, &lead.growth)
 }
 
 fn laplace_of(lead: &Candidate, growth: &Growth) -> f64 {
-    if lead.shape == Shape::Larger { growth.laplace_by_size } else { growth.laplace }
+    if lead.shape == Shape::Larger || lead.per == Per::Window { growth.laplace_by_size } else { growth.laplace }
 }
 
 /// Whether it does not come slower and slower.
@@ -93,7 +96,8 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
     match lead.per {
         Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
-            let now = steady(&lead.growth) && evenly_over_steps_found(watch, lead);
+            let now =
+                steady(&lead.growth) && (evenly_over_steps_found(watch, lead) || mostly_over_steps_found(watch, lead));
             let was = |growth: &Growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth));
             now || at_some_time(lead, was)
         }
@@ -163,6 +167,21 @@ fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
     lead.per == Per::Step && steps.found && evenly && lead.growth.rises >= rises && share >= spanned
 }
 
+/// Whether it came with most steps through most of a recording whose epochs nobody marked. A recording is short, and whole:
+/// what is still filled when it ends was filled for most of it.
+fn mostly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
+    let steps = watch.course.of(Per::Step);
+    let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };
+    let spanned = f64::from(last.saturating_sub(first.at)).max(1.0);
+    let (rises, most, share) = FOUND_MOSTLY;
+    lead.per == Per::Step
+        && steps.found
+        && lead.growth.rises >= rises
+        && f64::from(lead.growth.rises) >= most * spanned
+        && spanned / f64::from(steps.at.max(1)) >= share
+        && laplace(lead) >= EVEN_FROM
+}
+
 fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
     let windows = watch.course.of(Per::Window);
     let Some(first) = lead.since else { return false };
@@ -176,10 +195,10 @@ fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
     let since = since * f64::from(windows.seen) / levels.len().max(1) as f64;
     let most = f64::from(growth.rises) >= WINDOWS_MOST * since;
     if windows.found {
-        let all = windows.at.saturating_sub(watch.course.loaded());
+        let all = windows.at.saturating_sub(watch.course.loaded(false));
         let share = f64::from(windows.at.saturating_sub(first.at)) / f64::from(all.max(1));
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }
     (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
-        || (growth.rises >= WINDOWS_SELDOM.0 && seconds >= WINDOWS_SELDOM.1 && growth.laplace >= NOT_SLOWER)
+        || (growth.rises >= WINDOWS_SELDOM.0 && seconds >= WINDOWS_SELDOM.1 && laplace_of(lead, growth) >= NOT_SLOWER)
 }

@@ -115,7 +115,7 @@ impl Series {
                 from = to;
             }
             // A last one without its other half is still under way.
-            if self.stretches.len() % 2 == 0 {
+            if self.stretches.len().is_multiple_of(2) {
                 self.of_stretch += self.stretch;
             }
             self.stretch = self.stretch.saturating_mul(2);
