@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What memctl, TraceML and stormlog say of the programs of `leak_cases.py`, verdict beside verdict, as a Markdown table.
+"""What memctl, TraceML and stormlog say of the programs of `leak_cases.py`, side by side, as a Markdown table.
 
     traceml.py MEMCTL_RUN RIVALS_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
 
@@ -117,7 +117,8 @@ def main() -> None:
     parser.add_argument("--only", dest="names", nargs="+", metavar="NAME")
     asked = parser.parse_args()
     rows = []
-    print("| program | leaks | memctl | | TraceML 0.5.0 | | stormlog 0.4.3 | |\n|---|---|---|---|---|---|---|---|", flush=True)
+    print("| program | leaks | memctl | | TraceML 0.5.0 | | stormlog 0.4.3 | |")
+    print("|---" * 8 + "|", flush=True)
     for name, leaks in cases().items():
         if asked.names and name not in asked.names:
             continue

@@ -150,7 +150,6 @@ const RANK: [(&str, Source); 7] = [
 const POD_INDEX: (&str, Source) = ("JOB_COMPLETION_INDEX", Source::Kubernetes);
 
 /// The variables that a launcher puts a process's rank into.
-#[must_use]
 pub fn rank_variables() -> impl Iterator<Item = &'static str> {
     RANK.iter().map(|(name, _)| *name)
 }

@@ -1,7 +1,7 @@
 """A leak until the device is full: one cause, one finding, one critical alert; and when that will be, told half way.
 
-Genuine torch on fake devices of 2 GiB, run until memory really ends. The figure of half the way is asked for afterwards:
-an answer about a stretch of time is judged by what was known in it alone.
+Genuine torch on fake devices of 2 GiB, run until memory really ends. The figure of half the way is asked for
+afterwards: an answer about a stretch of time is judged by what was known in it alone.
 """
 
 from __future__ import annotations

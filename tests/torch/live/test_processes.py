@@ -1,7 +1,7 @@
-"""Every process of a job: a trainer with workers, a model over two devices, pytest's workers, a rank on the wrong device.
+"""Every process of a job: a trainer with workers, a model over two devices, pytest's workers, a rank on a wrong device.
 
-The programs are what people write: `multiprocessing` with spawn, `torch.nn.Module`s on `cuda:0` and `cuda:1`, pytest-xdist,
-torchrun. Each is recorded by the real `memctl run` and asked for with the real command line.
+The programs are what people write: `multiprocessing` with spawn, `torch.nn.Module`s on `cuda:0` and `cuda:1`,
+pytest-xdist, torchrun. Each is recorded by the real `memctl run` and asked for with the real command line.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class _TorchWatch(object):
             # (If it failed it may be tried again.)
             self.arm()
 
-        exec_module.memctl_watch = self
+        vars(exec_module)["memctl_watch"] = self
         try:
             loader.exec_module = exec_module
         except AttributeError:
