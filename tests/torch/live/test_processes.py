@@ -13,22 +13,23 @@ from typing import Any
 from conftest import Memctl
 
 WORKERS = """
-import multiprocessing, os, sys
-import torch
+import multiprocessing, sys
+import memctl_agent, torch
 
 KIB = 1 << 10
 
-def work(leaks, epochs=8, steps=8):
+def work(leaks, epochs=12, steps=20):
     model = torch.nn.Linear(256, 256, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []
     for epoch in range(epochs):
-        for step in range(steps):
-            optimizer.zero_grad()
-            model(torch.empty(8, 256, device="cuda")).sum().backward()
-            optimizer.step()
-            if leaks:
-                kept.append(torch.empty(512 * KIB, device="cuda"))  # the leak
+        with memctl_agent.epoch(epoch):
+            for step in range(steps):
+                optimizer.zero_grad()
+                model(torch.empty(8, 256, device="cuda")).sum().backward()
+                optimizer.step()
+                if leaks:
+                    kept.append(torch.empty(64 * KIB, device="cuda"))  # the leak
     torch.cuda.synchronize()
 
 if __name__ == "__main__":
