@@ -91,6 +91,8 @@ DEMOS = {
     "transformer": (
         "transformer",
         "LightningTransformer",
+        # It would download a text.
+        "Model.prepare_data = lambda self: None\n"
         "import torch\n"
         "from torch.utils.data import DataLoader, TensorDataset\n"
         "loaders = [DataLoader(TensorDataset(*torch.randint(0, 64, (2, 24, 16))), batch_size=4)]",
@@ -101,8 +103,7 @@ DEMOS = {
 
 @pytest.mark.parametrize("demo", DEMOS)
 def test_lightnings_demo_modules(memctl: Memctl, script: Any, tmp_path: pathlib.Path, demo: str) -> None:
-    # (The module of the transformer's demo downloads a text if it is asked for one, which nobody does here.)
-    needs("lightning", *(["requests"] if demo == "transformer" else []))
+    needs("lightning")
     module, model, data, arguments = DEMOS[demo]
     path = script(LIGHTNING.format(module=module, model=model, data=data, arguments=arguments))
     command = [sys.executable, str(path)]
