@@ -190,7 +190,7 @@ async fn a_death_without_a_failed_request_says_what_is_known() {
 }
 
 async fn reported(daemon: &Embedded, job: &str) -> v1::Report {
-    let request = ReportRequest { selection: Some(selection(job)), ..ReportRequest::default() };
+    let request = ReportRequest { selection: Some(selection(job)) };
     QueryClient::new(daemon.channel()).get_report(request).await.unwrap().into_inner()
 }
 

@@ -149,6 +149,17 @@ pub fn shell_word(word: &str) -> String {
     if plain { word.to_owned() } else { format!("'{}'", safe(word).replace('\'', r"'\''")) }
 }
 
+/// What a process is called: its rank where that names it, as daemons without processes tell it.
+pub(crate) fn name_of(process: &str, rank: u32) -> String {
+    if process.is_empty() { format!("rank {rank}") } else { safe(process).into_owned() }
+}
+
+/// The same in a column of ranks.
+fn place_of(process: &str, rank: u32) -> String {
+    let name = name_of(process, rank);
+    name.strip_prefix("rank ").map(str::to_owned).unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,15 +191,4 @@ mod tests {
             "NOT EXACT: 5 events dropped by agents, 1 item missing; 1,234 events stored.\n"
         );
     }
-}
-
-/// What a process is called: its rank where that names it, as daemons without processes tell it.
-pub(crate) fn name_of(process: &str, rank: u32) -> String {
-    if process.is_empty() { format!("rank {rank}") } else { safe(process).into_owned() }
-}
-
-/// The same in a column of ranks.
-fn place_of(process: &str, rank: u32) -> String {
-    let name = name_of(process, rank);
-    name.strip_prefix("rank ").map(str::to_owned).unwrap_or(name)
 }

@@ -70,8 +70,8 @@ fn rows(report: &Report, screen: &Screen) -> String {
             roles.into_iter().map(|(role, number)| format!("{} {}", count(number), safe(role))).collect();
         let beside = processes.len() - shown.len();
         let text = format!(
-            "{} in all ({}); {} as the others are not listed (-o json has them all)",
-            format!("{} processes", count(processes.len() as u64)),
+            "{} processes in all ({}); {} as the others are not listed (-o json has them all)",
+            count(processes.len() as u64),
             counts.join(", "),
             count(beside as u64)
         );

@@ -267,7 +267,7 @@ mod tests {
             counters: Counters { allocated_bytes: step, ..Default::default() },
             peaks: Peaks::default(),
             peaks_within: Peaks::default(),
-            found: step % 3 == 0,
+            found: step.is_multiple_of(3),
             private_pools: (1..=step as u32 % 4)
                 .map(|stack| PoolRow { stack: StackId(stack * 7), segments: step, bytes: step << 21 })
                 .collect(),

@@ -8,10 +8,13 @@ use crate::answer::finding::Finding;
 use crate::answer::report::{Rank, Report};
 use crate::args::conditions::Limit;
 
+/// A figure of a rank.
+type Read = fn(&Rank) -> Option<u64>;
+
 /// The conditions that another job sets, checked.
 pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Checked> {
     let name = &other.job.id;
-    let peaks: [(&str, fn(&Rank) -> Option<u64>, _); 2] = [
+    let peaks: [(&str, Read, _); 2] = [
         ("peak", |rank| rank.peak_allocated_bytes, ALLOCATED),
         ("peak_reserved", |rank| rank.peak_reserved_bytes, RESERVED),
     ];
