@@ -17,8 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Optional
 
 import pytest
@@ -140,24 +141,28 @@ class Memctl:
         found = shutil.which("memctl")
         assert found, "the wheel is not installed in this venv"
         self.command, self.folder = found, folder
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMCTL_")}
+        # (The names of pytest-xdist's workers would be the roles of what is recorded.)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MEMCTL_", "PYTEST_"))}
+        self.environment = kept
         self.environment["MEMCTL_CACHE"] = os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl"))
         self.environment["FAKE_GPU_STATE"] = str(folder / "gpus")
         self.environment["TMPDIR"] = str(folder)
         # What nobody takes waits there, and not in the home of whoever runs the tests.
         self.environment["XDG_DATA_HOME"] = str(folder / "share")
         # Scripts find `small` there; a package that is not installed in the venv is found where it was.
-        given = os.environ.get("PYTHONPATH")
-        self.environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *([given] if given else [])])
+        path = os.environ.get("PYTHONPATH")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *([path] if path else [])])
         # Warnings of torch name no memctl, but where they are printed depends on who looks.
         self.environment["PYTHONWARNINGS"] = "ignore"
         self._started = 0
 
-    def argv(self, *arguments: str) -> list[str]:
-        return [self.command, "--data-dir", str(self.folder / "data"), *arguments]
+    def argv(self, *arguments: str, settings: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """The words of a command; the folder is among them unless the settings name a daemon: a flag would win."""
+        place = [] if "MEMCTL_DAEMON" in settings else ["--data-dir", str(self.folder / "data")]
+        return [self.command, *place, *arguments]
 
     def __call__(self, *arguments: str, **settings: str) -> Run:
-        return finish(self.argv(*arguments), {**self.environment, **settings})
+        return finish(self.argv(*arguments, settings=settings), {**self.environment, **settings})
 
     def start(self, argv: list[str], settings: dict[str, str], *, pausing: bool = False) -> Going:
         """Starts any command in this environment; `pausing`: its scripts wait at their pauses."""
@@ -167,7 +172,7 @@ class Memctl:
 
     def start_recorded(self, job: str, *command: str, settings: dict[str, str], pausing: bool = False) -> Going:
         """Starts a command under the launcher; at its end that waits 1 s for a daemon that is away."""
-        argv = self.argv("run", "--patience", "1s", "--job", job, "--", *command)
+        argv = self.argv("run", "--patience", "1s", "--job", job, "--", *command, settings=settings)
         return self.start(argv, settings, pausing=pausing)
 
     def answer(self, *arguments: str) -> Any:

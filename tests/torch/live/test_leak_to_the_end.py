@@ -60,7 +60,9 @@ def test_a_leak_until_out_of_memory_is_one_finding_and_one_critical_alert(
     oom = memctl.answer("oom", "--job", "full", "--daemon", daemon.url)
     assert [failure["cause"] for failure in oom["failures"]] == ["leak"], oom
     page = memctl("query", "--job", "full", "--daemon", daemon.url).out
-    assert "fragmentation" not in page, page
+    # (PyTorch's own words about the failure, which the page quotes, advise against fragmentation in any case.)
+    said = [line for line in page.splitlines() if "CUDA out of memory" not in line]
+    assert len(said) > 10 and not any("fragmentation" in line for line in said), page
 
     deadline = time.monotonic() + LIMIT_S
     while True:
