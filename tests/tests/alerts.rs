@@ -378,7 +378,7 @@ fn a_receiver_that_fails_its_test_is_exit_code_1_and_wrong_rules_are_exit_code_2
     };
     let good = check();
     assert!(
-        stdout(&good).contains("alert rules   7 (") && stdout(&good).contains("told to log, gone"),
+        stdout(&good).contains("alert rules   8 (") && stdout(&good).contains("told to log, gone"),
         "{}",
         stdout(&good)
     );
