@@ -162,6 +162,20 @@ fn of_counters_alone_growth_is_told_without_a_line() {
 }
 
 #[test]
+fn whoever_has_freed_everything_lacks_no_events() {
+    let mut process = server();
+    process.epoch_end(&[]);
+    let (_, gaps) = judged(&[&process.watch]);
+    assert!(!gaps.iter().any(|gap| gap.gap == Gap::Part && gap.reason.contains("which line of code")), "{gaps:?}");
+    // Counters of which no row says whose they are: nothing but counters was recorded.
+    let mut table = process.table(Boundary::EpochEnd, &[]);
+    table.counters.allocated_bytes = MIB;
+    process.watch.table(&table);
+    let (_, gaps) = judged(&[&process.watch]);
+    assert!(gaps.iter().any(|gap| gap.gap == Gap::Part && gap.reason.contains("which line of code")), "{gaps:?}");
+}
+
+#[test]
 fn counters_at_epoch_ends_are_judged_where_no_events_come() {
     let mut process = server();
     for epoch in 0..8_u64 {

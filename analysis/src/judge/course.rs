@@ -157,6 +157,8 @@ pub(super) struct Course {
     pub exact: bool,
     /// Whether a table ever held a row: where none does, only counters are known.
     pub has_rows: bool,
+    /// Whether each table so far was of a moment at which nothing was allocated: no row was missing then.
+    pub empty: bool,
 }
 
 impl Default for Course {
@@ -174,6 +176,7 @@ impl Default for Course {
             emptied: None,
             exact: false,
             has_rows: false,
+            empty: false,
         }
     }
 }
@@ -192,6 +195,7 @@ impl Course {
         };
         let before = of.levels.last().copied();
         let level = of.push(at, table);
+        self.empty = table.counters.allocated_bytes == 0 && (self.empty || self.first.is_none());
         self.exact = table.exact;
         self.has_rows |= !table.rows.is_empty();
         self.first.get_or_insert(level);

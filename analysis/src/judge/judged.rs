@@ -138,7 +138,7 @@ fn too_few(watch: &RankWatch) -> (String, &'static str) {
 
 /// Whether lines can be named.
 fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
-    if watches.iter().all(|watch| !watch.course.has_rows) {
+    if watches.iter().all(|watch| !watch.course.has_rows && !watch.course.empty) {
         let reason = "which line of code: only the allocator's counters were recorded, no events";
         gaps.push(gap(
             FindingKind::Leak,
