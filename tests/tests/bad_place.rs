@@ -187,7 +187,7 @@ fn two_daemons_on_one_file() {
     let first = DaemonProcess::sqlite(folder.path(), free_port());
     // Whoever comes second learns who has it and how to ask there.
     refused(folder.path(), &["memctl.db", "in use", "process ", &first.url, "--daemon"]);
-    run(import(folder.path(), "kept").env("MEMCTL_DAEMON", &first.url).arg(recorded(1)));
+    run(memctl().args(["import", "-q", "--job", "kept", "--daemon", &first.url]).arg(recorded(1)));
     assert_eq!(first.terminate(), 0);
     // The lock went with the process.
     assert_eq!(run_json(&mut jobs(folder.path()))["jobs"][0]["id"], "kept");
