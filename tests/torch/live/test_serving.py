@@ -6,13 +6,12 @@ milliseconds, as it does on a device.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 from typing import Any
 
 import pytest
 
-from conftest import Memctl
+from conftest import Going, Memctl
 
 # A minute of growth is what the judge wants to see where nothing marks steps.
 REQUESTS = 800
@@ -65,33 +64,48 @@ for request in range(REQUESTS):
 """
 
 
-def findings(memctl: Memctl, folder: pathlib.Path, name: str, source: str, *arguments: str) -> list[dict[str, Any]]:
-    """What is found in a run of this program, from warning on."""
-    script = folder / f"{name}.py"
-    script.write_text(source.replace("REQUESTS", str(REQUESTS)))
-    run = memctl.record(name, sys.executable, str(script), *arguments)
-    assert run.code == 0, run
-    report = memctl.answer("query", "--job", name)
-    return [finding for finding in report["findings"] if finding["severity"] != "info"]
+# A program, what it is told, and the allocator's settings.
+PROGRAMS = {
+    "kept": (SERVER, "all", ""),
+    "bounded": (SERVER, "lru", ""),
+    "graphs": (GRAPHS, "", ""),
+    "expandable": (GRAPHS, "", "expandable_segments:True"),
+}
 
 
-def test_caches_that_are_kept_are_a_leak(memctl: Memctl, tmp_path: pathlib.Path) -> None:
-    found = findings(memctl, tmp_path, "kept", SERVER, "all")
-    assert [finding["kind"] for finding in found] == ["leak"], found
-    assert found[0]["site"]["function"] == "serve", found[0]
-    assert found[0]["site"]["file"].endswith("kept.py"), found[0]
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What is found in each program, from warning on. They run at the same time, because what they do most is wait."""
+    started: dict[str, tuple[Memctl, Going]] = {}
+    for name, (source, argument, conf) in PROGRAMS.items():
+        memctl = Memctl(tmp_path_factory.mktemp(name))
+        script = memctl.folder / f"{name}.py"
+        script.write_text(source.replace("REQUESTS", str(REQUESTS)))
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": conf, "OMP_NUM_THREADS": "1"}
+        going = memctl.start_recorded(name, sys.executable, str(script), argument, settings=settings)
+        started[name] = (memctl, going)
+    answers = {}
+    for name, (memctl, going) in started.items():
+        run = going.wait()
+        assert run.code == 0, run
+        report = memctl.answer("query", "--job", name)
+        answers[name] = [finding for finding in report["findings"] if finding["severity"] != "info"]
+    return answers
 
 
-def test_the_same_with_a_bound_is_none(memctl: Memctl, tmp_path: pathlib.Path) -> None:
-    assert findings(memctl, tmp_path, "bounded", SERVER, "lru") == []
+def test_caches_that_are_kept_are_a_leak(found: dict[str, list[dict[str, Any]]]) -> None:
+    kept = found["kept"]
+    assert [finding["kind"] for finding in kept] == ["leak"], kept
+    assert kept[0]["site"]["function"] == "serve", kept[0]
+    assert kept[0]["site"]["file"].endswith("kept.py"), kept[0]
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_graphs_that_are_captured_per_length(
-    memctl: Memctl, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, conf: str
-) -> None:
-    monkeypatch.setitem(memctl.environment, "PYTORCH_CUDA_ALLOC_CONF", conf)
-    found = findings(memctl, tmp_path, "graphs", GRAPHS)
-    pools = [finding for finding in found if finding["kind"] == "private_pools"]
-    assert len(pools) == 1, found
+def test_the_same_with_a_bound_is_none(found: dict[str, list[dict[str, Any]]]) -> None:
+    assert found["bounded"] == []
+
+
+@pytest.mark.parametrize("name", ["graphs", "expandable"])
+def test_graphs_that_are_captured_per_length(found: dict[str, list[dict[str, Any]]], name: str) -> None:
+    pools = [finding for finding in found[name] if finding["kind"] == "private_pools"]
+    assert len(pools) == 1, found[name]
     assert pools[0]["site"]["function"] == "capture", pools[0]
