@@ -43,13 +43,20 @@ def record(memctl: Memctl, plain: Plain, path: pathlib.Path, job: str, **setting
     return recorded
 
 
+def level_line(run: Run) -> str:
+    """What the process said when it attached; the launcher says it again at the end."""
+    first, last = [line for line in run.lines() if "level" in line]
+    assert "no allocator events were recorded" in last and "no allocator events were recorded" not in first, run
+    return first
+
+
 def test_a_hook_that_cannot_be_compiled(memctl: Memctl, script: Any, plain: Plain, tmp_path: pathlib.Path) -> None:
     empty = tmp_path / "empty-cache"
     run = record(memctl, plain, script(SCRIPT), "uncompiled", CXX="/bin/false", MEMCTL_CACHE=str(empty))
     # The compiler was really tried, and what it said is kept.
     assert list(empty.glob("shim/*.log")) and not list(empty.glob("shim/*.so")), list(empty.rglob("*"))
     assert run.told("status")["level"] == "blocks"
-    [line] = [line for line in run.lines() if "level" in line]
+    line = level_line(run)
     assert "level blocks" in line and "could not compile the hook" in line and ".log" in line, line
     answer = memctl.answer("query", "--job", "uncompiled")
     [rank] = answer["ranks"]
@@ -65,7 +72,7 @@ def test_cuda_malloc_async(memctl: Memctl, script: Any, plain: Plain) -> None:
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     run = record(memctl, plain, script(SCRIPT), "async", **conf)
     assert run.told("status")["level"] == "blocks"
-    [line] = [line for line in run.lines() if "level" in line]
+    line = level_line(run)
     assert "cudaMallocAsync" in line and "remove `backend:cudaMallocAsync`" in line, line
     [rank] = memctl.answer("query", "--job", "async")["ranks"]
     assert rank["steps"] == 5 * EPOCHS and rank["epochs"] == EPOCHS and rank["failure"] is None, rank
@@ -73,7 +80,7 @@ def test_cuda_malloc_async(memctl: Memctl, script: Any, plain: Plain) -> None:
 
 def test_no_caching(memctl: Memctl, script: Any, plain: Plain) -> None:
     run = record(memctl, plain, script(SCRIPT), "uncached", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    [line] = [line for line in run.lines() if "level" in line]
+    line = level_line(run)
     assert "level off" in line and "PYTORCH_NO_CUDA_MEMORY_CACHING is set" in line and "unset it" in line, line
     [rank] = memctl.answer("query", "--job", "uncached")["ranks"]
     assert rank["events"] == 0 and rank["steps"] == 5 * EPOCHS and rank["failure"] is None, rank
