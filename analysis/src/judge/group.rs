@@ -151,7 +151,9 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
-    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines();
+    // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
+    let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
+    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
     // What only serves keeps keys and values of every layer, which come from a few lines.
     if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }

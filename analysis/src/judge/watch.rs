@@ -240,9 +240,9 @@ impl RankWatch {
         (!beside).then_some((*ids.first()?, *user))
     }
 
-    /// Lines through which forward passes allocate, as far as stacks were told.
-    pub(super) fn forward_lines(&self) -> usize {
-        self.forward_lines.len()
+    /// Lines through which forward passes allocate that these lines of the user's own call, as far as stacks were told.
+    pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
+        self.forward_lines.iter().filter(|(_, user)| callers.contains(user)).count()
     }
 
     fn frame(&mut self, frame: &Frame) -> u32 {
