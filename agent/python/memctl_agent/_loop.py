@@ -1,6 +1,7 @@
 """The training loop as it can be seen from outside: what the signs of torch say about epochs, steps and phases.
 
-The rules. The optimizer seen first leads: each of its steps ends a step. The data loader in whose iteration
+The rules. The optimizer seen first leads, and after it one that is made anew for the same parameters: each of its
+steps ends a step. The data loader in whose iteration
 it steps leads the epochs: each new iteration begins one, if anything was trained since the last. Forward
 reaches from a step's begin (its batch, where a loader delivers one) to the backward pass. `model.eval()` of
 the trained model and loading with gradients off are evaluation, until training is seen again.
@@ -20,6 +21,8 @@ from memctl_agent._book import AUTO, BACKWARD, EVAL, FORWARD, OPTIMIZER, TRAIN, 
 
 # Another optimizer that stepped this often while the leader did not step at all takes over.
 OVERTAKE_STEPS = 8
+# Optimizers that are remembered to have stepped beside the leader.
+MET_MAX = 8
 # Modules whose ownership is remembered; beyond it the memory starts over.
 MODULES_MAX = 256
 
@@ -38,6 +41,14 @@ def weak(thing: object) -> Weak:
         return _nothing
 
 
+def first_parameter(optimizer: object) -> Optional[object]:
+    """What an optimizer trains, by its first parameter."""
+    try:
+        return optimizer.param_groups[0]["params"][0]  # type: ignore[attr-defined]
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return None
+
+
 class Loop:
     """State of the loop of one session."""
 
@@ -49,7 +60,8 @@ class Loop:
         self._has_led = False
         self._stepping: list[Weak] = []
         self._rival: Weak = _nothing
-        self._rival_steps = 0
+        self._rival_steps = self._rival_missed = 0
+        self._met: list[Weak] = []
         self._in_backward = self._in_request = False
         self._step_is_over = False
         # Loaders: who leads, who is being iterated, and how.
@@ -93,6 +105,7 @@ class Loop:
             self._has_led, self._leader = True, weak(optimizer)
             if self._thread is None:
                 self._thread = threading.get_ident()
+            self._met = [self._leader]
         if self._in_backward:
             return
         self._trains()
@@ -131,18 +144,29 @@ class Loop:
         """Whether this optimizer's steps are the steps; a leader that is gone or has stopped is replaced."""
         leader = self._leader()
         if leader is optimizer:
-            self._rival, self._rival_steps = _nothing, 0
+            self._rival, self._rival_steps, self._rival_missed = _nothing, 0, 0
             return True
-        if self._rival() is not optimizer and self._rival() is not None:
-            return False
-        self._rival = weak(optimizer)
-        self._rival_steps += 1
-        if leader is not None and self._rival_steps < OVERTAKE_STEPS:
+        if leader is not None and not self._overtakes(leader, optimizer):
             return False
         self._leader, self._rival, self._rival_steps = weak(optimizer), _nothing, 0
         self._owned.clear()
         self._owner_known = False
         return True
+
+    def _overtakes(self, leader: object, optimizer: object) -> bool:
+        """Whether another optimizer takes over: it was made anew for what the leader trained, or the leader stopped."""
+        if not any(known() is optimizer for known in self._met):
+            self._met = [known for known in self._met[-MET_MAX:] if known() is not None] + [weak(optimizer)]
+            if first_parameter(optimizer) is not None and first_parameter(optimizer) is first_parameter(leader):
+                return True
+        if self._rival() is not optimizer:
+            self._rival_missed += 1
+            if self._rival() is not None and self._rival_missed < OVERTAKE_STEPS:
+                return False
+            self._rival, self._rival_steps = weak(optimizer), 0
+        self._rival_missed = 0
+        self._rival_steps += 1
+        return self._rival_steps >= OVERTAKE_STEPS
 
     def _end_step(self) -> None:
         """The leader stepped: one step is over, and the next begins now or with its batch."""

@@ -44,6 +44,15 @@ API int ncclCommInitRankScalable(comm *out, int ranks, int rank, UNUSED int ids,
                                  UNUSED void *config) {
     return make(out, ranks, rank);
 }
+/* All ranks in one process, as DataParallel has them. */
+API int ncclCommInitAll(comm *out, int ranks, const int *ordinals) {
+    int answer = SUCCESS;
+    for (int rank = 0; rank < ranks && !answer; rank++) {
+        answer = make(out + rank, ranks, rank);
+        if (!answer) out[rank]->ordinal = ordinals ? ordinals[rank] : rank;
+    }
+    return answer;
+}
 /* How many ranks name the same colour is not known without them, so a gather there fills the first part alone. */
 API int ncclCommSplit(comm from, int color, UNUSED int key, comm *out, UNUSED void *config) {
     *out = NULL;
@@ -157,9 +166,9 @@ API int ncclBroadcast(const void *from, void *to, size_t count, int type, int ro
     send(from, count * type_bytes[type]);
     return part(to, from, count, type, on);
 }
-API int ncclBcast(UNUSED void *both, UNUSED size_t count, UNUSED int type, UNUSED int root, UNUSED comm of, stream on) {
+API int ncclBcast(void *both, size_t count, int type, int root, comm of, stream on) {
     fake_work(on);
-    return SUCCESS;
+    return ncclBroadcast(both, both, count, type, root, of, on);
 }
 API int ncclAllGather(const void *from, void *to, size_t count, int type, comm of, stream on) {
     int answer = SUCCESS;

@@ -127,14 +127,48 @@ def test_two_optimizers(watched: Watched) -> None:
     assert watched.only("phase").count("phase optimizer") == 8
 
 
+def test_an_optimizer_made_anew_every_epoch(watched: Watched) -> None:
+    """Whether the old ones are kept (by schedulers) or not, each epoch's own tells its steps."""
+    net, kept = model(), []
+    for _ in range(4):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        kept.append(optimizer)
+        for (x,) in loader(3):
+            train_step(net, optimizer, x)
+    assert watched.only("step")[-2:] == ["step 11", "/step 11"]
+    assert watched.only("epoch")[-1] == "epoch 3"
+
+
+def test_two_optimizers_of_the_same_parameters(watched: Watched) -> None:
+    """They step in turn: one of them tells the steps, once both have been met."""
+    net = model()
+    one, other = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.Adam(net.parameters())
+    for _ in range(6):
+        train_step(net, one, torch.zeros(1, 4))
+        train_step(net, other, torch.zeros(1, 4))
+    assert watched.only("step").count("/step 6") == 1 and "/step 7" not in watched.only("step")
+
+
+def test_a_rival_that_stopped_makes_room(watched: Watched) -> None:
+    """A warm-up, a second phase of a few steps, and the rest, each with an optimizer for other parameters."""
+    net = model()
+    layers, steps = [net[0].weight, net[2].weight, net[2].bias], (3, 3, 30)
+    kept = [torch.optim.SGD([parameter], lr=0.1) for parameter in layers]
+    for optimizer, count in zip(kept, steps):
+        for _ in range(count):
+            train_step(net, optimizer, torch.zeros(1, 4))
+    # The third is met while the second may still come back, and then while the first may.
+    assert watched.only("step").count("/step 15") == 1
+
+
 def test_another_optimizer_takes_over(watched: Watched) -> None:
     net = model()
-    warm_up = torch.optim.SGD(net.parameters(), lr=0.1)
+    warm_up = torch.optim.SGD(net[0].parameters(), lr=0.1)
     train_step(net, warm_up, torch.zeros(1, 4))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
     for _ in range(10):
         train_step(net, optimizer, torch.zeros(1, 4))
-    # Eight steps of the second one are needed while the first one is alive.
+    # Eight steps of one for other parameters are needed while the first one is alive.
     ends = [word for word in watched.only("step") if word.startswith("/")]
     assert ends == ["/step 0", "/step 1", "/step 2", "/step 3"]
 
