@@ -1,18 +1,22 @@
 """The lower level: counters and block snapshots read through Python, where the allocator cannot be watched.
 
-Guarantees: read only at step and epoch ends; the time spent on block snapshots stays under a hundredth of
+Guarantees: read at step and epoch ends, and by a thread of its own where none has come for a second: programs
+that only serve mark none. The time spent on block snapshots stays under a hundredth of
 the time that passes; devices that torch has not touched are left alone. Never resets the user's peaks.
 Refuses: nothing; what the allocator does not tell is not sent.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Any
+from typing import Any, Callable
 
 # At step ends a snapshot waits until this many times the last one's duration has passed, and at least this long.
 SNAPSHOT_SHARE = 100.0
 SNAPSHOT_S_MIN = 10.0
+# Counters are read by the clock when no boundary has come for this long.
+COUNTERS_EVERY_S = 1.0
 
 
 class Fallback:
@@ -22,9 +26,34 @@ class Fallback:
         self._torch, self._native, self._ordinals = torch, native, ordinals
         self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
         self._next_snapshot = 0.0
+        self._read_at = time.monotonic()
+        self._over = threading.Event()
+
+    def begin(self, by_clock: Callable[[bool], None]) -> None:
+        """Starts the thread that calls `by_clock`, guarded, where no boundary has come for a while."""
+        threading.Thread(target=self._run, args=(by_clock,), name="memctl-counters", daemon=True).start()
+
+    def end(self) -> None:
+        """The thread ends by itself; a reading that it is taking finds no session."""
+        self._over.set()
+
+    def _run(self, by_clock: Callable[[bool], None]) -> None:
+        wait = COUNTERS_EVERY_S
+        while not self._over.wait(wait):
+            wait = self._read_at + COUNTERS_EVERY_S - time.monotonic()
+            if wait <= 0.0:
+                by_clock(False)
+                wait = COUNTERS_EVERY_S
+
+    def by_clock(self, _is_epoch: bool) -> None:
+        """No step has ended for a second, and no epoch."""
+        self._read_at = time.monotonic()
+        for ordinal in self._ordinals:
+            self._counters(ordinal)
 
     def boundary(self, is_epoch: bool) -> None:
         """A step (or an epoch) is about to end."""
+        self._read_at = time.monotonic()
         used = [ordinal for ordinal in self._ordinals if self._counters(ordinal)]
         now = time.monotonic()
         if not self._with_blocks or not used or (not is_epoch and now < self._next_snapshot):

@@ -302,7 +302,10 @@ class Session:
         return before_end
 
     def _begin_fallback(self, ordinals: list[int]) -> Any:
-        return self._guarded(Fallback(self._torch, self._native, ordinals).boundary)
+        fallback = Fallback(self._torch, self._native, ordinals)
+        self._at_end = fallback.end
+        fallback.begin(self._guarded(fallback.by_clock))
+        return self._guarded(fallback.boundary)
 
     def _mark(self, kind: int, number: int, name: str) -> None:
         if self._lifecycle is not None:

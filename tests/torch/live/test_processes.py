@@ -58,6 +58,32 @@ for step in range(100):
     kept.append(torch.empty(2048, device="cuda:1"))  # the list
 """
 
+PARALLEL = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(256, 512), torch.nn.Linear(512, 8)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        if x.get_device() == 1:
+            seen.append(hidden.detach().clone())  # the leak
+        return self.second(hidden)
+
+seen = []
+model = torch.nn.DataParallel(Model().cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(96, 256)), batch_size=16)
+for epoch in range(8):
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        model(batch.cuda()).square().mean().backward()
+        optimizer.step()
+"""
+
 STRAY = """
 import os
 import torch
@@ -135,6 +161,26 @@ def test_a_model_over_two_devices(memctl: Memctl, tmp_path: pathlib.Path) -> Non
     for page in ("query", "leaks", "ranks", "frag", "oom", "ledger", "diagnose", "timeline", "sites"):
         shown = memctl(page, "--job", "split")
         assert shown.code == 0 and "panicked" not in shown.err, (page, shown)
+
+
+def test_data_parallel_over_two_devices(memctl: Memctl, tmp_path: pathlib.Path) -> None:
+    """Replicas run in threads of one process: the finding names the device and the line within the replica."""
+    script = tmp_path / "parallel.py"
+    script.write_text(PARALLEL)
+    run = memctl.record("parallel", sys.executable, str(script), FAKE_GPU_COUNT="2")
+    assert run.code == 0, run
+    report = memctl.answer("query", "--job", "parallel")
+    assert [process["devices"] for process in report["processes"]] == [[0, 1]], report["processes"]
+    check_counts(report)
+    devices = {rank["device"]: rank for rank in report["ranks"]}
+    assert sorted(devices) == [0, 1], devices
+    assert all((rank["epochs"], rank["steps"]) == (8, 48) for rank in devices.values()), devices
+    assert devices[0]["growth_bytes_per_epoch"] == 0 < devices[1]["growth_bytes_per_epoch"], devices
+    [leak] = [finding for finding in report["findings"] if finding["severity"] != "info"]
+    assert (leak["kind"], leak["ranks"], leak["site"]["line"]) == ("leak", [0], line_of(PARALLEL, "# the leak")), leak
+    assert "on device 1 of rank 0, allocated in Model.forward (parallel.py:" in leak["title"], leak
+    narrowed = memctl.answer("leaks", "--job", "parallel", "--device", "1")
+    assert leak["id"] in [finding["id"] for finding in narrowed["findings"]], narrowed
 
 
 def test_a_rank_on_the_wrong_device(memctl: Memctl, tmp_path: pathlib.Path) -> None:

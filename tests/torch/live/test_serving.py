@@ -70,34 +70,44 @@ PROGRAMS = {
     "bounded": (SERVER, "lru", ""),
     "graphs": (GRAPHS, "", ""),
     "expandable": (GRAPHS, "", "expandable_segments:True"),
+    # An allocator that tells no events: counters are read by the clock.
+    "counted": (SERVER, "all", "backend:cudaMallocAsync"),
+    "counted-bounded": (SERVER, "lru", "backend:cudaMallocAsync"),
 }
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What is found in each program, from warning on. They run at the same time, because what they do most is wait."""
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Each program's report. They run at the same time, because what they do most is wait."""
     started: dict[str, tuple[Memctl, Going]] = {}
     for name, (source, argument, conf) in PROGRAMS.items():
         memctl = Memctl(tmp_path_factory.mktemp(name))
-        script = memctl.folder / f"{name}.py"
+        script = memctl.folder / "serve.py"
         script.write_text(source.replace("REQUESTS", str(REQUESTS)))
         settings = {"PYTORCH_CUDA_ALLOC_CONF": conf, "OMP_NUM_THREADS": "1"}
         going = memctl.start_recorded(name, sys.executable, str(script), argument, settings=settings)
         started[name] = (memctl, going)
-    answers = {}
-    for name, (memctl, going) in started.items():
-        run = going.wait()
-        assert run.code == 0, run
-        report = memctl.answer("query", "--job", name)
-        answers[name] = [finding for finding in report["findings"] if finding["severity"] != "info"]
-    return answers
+    runs = {name: going.wait() for name, (_, going) in started.items()}
+    failed = {name: run for name, run in runs.items() if run.code != 0}
+    assert not failed, failed
+    return {name: memctl.answer("query", "--job", name) for name, (memctl, _) in started.items()}
+
+
+@pytest.fixture(scope="module")
+def found(reports: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What is found in each program, from warning on."""
+
+    def hurting(report: dict[str, Any]) -> list[dict[str, Any]]:
+        return [finding for finding in report["findings"] if finding["severity"] != "info"]
+
+    return {name: hurting(report) for name, report in reports.items()}
 
 
 def test_caches_that_are_kept_are_a_leak(found: dict[str, list[dict[str, Any]]]) -> None:
     kept = found["kept"]
     assert [finding["kind"] for finding in kept] == ["leak"], kept
     assert kept[0]["site"]["function"] == "serve", kept[0]
-    assert kept[0]["site"]["file"].endswith("kept.py"), kept[0]
+    assert kept[0]["site"]["file"].endswith("serve.py"), kept[0]
 
 
 def test_the_same_with_a_bound_is_none(found: dict[str, list[dict[str, Any]]]) -> None:
@@ -109,3 +119,18 @@ def test_graphs_that_are_captured_per_length(found: dict[str, list[dict[str, Any
     pools = [finding for finding in found[name] if finding["kind"] == "private_pools"]
     assert len(pools) == 1, found[name]
     assert pools[0]["site"]["function"] == "capture", pools[0]
+
+
+def test_where_only_counters_are_known_they_are_judged(
+    reports: dict[str, dict[str, Any]], found: dict[str, list[dict[str, Any]]]
+) -> None:
+    [kept] = found["counted"]
+    assert kept["kind"] == "leak" and kept["first_seen"]["boundary"] == "window", kept
+    assert kept["site"] is None and "only counters were recorded, no line can be named" in kept["title"], kept
+    assert kept["bytes_per_minute"] > 0, kept
+    missing = {gap["kind"]: gap["reason"] for gap in reports["counted"]["not_judged"]}
+    assert "only the allocator's counters were recorded" in missing["leak"], missing
+    assert "only counters" in missing["oom"] and "only counters" in missing["fragmentation"], missing
+    # What is asked of an allocator without events is measured all the same.
+    assert "host_growth" not in missing and "outside_allocator" not in missing, missing
+    assert found["counted-bounded"] == []

@@ -118,11 +118,10 @@ def test_an_optimizer_that_raises_is_forgotten(watched: Watched) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(8):
         train_step(net, optimizer, torch.zeros(1, 4))
-    assert "/step 0" in watched.words
     failing.fails = False
     failing.step()
-    # The one that led is passed by by then.
-    assert [word for word in watched.only("step") if word.startswith("/")] == ["/step 0"]
+    # The one that led was passed by, because the other trains the same parameters.
+    assert [word for word in watched.only("step") if word.startswith("/")] == [f"/step {n}" for n in range(8)]
 
 
 def test_our_own_faults_do_not_surface_and_end_the_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
