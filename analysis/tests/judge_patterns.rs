@@ -52,6 +52,58 @@ fn a_hook_that_is_registered_anew_every_epoch_is_no_graph() {
     assert!(found[0].advice.contains("handle.remove()"), "{}", found[0].advice);
 }
 
+/// Stacks of an evaluation: the activation and the linear layers of a model, the loss, the labels.
+fn evaluated() -> Vec<Vec<Frame>> {
+    let validate = |line: u32| vec![frame("validate", "/home/me/train.py", line), main_frame(90)];
+    let layer = |layer: Frame| {
+        let model = [
+            torch("Sequential.forward", "nn/modules/container.py"),
+            torch("Module._call_impl", "nn/modules/module.py"),
+        ];
+        [vec![layer], model.to_vec(), validate(50)].concat()
+    };
+    let relu = layer(torch("relu", "nn/functional.py"));
+    vec![relu, layer(torch("Linear.forward", "nn/modules/linear.py")), validate(50), validate(52)]
+}
+
+/// What is found when every epoch's evaluation of three batches keeps so many blocks of each stack a batch.
+fn evaluating(a_batch: [u64; 4]) -> Finding {
+    let mut process = Process::new(0, &evaluated());
+    for epoch in 0..8_u64 {
+        let rows = |epochs: u64| -> Vec<Row> {
+            let kept = (1..).zip(a_batch).map(|(stack, blocks)| (stack, blocks * 3 * epochs));
+            // The workspace of the first product stays, too.
+            let workspace = (2, Some(Phase::Forward), 1, 32 * MIB);
+            let kept =
+                kept.filter(|kept| kept.1 > 0).map(|(stack, blocks)| (stack, Some(Phase::Eval), blocks, blocks * MIB));
+            kept.chain([workspace]).collect()
+        };
+        for _ in 0..6 {
+            process.step(&rows(epoch));
+        }
+        process.epoch_end(&rows(epoch + 1));
+    }
+    let mut found = process.judge();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+#[test]
+fn a_graph_of_linear_layers_and_one_activation_is_told_from_what_is_collected() {
+    // Two activations; the input, what the loss keeps, the loss.
+    let graph = evaluating([2, 0, 3, 0]);
+    assert_eq!(graph.kind, FindingKind::EvalGraph, "{graph:#?}");
+    assert_eq!(graph.site.as_ref().map(|site| (&*site.function, site.line)), Some(("validate", 50)));
+    // With the labels on another line.
+    assert_eq!(evaluating([4, 0, 2, 1]).kind, FindingKind::EvalGraph);
+    // Outputs and labels; and with losses, from another line.
+    assert_eq!(evaluating([0, 1, 0, 1]).kind, FindingKind::Leak);
+    assert_eq!(evaluating([0, 1, 1, 1]).kind, FindingKind::Leak);
+    // Features of the last layer, which is an activation, or of all of them, and labels.
+    assert_eq!(evaluating([1, 0, 0, 1]).kind, FindingKind::Leak);
+    assert_eq!(evaluating([5, 0, 0, 1]).kind, FindingKind::Leak);
+}
+
 #[test]
 fn optimizers_that_are_made_anew_are_named() {
     let adam = vec![

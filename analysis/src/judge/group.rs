@@ -67,18 +67,22 @@ pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<G
             None => groups.push(Group { members: vec![candidate], site: None, stack: Vec::new(), graph: false }),
         }
     }
+    let graphs: Vec<bool> =
+        groups.iter().map(|group| is_graph(watch, group) || is_small_graph(watch, group, &groups)).collect();
+    for (group, graph) in groups.iter_mut().zip(graphs) {
+        group.graph = graph;
+    }
     // What a forward pass left behind takes the small things with it that its graph holds: inputs, masks, indices.
-    groups.sort_by_key(|group| !is_graph(watch, group));
+    groups.sort_by_key(|group| !group.graph);
     let mut joined: Vec<Group> = Vec::new();
     for group in groups {
-        let host = joined.iter_mut().find(|host| is_graph(watch, host) && holds(watch, host, &group));
+        let host = joined.iter_mut().find(|host| host.graph && holds(watch, host, &group));
         match host {
             Some(host) => host.members.extend(group.members),
             None => joined.push(group),
         }
     }
     for group in &mut joined {
-        group.graph = is_graph(watch, group);
         (group.site, group.stack) = place(watch, group);
     }
     joined
@@ -158,6 +162,35 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
+/// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
+/// leaves several blocks of that line, and its caller several more (the input, what the loss keeps, the loss). Who collects
+/// outputs and labels leaves one of each.
+fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
+    let lead = group.lead();
+    let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());
+    let forward: Vec<StackId> = stacks().filter(|&stack| watch.forward_line(stack).is_some()).collect();
+    let caller = forward.first().and_then(|&stack| own_frames(watch, stack, true).into_iter().next());
+    let (true, Some(caller)) = (watch.trains, caller) else { return false };
+    let beside = |stack: &StackId| {
+        let innermost = watch.frames_of(*stack).find(|frame| frame.is_user_code());
+        innermost.is_some_and(|frame| same_function(frame, &caller))
+            && !watch.frames_of(*stack).any(|frame| is_forward_frame(frame) || &*frame.file == "<autograd>")
+    };
+    let members = all.iter().flat_map(|group| &group.members).filter(|member| together(lead, member));
+    let direct = members.flat_map(|member| member.stacks.iter().copied()).filter(beside);
+    let gained = |stack: StackId| watch.blocks_gained(stack);
+    let forward: Vec<u64> = forward.into_iter().map(gained).filter(|&blocks| blocks > 0).collect();
+    let direct: Vec<u64> = direct.map(gained).filter(|&blocks| blocks > 0).collect();
+    // Every stack leaves as many blocks a pass: there were at most so many passes, and at least one a rise.
+    let passes = forward.iter().chain(&direct).copied().fold(0, gcd);
+    let a_pass = |blocks: &[u64]| blocks.iter().fold(0, |sum: u64, &blocks| sum.saturating_add(blocks)) / passes.max(1);
+    passes >= u64::from(lead.growth.rises.max(1)) && a_pass(&forward) >= 2 && a_pass(&direct) >= 2
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 fn same_function(one: &Frame, other: &Frame) -> bool {
     one.function == other.function && one.file == other.file
 }
@@ -179,7 +212,7 @@ fn own_frames(watch: &RankWatch, stack: StackId, graph: bool) -> Vec<Arc<Frame>>
 fn place(watch: &RankWatch, group: &Group) -> (Option<Frame>, Vec<Frame>) {
     let lead = group.lead();
     let stack: Vec<Frame> = watch.frames_of(lead.stack).map(|frame| (**frame).clone()).collect();
-    let graph = is_graph(watch, group);
+    let graph = group.graph;
     if !graph && group.members.len() == 1 && lead.stacks.len() <= 1 {
         return (watch.sites[lead.site].frame.as_deref().cloned(), stack);
     }

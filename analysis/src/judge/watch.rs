@@ -108,21 +108,25 @@ struct OfStack {
     /// What it held in the first one, and what it holds in the last one.
     first: u64,
     bytes: u64,
+    /// Likewise in blocks.
+    first_blocks: u64,
+    blocks: u64,
 }
 
 impl OfStack {
     /// Takes one of its rows in a table.
-    fn row(&mut self, table: u32, bytes: u64) {
+    fn row(&mut self, table: u32, bytes: u64, blocks: u64) {
         if self.seen != table {
             self.seen = table;
-            self.bytes = 0;
+            (self.bytes, self.blocks) = (0, 0);
         }
         if self.since == 0 {
             self.since = table;
         }
         self.bytes = self.bytes.saturating_add(bytes);
+        self.blocks = self.blocks.saturating_add(blocks);
         if self.since == table {
-            self.first = self.bytes;
+            (self.first, self.first_blocks) = (self.bytes, self.blocks);
         }
     }
 }
@@ -280,6 +284,12 @@ impl RankWatch {
         if grown.is_empty() { of(&now) } else { grown }
     }
 
+    /// Blocks that a stack has gained since it was first seen.
+    pub(super) fn blocks_gained(&self, stack: StackId) -> u64 {
+        let known = self.of_stack.get((stack.0 as usize).min(STACKS_MAX));
+        known.map_or(0, |known| known.blocks.saturating_sub(known.first_blocks))
+    }
+
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
         let Some((per, at)) = self.course.boundary(table) else { return };
@@ -288,7 +298,7 @@ impl RankWatch {
         for row in &table.rows {
             self.trains |= row.birth_phase.is_some();
             let phase = row.birth_phase.map_or(0, |phase| phase as usize);
-            let index = self.site_of(row.stack, 1 << phase, row.bytes);
+            let index = self.site_of(row.stack, 1 << phase, row.bytes, row.blocks);
             self.add(index, phase, row.bytes, row.blocks);
         }
         for row in &table.private_pools {
@@ -406,12 +416,12 @@ impl RankWatch {
         });
     }
 
-    fn site_of(&mut self, stack: StackId, phase: u8, bytes: u64) -> u32 {
+    fn site_of(&mut self, stack: StackId, phase: u8, bytes: u64, blocks: u64) -> u32 {
         let index = (stack.0 as usize).min(STACKS_MAX);
         if let Some(known) = self.of_stack.get_mut(index)
             && known.phases & phase != 0
         {
-            known.row(self.tables, bytes);
+            known.row(self.tables, bytes, blocks);
             return known.site - 1;
         }
         if self.of_stack.len() <= index {
@@ -424,7 +434,7 @@ impl RankWatch {
         let known = &mut self.of_stack[index];
         known.site = site + 1;
         known.phases |= phase;
-        known.row(self.tables, bytes);
+        known.row(self.tables, bytes, blocks);
         let stacks = &mut self.sites[site as usize].stacks;
         match stacks.iter().position(|(known, _)| *known == stack) {
             Some(known) => stacks[known].1 |= phase,

@@ -104,6 +104,7 @@ pub fn watch(root: u32, inject: &Path, stop: &Receiver<()>) -> BTreeMap<u32, Str
                 && !missed.contains_key(&pid)
                 && let Some(why) = missed_process(pid, inject)
             {
+                tracing::info!(pid, why, "a process is not recorded");
                 missed.insert(pid, why);
             }
         }

@@ -36,7 +36,7 @@ FIXED = "FIXED" in os.environ
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.cuda.set_device(rank)
-layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.Tanh()]
+layers = [torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
 layers += [torch.nn.Linear(256, 8)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
 optimizer = torch.optim.AdamW(model.parameters())

@@ -21,7 +21,9 @@ import multiprocessing, os, sys
 def work(name):
     import torch
     kept = [torch.empty(1 << 20, device="cuda") for _ in range(30)]
-    print(name, len(kept), flush=True)
+    # In one piece: the others print at the same time.
+    sys.stdout.write(f"{name} {len(kept)}\\n")
+    sys.stdout.flush()
     import small, memctl_agent
     status = memctl_agent.status()
     small.tell(f"role-{name}", [status["role"], status["parent_pid"]])
@@ -96,21 +98,39 @@ def test_a_sitecustomize_of_the_user_runs_too(memctl: Memctl, script: Any, tmp_p
         (["{python}", "-c", "import torch"], "1 program imported torch and none used CUDA"),
         (["{python}", "-I", "{script}"], "-I; leave that out"),
         (["{python}", "-uE", "{script}"], "-E; leave that out"),
-        (["env", "PYTHONPATH=/nowhere", "{python}", "{waiting}"], "runs with another PYTHONPATH"),
     ],
-    ids=["no python", "no torch", "no cuda", "isolated", "no environment", "another path"],
+    ids=["no python", "no torch", "no cuda", "isolated", "no environment"],
 )
 def test_when_nothing_was_recorded_it_says_why(
     memctl: Memctl, script: Any, command: list[str], said: str
 ) -> None:
     path = script(ALONE)
-    # Long enough in the middle of things to be seen from outside.
-    waiting = script(ALONE + "import time; time.sleep(8)\n", "waiting.py")
-    filled = [word.format(python=sys.executable, script=path, waiting=waiting) for word in command]
+    filled = [word.format(python=sys.executable, script=path) for word in command]
     run = memctl.record("nothing", *filled)
     assert run.code == 0, run
     [line] = [line for line in run.lines() if "nothing was recorded" in line]
     assert said in line, run
+
+
+# It runs without our folders, so that it cannot import `small`.
+WAITING = """
+import os, time
+deadline = time.monotonic() + 60
+while not os.path.exists(os.path.join(os.environ["PAUSES"], "seen.go")):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+"""
+
+
+def test_a_path_that_was_replaced_is_seen_while_it_runs(memctl: Memctl, script: Any) -> None:
+    command = ["env", "PYTHONPATH=/nowhere", sys.executable, str(script(ALONE + WAITING))]
+    going = memctl.start_recorded("nothing", *command, settings={"MEMCTL_LOG": "memctl=info"}, pausing=True)
+    going.until(lambda: "is not recorded" in going.now().err, "that it is seen in the middle of things")
+    going.go_on("seen")
+    run = going.wait()
+    assert run.code == 0, run
+    [line] = [line for line in run.lines() if "nothing was recorded" in line]
+    assert "runs with another PYTHONPATH" in line, run
 
 
 def test_a_hook_that_cannot_be_built_is_said_at_the_end(memctl: Memctl, script: Any, tmp_path: pathlib.Path) -> None:
