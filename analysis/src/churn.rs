@@ -10,7 +10,7 @@ use crate::steady::{DriverCalls, Steady};
 use crate::wording::{bytes, place_or_none, plural, ranks};
 
 /// Steps of steady state before anything is said.
-const STEPS_MIN: u64 = 8;
+pub const STEPS_MIN: u64 = 8;
 /// Steps that both gave back or took, before it is "again and again".
 const STEPS_HIT_MIN: u64 = 3;
 
@@ -57,6 +57,13 @@ pub struct RankChurn {
     pub retries: Option<u64>,
     /// Who gives most of it back, where one place does.
     pub emptied: Option<Emptied>,
+}
+
+/// How many steady steps were seen of the device that has most, where these are too few to tell of churn on any.
+#[must_use]
+pub fn too_few(ranks: &[RankChurn]) -> Option<u64> {
+    let most = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
+    (most < STEPS_MIN).then_some(most)
 }
 
 impl RankChurn {

@@ -21,6 +21,28 @@ pub struct Recorded {
     pub is_known: bool,
 }
 
+/// What a job lacks that goes on: steps, epochs, windows.
+pub const WAIT: &str = "let it run longer";
+/// The same of one that lacks epochs alone.
+pub const WAIT_EPOCHS: &str = "let it run for more epochs";
+
+/// Of a job that has ended: what waiting would remedy takes another run.
+pub fn of_ended(gaps: &mut [NotJudged]) {
+    for gap in gaps {
+        match gap.remedy.as_str() {
+            WAIT => gap.remedy = "run it again, for longer".to_owned(),
+            WAIT_EPOCHS => gap.remedy = "run it again, for more epochs".to_owned(),
+            _ => {}
+        }
+    }
+}
+
+/// Whether nothing at all is known of these processes' memory.
+#[must_use]
+pub fn is_nothing(processes: &[Recorded]) -> bool {
+    !processes.iter().any(|process| process.is_known || process.events > 0)
+}
+
 /// Kinds that only single events show.
 pub const BY_EVENTS: [FindingKind; 3] = [FindingKind::Fragmentation, FindingKind::Churn, FindingKind::Oom];
 
@@ -28,7 +50,7 @@ pub const BY_EVENTS: [FindingKind; 3] = [FindingKind::Fragmentation, FindingKind
 /// about all of them.
 #[must_use]
 pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Vec<NotJudged> {
-    if !processes.iter().any(|process| process.is_known || process.events > 0) {
+    if is_nothing(processes) {
         return nothing(processes.is_empty());
     }
     let mut gaps = Vec::new();
@@ -105,6 +127,20 @@ mod tests {
         assert!(gaps.iter().any(NotJudged::decides));
         let silent = not_judged(&[Recorded { rank: 0, ..Recorded::default() }], None, true);
         assert!(silent.iter().any(NotJudged::decides), "a process that told nothing");
+    }
+
+    #[test]
+    fn a_job_that_has_ended_is_not_told_to_run_longer() {
+        let gap = |remedy: &str| NotJudged {
+            kind: FindingKind::Leak,
+            gap: Gap::Whole,
+            reason: "needs more".to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        let mut gaps = [gap(WAIT), gap(WAIT_EPOCHS), gap("measure it")];
+        of_ended(&mut gaps);
+        let remedies = gaps.map(|gap| gap.remedy);
+        assert_eq!(remedies, ["run it again, for longer", "run it again, for more epochs", "measure it"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod alertmanager;
 pub mod daemon;
 pub mod http;
+pub mod jobs;
 pub mod postgres;
 pub mod recordings;
 pub mod source;

@@ -6,6 +6,8 @@
 
 use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 
+use crate::coverage::{WAIT, WAIT_EPOCHS};
+
 use super::course::Per;
 use super::watch::RankWatch;
 use super::who::{self, Who};
@@ -115,7 +117,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         let reason = format!(
             "what is kept once an epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be told from a cache that still fills, found {ends}"
         );
-        gaps.push(gap(FindingKind::Leak, Gap::Part, reason, "let it run for more epochs"));
+        gaps.push(gap(FindingKind::Leak, Gap::Part, reason, WAIT_EPOCHS));
     }
 }
 
@@ -123,7 +125,6 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 fn too_few(watch: &RankWatch) -> (String, &'static str) {
     const MARK: &str =
         "record with global_record_annotations=True, or call memctl_agent.step() at the end of each step";
-    const WAIT: &str = "let it run longer";
     let seen = |per: Per| watch.course.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
     if windows > 0 && steps < STEPS_MIN && epochs < EPOCH_ENDS_MIN {
@@ -160,7 +161,7 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
     } else {
         let reason = format!("needs {SAMPLES_MIN} epoch ends, found {ends}");
-        gaps.push(gap(kind, Gap::Whole, reason, "let it run for more epochs"));
+        gaps.push(gap(kind, Gap::Whole, reason, WAIT_EPOCHS));
     }
 }
 
@@ -185,12 +186,7 @@ fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudge
         match (fewest, most) {
             (_, 0) => gaps.push(gap(kind, Gap::Whole, "not measured".to_owned(), LIVE)),
             (_, most) if most < least => {
-                gaps.push(gap(
-                    kind,
-                    Gap::Whole,
-                    format!("needs {least} measurements, found {most}"),
-                    "let it run longer",
-                ));
+                gaps.push(gap(kind, Gap::Whole, format!("needs {least} measurements, found {most}"), WAIT));
             }
             (0, _) => gaps.push(gap(kind, Gap::Part, "not measured on every rank".to_owned(), LIVE)),
             _ => {}

@@ -30,12 +30,43 @@ pub struct Alerts {
     pub refused: u64,
     /// Notifications given up, since the daemon started.
     pub given_up: u64,
+    /// The jobs that these alerts, or their absence, are about; null where the daemon does not say.
+    pub jobs: Option<Watched>,
     /// For the page.
     #[serde(skip)]
     pub now_ns: u64,
     /// For the page.
     #[serde(skip)]
     pub hint: Option<String>,
+}
+
+/// The jobs that alerts come from: the newest, as `memctl jobs` lists them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Watched {
+    /// How many.
+    pub jobs: u32,
+    /// Of these read from files; they raise alerts only where the rules say so.
+    pub imported: u32,
+    /// Those that could not be judged, or not yet: that they raise no alert says nothing.
+    pub not_judged: Vec<String>,
+}
+
+impl From<v1::ListJobsResponse> for Watched {
+    fn from(wire: v1::ListJobsResponse) -> Self {
+        let undecided = |job: &&v1::Job| {
+            let open = |verdict: &v1::JobVerdict| {
+                let harmless = verdict.severity.is_none() || verdict.severity() == v1::Severity::Info;
+                harmless && !verdict.inconclusive.is_empty()
+            };
+            job.verdict.as_ref().is_none_or(open)
+        };
+        let imported = wire.jobs.iter().filter(|job| job.source() == v1::SourceKind::Import);
+        Self {
+            jobs: wire.jobs.len() as u32,
+            imported: imported.count() as u32,
+            not_judged: wire.jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
+        }
+    }
 }
 
 /// One alert.
@@ -136,10 +167,10 @@ fn labels(labels: Vec<v1::Label>) -> BTreeMap<String, String> {
 impl Alerts {
     /// From the daemon's answer.
     #[must_use]
-    pub fn new(wire: v1::ListAlertsResponse, now: Timestamp, hint: Option<String>) -> Self {
+    pub fn new(wire: v1::ListAlertsResponse, jobs: Option<Watched>, now: Timestamp, hint: Option<String>) -> Self {
         let v1::ListAlertsResponse { alerts, refused, given_up } = wire;
         let alerts = alerts.into_iter().map(Alert::from).collect();
-        Self { schema: SCHEMA, alerts, refused, given_up, now_ns: nanoseconds(now), hint }
+        Self { schema: SCHEMA, alerts, refused, given_up, jobs, now_ns: nanoseconds(now), hint }
     }
 }
 

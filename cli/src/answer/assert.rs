@@ -383,8 +383,25 @@ fn reserved_to_allocated(report: &Report, limit: Limit<f64>, terms: &Terms) -> C
     let Some((ratio, rank)) = highest else {
         return verdict(Verdict::Inconclusive, "no peaks were recorded".to_owned());
     };
+    told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
+}
+
+/// The highest ratio, and whether every rank has one: what is known speaks against it at once, that it holds takes them all.
+fn told_of_all(
+    report: &Report,
+    limit: Limit<f64>,
+    (ratio, rank): (f64, u32),
+    is_known: impl Fn(&Rank) -> bool,
+) -> Checked {
     let because = format!("{ratio:.3} at most, on rank {rank}");
-    Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) }
+    let mut checked =
+        Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) };
+    let missing: Vec<u32> = report.ranks.iter().filter(|rank| !is_known(rank)).map(|rank| rank.rank).collect();
+    if checked.verdict == Verdict::Holds && !missing.is_empty() {
+        checked.verdict = Verdict::Inconclusive;
+        checked.because = format!("no figure was recorded of {}", named(&missing));
+    }
+    checked
 }
 
 fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
@@ -400,8 +417,7 @@ fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
     else {
         return verdict(Verdict::Inconclusive, "no figure was recorded".to_owned());
     };
-    let because = format!("{ratio:.3} at most, on rank {rank}");
-    Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) }
+    told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
 }
 
 impl Answer for Verdicts {

@@ -170,7 +170,7 @@ impl Diagnosis {
     /// Why no finding means nothing: nothing that was found hurts, and nobody could have found it.
     #[must_use]
     pub fn inconclusive(&self) -> Option<&NotJudged> {
-        self.scope.inconclusive().filter(|_| !self.findings.iter().any(Finding::hurts))
+        self.scope.undecided(&self.findings)
     }
 }
 

@@ -18,11 +18,16 @@ pub struct Jobs {
     pub schema: u32,
     /// The jobs.
     pub jobs: Vec<Job>,
+    /// For the page: only some states or labels were asked for.
+    #[serde(skip)]
+    pub filtered: bool,
 }
 
-impl From<v1::ListJobsResponse> for Jobs {
-    fn from(wire: v1::ListJobsResponse) -> Self {
-        Self { schema: SCHEMA, jobs: wire.jobs.into_iter().map(Job::from).collect() }
+impl Jobs {
+    /// From the wire.
+    #[must_use]
+    pub fn new(wire: v1::ListJobsResponse, filtered: bool) -> Self {
+        Self { schema: SCHEMA, jobs: wire.jobs.into_iter().map(Job::from).collect(), filtered }
     }
 }
 

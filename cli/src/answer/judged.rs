@@ -8,6 +8,8 @@ use memctl_model::{FindingKind, Gap};
 use memctl_proto::v1;
 use serde::Serialize;
 
+use super::finding::Finding;
+
 /// What an answer's findings, or their absence, rest on.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Scope {
@@ -94,6 +96,12 @@ impl Scope {
     #[must_use]
     pub fn inconclusive(&self) -> Option<&NotJudged> {
         self.not_judged.iter().find(|not| not.decides)
+    }
+
+    /// The same where findings were made: one that hurts is an answer, one that is good to know is none.
+    #[must_use]
+    pub fn undecided(&self, findings: &[Finding]) -> Option<&NotJudged> {
+        self.inconclusive().filter(|_| !findings.iter().any(Finding::hurts))
     }
 
     /// Why no finding of these kinds means nothing.

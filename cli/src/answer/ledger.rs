@@ -86,7 +86,9 @@ pub struct Rank {
     pub context_bytes: Option<u64>,
     /// Of other processes.
     pub others_bytes: Option<u64>,
-    /// Left over; below zero when the parts, measured at different moments, exceed the whole.
+    /// In use on the device by what was not measured, its context or other processes: null where both were.
+    pub unmeasured_bytes: Option<u64>,
+    /// Left over where everything was measured; below zero when the parts, measured at different moments, exceed the whole.
     pub unexplained_bytes: Option<i64>,
     /// Of what is used.
     pub unexplained_share: Option<f64>,
@@ -187,8 +189,13 @@ impl Listed {
 
 impl From<v1::RankLedger> for Rank {
     fn from(wire: v1::RankLedger) -> Self {
+        // What nobody measured is no riddle. That the known parts exceed the whole is one all the same.
+        let measured = wire.context_bytes.is_some() && wire.others_bytes.is_some();
+        let rest = wire.unexplained_bytes;
+        let unmeasured_bytes = rest.filter(|_| !measured).and_then(|rest| u64::try_from(rest).ok());
+        let unexplained_bytes = rest.filter(|_| unmeasured_bytes.is_none());
         let unexplained_share =
-            wire.unexplained_bytes.zip(wire.device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
+            unexplained_bytes.zip(wire.device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
         Self {
             rank: wire.rank,
             process: wire.process,
@@ -202,7 +209,8 @@ impl From<v1::RankLedger> for Rank {
             cached_bytes: wire.cached_bytes,
             context_bytes: wire.context_bytes,
             others_bytes: wire.others_bytes,
-            unexplained_bytes: wire.unexplained_bytes,
+            unmeasured_bytes,
+            unexplained_bytes,
             unexplained_share,
             device_used_bytes: wire.device_used_bytes,
             device_total_bytes: wire.device_total_bytes,
@@ -284,7 +292,7 @@ impl Ledger {
         let mut names = vec!["rank", "device", "at", "epoch", "step", "exact"];
         names.extend(classes.iter().map(String::as_str));
         names.extend(["allocated_bytes", "cached_bytes", "context_bytes", "others_bytes", "unexplained_bytes"]);
-        names.extend(["device_used_bytes", "device_total_bytes", "measured_at"]);
+        names.extend(["device_used_bytes", "device_total_bytes", "measured_at", "unmeasured_bytes", "process"]);
         csv::header(out, &names)?;
         for Listed { rank, .. } in &self.ranks {
             let mut cells = vec![
@@ -305,6 +313,8 @@ impl Ledger {
                 Cell::maybe(rank.device_used_bytes),
                 Cell::maybe(rank.device_total_bytes),
                 Cell::maybe(rank.measured_at.as_ref()),
+                Cell::maybe(rank.unmeasured_bytes),
+                Cell::text(&rank.process),
             ]);
             csv::record(out, &cells)?;
         }
@@ -325,6 +335,7 @@ impl Ledger {
             "function",
             "file",
             "line",
+            "process",
         ];
         csv::header(out, &names)?;
         for (rank, block) in self.ranks.iter().flat_map(Listed::each) {
@@ -341,9 +352,34 @@ impl Ledger {
                 Cell::maybe_text(block.site.as_ref().map(|frame| frame.function.as_str())),
                 Cell::maybe_text(block.site.as_ref().map(|frame| frame.file.as_str())),
                 Cell::maybe(block.site.as_ref().and_then(|frame| frame.line)),
+                Cell::text(&rank.process),
             ];
             csv::record(out, &cells)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_not_called_unexplained() {
+        let rank = |context: Option<u64>, rest: i64| {
+            let used = (Some(7), Some(100), Some(rest));
+            let (others_bytes, device_used_bytes, unexplained_bytes) = used;
+            Rank::from(v1::RankLedger {
+                context_bytes: context,
+                others_bytes,
+                device_used_bytes,
+                unexplained_bytes,
+                ..v1::RankLedger::default()
+            })
+        };
+        let figures = |rank: Rank| (rank.unmeasured_bytes, rank.unexplained_bytes, rank.unexplained_share);
+        assert_eq!(figures(rank(Some(3), 9)), (None, Some(9), Some(0.09)));
+        assert_eq!(figures(rank(None, 9)), (Some(9), None, None));
+        assert_eq!(figures(rank(None, -9)), (None, Some(-9), Some(-0.09)), "the known parts exceed the whole");
     }
 }

@@ -194,8 +194,20 @@ impl Answer for Sites {
     }
 
     fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let names =
-            ["rank", "device", "at", "epoch", "step", "live_bytes", "live_blocks", "function", "file", "line", "stack"];
+        let names = [
+            "rank",
+            "device",
+            "at",
+            "epoch",
+            "step",
+            "live_bytes",
+            "live_blocks",
+            "function",
+            "file",
+            "line",
+            "stack",
+            "process",
+        ];
         csv::header(out, &names)?;
         for rank in &self.ranks {
             for site in &rank.sites {
@@ -212,6 +224,7 @@ impl Answer for Sites {
                     Cell::maybe_text(site.site.as_ref().map(|frame| frame.file.as_str())),
                     Cell::maybe(site.site.as_ref().and_then(|frame| frame.line)),
                     Cell::text(stack.join(";")),
+                    Cell::text(&rank.process),
                 ];
                 csv::record(out, &cells)?;
             }

@@ -215,6 +215,7 @@ impl Answer for Timeline {
                 "peak_allocated_bytes",
                 "peak_reserved_bytes",
                 "min_allocated_bytes",
+                "process",
             ],
         )?;
         for of in &self.ranks {
@@ -231,6 +232,7 @@ impl Answer for Timeline {
                     Cell::plain(point.peak_allocated_bytes),
                     Cell::plain(point.peak_reserved_bytes),
                     Cell::plain(point.min_allocated_bytes),
+                    Cell::text(&of.process),
                 ];
                 csv::record(out, &cells)?;
             }

@@ -61,7 +61,10 @@ async fn list(
     let answer = asking(global, async |connection| {
         let response = client(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
         let response = response.map_err(|status| connection.failure(&status))?.into_inner();
-        Ok(Alerts::new(response, now, hint(connection, global)))
+        // No alert says something of the jobs that were judged, and of no other.
+        let jobs = v1::ListJobsRequest { judge: true, ..v1::ListJobsRequest::default() };
+        let jobs = connection.query.list_jobs(jobs).await.map_err(|status| connection.failure(&status))?;
+        Ok(Alerts::new(response, Some(jobs.into_inner().into()), now, hint(connection, global)))
     });
     show(&answer.await?, global, screen, out)
 }

@@ -92,7 +92,7 @@ async fn tell(
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;
     let jobs = connection.query.list_jobs(v1::ListJobsRequest { judge: true, ..Default::default() }).await;
-    let jobs = Jobs::from(jobs.map_err(|status| connection.failure(&status))?.into_inner());
+    let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false);
     show(&jobs, global, screen, out)?;
 
     say(out, screen, "How did its memory go?", "memctl timeline --job demo --rank 0-1")?;

@@ -1,6 +1,7 @@
 //! `memctl export`: streams a slice of a job into a file of another tool.
 //!
-//! Guarantees: a file appears whole or not at all; nothing binary goes to a terminal.
+//! Guarantees: a file appears whole or not at all; nothing binary goes to a terminal; what is no longer stored is said.
+//! Refuses to write a file of nothing.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::export::events_csv::EventsCsv;
 use crate::export::memory_viz::MemoryViz;
 use crate::export::window::Windows;
 use crate::export::{ExportError, Sink};
-use crate::render::text::rank_list;
+use crate::render::text::{plural, rank_list};
 
 /// What becomes the rank in a file's name.
 const RANK: &str = "{rank}";
@@ -38,25 +39,97 @@ pub async fn run(
     if args.format == ExportFormat::MemoryViz && file.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::usage("a pickle is nothing to look at; write it to a file with -f FILE"));
     }
-    asking(global, async |connection| match args.format {
-        ExportFormat::Folded => folded(connection, selection, file, out).await,
-        ExportFormat::Csv => {
-            let windows = windows(connection, &selection).await?;
-            let mut target = Target::open(file, out)?;
-            let mut sink =
-                EventsCsv::new(target.writer(), windows).map_err(|error| failed(&error, connection, file))?;
-            stream(connection, selection, &mut sink, file).await?;
-            drop(sink);
-            target.keep()
+    asking(global, async |connection| {
+        let stored = Stored::of(connection, &selection).await?;
+        match args.format {
+            ExportFormat::Folded => folded(connection, selection, &stored, file, out).await?,
+            ExportFormat::Csv => events(connection, selection, &stored, file, out).await?,
+            ExportFormat::MemoryViz => memory_viz(connection, selection, &stored, (file, global), out).await?,
         }
-        ExportFormat::MemoryViz => memory_viz(connection, selection, file, global, out).await,
+        // What lives at a moment is whole without the events before it.
+        let of_events = args.format != ExportFormat::Folded && !global.quiet;
+        if let Some(missing) = stored.missing().filter(|_| of_events) {
+            eprintln!("memctl: not everything is in it: {missing}");
+        }
+        Ok(())
     })
     .await
+}
+
+async fn events(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    stored: &Stored,
+    file: Option<&Path>,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let windows = windows(connection, &selection).await?;
+    let mut target = Target::open(file, out)?;
+    let mut sink = EventsCsv::new(target.writer(), windows).map_err(|error| failed(&error, connection, file))?;
+    stream(connection, selection, &mut sink, (stored, file)).await?;
+    drop(sink);
+    target.keep()
+}
+
+/// What there is of the part that was asked for.
+struct Stored {
+    job: String,
+    ranks: Vec<u32>,
+    completeness: v1::Completeness,
+}
+
+impl Stored {
+    async fn of(connection: &mut Connection, selection: &v1::Selection) -> Result<Self, Failure> {
+        // Of epochs that have no end yet there is no report, and there are events.
+        let whole = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
+        let request = v1::ReportRequest { selection: Some(whole) };
+        let report = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
+        let v1::Report { job, completeness, ranks, .. } = report.into_inner();
+        let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let job = job.map_or_else(|| selection.job.clone(), |job| job.id);
+        if ranks.is_empty() {
+            return Err(Failure::no_such_job(format!("job {job} has none of these ranks")));
+        }
+        Ok(Self { job, ranks, completeness: completeness.unwrap_or_default() })
+    }
+
+    /// What is no longer there of what was.
+    fn missing(&self) -> Option<String> {
+        let v1::Completeness { events_expired, .. } = self.completeness;
+        (events_expired > 0).then(|| format!("retention removed the {} oldest", plural(events_expired, "event")))
+    }
+
+    /// Why there is nothing to write.
+    fn nothing(&self) -> Failure {
+        let job = &self.job;
+        let why = match (self.missing(), self.completeness.events_stored) {
+            (Some(missing), _) => format!("no event of this part of job {job} is still stored: {missing}"),
+            (None, 0) => format!("no allocator event of job {job} was recorded"),
+            (None, _) => format!("no event lies in this part of job {job}"),
+        };
+        Failure::input(format!("{why}; nothing was written"))
+    }
+
+    /// Whether an event of the selection is stored; asks no further than to the first.
+    async fn holds(&self, connection: &mut Connection, selection: &v1::Selection) -> Result<bool, Failure> {
+        let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
+        let parts = connection.query.export(request).await;
+        let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
+        while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
+            if matches!(part.body, Some(Body::Chunk(_))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 async fn folded(
     connection: &mut Connection,
     selection: v1::Selection,
+    stored: &Stored,
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
@@ -68,6 +141,15 @@ async fn folded(
     };
     let request = v1::SitesRequest { selection: Some(selection), moment: Some(moment) };
     let sites = live(connection, request, View::default()).await?;
+    if sites.ranks.is_empty() {
+        return Err(stored.nothing());
+    }
+    if sites.ranks.iter().all(|rank| rank.sites.is_empty()) {
+        let job = &stored.job;
+        return Err(Failure::input(format!(
+            "nothing was live at the end of this part of job {job}; nothing was written"
+        )));
+    }
     let mut target = Target::open(file, out)?;
     sites.folded(&mut target.writer()).map_err(|error| Failure::output(&name_of(file), &error))?;
     target.keep()
@@ -76,11 +158,22 @@ async fn folded(
 async fn memory_viz(
     connection: &mut Connection,
     selection: v1::Selection,
-    file: Option<&Path>,
-    global: &Global,
+    stored: &Stored,
+    (file, global): (Option<&Path>, &Global),
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let ranks = ranks(connection, &selection).await?;
+    let mut ranks = Vec::new();
+    for &rank in &stored.ranks {
+        let selection = v1::Selection { ranks: vec![rank], ..selection.clone() };
+        if stored.holds(connection, &selection).await? {
+            ranks.push(rank);
+        } else if !global.quiet && stored.ranks.len() > 1 {
+            eprintln!("memctl: rank {rank} is left out: no event of it is stored in this part of the job");
+        }
+    }
+    if ranks.is_empty() {
+        return Err(stored.nothing());
+    }
     let pattern = file.map(|file| file.to_string_lossy().into_owned()).filter(|name| name.contains(RANK));
     if ranks.len() > 1 && pattern.is_none() {
         return Err(Failure::usage(format!(
@@ -93,7 +186,7 @@ async fn memory_viz(
         let of_rank = pattern.as_ref().map(|name| PathBuf::from(name.replace(RANK, &rank.to_string())));
         let file = of_rank.as_deref().or(file);
         let selection = v1::Selection { ranks: vec![rank], ..selection.clone() };
-        one_rank(connection, selection, windows.clone(), file, out).await?;
+        one_rank(connection, selection, (stored, windows.clone()), file, out).await?;
         if let (Some(file), false) = (file, global.quiet) {
             eprintln!(
                 "memctl: wrote {}; see it with: python -m torch.cuda._memory_viz stats {}",
@@ -108,28 +201,15 @@ async fn memory_viz(
 async fn one_rank(
     connection: &mut Connection,
     selection: v1::Selection,
-    windows: Windows,
+    (stored, windows): (&Stored, Windows),
     file: Option<&Path>,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
     let mut target = Target::open(file, out)?;
     let mut sink = MemoryViz::new(target.writer(), windows).map_err(|error| failed(&error, connection, file))?;
-    stream(connection, selection, &mut sink, file).await?;
+    stream(connection, selection, &mut sink, (stored, file)).await?;
     drop(sink);
     target.keep()
-}
-
-/// The ranks of the selection that are stored.
-async fn ranks(connection: &mut Connection, selection: &v1::Selection) -> Result<Vec<u32>, Failure> {
-    let request = v1::ReportRequest { selection: Some(selection.clone()) };
-    let report = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
-    let mut ranks: Vec<u32> = report.into_inner().ranks.iter().map(|rank| rank.rank).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    if ranks.is_empty() {
-        return Err(Failure::no_such_job(format!("job {} has none of these ranks", selection.job)));
-    }
-    Ok(ranks)
 }
 
 /// The slice in time, for each rank; epochs are looked up in the marks.
@@ -160,7 +240,7 @@ async fn stream(
     connection: &mut Connection,
     selection: v1::Selection,
     sink: &mut impl Sink,
-    file: Option<&Path>,
+    (stored, file): (&Stored, Option<&Path>),
 ) -> Result<(), Failure> {
     let request = v1::ExportRequest { selection: Some(selection), without_events: false };
     let parts = connection.query.export(request).await;
@@ -171,7 +251,10 @@ async fn stream(
             sink.part(body).map_err(|error| failed(&error, connection, file))?;
         }
     }
-    sink.finish().map_err(|error| failed(&error, connection, file))
+    sink.finish().map_err(|error| match error {
+        ExportError::Nothing => stored.nothing(),
+        error => failed(&error, connection, file),
+    })
 }
 
 fn failed(error: &ExportError, connection: &Connection, file: Option<&Path>) -> Failure {

@@ -32,6 +32,7 @@ pub async fn jobs(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
+    let filtered = !args.states.is_empty() || !args.labels.is_empty();
     let request = v1::ListJobsRequest {
         limit: args.limit,
         states: args.states.iter().map(|state| v1::JobState::from(*state) as i32).collect(),
@@ -45,7 +46,7 @@ pub async fn jobs(
     let answer = asking(global, async |connection| {
         let response = connection.query.list_jobs(request).await;
         let response = response.map_err(|status| connection.failure(&status))?;
-        Ok(Jobs::from(response.into_inner()))
+        Ok(Jobs::new(response.into_inner(), filtered))
     });
     show(&answer.await?, global, screen, out)
 }

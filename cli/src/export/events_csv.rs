@@ -1,6 +1,6 @@
 //! Events, one a line, for data frames and spreadsheets.
 //!
-//! Guarantees: the order of the store; addresses in hexadecimal (spreadsheets round large
+//! Guarantees: nothing is written before the first event, and a slice without any is an error; the order of the store; addresses in hexadecimal (spreadsheets round large
 //! numbers); the site is the innermost frame of the user's own code.
 
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::{ExportError, Sink};
 use crate::render::csv::{self, Cell};
 use crate::render::time;
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "rank",
     "device",
     "at",
@@ -28,6 +28,7 @@ const COLUMNS: [&str; 12] = [
     "function",
     "file",
     "line",
+    "process",
 ];
 
 /// See the module. Takes the parts of any number of ranks.
@@ -37,6 +38,7 @@ pub struct EventsCsv<W> {
     decoder: Decoder,
     events: Vec<Event>,
     rank: Option<(u32, u32, Window)>,
+    process: String,
     headed: bool,
     dictionary: StackDictionary,
 }
@@ -49,15 +51,16 @@ impl<W: Write> EventsCsv<W> {
     pub fn new(out: W, windows: Windows) -> Result<Self, ExportError> {
         let decoder = Decoder::new()?;
         let dictionary = StackDictionary::default();
-        Ok(Self { out, windows, decoder, events: Vec::new(), rank: None, headed: false, dictionary })
-    }
-
-    fn header(&mut self) -> Result<(), ExportError> {
-        if self.headed {
-            return Ok(());
-        }
-        self.headed = true;
-        Ok(csv::header(&mut self.out, &COLUMNS)?)
+        Ok(Self {
+            out,
+            windows,
+            decoder,
+            events: Vec::new(),
+            rank: None,
+            process: String::new(),
+            headed: false,
+            dictionary,
+        })
     }
 
     fn event(&mut self, event: &Event) -> Result<(), ExportError> {
@@ -67,6 +70,10 @@ impl<W: Write> EventsCsv<W> {
         let Event { time_ns, addr, size, stream, pool, stack, action } = *event;
         if !(window.first_ns..=window.last_ns).contains(&time_ns) {
             return Ok(());
+        }
+        if !self.headed {
+            self.headed = true;
+            csv::header(&mut self.out, &COLUMNS)?;
         }
         let site = self.dictionary.site(stack);
         let oom = action == Action::Oom;
@@ -83,6 +90,7 @@ impl<W: Write> EventsCsv<W> {
             Cell::maybe_text(site.map(|frame| &*frame.function)),
             Cell::maybe_text(site.map(|frame| &*frame.file)),
             Cell::maybe(site.map(|frame| frame.line).filter(|&line| line > 0)),
+            Cell::text(&self.process),
         ];
         Ok(csv::record(&mut self.out, &cells)?)
     }
@@ -90,9 +98,9 @@ impl<W: Write> EventsCsv<W> {
 
 impl<W: Write> Sink for EventsCsv<W> {
     fn part(&mut self, part: Body) -> Result<(), ExportError> {
-        self.header()?;
         match part {
             Body::Start(start) => {
+                self.process = start.process;
                 self.rank = Some((start.rank, start.device, self.windows.of(start.rank)));
                 self.dictionary = StackDictionary::default();
                 Ok(())
@@ -110,7 +118,9 @@ impl<W: Write> Sink for EventsCsv<W> {
     }
 
     fn finish(&mut self) -> Result<(), ExportError> {
-        self.header()?;
+        if !self.headed {
+            return Err(ExportError::Nothing);
+        }
         Ok(self.out.flush()?)
     }
 }

@@ -23,6 +23,9 @@ pub enum ExportError {
     /// A chunk does not decode.
     #[error(transparent)]
     Chunk(#[from] memctl_proto::chunk::ChunkError),
+    /// Nothing that is stored lies in the slice.
+    #[error("no event lies in this part of the job")]
+    Nothing,
     /// Parts came in an order that has no meaning.
     #[error("the export came out of order: {0}")]
     Order(&'static str),

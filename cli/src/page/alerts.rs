@@ -1,18 +1,21 @@
 //! The pages of `memctl alerts`: alerts with their sentence, silences, what receivers answered.
 
-use super::{next, shell_word};
-use crate::answer::alerts::{Alert, Alerts, Answers, Silences};
+use super::{next, prose, shell_word};
+use crate::answer::alerts::{Alert, Alerts, Answers, Silences, Watched};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, rank_list, safe};
 use crate::render::time;
+
+/// Lines of jobs that were not judged; `memctl jobs` has them all.
+const LINES: usize = 4;
 
 /// Alerts.
 #[must_use]
 pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     let mut out = String::new();
     if alerts.alerts.is_empty() {
-        out.push_str("No alerts.\n");
+        out.push_str("No alert.\n");
     } else {
         let mut table = Table::new(&[
             left("STATE", 0),
@@ -36,6 +39,9 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             }
         }
     }
+    if let Some(watched) = &alerts.jobs {
+        out.push_str(&looked_at(watched, alerts.alerts.is_empty(), screen));
+    }
     for (count, what) in
         [(alerts.refused, "alert was not made: there are too many"), (alerts.given_up, "notification was given up")]
     {
@@ -52,6 +58,26 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             (with(format!("memctl alerts silence --job {job} --for 2h")), "tell nobody for two hours"),
         ];
         out.push_str(&next(&ways, screen));
+    }
+    out
+}
+
+/// What these alerts, or their absence, are about.
+fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
+    if watched.jobs == 0 {
+        return if none { "No job is stored: nothing was looked at.\n".to_owned() } else { String::new() };
+    }
+    let mut out = String::new();
+    if none {
+        let jobs = plural(u64::from(watched.jobs), "job");
+        let imported = match watched.imported {
+            0 => String::new(),
+            some => format!(", {some} of them imported, which raise alerts only where the rules say so"),
+        };
+        out.push_str(&prose::hanging("", &format!("{jobs} stored{imported}."), usize::MAX, screen));
+    }
+    if !watched.not_judged.is_empty() {
+        out.push_str(&prose::hanging("Not judged: ", &format!("{}.", watched.not_judged.join(", ")), LINES, screen));
     }
     out
 }

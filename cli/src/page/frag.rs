@@ -28,9 +28,17 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     out.push_str(&heading(&answer.job, screen));
     out.push('\n');
     if answer.ranks.is_empty() {
-        out.push_str(
-            "No allocator event is stored of this part of the job, so there is nothing to say about its blocks.\n",
-        );
+        let stored = answer.completeness.events_stored > 0;
+        let nothing = match stored {
+            true => "Nothing is known of the blocks in this part of the job.",
+            false => {
+                "No allocator event is stored of this part of the job, so there is nothing to say about its blocks."
+            }
+        };
+        out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
+        if !answer.completeness.exact {
+            out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+        }
         return out;
     }
     let line = "Each rank at its fullest moment of the last steps, or when a request failed";
@@ -41,13 +49,18 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     }
     out.push('\n');
     if answer.findings.is_empty() && inconclusive.is_none() {
-        let nothing = screen.fit("No fragmentation that matters, and no churn.", 0);
-        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &nothing)));
-        out.push_str(&judged::not_judged(&answer.scope, screen));
-        out.push('\n');
+        // Only what was judged is called well.
+        let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
+        let nothing =
+            if churn { "No fragmentation that matters, and no churn." } else { "No fragmentation that matters." };
+        out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit(nothing, 0))));
     }
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
+    }
+    let gaps = judged::not_judged(&answer.scope, screen);
+    if !gaps.is_empty() || answer.findings.is_empty() {
+        out.push_str(&format!("{gaps}\n"));
     }
     if let Some(worst) = worst(&answer.ranks) {
         out.push_str(&detail(worst, screen));

@@ -13,6 +13,9 @@ use crate::render::time;
 /// See the module.
 #[must_use]
 pub fn page(jobs: &Jobs, screen: &Screen) -> String {
+    if jobs.jobs.is_empty() && jobs.filtered {
+        return "No job matches.\n".to_owned();
+    }
     if jobs.jobs.is_empty() {
         let ways = [
             ("memctl demo".to_owned(), "a recorded 4-GPU job, nothing needed"),

@@ -8,7 +8,7 @@ use crate::render::text::plural;
 /// See the module.
 #[must_use]
 pub fn page(leaks: &Leaks, screen: &Screen) -> String {
-    let inconclusive = leaks.scope.inconclusive().filter(|_| leaks.findings.is_empty());
+    let inconclusive = leaks.scope.undecided(&leaks.findings);
     let mut out = judged::headline(inconclusive, screen);
     out.push_str(&heading(&leaks.job, screen));
     for found in &leaks.findings {

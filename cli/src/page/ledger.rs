@@ -80,6 +80,9 @@ fn table(rank: &Rank) -> Table {
             row(name.to_owned(), bytes, None);
         }
     }
+    if let Some(bytes) = rank.unmeasured_bytes {
+        row("+ not measured".to_owned(), bytes, None);
+    }
     if let (Some(rest), Some(share)) = (rank.unexplained_bytes, rank.unexplained_share) {
         let (sign, minus) = if rest < 0 { ("-", "-") } else { ("+", "") };
         let bytes = HumanBytes::of(rest.unsigned_abs()).to_string();
@@ -117,7 +120,7 @@ fn unmeasured(rank: &Rank) -> Vec<String> {
         .filter_map(|(name, bytes)| bytes.is_none().then_some(name))
         .collect();
     if !missing.is_empty() {
-        lines.push(format!("Not measured, so part of what is unexplained: {}.", missing.join("; ")));
+        lines.push(format!("Not measured: {}.", missing.join("; ")));
     }
     lines
 }

@@ -29,8 +29,10 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
                 format!("{} failed; the events behind them are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.fit(&line, 0)));
         }
-        None if inconclusive.is_some() => {
+        // Of what was lost nobody knows what it was.
+        None if inconclusive.is_some() || (answer.findings.is_empty() && !answer.completeness.exact) => {
             out.push_str(&format!("{}\n", screen.fit("No failed request was recorded.", 0)));
+            out.push_str(&judged::not_judged(&answer.scope, screen));
         }
         None if answer.findings.is_empty() => {
             out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit("No request failed.", 0))));

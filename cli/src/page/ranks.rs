@@ -15,7 +15,7 @@ const SHOWN: usize = 32;
 /// See the module.
 #[must_use]
 pub fn page(ranks: &Ranks, screen: &Screen) -> String {
-    let inconclusive = ranks.scope.inconclusive().filter(|_| ranks.findings.is_empty());
+    let inconclusive = ranks.scope.undecided(&ranks.findings);
     let mut out = judged::headline(inconclusive, screen);
     out.push_str(&heading(&ranks.job, screen));
     if ranks.ranks.is_empty() {

@@ -18,7 +18,11 @@ use crate::render::tree::{Node, draw};
 pub fn page(sites: &Sites, screen: &Screen) -> String {
     let mut out = heading(&sites.job, screen);
     if sites.ranks.is_empty() {
-        out.push_str("\nNothing was recorded in this part of the job.\n");
+        let nothing = "No allocator event is stored of this part of the job, so whose memory it was is not known.";
+        out.push_str(&format!("\n{}\n", screen.fit(nothing, 0)));
+        if !sites.completeness.exact {
+            out.push_str(&completeness(&sites.completeness, false, screen));
+        }
         return out;
     }
     out.push_str(&format!("\nLive memory {}\n\n", sites.view.moment));

@@ -35,7 +35,11 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     let mut out = heading(&timeline.job, screen);
     let ranks: Vec<&RankTimeline> = timeline.ranks.iter().filter(|rank| !rank.points.is_empty()).collect();
     if ranks.is_empty() {
-        out.push_str("\nNothing was recorded in this part of the job.\n");
+        let nothing = "No allocator event is stored of this part of the job, so there is nothing to draw.";
+        out.push_str(&format!("\n{}\n", screen.fit(nothing, 0)));
+        if !timeline.completeness.exact {
+            out.push_str(&completeness(&timeline.completeness, false, screen));
+        }
         return out;
     }
     let shown = &ranks[..ranks.len().min(RANKS_SHOWN)];
@@ -45,7 +49,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     let rows = if shown.len() > 2 { 6 } else { 10 };
     for rank in shown {
         let drawn = axis.columns_of(rank);
-        out.push_str(&format!("\n{}\n", title(rank, screen)));
+        out.push_str(&format!("\n{}\n", title(rank, timeline.completeness.events_expired > 0, screen)));
         out.push_str(&plot(&drawn, top, rows, &axis.ticks(rank), screen));
     }
     out.push_str(&format!(
@@ -75,11 +79,13 @@ fn highest(point: &Point) -> u64 {
     point.peak_allocated_bytes.max(point.peak_reserved_bytes).max(point.reserved_bytes)
 }
 
-fn title(rank: &RankTimeline, screen: &Screen) -> String {
+/// What `expired` may have held the peak, so what is left is not called by its name.
+fn title(rank: &RankTimeline, expired: bool, screen: &Screen) -> String {
     let peak = |read: fn(&Point) -> u64| HumanBytes::of(rank.points.iter().map(read).max().unwrap_or(0));
     let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
+    let peak_is = if expired { "highest of what is still stored:" } else { "peak" };
     let text = format!(
-        "peak {} allocated, {} reserved; {} allocated at the end",
+        "{peak_is} {} allocated, {} reserved; {} allocated at the end",
         peak(|point| point.peak_allocated_bytes),
         peak(|point| point.peak_reserved_bytes),
         HumanBytes::of(end)

@@ -131,9 +131,13 @@ pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a
 fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
     let counts =
         |key: SessionKey, device: u8| asked.devices.iter().any(|row| row.session == key && row.info.index.0 == device);
+    let recorded = recorded(asked, watch);
+    let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
+    if coverage::is_nothing(&recorded) {
+        return (Judged::default(), beyond);
+    }
     let watches = watch.watches(counts);
     let (mut judged, mut gaps) = judge::judged(&watches);
-    let beyond = coverage::not_judged(&recorded(asked, watch), asked.job.world_size, whole);
     for kind in coverage::BY_EVENTS {
         let blind = beyond.iter().any(|not| not.kind == kind && not.gap == Gap::Whole);
         if !blind && !judged.kinds.iter().any(|known| known.kind == kind) {

@@ -14,7 +14,7 @@ mod watching;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memctl_analysis::{judge, oom};
+use memctl_analysis::{coverage, judge, oom};
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::task::JoinSet;
 
@@ -135,6 +135,9 @@ impl Judge {
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
         judge::sort(findings);
+        if !found.goes_on(&self.streams) {
+            coverage::of_ended(&mut judgement.not_judged);
+        }
         Ok(judgement)
     }
 

@@ -237,10 +237,13 @@ impl JobWatch {
         self.sessions.iter().flat_map(of).collect()
     }
 
-    /// Whether anything is known of a session's memory.
+    /// Whether anything beside events tells of a session's memory. A table of nothing is what a process leaves that was never
+    /// looked at, or has ended at once.
     #[must_use]
     pub fn is_known(&self, key: SessionKey) -> bool {
-        self.sessions.get(&key).is_some_and(|session| session.measured || !session.watches.is_empty())
+        let holds = |levels: &Levels| levels.counters.reserved_bytes > 0 || levels.counters.allocated_bytes > 0;
+        let known = |session: &SessionWatch| session.measured || session.shown.levels.values().any(holds);
+        self.sessions.get(&key).is_some_and(known)
     }
 
     /// Where the boundaries of these sessions come from, and how their devices stood at the last of them.

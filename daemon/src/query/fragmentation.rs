@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use memctl_analysis::churn::RankChurn;
+use memctl_analysis::churn::{self, RankChurn};
+use memctl_analysis::coverage;
 use memctl_analysis::fragmentation::judge::Holder;
 use memctl_analysis::fragmentation::{FreeList, Picture, RankFragmentation};
 use memctl_model::{FindingKind, Gap, SegmentKind};
@@ -37,10 +38,24 @@ pub(super) async fn fragmentation(
     let kinds = [FindingKind::Fragmentation, FindingKind::Churn];
     let mut scope = Scope::new(&found, &kinds, selection.ranks.is_empty() && selection.processes.is_empty());
     if explained.fragmentation.is_empty() {
-        let remedy = "let the job run for some steps, or keep more events (--retain-bytes, --retain-age)";
-        scope.gap(&kinds, Gap::Whole, "no step's events are stored", remedy);
-    } else if explained.left_out > 0 {
-        scope.gap(&kinds, Gap::Part, "ranks that stand out less were not looked at", "choose them with --rank");
+        let remedy = "record some steps more, or keep more events (--retain-bytes, --retain-age)";
+        let expired = found.sessions.iter().any(|session| session.expired_events > 0);
+        let reason = match expired {
+            true => "retention removed the events without which the others cannot be replayed",
+            false => "no step's events are stored",
+        };
+        scope.gap(&kinds, Gap::Whole, reason, remedy);
+    } else {
+        if explained.left_out > 0 {
+            scope.gap(&kinds, Gap::Part, "ranks that stand out less were not looked at", "choose them with --rank");
+        }
+        if let Some(steps) = churn::too_few(&explained.churn) {
+            let reason = format!("needs {} steps in steady state, found {steps}", churn::STEPS_MIN);
+            scope.gap(&[FindingKind::Churn], Gap::Whole, &reason, coverage::WAIT);
+        }
+    }
+    if !found.goes_on(streams) {
+        scope.ended();
     }
     let (judged, not_judged) = scope.into_wire();
     Ok(v1::Fragmentation {

@@ -144,6 +144,11 @@ impl Found {
         self.process(session.key).name.clone()
     }
 
+    /// Whether a process of it still runs, as far as is known.
+    pub fn goes_on(&self, streams: &Streams) -> bool {
+        self.sessions.iter().any(|session| state(session, streams) == v1::JobState::Running)
+    }
+
     /// Leaves the devices with these indexes, and the processes that use one of them.
     fn narrow(&mut self, wanted: &[u32]) -> Result<(), QueryError> {
         if wanted.is_empty() {

@@ -19,9 +19,9 @@ use super::job::{completeness_answer, find};
 use super::oom::classes;
 use super::replay::{Go, Replay};
 use super::scope::Scope;
-use super::sites::peak_is_stored;
+use super::sites::{part_is_stored, peak_is_stored};
 use super::stacks::dictionary;
-use super::timeline::chosen;
+use super::timeline::{chosen, span};
 use crate::ingest::streams::Streams;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 
@@ -45,6 +45,10 @@ pub(super) async fn ledger(
             let place = match moment {
                 Moment::Peak(_) => {
                     let everything = selection.first_epoch.is_none() && selection.since_ns.is_none();
+                    if !everything {
+                        let span = span(&selection, &epoch_ends, session, device.info.index.0);
+                        part_is_stored(session, chunks.first(), span)?;
+                    }
                     peak(store, session, device, &chunks, everything).await?
                 }
                 Moment::EpochEnd(epoch) => {
@@ -66,7 +70,7 @@ pub(super) async fn ledger(
         }
     }
     let mut scope = Scope::new(&found, &MEASURED, selection.ranks.is_empty() && selection.processes.is_empty());
-    if ranks.iter().any(|rank| rank.measured_ns.is_none()) {
+    if ranks.is_empty() || ranks.iter().any(|rank| rank.measured_ns.is_none()) {
         let how_many = if ranks.iter().all(|rank| rank.measured_ns.is_none()) { Gap::Whole } else { Gap::Part };
         let remedy = "start the job with `memctl run`, which measures it; a snapshot has nothing of it";
         scope.gap(&MEASURED, how_many, "the device was not measured around this moment", remedy);

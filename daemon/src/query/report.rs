@@ -179,7 +179,7 @@ fn before_teardown(report: &mut v1::RankReport, levels: Option<&Levels>) {
 fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], streams: &Streams) -> v1::RankReport {
     let series: Vec<EpochBytes> =
         ends.iter().map(|end| EpochBytes { epoch: end.epoch, bytes: end.counters.allocated_bytes }).collect();
-    let latest = device.latest.as_ref();
+    let latest = device.latest.as_ref().filter(|_| device.is_known());
     v1::RankReport {
         rank: session.info.rank,
         host: session.info.host.clone(),

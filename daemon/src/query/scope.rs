@@ -54,6 +54,11 @@ impl Scope {
         }
     }
 
+    /// The job has ended.
+    pub fn ended(&mut self) {
+        coverage::of_ended(&mut self.not_judged);
+    }
+
     /// For an answer.
     pub fn into_wire(self) -> (Option<v1::Judged>, Vec<v1::NotJudged>) {
         (Some((&self.judged).into()), self.not_judged.iter().map(Into::into).collect())
@@ -61,7 +66,7 @@ impl Scope {
 }
 
 fn recorded(found: &Found, session: &SessionRow) -> Recorded {
-    let known = found.devices.iter().any(|device| device.session == session.key && device.latest.is_some());
+    let known = found.devices.iter().any(|device| device.session == session.key && device.is_known());
     Recorded {
         rank: session.info.rank,
         events: session.events,

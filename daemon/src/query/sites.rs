@@ -14,7 +14,7 @@ use super::job::{completeness_answer, find};
 use super::replay::{Go, Replay};
 use super::report::wanted;
 use super::stacks::{dictionary, frame, open};
-use super::timeline::{chosen, devices_of, span};
+use super::timeline::{Span, chosen, devices_of, span};
 use crate::ingest::streams::Streams;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
 
@@ -53,7 +53,8 @@ pub(super) async fn sites(
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let question = Question { store, selection: &selection, epoch_ends: &epoch_ends, job: &found.job.name };
     let mut ranks = Vec::new();
-    for session in &found.sessions {
+    // Without events nobody knows whose memory it is, and a table of nothing would say that none is.
+    for session in found.sessions.iter().filter(|session| session.events > 0) {
         for device in devices_of(&found, session) {
             let Some(state) = question.state(session, device, request.moment).await? else { continue };
             let process = found.process_name(session);
@@ -163,11 +164,15 @@ impl Question<'_> {
     async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
         let chunks = self.store.chunks(session.key, device, chosen(self.selection)?).await?;
         let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else {
+            part_is_stored(session, None, Span::default())?;
             return self.at_end(session, device).await;
         };
         let everything = self.selection.first_epoch.is_none() && self.selection.since_ns.is_none();
         if everything {
             self.peak_is_stored(session, device, highest).await?;
+        } else {
+            let span = span(self.selection, self.epoch_ends, session, device);
+            part_is_stored(session, chunks.first(), span)?;
         }
         // (Of a selection that cuts chunks at both ends the highest chunk may have its peak outside; then the
         // answer is the highest moment of that chunk inside.)
@@ -245,6 +250,18 @@ pub(super) fn peak_is_stored(
             Err(QueryError::Expired { what })
         }
     }
+}
+
+/// Refuses where the part of the job that was asked for begins with events that retention removed: the highest moment of it
+/// may have been among them. `first`: the first chunk of that part which is stored.
+pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, span: Span) -> Result<(), QueryError> {
+    let begins_before =
+        first.is_none_or(|first| span.events.0 < first.index.first_event && span.times_ns.0 < first.index.first_ns);
+    if session.expired_events == 0 || !begins_before {
+        return Ok(());
+    }
+    let what = format!("the beginning of this part of rank {}, whose highest moment was asked for,", session.info.rank);
+    Err(QueryError::Expired { what })
 }
 
 async fn answer(

@@ -110,7 +110,7 @@ async fn buckets(
 }
 
 /// A selection on one device: times (bounds included), and events from the first (exclusive, as a count) to the last (inclusive).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub times_ns: (u64, u64),
     pub events: (u64, u64),

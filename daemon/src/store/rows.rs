@@ -241,6 +241,17 @@ pub struct DeviceRow {
     pub alloc_retries: Option<u64>,
 }
 
+impl DeviceRow {
+    /// Whether anything tells of its memory. Levels of nothing are what a process leaves of which nothing was recorded.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        let holds = |latest: Latest| {
+            latest.peaks.reserved_bytes > 0 || latest.counters.reserved_bytes > 0 || latest.counters.allocated_bytes > 0
+        };
+        self.events > 0 || self.latest.is_some_and(holds)
+    }
+}
+
 /// An epoch's end on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochEndRow {

@@ -5,6 +5,7 @@ use memctl_model::HumanBytes;
 
 use super::{ALLOCATED, Checked, RESERVED, Terms, Verdict, concerning, not_judged, peak, verdict};
 use crate::answer::finding::Finding;
+use crate::answer::judged::NotJudged;
 use crate::answer::report::{Rank, Report};
 use crate::args::conditions::Limit;
 
@@ -53,6 +54,16 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
             Checked { findings, ..verdict(Verdict::DoesNotHold, format!("new: {}", worst.title)) }
         }
         None => not_judged(report, terms)
+            .or_else(|| less_judged(report, other, terms))
             .unwrap_or_else(|| verdict(Verdict::Holds, "no finding that it does not have".to_owned())),
     }
+}
+
+/// What was judged of the other job and not of this one: that it has no such finding says nothing.
+fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked> {
+    let only_there = |not: &&NotJudged| {
+        not.is_whole() && not.known_kind().is_some_and(|kind| other.scope.has_judged(kind) && !terms.allow_incomplete)
+    };
+    let not = report.scope.not_judged.iter().find(only_there)?;
+    Some(verdict(Verdict::Inconclusive, format!("{} not judged: {}", not.subject(), not.reason)))
 }

@@ -44,7 +44,11 @@ fn of_findings(
     let fastest = grows.into_iter().filter_map(|finding| Some((rate(finding)?, finding))).max_by_key(|(rate, _)| *rate);
     match fastest {
         Some((rate, finding)) => {
-            let checked = told(limit, per, rate, finding.ranks.first().copied());
+            let mut checked = told(limit, per, rate, finding.ranks.first().copied());
+            // What is seen to grow too fast does so at once; that nothing grows faster takes a judged job.
+            if let Some(open) = not_judged(report, terms).filter(|_| checked.verdict == Verdict::Holds) {
+                checked = Checked { value_bytes: checked.value_bytes, rank: checked.rank, ..open };
+            }
             Checked { findings: vec![finding.id.clone()], ..checked }
         }
         None => not_judged(report, terms).unwrap_or_else(|| told(limit, per, 0, None)),

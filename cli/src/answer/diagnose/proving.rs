@@ -30,7 +30,7 @@ pub(super) fn proof(
     if main.is_none() && !report.failed() {
         return keep(report, usage, flags);
     }
-    let fixed = fixed(&report.job);
+    let fixed = named_after(&report.job, "-fixed");
     let conditions = match remedy.proof {
         Proof::NoLeak => told(report, &["no-leak", "stable"], settling(report)),
         Proof::NoChain => told(report, &["no-leak"], None),
@@ -58,8 +58,11 @@ fn judgeable(report: &Report) -> Vec<String> {
 /// A job without findings: what a run of the same kind has to hold, as this one does.
 fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
     if !judgeable(report).is_empty() {
-        let fixed = command("assert", &report.job, "no-leak", flags);
-        return Question { commands: vec![fixed], ..Question::new(TITLE, judgeable(report)) };
+        // This one can prove nothing any more.
+        let again = named_after(&report.job, "-again");
+        let commands =
+            vec![format!("{} -- ...", command("run", &again, "", flags)), command("assert", &again, "no-leak", flags)];
+        return Question { commands, ..Question::new(TITLE, judgeable(report)) };
     }
     let peak = usage.and_then(|usage| usage.peak_allocated_bytes).filter(|&bytes| bytes > 0);
     let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof::peak_limit(bytes))));
@@ -134,14 +137,13 @@ fn in_mib(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
-/// The job's name with `-fixed` behind it, as long as names may be.
-fn fixed(job: &Job) -> Job {
-    const SUFFIX: &str = "-fixed";
+/// The job's name with `-fixed` or the like behind it, as long as names may be.
+fn named_after(job: &Job, suffix: &str) -> Job {
     let mut id = job.id.clone();
-    let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(SUFFIX.len()).min(id.len());
+    let mut most = memctl_model::limits::LABEL_BYTES_MAX.saturating_sub(suffix.len()).min(id.len());
     while !id.is_char_boundary(most) {
         most -= 1;
     }
     id.truncate(most);
-    Job { id: format!("{id}{SUFFIX}"), ..job.clone() }
+    Job { id: format!("{id}{suffix}"), ..job.clone() }
 }

@@ -50,7 +50,8 @@ fn bytes(value: Option<u64>) -> String {
 }
 
 fn used(usage: Option<&Usage>) -> Vec<String> {
-    let Some(usage) = usage else { return vec!["Nothing was recorded in this part of the job.".to_owned()] };
+    let known = usage.filter(|usage| usage.peak_allocated_bytes.is_some() || usage.allocated_bytes.is_some());
+    let Some(usage) = known else { return vec!["Nothing was recorded in this part of the job.".to_owned()] };
     let mut levels = format!(
         "Rank {} {}: {} allocated in {} reserved; at most {} in {}{}.",
         usage.rank,
@@ -201,11 +202,16 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
         let (allocated, reserved) = (HumanBytes::of(allocated), HumanBytes::of(reserved));
         format!("At most {allocated} were allocated and {reserved} reserved ({percent} %).")
     });
+    // Figures alone do not tell what a request would find.
+    let undecided = report.scope.inconclusive_about(&[Kind::Fragmentation, Kind::Oom]);
     let judged = match (verdict.is_empty(), share) {
         (false, _) => verdict,
         (true, None) => "Not to be told: no peaks were recorded.".to_owned(),
         (true, Some(_)) if report.failed() => {
             "Not to be told: a request or a rank failed, and no finding says why.".to_owned()
+        }
+        (true, Some(_)) if undecided.is_some() => {
+            format!("Not to be told: {}.", undecided.map_or("", |not| not.reason.as_str()))
         }
         (true, Some((allocated, reserved))) if proof::is_real_demand(allocated, reserved) => "Real demand.".to_owned(),
         (true, Some(_)) => "Real demand, with much in the cache that no request of this job failed for.".to_owned(),

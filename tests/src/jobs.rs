@@ -1,0 +1,178 @@
+//! Small jobs, recorded by a real agent, of which little or nothing can be judged, and one of which everything can.
+//!
+//! Guarantees: everything is stored when a function returns. Refuses to sleep.
+
+use std::path::Path;
+use std::time::Duration;
+
+use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_model::{
+    Action, AllocatorSettings, DeviceIndex, DeviceInfo, Event, Frame, Sample, SessionId, SessionInfo, SourceKind,
+    StackId,
+};
+
+use crate::daemon::{DaemonProcess, free_port};
+use crate::{memctl, run_json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+/// Steps of an epoch.
+const STEPS: u64 = 8;
+
+/// The session of one process of a job.
+#[must_use]
+pub fn session(job: &str, rank: u32) -> SessionInfo {
+    let mut id = [0_u8; 16];
+    for (at, byte) in job.bytes().chain([rank as u8]).enumerate() {
+        id[at % 16] = id[at % 16].wrapping_mul(31).wrapping_add(byte);
+    }
+    SessionInfo {
+        id: SessionId(id),
+        job: job.into(),
+        attempt: 0,
+        rank,
+        world_size: Some(1),
+        source: SourceKind::Live,
+        host: Some("here".into()),
+        pid: Some(100 + rank),
+        parent_pid: None,
+        run: None,
+        role: None,
+        found_by: None,
+        started_ns: memctl_agent::clock::now_ns(),
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo { total_bytes: Some(80 << 30), ..DeviceInfo::default() }],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+/// Records a process to its end.
+///
+/// # Panics
+/// When it cannot be stored.
+pub fn record(url: &str, session: SessionInfo, body: impl FnOnce(&Agent)) {
+    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(url.to_owned()))).expect("an agent");
+    body(&agent);
+    let outcome = agent.stop(None, PATIENCE);
+    assert!(outcome.delivered && outcome.counts.dropped == 0, "{outcome:?}");
+}
+
+/// What a small training does.
+#[derive(Clone, Copy, Debug)]
+pub struct Training {
+    /// So many epochs.
+    pub epochs: u32,
+    /// So many bytes are kept in every step.
+    pub kept_a_step: u64,
+    /// Whether allocations have stacks.
+    pub stacks: bool,
+}
+
+/// Trains; keeps as told.
+///
+/// # Panics
+/// When the agent has no device.
+pub fn train(agent: &Agent, training: Training) {
+    let Training { epochs, kept_a_step, stacks } = training;
+    let stack = |function: &str, line| match stacks {
+        true => agent.stack(&[Frame { function: function.into(), file: "/home/me/train.py".into(), line }]),
+        false => StackId::NONE,
+    };
+    let (model, kept, work) = (stack("build", 3), stack("keep", 17), stack("forward", 9));
+    let mut recorder = agent.recorder(DeviceIndex(0)).expect("a device");
+    let base = 1 << 40;
+    let all_kept = u64::from(epochs) * STEPS * kept_a_step;
+    recorder.segment_alloc(base, (64 + 32) * MIB + all_kept, 0);
+    recorder.alloc(base, 64 * MIB, 0, model);
+    let (mut next, mut step) = (base + (64 + 32) * MIB, 0);
+    for epoch in 0..epochs {
+        agent.epoch_begin(epoch);
+        for _ in 0..STEPS {
+            agent.step_begin(step);
+            recorder.alloc(base + 64 * MIB, 32 * MIB, 0, work);
+            if kept_a_step > 0 {
+                recorder.alloc(next, kept_a_step, 0, kept);
+                next += kept_a_step;
+            }
+            recorder.free(base + 64 * MIB, 32 * MIB, 0);
+            agent.step_end(step);
+            step += 1;
+        }
+        agent.epoch_end(epoch);
+    }
+}
+
+/// A training whose counters alone are known, as with `cudaMallocAsync`.
+pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
+    let mut step = 0;
+    for epoch in 0..epochs {
+        agent.epoch_begin(epoch);
+        for _ in 0..STEPS {
+            agent.step_begin(step);
+            let allocated = 64 * MIB + u64::from(epoch) * kept_an_epoch;
+            agent.sample(Sample {
+                time_ns: memctl_agent::clock::now_ns(),
+                allocated_bytes: Some(allocated),
+                reserved_bytes: Some(allocated + 64 * MIB),
+                peak_allocated_bytes: Some(allocated + 32 * MIB),
+                peak_reserved_bytes: Some(allocated + 64 * MIB),
+                device_total_bytes: Some(80 << 30),
+                ..Sample::default()
+            });
+            agent.step_end(step);
+            step += 1;
+        }
+        agent.epoch_end(epoch);
+    }
+}
+
+/// A training of many events, in as many chunks as they take; most is allocated in the first epoch, and nothing
+/// lives between two of them, so that each can be replayed without the ones before.
+///
+/// # Panics
+/// When the agent has no device or has stopped.
+pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
+    let mut recorder = agent.recorder(DeviceIndex(0)).expect("a device");
+    let stack = agent.stack(&[Frame { function: "work".into(), file: "/home/me/train.py".into(), line: 5 }]);
+    let mut say = |action, addr, size, stack| {
+        let event = Event { time_ns: memctl_agent::clock::now_ns(), action, addr, size, stack, ..Event::default() };
+        recorder.event_waiting(&event).expect("the agent goes on");
+    };
+    let base = 1 << 44;
+    say(Action::SegmentAlloc, base, 128 * MIB, StackId::NONE);
+    let mut block = |addr, size| {
+        say(Action::Alloc, addr, size, stack);
+        say(Action::FreeRequested, addr, size, StackId::NONE);
+        say(Action::FreeCompleted, addr, size, StackId::NONE);
+    };
+    for epoch in 0..epochs {
+        agent.epoch_begin(epoch);
+        if epoch == 0 {
+            block(base, 128 * MIB);
+        }
+        (0..rounds).for_each(|round| block(base + (round % 64) * MIB, MIB));
+        agent.epoch_end(epoch);
+    }
+}
+
+/// A daemon anew on what `store` holds, that keeps `keep_percent` of what is stored of the job's events and forgets the
+/// oldest of them.
+///
+/// # Panics
+/// When the daemon does not come up, or forgets nothing.
+#[must_use]
+pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64) -> DaemonProcess {
+    let report = |daemon: &DaemonProcess| {
+        run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]))
+    };
+    let stored = report(&daemon)["job"]["stored_bytes"].as_u64().expect("stored bytes");
+    daemon.terminate();
+    let limit = format!("{}B", (stored * keep_percent / 100).max(1));
+    let daemon = DaemonProcess::sqlite_with(store, free_port(), &["--retain-bytes", &limit]);
+    while report(&daemon)["completeness"]["events_expired"] == 0 {
+        std::thread::yield_now();
+    }
+    daemon
+}
