@@ -1,7 +1,8 @@
 //! What a step costs the worker by the number of live blocks: 10³ to 10⁶ blocks, of which a step touches a few.
 //!
 //! The same step for every size: 65 blocks of 20 stacks come and go, one stays, and the step's end gives a site table. The
-//! time is this thread's on a core, as the kernel counts it, so that a busy machine does not change it.
+//! time is this thread's on a core, as the kernel counts it, so that a busy machine changes it by its caches alone. The sizes
+//! take turns, and of each the median of all rounds counts.
 
 use std::error::Error;
 use std::fmt;
@@ -19,8 +20,12 @@ const SEGMENT_BYTES: u64 = 2 << 20;
 const BLOCK_BYTES: u64 = 2_048;
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// One size.
-pub struct Row {
+/// Live blocks and the sites that they come from; the first is what the others are compared with.
+const SIZES: [(u64, u64); 6] =
+    [(1_000, 100), (10_000, 100), (100_000, 1_000), (100_000, 100_000), (1_000_000, 1_000), (1_000_000, 100_000)];
+
+/// One run of a size.
+struct Run {
     blocks: u64,
     sites: u64,
     /// A step: its events and its table, packed.
@@ -33,16 +38,55 @@ pub struct Row {
     largest_keyframe: usize,
 }
 
+/// The medians of a size's rounds.
+struct Row {
+    run: Run,
+    /// A step beside one of the first size.
+    ratio: f64,
+}
+
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { blocks, sites, step, table, bytes_per_step, keyframes, largest_keyframe } = self;
+        let Run { blocks, sites, step, table, bytes_per_step, keyframes, largest_keyframe } = self.run;
         let (step, table) = (step.as_nanos() as f64 / 1e3, table.as_nanos() as f64 / 1e3);
-        let largest = *largest_keyframe as f64 / 1e6;
+        let (ratio, largest) = (self.ratio, largest_keyframe as f64 / 1e6);
         write!(
             f,
-            "| {blocks} | {sites} | {step:.1} µs | {table:.1} µs | {bytes_per_step:.0} | {keyframes} of {largest:.2} MB |"
+            "| {blocks} | {sites} | {step:.1} µs | {ratio:.2} | {table:.1} µs | {bytes_per_step:.0} | {keyframes} of {largest:.2} MB |"
         )
     }
+}
+
+/// The table of all sizes.
+///
+/// # Errors
+/// As [`one`].
+pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
+    let mut runs: [Vec<Run>; SIZES.len()] = Default::default();
+    for _ in 0..rounds {
+        for (&(blocks, sites), runs) in SIZES.iter().zip(&mut runs) {
+            runs.push(one(blocks, sites)?);
+        }
+    }
+    let mut lines = vec![
+        "| live blocks | sites | a step | × the first | of it its table | bytes a step | keyframes |".to_owned(),
+        "|---|---|---|---|---|---|---|".to_owned(),
+    ];
+    let mut first = None;
+    for mut runs in runs {
+        let table = median(&mut runs, |run| run.table);
+        let step = median(&mut runs, |run| run.step);
+        let Some(run) = runs.pop() else { continue };
+        let first = *first.get_or_insert(step);
+        let ratio = step.as_secs_f64() / first.as_secs_f64();
+        lines.push(Row { run: Run { step, table, ..run }, ratio }.to_string());
+    }
+    Ok(lines.join("\n"))
+}
+
+fn median(runs: &mut [Run], of: impl Fn(&Run) -> Duration) -> Duration {
+    runs.sort_by_key(&of);
+    runs.get(runs.len() / 2).map(of).unwrap_or_default()
 }
 
 /// Nanoseconds that this thread has been on a core.
@@ -56,7 +100,7 @@ fn on_core() -> Result<Duration, Box<dyn Error>> {
 ///
 /// # Errors
 /// The batch stage cannot be made, or something of the result is missing.
-pub fn run(blocks: u64, sites: u64) -> Result<Row, Box<dyn Error>> {
+fn one(blocks: u64, sites: u64) -> Result<Run, Box<dyn Error>> {
     let (devices, linger) = (vec![DeviceIndex(0)], Some(Duration::from_secs(1)));
     let settings = AllocatorSettings::default();
     let mut batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger, found: Vec::new() })?;
@@ -115,7 +159,7 @@ pub fn run(blocks: u64, sites: u64) -> Result<Row, Box<dyn Error>> {
         return Err(format!("the events contradict each other: {end:?}").into());
     }
     let steps = STEPS as u32;
-    Ok(Row {
+    Ok(Run {
         blocks,
         sites,
         step: step_time / steps,
