@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
-use memctl_model::{Boundary, Keyframe, Mark, Sample, SessionEnd, SiteTable};
+use memctl_model::{Keyframe, Mark, Sample, SessionEnd, SiteTable};
 use prost::Message;
 
 use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};
@@ -37,8 +37,8 @@ pub enum Content {
     Marks(Vec<Mark>),
     /// New entries of the dictionary of stacks.
     Stacks(v1::StackBatch),
-    /// Site tables, whole.
-    SiteTables(Vec<SiteTable>),
+    /// Site tables, to be read one by one.
+    SiteTables(SiteTables),
     /// The state of one device.
     Keyframe(Keyframe),
     /// Measurements.
@@ -127,7 +127,8 @@ impl Packed {
         Ok(Self { kind, payload: item.payload.clone(), unpacked_bytes: item.unpacked_bytes })
     }
 
-    /// Opens the item. A chunk is not decoded, see [`crate::chunk::read_header`].
+    /// Opens the item. A chunk is not decoded, see [`crate::chunk::read_header`], and site tables are checked when they
+    /// are read.
     ///
     /// # Errors
     /// Whatever is wrong with the bytes or with what they say.
@@ -140,7 +141,7 @@ impl Packed {
             ItemKind::Marks => Content::Marks(marks::from_wire(&decode("a batch of marks", &plain)?)?),
             ItemKind::Stacks => Content::Stacks(decode("a batch of stacks", &plain)?),
             ItemKind::SiteTables => {
-                Content::SiteTables(site_tables::from_wire(decode("a batch of site tables", &plain)?)?)
+                Content::SiteTables(decode::<v1::SiteTableBatch>("a batch of site tables", &plain)?.into())
             }
             ItemKind::Keyframe => Content::Keyframe(decode::<v1::Keyframe>("a keyframe", &plain)?.try_into()?),
             ItemKind::Samples => Content::Samples(samples::from_wire(decode("a batch of samples", &plain)?)?),
@@ -149,17 +150,6 @@ impl Packed {
                 return Err(WireError::invalid("item.kind", self.kind as i32, "a kind that is a message"));
             }
         })
-    }
-
-    /// Opens an item of site tables and keeps those whose boundary and epoch are wanted.
-    ///
-    /// # Errors
-    /// As [`Self::open`]; an item of another kind.
-    pub fn open_site_tables(&self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
-        if self.kind != ItemKind::SiteTables {
-            return Err(WireError::invalid("item.kind", self.kind as i32, "site tables"));
-        }
-        site_tables::from_wire_where(decode("a batch of site tables", &self.plain()?)?, wanted)
     }
 
     fn plain(&self) -> Result<Bytes, WireError> {
@@ -181,6 +171,8 @@ impl Packed {
 fn decode<M: Message + Default>(what: &'static str, plain: &Bytes) -> Result<M, WireError> {
     M::decode(plain.clone()).map_err(|error| WireError::Undecodable { what, reason: error.to_string() })
 }
+
+pub use site_tables::SiteTables;
 
 /// Limits of keyframes, for callers that build them.
 pub use keyframe::BLOCKS_MAX as KEYFRAME_BLOCKS_MAX;

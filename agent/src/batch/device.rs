@@ -13,7 +13,7 @@ use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
     AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind,
-    Peaks, Phase, Phases, Rollup, Sample, SiteTable,
+    Peaks, Phase, Phases, Rollup, Sample, SiteRow, SiteTable,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
@@ -262,10 +262,12 @@ impl Device {
             }
             MarkKind::StepEnd(step) => {
                 self.birth.step = step;
-                let table = self.site_table(Boundary::StepEnd, time_ns, rows);
-                self.last_boundary = Some(SiteTable { rows: Vec::new(), ..table.clone() });
+                let peaks_within = self.peaks_since(Boundary::StepEnd);
+                let table = self.table(Boundary::StepEnd, time_ns, peaks_within);
+                self.last_boundary = Some(table.clone());
+                let rows = self.rows(rows);
                 self.map.keep_site_rows();
-                Some(table)
+                Some(SiteTable { rows, ..table })
             }
             MarkKind::PhaseBegin(phase) => {
                 self.birth.phase = self.phases.begin(phase);
@@ -291,11 +293,14 @@ impl Device {
     /// Live memory by site, now.
     pub(super) fn site_table(&mut self, boundary: Boundary, time_ns: u64, rows: Rows) -> SiteTable {
         let peaks_within = self.peaks_since(boundary);
-        let rows = match rows {
+        SiteTable { rows: self.rows(rows), ..self.table(boundary, time_ns, peaks_within) }
+    }
+
+    fn rows(&mut self, rows: Rows) -> Vec<SiteRow> {
+        match rows {
             Rows::All => self.map.take_site_rows(),
             Rows::Changed => self.map.site_changes(),
-        };
-        SiteTable { rows, ..self.table(boundary, time_ns, peaks_within) }
+        }
     }
 
     /// Peaks since the last boundary of the same kind; boundaries of other kinds may lie between.

@@ -21,16 +21,19 @@ use memctl_model::{
 };
 use memctl_proto::StackSender;
 use memctl_proto::chunk::ChunkError;
+use memctl_proto::convert::site_tables::{BATCH_ROWS_MAX, ROWS_MAX};
 use memctl_proto::item::Packed;
 
 /// Marks that make a batch: an item of about 4 KiB.
 const MARKS_FLUSH: usize = 4_096;
-/// Site tables that make a batch: differences between neighbours compress best together, and a reader unfolds at most these.
+/// Site tables that make a batch: differences between neighbours compress best together.
 const TABLES_FLUSH: usize = 64;
-/// Rows of site tables held at most before they are sent: 2 MiB.
+/// Rows for which a batch has one table more: the first table is whole, and so much of it is to fall on each.
+const ROWS_PER_TABLE: usize = 256;
+/// Changed rows held at most before they are sent, beside the whole tables: 2 MiB.
 const ROWS_FLUSH: usize = 65_536;
-/// Rows that a reader of a batch may have to unfold: with a further table of the largest kind it stays below the wire's limit.
-const UNFOLDED_FLUSH: usize = (1 << 19) - (1 << 16);
+/// Rows that a reader of a batch comes by: with a further table of the largest kind it stays below the wire's limit.
+const UNFOLDED_FLUSH: usize = BATCH_ROWS_MAX - ROWS_MAX;
 /// Rows that are worth one linger time: the first table of a batch is whole, so large tables wait for more of their kind,
 const ROWS_PER_LINGER: usize = 16_384;
 /// but not for longer than this many linger times.
@@ -72,8 +75,9 @@ pub struct Batcher {
     marks: Vec<Mark>,
     /// Tables that wait, as the wire has them: of each device the first is whole, the others are what changed.
     tables: Vec<SiteTable>,
-    table_rows: usize,
-    /// Rows of them all when they are whole again.
+    /// Rows of those that hold what changed.
+    changed_rows: usize,
+    /// Rows of all that wait when they are whole again.
     unfolded_rows: usize,
     /// Whether a device has a table among them, by place.
     has_table: Vec<bool>,
@@ -102,7 +106,7 @@ impl Batcher {
             stacks: StackSender::default(),
             marks: Vec::new(),
             tables: Vec::new(),
-            table_rows: 0,
+            changed_rows: 0,
             unfolded_rows: 0,
             lingers: 0,
             samples: Vec::new(),
@@ -160,10 +164,15 @@ impl Batcher {
         self.add_table(place, table);
         // An epoch's end is what people wait for: it goes out at once, last in its item.
         let epoch = matches!(mark.kind, MarkKind::EpochEnd(_));
-        let is_much = self.table_rows >= ROWS_FLUSH || self.unfolded_rows >= UNFOLDED_FLUSH;
-        if epoch || is_much || self.tables.len() >= TABLES_FLUSH {
+        let is_much = self.changed_rows >= ROWS_FLUSH || self.unfolded_rows >= UNFOLDED_FLUSH;
+        if epoch || is_much || self.tables.len() >= TABLES_FLUSH.max(self.mean_rows() / ROWS_PER_TABLE) {
             self.flush_tables();
         }
+    }
+
+    /// Rows of a waiting table when it is whole again.
+    fn mean_rows(&self) -> usize {
+        self.unfolded_rows / self.tables.len().max(1)
     }
 
     fn rows_of(&self, place: usize) -> Rows {
@@ -171,8 +180,9 @@ impl Batcher {
     }
 
     fn add_table(&mut self, place: usize, table: SiteTable) {
-        self.has_table[place] = true;
-        self.table_rows += table.rows.len();
+        if std::mem::replace(&mut self.has_table[place], true) {
+            self.changed_rows += table.rows.len();
+        }
         self.unfolded_rows += self.devices[place].site_count();
         self.tables.push(table);
     }
@@ -234,7 +244,7 @@ impl Batcher {
     /// Sends what waits: the linger time has passed. Large tables wait for some more of their kind.
     pub fn linger(&mut self) {
         self.lingers += usize::from(!self.tables.is_empty());
-        let worth = (self.unfolded_rows / self.tables.len().max(1) / ROWS_PER_LINGER).min(LINGERS_MOST);
+        let worth = (self.mean_rows() / ROWS_PER_LINGER).min(LINGERS_MOST);
         self.flush_events();
         if self.lingers > worth {
             self.flush_tables();
@@ -373,7 +383,7 @@ impl Batcher {
             self.flush_stacks();
             self.emit(Packed::changed_site_tables(&self.tables), 0);
             self.tables.clear();
-            (self.table_rows, self.unfolded_rows, self.lingers) = (0, 0, 0);
+            (self.changed_rows, self.unfolded_rows, self.lingers) = (0, 0, 0);
             self.has_table.fill(false);
         }
     }

@@ -74,7 +74,7 @@ impl Bench {
         while let Some(item) = self.outbox.after(self.taken).unwrap() {
             self.taken = item.seq;
             match Packed::from_item(&item).unwrap().open().unwrap() {
-                Content::SiteTables(more) => tables.extend(more),
+                Content::SiteTables(more) => tables.extend(more.all().unwrap()),
                 Content::Marks(more) => marks.extend(more.into_iter().map(|mark| mark.kind)),
                 _ => {}
             }

@@ -195,7 +195,11 @@ impl Sites {
 
     /// Every site with blocks, sorted.
     pub(super) fn rows(&self) -> Vec<SiteRow> {
-        sorted(self.sites.iter().map(|site| site.row).filter(|row| row.blocks > 0))
+        // Their number is known: no growing on the way.
+        let mut rows = Vec::with_capacity(self.living);
+        rows.extend(self.sites.iter().map(|site| site.row).filter(|row| row.blocks > 0));
+        rows.sort_unstable_by_key(key);
+        rows
     }
 
     /// As [`Self::rows`]; the next [`Self::changes`] are those since now.

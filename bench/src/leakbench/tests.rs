@@ -38,7 +38,9 @@ fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
     }
     batcher.flush();
     let contents = batcher.take().into_iter().map(|item| item.packed.open().unwrap());
-    contents.flat_map(|content| if let Content::SiteTables(tables) = content { tables } else { Vec::new() }).collect()
+    contents
+        .flat_map(|content| if let Content::SiteTables(tables) = content { tables.all().unwrap() } else { Vec::new() })
+        .collect()
 }
 
 #[test]

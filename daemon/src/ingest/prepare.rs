@@ -103,7 +103,12 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
         }
         Content::Marks(marks) => prepared.item.index = index_of_marks(&marks),
         Content::Stacks(batch) => prepared.item.index.count = batch.stack_new.len() as u64,
-        Content::SiteTables(tables) => prepared.tables(session, &tables),
+        Content::SiteTables(tables) => {
+            let mut heads = Vec::new();
+            let head = |table: &SiteTable| SiteTable { rows: Vec::new(), private_pools: Vec::new(), ..*table };
+            tables.each(|table| heads.push(head(table))).map_err(wire)?;
+            prepared.tables(session, &heads);
+        }
         Content::Keyframe(keyframe) => {
             prepared.item.index = ItemIndex {
                 device: Some(keyframe.device.0),

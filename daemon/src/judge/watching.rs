@@ -16,7 +16,7 @@ use super::judgement::{self, Levels, Seen};
 use crate::query::{Found, Process, QueryError, open, raise};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
-/// Items of one kind read at a time: each holds at most 64 site tables.
+/// Items of one kind read at a time; their tables are unfolded one by one.
 const PAGE: u32 = 64;
 
 /// Which boundaries count, when a question narrows them.
@@ -135,10 +135,13 @@ impl SessionWatch {
                 self.tell_stacks();
             }
             Content::SiteTables(tables) => {
-                for table in tables.iter().filter(|table| self.range.holds(table)) {
-                    self.shown.see(table);
-                    watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
-                }
+                let see = |table: &SiteTable| {
+                    if self.range.holds(table) {
+                        self.shown.see(table);
+                        watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
+                    }
+                };
+                tables.each(see).map_err(QueryError::wire(self.session, row.seq))?;
             }
             Content::Samples(samples) => {
                 for sample in &samples {

@@ -97,7 +97,7 @@ impl QueryError {
         Self::Damaged { session, seq, reason: reason.to_string() }
     }
 
-    pub(super) fn wire(session: i64, seq: u64) -> impl Fn(WireError) -> Self {
+    pub(crate) fn wire(session: i64, seq: u64) -> impl Fn(WireError) -> Self {
         move |error| Self::damaged(session, seq, error)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memctl_model::{Boundary, Counters, HumanBytes, SiteRow, SiteTable, StackId};
-use memctl_proto::item::Content;
+use memctl_proto::item::{Content, SiteTables};
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
@@ -16,7 +16,7 @@ use super::report::wanted;
 use super::stacks::{dictionary, frame, open};
 use super::timeline::{Span, chosen, devices_of, span};
 use crate::ingest::streams::Streams;
-use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 
 /// A moment's figures on one device.
 struct State {
@@ -65,6 +65,23 @@ pub(super) async fn sites(
     Ok(v1::Sites { job: Some(found.answer(streams)), completeness, ranks })
 }
 
+/// The last table of an item that is the one.
+fn last_of(
+    session: SessionKey,
+    seq: u64,
+    tables: SiteTables,
+    is_it: impl Fn(&SiteTable) -> bool,
+) -> Result<Option<SiteTable>, QueryError> {
+    let mut last: Option<SiteTable> = None;
+    let keep = |table: &SiteTable| {
+        if is_it(table) {
+            last.get_or_insert_with(|| table.clone()).clone_from(table);
+        }
+    };
+    tables.each(keep).map_err(QueryError::wire(session, seq))?;
+    Ok(last)
+}
+
 impl Question<'_> {
     async fn state(
         &self,
@@ -95,19 +112,15 @@ impl Question<'_> {
             };
             return Err(QueryError::NoEpoch { job: self.job.into(), epoch, known });
         };
-        let tables = self.tables(session, end.table_seq).await?;
-        let found = tables
-            .into_iter()
-            .rfind(|table| table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd);
-        found
-            .map(State::from)
-            .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"))
-    }
-
-    async fn tables(&self, session: &SessionRow, seq: u64) -> Result<Vec<SiteTable>, QueryError> {
-        for row in self.store.items_at(session.key, &[seq]).await? {
+        let is_it = |table: &SiteTable| {
+            table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd
+        };
+        for row in self.store.items_at(session.key, &[end.table_seq]).await? {
             if let Content::SiteTables(tables) = open(session.key, &row)? {
-                return Ok(tables);
+                let found = last_of(session.key, row.seq, tables, is_it)?;
+                return found
+                    .map(State::from)
+                    .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"));
             }
         }
         Err(QueryError::Expired { what: format!("the site table of rank {}", session.info.rank) })
@@ -130,7 +143,7 @@ impl Question<'_> {
         let rows = self.store.items(session.key, ItemKind::SiteTables as i32, None, since).await?;
         for row in rows.iter().rev() {
             if let Content::SiteTables(tables) = open(session.key, row)?
-                && let Some(table) = tables.into_iter().rfind(|table| table.device.0 == device)
+                && let Some(table) = last_of(session.key, row.seq, tables, |table| table.device.0 == device)?
             {
                 return Ok(Some(table.into()));
             }

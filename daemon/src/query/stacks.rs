@@ -19,12 +19,9 @@ pub(super) fn open_epoch_ends(
     row: &ItemRow,
     epochs: &[u32],
 ) -> Result<Vec<SiteTable>, QueryError> {
-    let packed = packed(session, row)?;
-    if packed.kind != ItemKind::SiteTables {
-        return Ok(Vec::new());
-    }
+    let Content::SiteTables(tables) = open(session, row)? else { return Ok(Vec::new()) };
     let wanted = |boundary, epoch| boundary == Boundary::EpochEnd && epochs.binary_search(&epoch).is_ok();
-    packed.open_site_tables(wanted).map_err(QueryError::wire(session, row.seq))
+    tables.kept(wanted).map_err(QueryError::wire(session, row.seq))
 }
 
 fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, QueryError> {

@@ -1,10 +1,11 @@
 //! Site tables in batches: the first of a device is whole, each later one holds the rows that changed.
 //!
-//! A batch needs nothing but itself to be read.
+//! A batch needs nothing but itself to be read. It is read table by table: a batch may stand for a hundred times the rows
+//! that it holds, and nobody has them all in memory.
 
 use std::collections::HashMap;
 
-use memctl_model::{Boundary, DeviceIndex, PoolRow, SiteRow, SiteTable, StackId};
+use memctl_model::{Boundary, DeviceIndex, Phase, PoolRow, SiteRow, SiteTable, StackId};
 
 use super::session::device_index;
 use super::{WireError, at_most, even, fill_zeros, leave_out_zeros, phase};
@@ -16,8 +17,10 @@ pub const TABLES_MAX: usize = 4_096;
 pub const ROWS_MAX: usize = 1 << 19;
 /// Rows of private pools in one table: stacks that captured a graph or used a pool of their own.
 pub const POOL_ROWS_MAX: usize = 1 << 12;
-/// Rows of all tables of a batch after the differences are undone; bounds what a small batch can unfold to.
-pub const BATCH_ROWS_MAX: usize = 1 << 20;
+/// Rows of all tables of a batch after the differences are undone; bounds the time that a small batch can take.
+pub const BATCH_ROWS_MAX: usize = 1 << 25;
+/// Rows of the tables of a batch that are kept beside each other; bounds the memory.
+pub const KEPT_ROWS_MAX: usize = 1 << 20;
 
 /// Packs tables, in the order in which they were taken.
 #[must_use]
@@ -45,7 +48,6 @@ pub fn changes_to_wire<'a>(tables: impl IntoIterator<Item = &'a SiteTable>) -> v
 
 /// Rows of `now` that are not in `before`, and rows of `before` that are gone, with 0 blocks.
 fn changed(before: &[SiteRow], now: &[SiteRow]) -> Vec<SiteRow> {
-    let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
     let (mut old, mut new, mut rows) = (before.iter().peekable(), now.iter().peekable(), Vec::new());
     loop {
         match (old.peek(), new.peek()) {
@@ -117,60 +119,84 @@ fn table_to_wire(table: &SiteTable, rows: &[SiteRow]) -> v1::SiteTable {
     }
 }
 
-/// Unpacks tables; every one of them is whole again.
-///
-/// # Errors
-/// Uneven columns, rows out of order, unknown numbers, more than the limits.
-pub fn from_wire(batch: v1::SiteTableBatch) -> Result<Vec<SiteTable>, WireError> {
-    from_wire_where(batch, |_, _| true)
+/// The site tables of a batch as they came: the differences are not undone yet.
+#[derive(Clone, Debug)]
+pub struct SiteTables(v1::SiteTableBatch);
+
+impl From<v1::SiteTableBatch> for SiteTables {
+    fn from(batch: v1::SiteTableBatch) -> Self {
+        Self(batch)
+    }
 }
 
-/// Unpacks the tables whose boundary and epoch are wanted. The others are read and checked, and not kept.
-///
-/// # Errors
-/// As [`from_wire`], whichever table it is.
-pub fn from_wire_where(
-    batch: v1::SiteTableBatch,
-    wanted: impl Fn(Boundary, u32) -> bool,
-) -> Result<Vec<SiteTable>, WireError> {
-    at_most("site tables of a batch", batch.tables.len(), TABLES_MAX)?;
-    // The rows of each device's last table.
-    let mut last: HashMap<DeviceIndex, Vec<SiteRow>> = HashMap::new();
-    let mut unfolded = 0;
-    let mut tables = Vec::new();
-    for mut wire in batch.tables {
-        let changes = rows_from_wire(&mut wire)?;
-        let private_pools = pools_from_wire(&wire)?;
-        let device = device_index(wire.device)?;
-        let rows = last.entry(device).or_default();
-        at_most("rows of a batch of site tables", unfolded + rows.len() + changes.len(), BATCH_ROWS_MAX)?;
-        // Most tables change few rows of the one before, and many change none.
-        if !changes.is_empty() {
-            *rows = merged(rows, changes);
+impl SiteTables {
+    /// Passes every table, whole again, in their order. One of a device is held at a time.
+    ///
+    /// # Errors
+    /// Uneven columns, rows out of order, unknown numbers, more than the limits; what came before has been passed then.
+    pub fn each(self, mut take: impl FnMut(&SiteTable)) -> Result<(), WireError> {
+        at_most("site tables of a batch", self.0.tables.len(), TABLES_MAX)?;
+        // The rows of each device's last table.
+        let mut last: HashMap<DeviceIndex, Vec<SiteRow>> = HashMap::new();
+        let mut unfolded = 0;
+        for mut wire in self.0.tables {
+            let changes = rows_from_wire(&mut wire)?;
+            let table = table_from_wire(&wire)?;
+            let rows = last.entry(table.device).or_default();
+            at_most("rows of a batch of site tables", unfolded + rows.len() + changes.len(), BATCH_ROWS_MAX)?;
+            change(rows, changes);
+            unfolded += rows.len();
+            let table = SiteTable { rows: std::mem::take(rows), ..table };
+            take(&table);
+            *rows = table.rows;
         }
-        unfolded += rows.len();
-        let boundary = boundary(wire.boundary)?;
-        let is_wanted = wanted(boundary, wire.epoch);
-        let table = SiteTable {
-            device,
-            boundary,
-            epoch: wire.epoch,
-            step: wire.step,
-            time_ns: wire.time_ns,
-            at_event: wire.at_event,
-            exact: wire.exact,
-            counters: wire.counters.ok_or(WireError::Missing("site_table.counters"))?.into(),
-            peaks: wire.peaks.ok_or(WireError::Missing("site_table.peaks"))?.into(),
-            peaks_within: wire.peaks_within.ok_or(WireError::Missing("site_table.peaks_within"))?.into(),
-            found: wire.found,
-            rows: if is_wanted { rows.clone() } else { Vec::new() },
-            private_pools,
-        };
-        if is_wanted {
-            tables.push(table);
-        }
+        Ok(())
     }
-    Ok(tables)
+
+    /// The tables whose boundary and epoch are wanted, whole. The others are read and checked, and not kept.
+    ///
+    /// # Errors
+    /// As [`Self::each`], whichever table it is; more rows than are kept beside each other.
+    pub fn kept(self, wanted: impl Fn(Boundary, u32) -> bool) -> Result<Vec<SiteTable>, WireError> {
+        let (mut tables, mut rows) = (Vec::new(), 0);
+        self.each(|table| {
+            if wanted(table.boundary, table.epoch) {
+                rows += table.rows.len();
+                if rows <= KEPT_ROWS_MAX {
+                    tables.push(table.clone());
+                }
+            }
+        })?;
+        at_most("rows of the wanted site tables of a batch", rows, KEPT_ROWS_MAX)?;
+        Ok(tables)
+    }
+
+    /// All tables, whole.
+    ///
+    /// # Errors
+    /// As [`Self::kept`].
+    pub fn all(self) -> Result<Vec<SiteTable>, WireError> {
+        self.kept(|_, _| true)
+    }
+}
+
+/// A table without rows.
+fn table_from_wire(wire: &v1::SiteTable) -> Result<SiteTable, WireError> {
+    Ok(SiteTable {
+        device: device_index(wire.device)?,
+        boundary: boundary(wire.boundary)?,
+        epoch: wire.epoch,
+        step: wire.step,
+        time_ns: wire.time_ns,
+        at_event: wire.at_event,
+        exact: wire.exact,
+        counters: wire.counters.ok_or(WireError::Missing("site_table.counters"))?.into(),
+        peaks: wire.peaks.ok_or(WireError::Missing("site_table.peaks"))?.into(),
+        peaks_within: wire.peaks_within.ok_or(WireError::Missing("site_table.peaks_within"))?.into(),
+        found: wire.found,
+        rows: Vec::new(),
+        private_pools: pools_from_wire(wire)?,
+    })
 }
 
 fn boundary(wire: i32) -> Result<Boundary, WireError> {
@@ -206,7 +232,6 @@ fn rows_from_wire(wire: &mut v1::SiteTable) -> Result<Vec<SiteRow>, WireError> {
             blocks: wire.blocks[row],
             bytes,
         };
-        let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
         if rows.last().is_some_and(|last| key(last) >= key(&next)) {
             return Err(WireError::invalid("site_table.rows", row, "sorted by stack, birth epoch and birth phase"));
         }
@@ -231,8 +256,21 @@ fn pools_from_wire(wire: &v1::SiteTable) -> Result<Vec<PoolRow>, WireError> {
     Ok(rows)
 }
 
+fn key(row: &SiteRow) -> (StackId, u32, Option<Phase>) {
+    (row.stack, row.birth_epoch, row.birth_phase)
+}
+
+/// Undoes a difference. Most tables change few rows of the one before, and none of them comes or goes: then it costs by the
+/// changes.
+fn change(rows: &mut Vec<SiteRow>, changes: Vec<SiteRow>) {
+    let place = |change: &SiteRow| rows.binary_search_by_key(&key(change), key).ok().filter(|_| change.blocks > 0);
+    match changes.iter().map(place).collect::<Option<Vec<usize>>>() {
+        Some(places) => places.into_iter().zip(changes).for_each(|(place, change)| rows[place] = change),
+        None => *rows = merged(rows, changes),
+    }
+}
+
 fn merged(before: &[SiteRow], changes: Vec<SiteRow>) -> Vec<SiteRow> {
-    let key = |row: &SiteRow| (row.stack, row.birth_epoch, row.birth_phase);
     let mut whole = Vec::with_capacity(before.len() + changes.len());
     let mut old = before.iter().copied().peekable();
     for change in changes {
@@ -251,7 +289,7 @@ fn merged(before: &[SiteRow], changes: Vec<SiteRow>) -> Vec<SiteRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memctl_model::{Counters, Peaks, Phase};
+    use memctl_model::{Counters, Peaks};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -295,9 +333,9 @@ mod tests {
             let tables: Vec<SiteTable> =
                 rows.into_iter().enumerate().map(|(step, (device, rows))| table(device, step as u64, rows)).collect();
             let even = |table: &SiteTable| table.step.is_multiple_of(2);
-            let some = from_wire_where(to_wire(&tables), |_, epoch| epoch == 0).unwrap();
+            let some = SiteTables(to_wire(&tables)).kept(|_, epoch| epoch == 0).unwrap();
             prop_assert_eq!(some, tables.iter().filter(|table| even(table)).cloned().collect::<Vec<_>>());
-            prop_assert_eq!(from_wire(to_wire(&tables)).unwrap(), tables);
+            prop_assert_eq!(SiteTables(to_wire(&tables)).all().unwrap(), tables);
         }
     }
 
@@ -306,9 +344,29 @@ mod tests {
         let good = to_wire([&table(0, 1, BTreeMap::from([((1, 0, 0), (1, 512)), ((2, 0, 0), (1, 512))]))]);
         let mut bad = good.clone();
         bad.tables[0].stacks[1] = 0;
-        assert!(matches!(from_wire(bad), Err(WireError::Invalid { field: "site_table.rows", .. })));
+        assert!(matches!(SiteTables(bad).all(), Err(WireError::Invalid { field: "site_table.rows", .. })));
         let mut bad = good;
         bad.tables[0].bytes.pop();
-        assert!(matches!(from_wire(bad), Err(WireError::Uneven { .. })));
+        assert!(matches!(SiteTables(bad).all(), Err(WireError::Uneven { .. })));
+    }
+
+    /// What is read table by table may be more than what is kept.
+    #[test]
+    fn a_batch_may_stand_for_more_rows_than_anybody_keeps() {
+        let rows = (1..=1 << 12).map(|stack| ((stack, 0, 0), (1, 512))).collect();
+        let first = table(0, 1, rows);
+        let tables = (1..=300).map(|step| SiteTable { step, rows: first.rows.clone(), ..first.clone() });
+        let tables: Vec<SiteTable> = tables.collect();
+        let (batch, mut seen) = (to_wire(&tables), 0);
+        SiteTables(batch.clone()).each(|table| seen += usize::from(table.rows == first.rows)).unwrap();
+        assert_eq!(seen, 300);
+        assert!(matches!(SiteTables(batch.clone()).all(), Err(WireError::TooMany { .. })));
+        let far = std::iter::repeat_n(batch.tables[1].clone(), TABLES_MAX - 1);
+        let far = v1::SiteTableBatch { tables: std::iter::once(batch.tables[0].clone()).chain(far).collect() };
+        let mut many = far.clone();
+        SiteTables(far).each(|_| ()).unwrap();
+        many.tables[0] =
+            to_wire([&table(0, 1, (1..=1 << 14).map(|stack| ((stack, 0, 0), (1, 512))).collect())]).tables.remove(0);
+        assert!(matches!(SiteTables(many).each(|_| ()), Err(WireError::TooMany { .. })));
     }
 }
