@@ -23,6 +23,7 @@ pub mod rules;
 pub mod steady;
 pub mod timeline;
 pub mod wording;
+pub mod worth;
 
 pub use block_map::{Anomalies, Birth, BlockMap, FreeBlock, SegmentUse};
 pub use initial_state::{InitialState, initial_state};

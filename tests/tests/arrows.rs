@@ -1,4 +1,5 @@
-//! The import arrows of ARCHITECTURE.md: which crate may know which, and what none may know. A broken one fails with its sentence.
+//! The arrows of ARCHITECTURE.md: which crate may import which, what none may know, and that the command line decides nothing
+//! by numbers. A broken one fails with its sentence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -100,4 +101,190 @@ fn only_the_store_names_sqlx() {
         }
     }
     assert!(looked_at > 10);
+}
+
+/// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
+/// `args/` takes, what `run/` waits for and what `export/` and `render/` write is about input and output, not about jobs.)
+const LAYOUT: [(&str, &str); 31] = [
+    ("answer/diagnose.rs", "SITES_NAMED"),
+    ("answer/diagnose/words.rs", "CALLERS"),
+    ("answer/mod.rs", "SCHEMA"),
+    ("commands/alerts.rs", "ANSWER_BYTES_MAX"),
+    ("commands/doctor.rs", "FREE_BYTES_LOW"),
+    ("commands/doctor/recording.rs", "ANSWER_BYTES_MAX"),
+    ("commands/import.rs", "TAKE_BACK_TRIES"),
+    ("commands/questions.rs", "DATA_POINTS"),
+    ("page/alerts.rs", "LINES"),
+    ("page/assert.rs", "VERDICT"),
+    ("page/diagnose.rs", "GROWTH"),
+    ("page/diagnose.rs", "LINES"),
+    ("page/diagnose.rs", "OTHERS"),
+    ("page/finding.rs", "BARS"),
+    ("page/finding.rs", "CALLERS_SHOWN"),
+    ("page/finding.rs", "LABEL"),
+    ("page/finding.rs", "SHOWN"),
+    ("page/frag.rs", "HOLDERS_SHOWN"),
+    ("page/frag.rs", "SIZES_SHOWN"),
+    ("page/ledger.rs", "RANKS_SHOWN"),
+    ("page/oom.rs", "SITES_SHOWN"),
+    ("page/processes.rs", "SHOWN"),
+    ("page/prose.rs", "COLUMNS"),
+    ("page/ranks.rs", "SHOWN"),
+    ("page/report.rs", "CALLERS_SHOWN"),
+    ("page/report.rs", "GROWTH_SHOWN"),
+    ("page/timeline.rs", "COLUMNS_DEFAULT"),
+    ("page/timeline.rs", "COLUMNS_MAX"),
+    ("page/timeline.rs", "RANKS_SHOWN"),
+    ("page/timeline.rs", "TALL_PLOTS"),
+    ("page/timeline.rs", "TICK_COLUMNS"),
+];
+
+/// Types whose constants are numbers.
+const NUMBERS: [&str; 12] = ["u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "f32", "f64"];
+
+/// A source without its comments, its texts and its tests.
+fn code(source: &str) -> String {
+    let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let mut code = String::new();
+    let mut letters = source.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '/' if letters.peek() == Some(&'/') => while letters.next_if(|&next| next != '\n').is_some() {},
+            '"' => {
+                code.push_str("text");
+                while let Some(inside) = letters.next() {
+                    match inside {
+                        '\\' => drop(letters.next()),
+                        '"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => code.push(letter),
+        }
+    }
+    code
+}
+
+/// A word as a number, whatever brackets and signs stand around it: `(-0.05),` is 0.05, `MIB` is none.
+fn number(word: &str) -> Option<f64> {
+    let word = word.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).replace('_', "");
+    let digits = NUMBERS.iter().find_map(|kind| word.strip_suffix(kind)).unwrap_or(&word);
+    let starts = digits.starts_with(|letter: char| letter.is_ascii_digit());
+    starts.then(|| digits.parse().ok())?
+}
+
+/// Whether a word at this place is a number that decides: nothing, one and the whole are no thresholds, `1 << 20` is one.
+fn decides(words: &[&str], at: usize) -> bool {
+    let Some(found) = words.get(at).and_then(|word| number(word)) else { return false };
+    let shifted = words.get(at + 1) == Some(&"<<") || at > 1 && words.get(at - 1) == Some(&"<<");
+    shifted || (found != 0.0 && found != 1.0)
+}
+
+/// Whether a comparison at this place is with a number, or with a multiple: `hit * 10 < steps`.
+fn decides_beside(words: &[&str], at: usize) -> bool {
+    let multiple = |sign: usize, factor: usize| words.get(sign) == Some(&"*") && decides(words, factor);
+    let left = at > 0 && decides(words, at - 1) || at > 2 && multiple(at - 2, at - 3);
+    left || decides(words, at + 1) || multiple(at + 2, at + 3)
+}
+
+/// What of a source decides by numbers: comparisons with one, ranges to lie in, patterns of one, and constants of numbers,
+/// which `layout` names where they say how much is shown.
+fn thresholds(source: &str, layout: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let code = code(source);
+    let words: Vec<&str> = code.split_whitespace().collect();
+    let around = |at: usize| words[at.saturating_sub(4)..(at + 5).min(words.len())].join(" ");
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let compares = ["<", ">", "<=", ">=", "==", "!="].contains(word);
+        let matched = ["=>", "|"].contains(words.get(at + 1).unwrap_or(&""));
+        let range = word.contains("..") && (word.contains(".contains(") || matched);
+        let range_of_numbers = range
+            && word.split("..").any(|end| {
+                let end =
+                    end.rsplit(|letter: char| "(!&".contains(letter)).find(|part| !part.is_empty()).unwrap_or(end);
+                decides(&[end.trim_start_matches('=').split(')').next().unwrap_or_default()], 0)
+            });
+        if compares && decides_beside(&words, at)
+            || range_of_numbers
+            || matched && word.starts_with(|letter: char| letter.is_ascii_digit()) && decides(&words, at)
+        {
+            found.push(around(at));
+        }
+        if let ("const" | "static", Some(name), Some(kind)) = (*word, words.get(at + 1), words.get(at + 2)) {
+            let bytes = kind.contains('&');
+            let kind = kind.trim_matches(|letter: char| !letter.is_ascii_alphanumeric());
+            let (name, float) = (name.trim_end_matches(':'), kind.starts_with('f'));
+            if NUMBERS.contains(&kind) && !bytes && (float || !layout(name)) {
+                found.push(around(at));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_command_line_decides_nothing_by_numbers() {
+    let cli = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/src");
+    let mut folders: Vec<_> = ["answer", "page", "commands"].map(|name| cli.join(name)).into();
+    let (mut found, mut named, mut looked_at) = (Vec::new(), BTreeSet::<&(&str, &str)>::new(), 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(&cli).expect("below").to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+                looked_at += 1;
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                let layout = |constant: &str| LAYOUT.contains(&(name.as_str(), constant));
+                found.extend(thresholds(&text, &layout).into_iter().map(|place| format!("{name}: {place}")));
+                let there = LAYOUT.iter().filter(|(file, _)| *file == name);
+                named.extend(there.filter(|(_, constant)| text.contains(&format!("const {constant}:"))));
+            }
+        }
+    }
+    assert!(looked_at > 40, "{looked_at} files");
+    assert!(
+        found.is_empty(),
+        "cli/ shows and decides nothing by numbers; these belong to analysis/:\n{}",
+        found.join("\n")
+    );
+    assert_eq!(named.len(), LAYOUT.len(), "a name in the list that is in no file any more");
+}
+
+#[test]
+fn a_threshold_in_the_command_line_is_seen() {
+    let seen = |source: &str| !thresholds(source, &|name| name == "ROWS").is_empty();
+    for threshold in [
+        "if rank.growth_bytes > 1 << 20 {",
+        "if ends.len() >= 3 {",
+        "let odd = value > 0.25 * median;",
+        "let odd = 3 * spread < distance;",
+        "let odd = hit * 10 < steps;",
+        "if share\n        >= 0.05\n {",
+        "if (2..6).contains(&ends) {",
+        "matches!(ends, 3.. | 0)",
+        "match ends {\n    5 => warn(),",
+        "const EPOCHS_MIN: usize = 3;",
+        "const SHARES: [f64; 2] = [0.1, 0.2];",
+        "const ROWS: f64 = 0.5;",
+        "if severity != 2 {",
+    ] {
+        assert!(seen(threshold), "{threshold}");
+    }
+    for other in [
+        "if ranks.len() > 1 && bytes > 0 {",
+        "const ROWS: usize = 8;",
+        "// more than > 3 are left out",
+        "let text = \"share > 3 %\";",
+        "let head = format!(\"{:>9} < 5\", \"\\\"BYTES > 2\");",
+        "Vec<u8> -> Option<f64> => 7",
+        "let shown = &ranks[..8];",
+        "if worst.by <= worst.tolerance {",
+        "let mib = bytes.div_ceil(1 << 20);",
+        "#[cfg(test)]\nmod tests {\n assert!(x > 3);",
+    ] {
+        assert!(!seen(other), "{other}");
+    }
 }

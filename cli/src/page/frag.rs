@@ -3,6 +3,7 @@
 //! Without anything wrong it still shows the figures, and says that nothing is wrong. The curve and the blocks are drawn for
 //! the rank that wastes most; the others are a line each.
 
+use memctl_analysis::worth;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{command, completeness, finding, heading, judged, next, place};
@@ -16,8 +17,6 @@ use crate::render::text::{count, plural, safe};
 const HOLDERS_SHOWN: usize = 5;
 /// Sizes shown of the curve.
 const SIZES_SHOWN: usize = 5;
-/// What strands less than this share of it is not shown.
-const SHARE_MIN: f64 = 0.01;
 
 /// See the module.
 #[must_use]
@@ -140,8 +139,8 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     if !curve.is_empty() {
         line(format!("Free memory that cannot serve a request of {curve}"));
     }
-    let least = (rank.stranded_bytes as f64 * SHARE_MIN) as u64;
-    let holders: Vec<&Holder> = rank.held_by.iter().filter(|holder| holder.stranded_bytes > least).collect();
+    let named = |holder: &&Holder| worth::is_holder_named(holder.stranded_bytes, rank.stranded_bytes);
+    let holders: Vec<&Holder> = rank.held_by.iter().filter(named).collect();
     if !holders.is_empty() {
         line(format!(
             "{} of {} are partly used; what lies beside their free memory:",
@@ -165,8 +164,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
 
 /// `64.0 MiB 12 %, 128 MiB 55 %`: up to the size that nothing can serve.
 fn curve(shares: &[Share]) -> String {
-    // Requests up to 1 MiB have segments of their own, with little in them.
-    let large: Vec<&Share> = shares.iter().filter(|share| share.request_bytes >= 2 << 20).collect();
+    let large: Vec<&Share> = shares.iter().filter(|share| worth::is_large_request(share.request_bytes)).collect();
     let shown = &large[large.len().saturating_sub(SIZES_SHOWN)..];
     let point = |share: &&Share| format!("{} {:.0} %", bytes(share.request_bytes), share.unusable * 100.0);
     shown.iter().map(point).collect::<Vec<_>>().join(", ")

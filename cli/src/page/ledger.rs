@@ -103,8 +103,8 @@ fn table(rank: &Rank) -> Table {
 
 /// `12.3 %`; what is there and rounds to nothing is `< 0.1 %`.
 fn percent(share: f64) -> String {
-    let percent = 100.0 * share;
-    if percent > 0.0 && percent < 0.05 { "< 0.1 %".to_owned() } else { format!("{percent:.1} %") }
+    let percent = format!("{:.1} %", 100.0 * share);
+    if share > 0.0 && percent == "0.0 %" { "< 0.1 %".to_owned() } else { percent }
 }
 
 fn unmeasured(rank: &Rank) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! The page of `memctl ranks`: the ranks side by side, the odd ones first, and the findings that tell them apart.
 
+use memctl_analysis::worth;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{command, completeness, finding, heading, judged, next};
@@ -133,7 +134,7 @@ fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option
         ),
         bytes("device_free_bytes", rank.device_free_bytes),
         bytes("foreign_used_bytes", rank.foreign_used_bytes),
-        (if behind >= 1_000_000_000 { time::duration(behind) } else { String::new() }, None),
+        (if worth::is_behind(behind) { time::duration(behind) } else { String::new() }, None),
         (state, Some(Tone::Alert)),
     ]
 }

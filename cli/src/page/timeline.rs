@@ -20,6 +20,8 @@ const COLUMNS_DEFAULT: usize = 90;
 const COLUMNS_MAX: usize = 180;
 /// Plots on one page unless ranks were chosen: more is a wall, not a picture.
 const RANKS_SHOWN: usize = 8;
+/// So many plots are tall, more are flat.
+const TALL_PLOTS: usize = 2;
 /// Columns between two labels of the axis.
 const TICK_COLUMNS: usize = 6;
 
@@ -46,7 +48,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     let columns = columns(screen);
     let axis = Axis::new(shown, columns);
     let top = shown.iter().flat_map(|rank| &rank.points).map(highest).max().unwrap_or(0);
-    let rows = if shown.len() > 2 { 6 } else { 10 };
+    let rows = if shown.len() > TALL_PLOTS { 6 } else { 10 };
     for rank in shown {
         let drawn = axis.columns_of(rank);
         out.push_str(&format!("\n{}\n", title(rank, timeline.completeness.events_expired > 0, screen)));

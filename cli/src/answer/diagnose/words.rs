@@ -2,7 +2,7 @@
 //!
 //! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
 
-use memctl_analysis::proof;
+use memctl_analysis::{proof, worth};
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::proving::proof;
@@ -16,8 +16,6 @@ use crate::answer::report::{Rank, Report};
 use crate::page::{finding as show, place};
 use crate::render::text::{count, plural, safe};
 
-/// Classes below this share of the peak are not named.
-const CLASS_SHARE_SHOWN: f64 = 0.02;
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
 /// Callers behind a line.
@@ -72,7 +70,7 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
 
 /// ` (58 % activations, 20 % optimizer state, 2 % unknown)`: what the most was for.
 fn by_class(usage: &Usage) -> String {
-    let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| class.share >= CLASS_SHARE_SHOWN).collect();
+    let mut classes: Vec<_> = usage.peak_classes.iter().filter(|class| worth::is_class_named(class.share)).collect();
     // What no rule knows comes last, however much it is.
     classes.sort_by_key(|share| (share.class == UNKNOWN, std::cmp::Reverse(share.live_bytes)));
     let part = |share: &ClassShare| format!("{:.0} % {}", 100.0 * share.share, safe(&share.class.replace('_', " ")));
@@ -163,10 +161,10 @@ fn no_growth(report: &Report) -> String {
     };
     match report.ranks.iter().filter_map(spread).max() {
         None => format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged)),
-        Some((0, first, _, _)) if ends > 1 => {
+        Some((0, first, _, _)) if worth::is_course(ends) => {
             format!("No: {} at every one of {} epoch ends.", HumanBytes::of(first), count(ends as u64))
         }
-        Some((_, _, _, _)) if ends < 2 => {
+        Some((_, _, _, _)) if !worth::is_course(ends) => {
             format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged))
         }
         Some((_, first, last, rank)) => format!(

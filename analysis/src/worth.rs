@@ -1,0 +1,60 @@
+//! What is worth a word: parts of a whole that are too small to be named where a reader has one screen.
+//!
+//! Guarantees: pure, and the same for every page. Refuses to judge: what is not named here is still counted.
+
+/// Classes of memory below this share of the peak are not named.
+const CLASS_SHARE: f64 = 0.02;
+/// Blocks that strand less than this share of what is stranded are not named.
+const HOLDER_SHARE: f64 = 0.01;
+/// Requests up to this size have segments of their own, with little in them.
+const SMALL_REQUEST_BYTES: u64 = 1 << 20;
+/// Epoch ends that say something together; one is a level, not a course.
+const COURSE_ENDS: usize = 2;
+
+/// Ranks wait for each other within a step; one that was last heard so much before the others is behind.
+const BEHIND_NS: u64 = 1_000_000_000;
+
+/// Whether a class of this share of the peak is named.
+#[must_use]
+pub fn is_class_named(share: f64) -> bool {
+    share >= CLASS_SHARE
+}
+
+/// Whether blocks that strand so much of the stranded memory are named.
+#[must_use]
+pub fn is_holder_named(bytes: u64, stranded_bytes: u64) -> bool {
+    bytes > (stranded_bytes as f64 * HOLDER_SHARE) as u64
+}
+
+/// Whether a request of this size is one of those that fragmentation can fail.
+#[must_use]
+pub fn is_large_request(bytes: u64) -> bool {
+    bytes > SMALL_REQUEST_BYTES
+}
+
+/// Whether so many epoch ends make a course.
+#[must_use]
+pub fn is_course(epoch_ends: usize) -> bool {
+    epoch_ends >= COURSE_ENDS
+}
+
+/// Whether a rank that was last heard so long before the others is behind them.
+#[must_use]
+pub fn is_behind(ns: u64) -> bool {
+    ns >= BEHIND_NS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_small_has_no_name() {
+        assert!(is_class_named(0.02) && !is_class_named(0.019));
+        assert!(is_holder_named(2, 100) && !is_holder_named(1, 100));
+        assert!(is_holder_named(1, 0), "of nothing stranded nothing is hidden");
+        assert!(is_large_request(2 << 20) && !is_large_request(1 << 20));
+        assert!(is_behind(1_000_000_000) && !is_behind(999_999_999));
+        assert!(is_course(2) && !is_course(1));
+    }
+}
