@@ -368,7 +368,7 @@ impl RankWatch {
         if self.pool_sites.len() < STACKS_MAX {
             self.pool_sites.insert(stack, site);
         }
-        let stacks = &mut self.sites[site as usize].stacks;
+        let (stacks, stack) = self.stacks_of(site, stack);
         if stacks.len() < STACKS_OF_SITE && !stacks.iter().any(|&(known, _)| known == stack) {
             stacks.push((stack, 1));
         }
@@ -435,13 +435,20 @@ impl RankWatch {
         known.site = site + 1;
         known.phases |= phase;
         known.row(self.tables, bytes, blocks);
-        let stacks = &mut self.sites[site as usize].stacks;
+        let (stacks, stack) = self.stacks_of(site, stack);
         match stacks.iter().position(|(known, _)| *known == stack) {
             Some(known) => stacks[known].1 |= phase,
             None if stacks.len() < STACKS_OF_SITE => stacks.push((stack, phase)),
             None => {}
         }
         site
+    }
+
+    /// The stacks of a site, and which of them this one is: where the site has no name, none of many stacks stands for it.
+    fn stacks_of(&mut self, site: u32, stack: StackId) -> (&mut Vec<(StackId, u8)>, StackId) {
+        let site = &mut self.sites[site as usize];
+        let stack = if site.frame.is_some() { stack } else { StackId::NONE };
+        (&mut site.stacks, stack)
     }
 
     fn open_site(&mut self, stack: StackId, holds: Holds) -> u32 {
@@ -451,18 +458,17 @@ impl RankWatch {
             let known = self.frames_of(stack).find(|frame| Some(&***frame) == site).cloned();
             known.or_else(|| site.cloned().map(Arc::new))
         };
-        let next = self.sites.len() as u32;
-        match self.by_frame.get(&(frame.clone(), holds)) {
-            Some(&known) => known,
-            None if self.sites.len() >= SITES_MAX => self.by_frame.get(&(None, holds)).copied().unwrap_or(0),
-            None => {
-                self.by_frame.insert((frame.clone(), holds), next);
-                let since_start = self.tables > 1;
-                let (phases, stacks, of) = ([[0; 6]; 2], Vec::new(), Default::default());
-                self.sites.push(Site { frame, phases, stacks, of, since_start, holds });
-                self.recent.push(Recent::default());
-                next
-            }
-        }
+        let known = |frame: &Option<Arc<Frame>>| self.by_frame.get(&(frame.clone(), holds)).copied();
+        // One more than there is room for has no name: a wrong one would be worse.
+        let frame = if known(&frame).is_some() || self.sites.len() < SITES_MAX { frame } else { None };
+        known(&frame).unwrap_or_else(|| {
+            let next = self.sites.len() as u32;
+            self.by_frame.insert((frame.clone(), holds), next);
+            let since_start = self.tables > 1;
+            let (phases, stacks, of) = ([[0; 6]; 2], Vec::new(), Default::default());
+            self.sites.push(Site { frame, phases, stacks, of, since_start, holds });
+            self.recent.push(Recent::default());
+            next
+        })
     }
 }

@@ -1,0 +1,124 @@
+//! A process with a hundred thousand live blocks, from the agent to the answers: every event is stored, every table exact,
+//! the session ended, and the line that grows is named; where there are more lines than the judge tells apart, none is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_daemon::server::Embedded;
+use memctl_daemon::store::SqliteStore;
+use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind, StackId};
+use memctl_proto::v1;
+use memctl_proto::v1::query_client::QueryClient;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const BLOCKS: u64 = 100_000;
+const STEPS: u64 = 300;
+/// Blocks of a step, of which the first stays.
+const STEP_BLOCKS: u64 = 20;
+const BLOCK_BYTES: u64 = 2_048;
+const BASE: u64 = 1 << 40;
+
+fn session() -> SessionInfo {
+    SessionInfo {
+        id: SessionId([1; 16]),
+        job: "many".into(),
+        attempt: 0,
+        rank: 0,
+        world_size: None,
+        source: SourceKind::Live,
+        host: Some("here".into()),
+        pid: Some(1),
+        parent_pid: None,
+        run: None,
+        role: None,
+        found_by: None,
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo::default()],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+fn frame(line: u64) -> Frame {
+    Frame { function: "build".into(), file: "train.py".into(), line: line as u32 }
+}
+
+/// Makes the blocks and the steps; the events that it produced.
+fn record(agent: &Agent, stacks: u64) -> u64 {
+    let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
+    let stacks: Vec<StackId> = (1..=stacks).map(|line| agent.stack_waiting(&[frame(line)]).unwrap()).collect();
+    assert!(recorder.segment_alloc(BASE, 1 << 30, 0));
+    let mut produced = 1;
+    for block in 0..BLOCKS {
+        let stack = stacks[block as usize % stacks.len()];
+        assert!(recorder.alloc(BASE + block * BLOCK_BYTES, BLOCK_BYTES, 0, stack));
+        produced += 1;
+    }
+    let own = agent.stack_waiting(&[Frame { function: "keep".into(), file: "train.py".into(), line: 7 }]).unwrap();
+    for step in 0..STEPS {
+        assert!(agent.step_begin(step));
+        let first = BASE + (BLOCKS + step) * BLOCK_BYTES;
+        for block in 0..STEP_BLOCKS {
+            assert!(recorder.alloc(first + block * BLOCK_BYTES, BLOCK_BYTES, 0, own));
+        }
+        for block in 1..STEP_BLOCKS {
+            assert!(recorder.free(first + block * BLOCK_BYTES, BLOCK_BYTES, 0));
+        }
+        produced += STEP_BLOCKS + 2 * (STEP_BLOCKS - 1);
+        assert!(agent.step_end(step));
+    }
+    produced
+}
+
+/// Records blocks of so many stacks; the one finding.
+async fn found(stacks: u64) -> v1::Finding {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
+    let daemon = Embedded::start(store).await.unwrap();
+    // The ring holds all of it: nothing may be lost, however busy the machine is.
+    let config =
+        AgentConfig { ring_events: 1 << 18, ..AgentConfig::new(session(), Daemon::Connected(daemon.channel())) };
+    let recorded = tokio::task::spawn_blocking(move || {
+        let agent = Agent::start(config).unwrap();
+        let produced = record(&agent, stacks);
+        (produced, agent.stop(None, PATIENCE))
+    });
+    let (produced, outcome) = recorded.await.unwrap();
+    assert!(outcome.delivered, "{outcome:?}");
+    assert_eq!((outcome.end.produced, outcome.counts.dropped, outcome.notes_dropped), (produced, 0, 0));
+
+    let selection = Some(v1::Selection { job: "many".into(), ..v1::Selection::default() });
+    let mut query = QueryClient::new(daemon.channel());
+    let report = query.get_report(v1::ReportRequest { selection: selection.clone() }).await.unwrap().into_inner();
+    let completeness = report.completeness.unwrap();
+    assert_eq!((completeness.exact, completeness.events_stored, completeness.gaps), (true, produced, 0));
+    assert_eq!(report.job.unwrap().state(), v1::JobState::Finished);
+    let [finding] = report.findings.as_slice() else { panic!("one finding: {:#?}", report.findings) };
+
+    let moment = Some(v1::sites_request::Moment::End(true));
+    let sites = query.get_sites(v1::SitesRequest { selection, moment }).await.unwrap().into_inner();
+    let [rank] = sites.ranks.as_slice() else { panic!("one rank: {:#?}", sites.ranks.len()) };
+    let sum = |of: fn(&v1::SiteStack) -> u64| rank.sites.iter().map(of).sum::<u64>();
+    let live = BLOCKS + STEPS;
+    assert_eq!((rank.exact, sum(|site| site.blocks), sum(|site| site.bytes)), (true, live, live * BLOCK_BYTES));
+    assert_eq!(rank.counters.unwrap().allocated_bytes, live * BLOCK_BYTES);
+    assert_eq!(rank.sites.len() as u64, stacks + 1);
+    daemon.stop().await.unwrap();
+    finding.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_live_blocks_are_stored_judged_and_told() {
+    let finding = found(5_000).await;
+    let site = finding.site.as_ref().expect("the line that grows");
+    assert_eq!((site.function.as_str(), site.line), ("keep", 7), "{finding:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_beyond_those_that_are_told_apart_is_not_called_another() {
+    let finding = found(memctl_analysis::judge::SITES_MAX as u64 + 1).await;
+    assert_eq!((&finding.site, finding.stack.len()), (&None, 0), "{finding:#?}");
+}
