@@ -1,0 +1,144 @@
+"""A training over 10³ to 10⁶ live blocks, plain and under `memctl run`: what it costs, and whether all is kept.
+
+    python blocks.py [--blocks 1000 10000 100000 1000000] [--steps 2000] [--rounds 5] [--memctl PATH] [-o result.json]
+
+So many small tensors live; every step trains a small model, makes 65 tensors and drops 64 of them, one stays. The
+training's time is its main thread's own on a core (on the fake GPU that is all of it); memctl's is that of the
+launcher, whose worker empties the ring and whose store keeps what comes, from rest to rest. The two ways take turns.
+Every recorded run is asked about afterwards: every event has to be stored, nothing dropped, the job finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 900
+KEPT_OF = 65
+
+
+def on_core(pid: int) -> float:
+    """Seconds that a process's threads that still run have been on a core."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def settled(pid: int) -> float:
+    """The same, once the process has next to nothing to do: what the blocks made belongs to no step."""
+    deadline, before = time.monotonic() + LIMIT_S / 4, on_core(pid)
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        now = on_core(pid)
+        if now - before < 0.01:
+            return now
+        before = now
+    sys.exit("the launcher never came to rest")
+
+
+def train(blocks: int, steps: int) -> None:
+    """The training; prints its figures as one line of JSON."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept = [torch.empty(512 + number % 4 * 512, dtype=torch.uint8, device="cuda") for number in range(blocks)]
+    batch = torch.randn(8, 32, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        made = [torch.empty(2048, dtype=torch.uint8, device="cuda") for _ in range(KEPT_OF)]
+        kept.append(made[0])
+
+    for _ in range(20):
+        step()
+    launcher = os.getppid()
+    theirs = settled(launcher)
+    begun = time.thread_time_ns()
+    for _ in range(steps):
+        step()
+    took = time.thread_time_ns() - begun
+    # What is still in the ring belongs to these steps.
+    told = {"step_us": took / steps / 1e3, "launcher_us": (settled(launcher) - theirs) / steps * 1e6}
+    agent = sys.modules.get("memctl_agent")
+    if agent is not None:
+        told["produced"] = agent.status()["produced"]
+    print("BLOCKS " + json.dumps(told), flush=True)
+
+
+def measured(argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """What a training told."""
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("BLOCKS ")]
+    if done.returncode or not lines:
+        sys.exit(f"{argv}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return json.loads(lines[-1].removeprefix("BLOCKS "))
+
+
+def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """A recorded training, and what the store says of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = [memctl, "--data-dir", folder]
+        told = measured([*place, "run", "--job", "blocks", "--", *training], environment)
+        query = [*place, "query", "--job", "blocks", "-o", "json"]
+        answer = json.loads(subprocess.run(query, env=environment, capture_output=True, check=True).stdout)
+    completeness = answer["completeness"]
+    told |= {"completeness": completeness, "state": answer["job"]["state"]}
+    stored = completeness["events_stored"]
+    whole = completeness["exact"] and completeness["events_dropped"] == 0 and stored >= told["produced"] > 0
+    told["whole"] = whole and answer["job"]["state"] == "finished"
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--steps", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memctl", default=shutil.which("memctl"))
+    parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+    if asked.train is not None:
+        return train(asked.train, asked.steps)
+    results: dict[int, dict[str, list[dict[str, Any]]]] = {n: {"plain": [], "memctl": []} for n in asked.blocks}
+    for number in range(asked.rounds):
+        for blocks, ways in results.items():
+            training = [sys.executable, __file__, "--steps", str(asked.steps), "--train", str(blocks)]
+            for way in ("plain", "memctl") if number % 2 == 0 else ("memctl", "plain"):
+                environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMCTL_RUN")}
+                if way == "plain":
+                    ways[way].append(measured(training, environment))
+                else:
+                    ways[way].append(recorded(asked.memctl, training, environment))
+                print(f"round {number + 1}, {blocks} blocks, {way}: {ways[way][-1]}", file=sys.stderr, flush=True)
+    titles = ["live blocks", "a step", "under memctl", "slower, median of pairs", "memctl's", "to the first", "whole"]
+    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
+    first = None
+    for blocks, ways in results.items():
+        plain, memctl = ([run["step_us"] for run in ways[way]] for way in ("plain", "memctl"))
+        slower = statistics.median(mine / other for mine, other in zip(memctl, plain, strict=True)) - 1
+        worker = statistics.median(run["launcher_us"] for run in ways["memctl"])
+        first = first or worker
+        whole = sum(run["whole"] for run in ways["memctl"])
+        print(
+            f"| {blocks} | {statistics.median(plain):.0f} µs | {statistics.median(memctl):.0f} µs | {slower:+.1%} "
+            f"| {worker:.0f} µs | {worker / first:.2f} | {whole} of {len(memctl)} |"
+        )
+    if asked.output:
+        asked.output.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
