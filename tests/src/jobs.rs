@@ -66,8 +66,21 @@ pub struct Training {
     pub epochs: u32,
     /// So many bytes are kept in every step.
     pub kept_a_step: u64,
+    /// The first and the last step that keeps something.
+    pub keeps: (u64, u64),
+    /// A step that needs 32 MiB more than the others.
+    pub high_step: Option<u64>,
+    /// So much more is kept at the end, by another stack that differs in nothing that is shown.
+    pub kept_alike: u64,
     /// Whether allocations have stacks.
     pub stacks: bool,
+}
+
+impl Default for Training {
+    /// Eight epochs that keep nothing.
+    fn default() -> Self {
+        Self { epochs: 8, kept_a_step: 0, keeps: (0, u64::MAX), high_step: None, kept_alike: 0, stacks: true }
+    }
 }
 
 /// Trains; keeps as told.
@@ -75,30 +88,44 @@ pub struct Training {
 /// # Panics
 /// When the agent has no device.
 pub fn train(agent: &Agent, training: Training) {
-    let Training { epochs, kept_a_step, stacks } = training;
+    let Training { epochs, kept_a_step, keeps, high_step, kept_alike, stacks } = training;
     let stack = |function: &str, line| match stacks {
-        true => agent.stack(&[Frame { function: function.into(), file: "/home/me/train.py".into(), line }]),
+        true => {
+            let frame =
+                |function: &str, line| Frame { function: function.into(), file: "/home/me/train.py".into(), line };
+            agent.stack(&[frame(function, line), frame("main", 1)])
+        }
         false => StackId::NONE,
     };
     let (model, kept, work) = (stack("build", 3), stack("keep", 17), stack("forward", 9));
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("a device");
     let base = 1 << 40;
     let all_kept = u64::from(epochs) * STEPS * kept_a_step;
-    recorder.segment_alloc(base, (64 + 32) * MIB + all_kept, 0);
+    let work_bytes = if high_step.is_some() { 64 * MIB } else { 32 * MIB };
+    recorder.segment_alloc(base, 64 * MIB + work_bytes + all_kept, 0);
     recorder.alloc(base, 64 * MIB, 0, model);
-    let (mut next, mut step) = (base + (64 + 32) * MIB, 0);
+    let (mut next, mut step) = (base + 64 * MIB + work_bytes, 0);
     for epoch in 0..epochs {
         agent.epoch_begin(epoch);
         for _ in 0..STEPS {
             agent.step_begin(step);
             recorder.alloc(base + 64 * MIB, 32 * MIB, 0, work);
-            if kept_a_step > 0 {
+            if high_step == Some(step) {
+                recorder.alloc(base + 96 * MIB, 32 * MIB, 0, work);
+                recorder.free(base + 96 * MIB, 32 * MIB, 0);
+            }
+            if kept_a_step > 0 && (keeps.0..=keeps.1).contains(&step) {
                 recorder.alloc(next, kept_a_step, 0, kept);
                 next += kept_a_step;
             }
             recorder.free(base + 64 * MIB, 32 * MIB, 0);
             agent.step_end(step);
             step += 1;
+        }
+        if epoch + 1 == epochs && kept_alike > 0 {
+            let frame =
+                |function: &str, line| Frame { function: function.into(), file: "/home/you/train.py".into(), line };
+            recorder.alloc(1 << 45, kept_alike, 0, agent.stack(&[frame("keep", 17), frame("main", 1)]));
         }
         agent.epoch_end(epoch);
     }

@@ -328,8 +328,8 @@ fn conditions(url: &str, known: Known, place: &Path) {
 fn no_command_implies_that_an_unjudged_job_is_well() {
     let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let daemon = DaemonProcess::sqlite(store.path(), free_port());
-    let steady = Training { epochs: 8, kept_a_step: 0, stacks: true };
-    let short = Training { epochs: 1, kept_a_step: 1 << 20, stacks: true };
+    let steady = Training::default();
+    let short = Training { epochs: 1, kept_a_step: 1 << 20, ..steady };
     record(&daemon.url, session("well", 0), |agent| jobs::train(agent, steady));
     record(&daemon.url, session("short", 0), |agent| jobs::train(agent, short));
     record(&daemon.url, session("stackless", 0), |agent| jobs::train(agent, Training { stacks: false, ..short }));
@@ -366,7 +366,7 @@ fn what_retention_took_is_said_and_not_made_up() {
         record(&daemon.url, session(job, 0), |agent| jobs::train_long(agent, 8, 20_000));
         let daemon = jobs::expired(daemon, store.path(), job, keep_percent);
         record(&daemon.url, session("well", 0), |agent| {
-            jobs::train(agent, Training { epochs: 8, kept_a_step: 0, stacks: true });
+            jobs::train(agent, Training::default());
         });
         sweep(&daemon.url, Known { job, blocks, steady: false, expired: true, ..ALL }, place.path());
         daemon.terminate();

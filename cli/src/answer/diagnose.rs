@@ -120,17 +120,18 @@ pub struct Share {
     pub live_bytes: u64,
 }
 
-/// The rank that a note is about: of those that its finding names (else of all), the one that reserved most.
+/// The rank of the process that a note is about: of those that its finding names (else of all), the one that reserved most.
 #[must_use]
-pub fn rank_of(report: &Report) -> Option<u32> {
-    let named = words::main(report).map(|finding| finding.ranks.as_slice()).filter(|ranks| !ranks.is_empty());
-    let most = |ranks: &mut dyn Iterator<Item = &Rank>| {
-        let level = |rank: &&Rank| (rank.peak_reserved_bytes, rank.peak_allocated_bytes, std::cmp::Reverse(rank.rank));
-        ranks.max_by_key(level).map(|rank| rank.rank)
+pub fn rank_of(report: &Report) -> Option<&Rank> {
+    let main = words::main(report);
+    let named = |rank: &&Rank| {
+        main.is_some_and(|finding| match finding.processes.is_empty() {
+            true => finding.ranks.contains(&rank.rank),
+            false => finding.processes.contains(&rank.process),
+        })
     };
-    named
-        .and_then(|named| most(&mut report.ranks.iter().filter(|rank| named.contains(&rank.rank))))
-        .or_else(|| most(&mut report.ranks.iter()))
+    let level = |rank: &&Rank| (rank.peak_reserved_bytes, rank.peak_allocated_bytes, std::cmp::Reverse(rank.rank));
+    report.ranks.iter().filter(named).max_by_key(level).or_else(|| report.ranks.iter().max_by_key(level))
 }
 
 impl Diagnosis {
@@ -142,14 +143,16 @@ impl Diagnosis {
             report.stacks = Some(with_stacks);
         }
         let main = words::main(&report);
-        let usage = rank_of(&report).and_then(|number| {
-            let rank = report.ranks.iter().find(|rank| rank.rank == number)?;
-            let live = sites.and_then(|sites| sites.ranks.iter().find(|live| live.rank == number));
+        let usage = rank_of(&report).map(|rank| {
+            let is_it = |process: &str, number: u32| number == rank.rank && process == rank.process;
+            let live = sites.and_then(|sites| sites.ranks.iter().find(|live| is_it(&live.process, live.rank)));
             let told = main.and_then(|finding| finding.site.as_ref()).map(|site| &site.frame);
             // Of several devices the fullest.
             let devices = peak.iter().flat_map(|peak| &peak.ranks).map(|listed| &listed.rank);
-            let peak = devices.filter(|ledger| ledger.rank == number).max_by_key(|ledger| ledger.allocated_bytes);
-            Some(Usage::new(rank, live, peak, told))
+            let peak = devices
+                .filter(|ledger| is_it(&ledger.process, ledger.rank))
+                .max_by_key(|ledger| ledger.allocated_bytes);
+            Usage::new(rank, live, peak, told)
         });
         Self {
             schema: SCHEMA,

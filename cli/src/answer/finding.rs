@@ -304,12 +304,13 @@ pub fn csv(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
         "subject",
         "title",
         "advice",
+        "processes",
     ];
     csv::header(out, &names)?;
     findings.iter().try_for_each(|finding| csv::record(out, &cells(finding)))
 }
 
-fn cells(finding: &Finding) -> [Cell; 21] {
+fn cells(finding: &Finding) -> [Cell; 22] {
     let site = finding.site.as_ref().map(|site| &site.frame);
     [
         Cell::text(&finding.id),
@@ -334,6 +335,7 @@ fn cells(finding: &Finding) -> [Cell; 21] {
         Cell::maybe_text(finding.subject.as_deref()),
         Cell::text(&finding.title),
         Cell::text(&finding.advice),
+        Cell::text(finding.processes.join(" ")),
     ]
 }
 

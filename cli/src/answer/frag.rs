@@ -395,6 +395,7 @@ impl Answer for Fragmentation {
             "cause",
             "idle_bytes",
             "severity",
+            "process",
         ];
         csv::header(out, &names)?;
         for rank in &self.ranks {
@@ -421,6 +422,7 @@ impl Answer for Fragmentation {
                 Cell::maybe_text(rank.cause.as_deref()),
                 Cell::maybe(rank.idle_bytes),
                 Cell::maybe(rank.severity),
+                Cell::text(&rank.process),
             ];
             csv::record(out, &cells)?;
         }

@@ -273,6 +273,7 @@ impl Answer for Oom {
             "function",
             "file",
             "line",
+            "process",
         ];
         csv::header(out, &names)?;
         for failed in &self.failures {
@@ -302,6 +303,7 @@ impl Answer for Oom {
                 Cell::maybe_text(site.map(|frame| frame.function.as_str())),
                 Cell::maybe_text(site.map(|frame| frame.file.as_str())),
                 Cell::maybe(site.and_then(|frame| frame.line)),
+                Cell::text(&failed.process),
             ];
             csv::record(out, &cells)?;
         }

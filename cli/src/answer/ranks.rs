@@ -181,13 +181,14 @@ impl Answer for Ranks {
             "foreign_used_bytes",
             "last_heard_at",
             "stands_out",
+            "process",
         ];
         csv::header(out, &names)?;
         self.ranks.iter().try_for_each(|rank| csv::record(out, &cells(rank)))
     }
 }
 
-fn cells(rank: &Rank) -> [Cell; 17] {
+fn cells(rank: &Rank) -> [Cell; 18] {
     [
         Cell::plain(rank.rank),
         Cell::maybe_text(rank.host.as_deref()),
@@ -206,5 +207,6 @@ fn cells(rank: &Rank) -> [Cell; 17] {
         Cell::maybe(rank.foreign_used_bytes),
         Cell::maybe(rank.last_heard_at.as_ref()),
         Cell::plain(rank.stands_out.join(" ")),
+        Cell::text(&rank.process),
     ]
 }

@@ -539,6 +539,7 @@ impl Answer for Report {
                 "ooms",
                 "state",
                 "exact",
+                "process",
             ],
         )?;
         self.ranks.iter().try_for_each(|rank| csv::record(out, &self.csv_cells(rank)))
@@ -546,7 +547,7 @@ impl Answer for Report {
 }
 
 impl Report {
-    fn csv_cells(&self, rank: &Rank) -> [Cell; 23] {
+    fn csv_cells(&self, rank: &Rank) -> [Cell; 24] {
         [
             Cell::text(&self.job.id),
             Cell::plain(self.job.attempt),
@@ -571,6 +572,7 @@ impl Report {
             Cell::plain(rank.ooms),
             Cell::plain(rank.state),
             Cell::plain(rank.completeness.exact),
+            Cell::text(&rank.process),
         ]
     }
 }

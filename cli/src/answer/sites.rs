@@ -1,5 +1,6 @@
 //! `memctl sites` as data: live memory by allocation site at one moment, and its folded stacks.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use memctl_proto::v1;
@@ -120,19 +121,28 @@ impl Sites {
         Some(sites.any(|site| !site.stack.is_empty()))
     }
 
-    /// Writes folded stacks; with several ranks the rank is the root.
+    /// Writes folded stacks, frames with their lines; with several ranks the rank is the root. Equal stacks are one line:
+    /// readers of the format add them up or take the last.
     ///
     /// # Errors
     /// The writer's.
     pub fn folded(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut lines: Vec<(String, u64)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         for rank in &self.ranks {
             let root = (self.ranks.len() > 1).then(|| page::name_of(&rank.process, rank.rank));
             for site in &rank.sites {
-                let functions = site.stack.iter().rev().map(|frame| frame.function.as_str());
-                folded::stack(out, root.as_deref(), functions, site.live_bytes)?;
+                let frames: Vec<String> = site.stack.iter().rev().map(page::place).collect();
+                let stack = folded::stack(root.as_deref(), frames.iter().map(String::as_str));
+                let place = *places.entry(stack.clone()).or_insert_with(|| {
+                    lines.push((stack, 0));
+                    lines.len() - 1
+                });
+                let line = &mut lines[place].1;
+                *line = line.saturating_add(site.live_bytes);
             }
         }
-        Ok(())
+        lines.iter().try_for_each(|(stack, bytes)| writeln!(out, "{stack} {bytes}"))
     }
 }
 

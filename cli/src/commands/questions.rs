@@ -7,7 +7,7 @@ use memctl_model::Severity;
 use memctl_proto::v1;
 
 use crate::answer::jobs::Jobs;
-use crate::answer::report::Report;
+use crate::answer::report::{Rank, Report};
 use crate::answer::sites::{Sites, View};
 use crate::answer::timeline::Timeline;
 use crate::answer::{Answer, print};
@@ -89,11 +89,16 @@ pub async fn report(connection: &mut Connection, selection: v1::Selection, globa
     Report::new(response.into_inner(), hint(connection, global))
 }
 
-/// One rank of the job that a report is about: `latest` may be another job by now.
+/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
 #[must_use]
-pub fn same_job(selection: v1::Selection, report: &Report, rank: u32) -> v1::Selection {
+pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
     let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
-    v1::Selection { job, attempt, ranks: vec![rank], ..selection }
+    let is_other = |other: &&Rank| other.rank == rank.rank && other.process != rank.process;
+    let processes = match report.ranks.iter().find(is_other) {
+        Some(_) => vec![rank.process.clone()],
+        None => selection.processes,
+    };
+    v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
 }
 
 /// `memctl timeline`.

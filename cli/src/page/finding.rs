@@ -72,8 +72,9 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
     if !finding.advice.trim().is_empty() {
         let advice = prose::first_sentence(&finding.advice);
+        // What to do is read by those who act on it: never cut.
         out.push_str(&match screen.columns {
-            Some(_) => prose::hanging("   ", advice, 1, screen),
+            Some(_) => prose::hanging("   ", advice, usize::MAX, screen),
             None => format!("   {}\n", safe(advice)),
         });
     }

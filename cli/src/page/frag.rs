@@ -67,10 +67,10 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let Some(hint) = &answer.hint {
-        let rank = worst(&answer.ranks).map_or(0, |rank| rank.rank);
+        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
         let commands = [
-            (command("sites", &answer.job, &format!("--rank {rank} --peak"), hint), "whose memory it is then"),
-            (command("timeline", &answer.job, &format!("--rank {rank}"), hint), "allocated and reserved over time"),
+            (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory it is then"),
+            (command("timeline", &answer.job, &chosen, hint), "allocated and reserved over time"),
         ];
         out.push_str(&next(&commands, screen));
     }

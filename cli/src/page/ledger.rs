@@ -35,7 +35,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.view.hint, answer.ranks.first()) {
-        let chosen = format!("--rank {}", first.rank.rank);
+        let chosen = super::chosen(&first.rank.process, first.rank.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "the lines that allocated it"),
             (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "block by block"),

@@ -47,12 +47,10 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.hint, answer.failures.first()) {
+        let chosen = super::chosen(&first.process, first.rank);
         let commands = [
-            (
-                command("sites", &answer.job, &format!("--rank {} --at {}", first.rank, first.at), hint),
-                "whose memory was live then",
-            ),
-            (command("frag", &answer.job, &format!("--rank {}", first.rank), hint), "how its free memory lay"),
+            (command("sites", &answer.job, &format!("{chosen} --at {}", first.at), hint), "whose memory was live then"),
+            (command("frag", &answer.job, &chosen, hint), "how its free memory lay"),
         ];
         out.push_str(&next(&commands, screen));
     }

@@ -46,7 +46,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
     if let Some(hint) = &ranks.hint {
         let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
-        let flag = odd.map_or(String::new(), |rank| format!("--rank {}", rank.rank));
+        let flag = odd.map_or(String::new(), |rank| super::chosen(&rank.process, rank.rank));
         let commands = [
             (command("sites", &ranks.job, &flag, hint), "whose memory it is there"),
             (command("timeline", &ranks.job, "", hint), "the ranks' courses"),

@@ -299,10 +299,15 @@ fn whereabouts(growth: &Growth) -> String {
 fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let job = &report.job;
     let grown = report.growth.iter().flat_map(|site| &site.ranks).find(|rank| rank.bytes_per_epoch > 0);
-    let rank = grown.map(|rank| rank.rank).or_else(|| report.ranks.first().map(|rank| rank.rank)).unwrap_or(0);
-    let flag = format!("--rank {rank}");
+    // The process that the worst finding is about, else one that grew, else the first.
+    let told = report.findings.first().and_then(|finding| finding.processes.first());
+    let meant = told.and_then(|name| report.ranks.iter().find(|rank| rank.process == *name));
+    let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
+    let meant = meant.or(report.ranks.first());
+    let rank = meant.map_or(0, |rank| rank.rank);
+    let flag = meant.map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
     // What grew is live at an epoch's end; when the job has ended it may be gone.
-    let ends = report.ranks.iter().find(|other| other.rank == rank).and_then(|rank| rank.epoch_ends.last());
+    let ends = meant.and_then(|rank| rank.epoch_ends.last());
     let moment = match (grown, ends) {
         (Some(_), Some(end)) => format!("{flag} --epoch-end {}", end.epoch),
         _ => flag.clone(),

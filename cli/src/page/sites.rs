@@ -41,13 +41,13 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&sites.completeness, sites.job.state == "running", screen));
     if let Some(hint) = &sites.view.hint {
-        let rank = drawn.first().map_or(0, |rank| rank.rank);
+        let chosen = drawn.first().map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
         let commands = [
             (
-                command("sites", &sites.job, &format!("--rank {rank} --folded"), hint),
+                command("sites", &sites.job, &format!("{chosen} --folded"), hint),
                 "for flamegraph.pl, inferno, speedscope",
             ),
-            (command("sites", &sites.job, &format!("--rank {rank} --all-frames"), hint), "library frames too"),
+            (command("sites", &sites.job, &format!("{chosen} --all-frames"), hint), "library frames too"),
         ];
         out.push_str(&next(&commands, screen));
     }

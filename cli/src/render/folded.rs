@@ -1,32 +1,23 @@
-//! Folded stacks: `main;step;remember_features 3145728`, as flamegraph.pl, inferno and speedscope read them.
+//! Folded stacks: `main (train.py:9);step (train.py:31) 3145728`, as flamegraph.pl, inferno and speedscope read them.
 //!
 //! Guarantees: one stack a line, outermost frame first, the last space before the number; a name
 //! cannot break the format.
-
-use std::io::{self, Write};
 
 use super::text::safe;
 
 /// What stands for a stack that was not recorded.
 pub const NO_STACK: &str = "(no stack recorded)";
 
-/// Writes one stack; `functions` from the outermost to the innermost.
-///
-/// # Errors
-/// The writer's.
-pub fn stack<'a>(
-    out: &mut dyn Write,
-    root: Option<&str>,
-    functions: impl Iterator<Item = &'a str>,
-    bytes: u64,
-) -> io::Result<()> {
-    let mut frames: Vec<String> = root.map(frame).into_iter().collect();
-    let before = frames.len();
-    frames.extend(functions.map(frame));
-    if frames.len() == before {
-        frames.push(NO_STACK.to_owned());
+/// One stack as a line names it; `frames` from the outermost to the innermost.
+#[must_use]
+pub fn stack<'a>(root: Option<&str>, frames: impl Iterator<Item = &'a str>) -> String {
+    let mut parts: Vec<String> = root.map(frame).into_iter().collect();
+    let before = parts.len();
+    parts.extend(frames.map(frame));
+    if parts.len() == before {
+        parts.push(NO_STACK.to_owned());
     }
-    writeln!(out, "{} {bytes}", frames.join(";"))
+    parts.join(";")
 }
 
 fn frame(name: &str) -> String {
@@ -41,11 +32,8 @@ mod tests {
 
     #[test]
     fn a_name_cannot_break_the_format() {
-        let mut out = Vec::new();
-        stack(&mut out, None, ["main", "operator new", "a;b\n"].into_iter(), 42).unwrap();
-        stack(&mut out, Some("rank 1"), std::iter::empty(), 7).unwrap();
-        stack(&mut out, None, [""].into_iter(), 1).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "main;operator new;a:b\\n 42\nrank 1;(no stack recorded) 7\n? 1\n");
+        assert_eq!(stack(None, ["main", "operator new", "a;b\n"].into_iter()), "main;operator new;a:b\\n");
+        assert_eq!(stack(Some("rank 1"), std::iter::empty()), "rank 1;(no stack recorded)");
+        assert_eq!(stack(None, [""].into_iter()), "?");
     }
 }

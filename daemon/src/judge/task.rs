@@ -157,7 +157,7 @@ impl Looking {
         let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
         let found = match find(&*self.judge.store, &selection).await {
             Ok(found) => Arc::new(found),
-            Err(QueryError::NoJob(_)) => return Ok(false),
+            Err(QueryError::NoJob { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
         let findings = self.judge.findings(&found, Range::default()).await?;

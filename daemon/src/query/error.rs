@@ -10,8 +10,13 @@ use crate::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// No such job.
-    #[error("no job {0:?} here; `memctl jobs` lists the jobs there are")]
-    NoJob(String),
+    #[error("no job {name:?} here{}; `memctl jobs` lists the jobs there are", meant(.like))]
+    NoJob {
+        /// The job asked for.
+        name: String,
+        /// What may have been meant.
+        like: Vec<String>,
+    },
     /// Nothing is stored at all.
     #[error("no job is stored here yet; `memctl import PATH --job NAME` brings one, `memctl demo` shows one")]
     Empty,
@@ -92,6 +97,11 @@ pub enum QueryError {
     Store(#[from] StoreError),
 }
 
+fn meant(like: &[String]) -> String {
+    let quoted: Vec<String> = like.iter().map(|name| format!("{name:?}")).collect();
+    if quoted.is_empty() { String::new() } else { format!(", did you mean {}?", quoted.join(" or ")) }
+}
+
 impl QueryError {
     pub(super) fn damaged(session: i64, seq: u64, reason: impl ToString) -> Self {
         Self::Damaged { session, seq, reason: reason.to_string() }
@@ -110,7 +120,7 @@ impl From<QueryError> for Status {
     fn from(error: QueryError) -> Self {
         let message = error.to_string();
         match error {
-            QueryError::NoJob(_) | QueryError::Empty => Self::not_found(message),
+            QueryError::NoJob { .. } | QueryError::Empty => Self::not_found(message),
             QueryError::NoRank { .. }
             | QueryError::NoProcess { .. }
             | QueryError::NoDevice { .. }

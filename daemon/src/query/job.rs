@@ -7,6 +7,7 @@ use memctl_model::{Completeness, SourceKind};
 use memctl_proto::v1;
 
 use super::error::QueryError;
+use super::like;
 use super::processes::{Process, names, superseded};
 use crate::clock::now_ns;
 use crate::ingest::streams::Streams;
@@ -30,14 +31,29 @@ pub(crate) struct Found {
     processes: HashMap<SessionKey, Process>,
 }
 
+/// Newest jobs that are looked through for a name like the one asked for.
+const JOBS_ASKED: u32 = 1_000;
+
+/// There is no such job, and what may have been meant.
+pub(super) async fn no_job(store: &dyn Store, name: &str, attempt: Option<u32>) -> QueryError {
+    let there = match store.jobs(JOBS_ASKED).await {
+        Ok(jobs) => jobs,
+        Err(error) => return error.into(),
+    };
+    let like = like::names(name, there.into_iter().map(|job| job.name));
+    let name = attempt.map_or_else(|| name.to_owned(), |attempt| format!("{name} (attempt {attempt})"));
+    QueryError::NoJob { name, like }
+}
+
 /// Finds the job of a selection and narrows it to the processes and devices asked for.
 pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
     let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
-    let job = store.job(name, selection.attempt).await?.ok_or_else(|| match (name, selection.attempt) {
-        (Some(name), None) => QueryError::NoJob(name.into()),
-        (Some(name), Some(attempt)) => QueryError::NoJob(format!("{name} (attempt {attempt})")),
-        (None, _) => QueryError::Empty,
-    })?;
+    let Some(job) = store.job(name, selection.attempt).await? else {
+        return match name {
+            Some(name) => Err(no_job(store, name, selection.attempt).await),
+            None => Err(QueryError::Empty),
+        };
+    };
     let all = store.sessions(job.key).await?;
     let gone = superseded(&all);
     let (earlier, present): (Vec<SessionRow>, Vec<SessionRow>) =

@@ -10,6 +10,7 @@ mod fragmentation;
 mod growth;
 pub(crate) mod job;
 mod ledger;
+mod like;
 mod oom;
 mod processes;
 mod replay;
@@ -161,7 +162,7 @@ impl QueryService {
             answer.stored_bytes += gone.bytes;
         }
         if answer.sessions == 0 {
-            return Err(QueryError::NoJob(name));
+            return Err(job::no_job(&*self.store, &name, attempt).await);
         }
         // Where another attempt is left, only what the deleted one and those before it raised is over.
         let everything = self.store.job(Some(&name), None).await?.is_none();
