@@ -193,6 +193,9 @@ async fn one_process_with_two_devices_is_judged_device_by_device_and_every_quest
 
     let second = report(daemon.channel(), v1::Selection { devices: vec![1], ..job() }).await.unwrap();
     assert_eq!(second.ranks.iter().map(|rank| rank.device).collect::<Vec<u32>>(), [1]);
+    assert_eq!(second.findings.iter().map(|found| &found.id).collect::<Vec<_>>(), [&finding.id]);
+    let first = report(daemon.channel(), v1::Selection { devices: vec![0], ..job() }).await.unwrap();
+    assert!(first.findings.is_empty(), "device 1's: {:#?}", first.findings);
     let unknown = report(daemon.channel(), v1::Selection { devices: vec![5], ..job() }).await.unwrap_err();
     assert_eq!(unknown.code(), Code::OutOfRange);
     daemon.stop().await.unwrap();

@@ -24,7 +24,7 @@ const WINDOWS_MIN: u32 = 20;
 const SAMPLES_MIN: usize = 6;
 
 /// Kinds that live tensors' growth is told as.
-const GROWTH: [FindingKind; 5] = [
+pub const GROWTH: [FindingKind; 5] = [
     FindingKind::Leak,
     FindingKind::EvalGraph,
     FindingKind::GraphKept,

@@ -29,7 +29,7 @@ pub mod who;
 mod words;
 mod wrong_device;
 
-pub use judged::judged;
+pub use judged::{GROWTH, judged};
 pub use series::POINTS_MAX;
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 

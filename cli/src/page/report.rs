@@ -45,6 +45,7 @@ pub fn page(report: &Report, screen: &Screen) -> String {
 fn ranks(report: &Report, screen: &Screen) -> String {
     let mut table = Table::new(&[
         right("RANK", 0),
+        right("DEVICE", 1),
         left("GPU", 5),
         left("HOST", 8),
         right("EPOCHS", 3),
@@ -60,18 +61,19 @@ fn ranks(report: &Report, screen: &Screen) -> String {
         left("STATE", 9),
     ]);
     for rank in &report.ranks {
-        table.toned(rank_row(rank, report.job.state));
+        table.toned(rank_row(report, rank));
     }
     table.show(screen)
 }
 
-fn rank_row(rank: &Rank, job_state: &str) -> Vec<(String, Option<Tone>)> {
+fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
     let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     let growth = rank.growth_bytes_per_epoch;
     // A rank in the state of its job says nothing new.
-    let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
+    let state = if rank.state == report.job.state { String::new() } else { rank.state.to_owned() };
     vec![
         (super::place_of(&rank.process, rank.rank), None),
+        (device_of(report, rank), None),
         (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),
         (rank.host.clone().unwrap_or_default(), None),
         (count(rank.epochs), None),
@@ -86,6 +88,15 @@ fn rank_row(rank: &Rank, job_state: &str) -> Vec<(String, Option<Tone>)> {
         (if rank.ooms > 0 { count(rank.ooms) } else { String::new() }, Some(Tone::Alert)),
         (state, None),
     ]
+}
+
+/// Which device a row is of, where its process has several.
+fn device_of(report: &Report, rank: &Rank) -> String {
+    let is_sibling = |other: &Rank| {
+        (&other.process, other.rank, other.device) != (&rank.process, rank.rank, rank.device)
+            && (&other.process, other.rank) == (&rank.process, rank.rank)
+    };
+    if report.ranks.iter().any(is_sibling) { rank.device.to_string() } else { String::new() }
 }
 
 fn signed(rate: Option<i64>) -> String {
@@ -137,6 +148,7 @@ fn origins(report: &Report, screen: &Screen) -> String {
 fn measured(report: &Report, screen: &Screen) -> String {
     let mut table = Table::new(&[
         right("RANK", 0),
+        right("DEVICE", 1),
         right("DEVICE USED", 1),
         right("OF", 2),
         right("THIS PROCESS", 1),
@@ -153,6 +165,7 @@ fn measured(report: &Report, screen: &Screen) -> String {
         any |= outside.iter().any(Option::is_some);
         table.row(vec![
             super::place_of(&rank.process, rank.rank),
+            device_of(report, rank),
             bytes(sample.device_used_bytes),
             bytes(sample.device_total_bytes),
             bytes(sample.process_used_bytes),
@@ -188,11 +201,15 @@ fn troubles(report: &Report, screen: &Screen) -> String {
     for (retries, ranks) in by_count(report, |rank| rank.alloc_retries) {
         line(format!("the allocator emptied its cache and tried again {} on {ranks}", plural(retries, "time")));
     }
+    let mut ended: Vec<String> = Vec::new();
     for rank in &report.ranks {
         if let Some(failure) = &rank.failure {
-            line(format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure)));
+            ended.push(format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure)));
         }
     }
+    // A process has ended once, however many devices it had.
+    ended.dedup();
+    ended.into_iter().for_each(line);
     if !out.is_empty() {
         out.push('\n');
     }

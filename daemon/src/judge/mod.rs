@@ -112,7 +112,8 @@ impl Judge {
         if range != Range::default() {
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, found).await?;
-            let findings = judge::findings(&watch.watches(counts_of(found)));
+            let mut findings = judge::findings(&watch.watches(counts_of(found)));
+            of_devices(&mut findings, &watch, found, asked);
             return Ok(Judgement::new(findings, &watch, asked, whole));
         }
         let seen = self.watch(found.job.key);
@@ -125,6 +126,7 @@ impl Judge {
         let watches = watch.watches(counts_of(found));
         let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
+        of_devices(&mut findings, watch, found, asked);
         Ok(Judgement::new(findings, watch, asked, whole))
     }
 
@@ -216,6 +218,22 @@ fn unjudged(found: &Found, fault: &str) -> Finding {
         evidence: vec![("fault".to_owned(), EvidenceValue::Text(fault.to_owned()))],
         ..Finding::new(FindingKind::Unjudged, Severity::Warning, 1.0, ranks.into_iter().collect())
     }
+}
+
+/// Where some devices of a process are asked for and others of it are not: leaves, of what grows, what these show alone.
+fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found) {
+    let is_asked = counts_of(asked);
+    let of_asked = |session: SessionKey| asked.sessions.iter().any(|own| own.key == session);
+    if found.devices.iter().all(|row| !of_asked(row.session) || is_asked(row.session, row.info.index.0)) {
+        return;
+    }
+    let own = judge::findings(&watch.watches(is_asked));
+    findings.retain(|finding| {
+        let shown = |other: &Finding| {
+            (other.kind, &other.site, &other.subject) == (finding.kind, &finding.site, &finding.subject)
+        };
+        !judge::GROWTH.contains(&finding.kind) || own.iter().any(shown)
+    });
 }
 
 /// The devices that count of what was found.

@@ -179,8 +179,12 @@ def test_data_parallel_over_two_devices(memctl: Memctl, tmp_path: pathlib.Path) 
     [leak] = [finding for finding in report["findings"] if finding["severity"] != "info"]
     assert (leak["kind"], leak["ranks"], leak["site"]["line"]) == ("leak", [0], line_of(PARALLEL, "# the leak")), leak
     assert "on device 1 of rank 0, allocated in Model.forward (parallel.py:" in leak["title"], leak
-    narrowed = memctl.answer("leaks", "--job", "parallel", "--device", "1")
-    assert leak["id"] in [finding["id"] for finding in narrowed["findings"]], narrowed
+    for device, findings in ((0, []), (1, [leak["id"]])):
+        narrowed = memctl.answer("leaks", "--job", "parallel", "--device", str(device))
+        assert [finding["id"] for finding in narrowed["findings"]] == findings, (device, narrowed)
+    page = memctl("query", "--job", "parallel").out.splitlines()
+    heads = [number for number, line in enumerate(page) if line.startswith("RANK  DEVICE ")]
+    assert [page[head + row].split()[:2] for head in heads for row in (1, 2)] == [["0", "0"], ["0", "1"]] * 2, page
 
 
 def test_a_rank_on_the_wrong_device(memctl: Memctl, tmp_path: pathlib.Path) -> None:
