@@ -27,7 +27,8 @@ class Fallback:
         self._with_blocks = str(torch._C._cuda_getAllocatorBackend()) == "native"
         self._next_snapshot = 0.0
         self._read_at = time.monotonic()
-        self._over = threading.Event()
+        # No event: its lock could be held by the thread while somebody forks.
+        self._over = False
 
     def begin(self, by_clock: Callable[[bool], None]) -> None:
         """Starts the thread that calls `by_clock`, guarded, where no boundary has come for a while."""
@@ -35,15 +36,15 @@ class Fallback:
 
     def end(self) -> None:
         """The thread ends by itself; a reading that it is taking finds no session."""
-        self._over.set()
+        self._over = True
 
     def _run(self, by_clock: Callable[[bool], None]) -> None:
-        wait = COUNTERS_EVERY_S
-        while not self._over.wait(wait):
+        while not self._over:
             wait = self._read_at + COUNTERS_EVERY_S - time.monotonic()
-            if wait <= 0.0:
+            if wait > 0.0:
+                time.sleep(wait)
+            else:
                 by_clock(False)
-                wait = COUNTERS_EVERY_S
 
     def by_clock(self, _is_epoch: bool) -> None:
         """No step has ended for a second, and no epoch."""

@@ -288,6 +288,10 @@ impl Worker {
                     lane.stops.push_back((position.pushed, Stop::Mark(mark.clone(), position.dropped)));
                 }
                 self.batcher.mark(mark);
+                // Where nothing lies before it a mark is passed at once: counters that come behind it are not its own.
+                for index in 0..self.lanes.len() {
+                    self.pass_stops(index, self.lanes[index].consumer.consumed());
+                }
             }
         }
     }

@@ -218,3 +218,18 @@ fn a_session_has_its_last_word_though_the_outbox_takes_nothing() {
     assert_eq!((said.produced, waiting), (1_530, 1_000));
     assert_eq!(said.dropped.shutdown, 530, "produced is stored (or about to be) and dropped");
 }
+
+#[test]
+fn a_step_has_the_counters_that_were_told_before_its_end() {
+    let mut bench = Bench::new(LIVE);
+    for step in 0..5 {
+        let told = Sample { time_ns: 1, allocated_bytes: Some((step + 1) << 20), ..Sample::default() };
+        bench.notes.send(Note::Sample(told)).unwrap();
+        bench.mark(MarkKind::StepEnd(step));
+    }
+    // All of it in one turn: the worker was late.
+    let (tables, _) = bench.turn(1);
+    let steps = tables.iter().filter(|table| (table.boundary, table.device.0) == (Boundary::StepEnd, 0));
+    let told: Vec<u64> = steps.map(|table| table.counters.allocated_bytes >> 20).collect();
+    assert_eq!(told, [1, 2, 3, 4, 5]);
+}

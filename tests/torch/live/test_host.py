@@ -100,6 +100,7 @@ def test_data_loader_workers_that_grow(jobs: dict[str, Memctl]) -> None:
     # The figures are those of the work, and not of the moment after it.
     assert rank["highest"]["children_rss_bytes"] >= 2 * 384 * MIB, rank
     assert 384 * MIB <= found["live_bytes"] <= rank["highest"]["children_rss_bytes"], (found, rank)
-    page = memctl("query", "--job", "workers").out.splitlines()
-    [head] = [number for number, line in enumerate(page) if line.rstrip().endswith("ITS CHILDREN")]
-    assert not page[head + 1].rstrip().endswith(" 0 B"), page
+    page = memctl("query", "--job", "workers")
+    lines = page.out.splitlines()
+    heads = [number for number, line in enumerate(lines) if line.endswith("ITS CHILDREN")]
+    assert len(heads) == 1 and not lines[heads[0] + 1].endswith(" 0 B"), page
