@@ -141,7 +141,7 @@ class Memctl:
         found = shutil.which("memctl")
         assert found, "the wheel is not installed in this venv"
         self.command, self.folder = found, folder
-        # (The names of pytest-xdist's workers would be the roles of what is recorded, and a terminal's width that of pages.)
+        # (Names of pytest-xdist's workers would be the roles of what is recorded, a terminal's width that of pages.)
         foreign = ("MEMCTL_", "PYTEST_", "COLUMNS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         self.environment = kept
