@@ -39,6 +39,8 @@ pub(super) struct Candidate {
     pub shape: Shape,
     pub per: Per,
     pub growth: Growth,
+    /// Over windows its growth with what came while the job was being loaded, where that is left out of `growth`.
+    pub whole: Option<Growth>,
     pub phase: Option<Phase>,
     /// What leaked of what lives there.
     pub live_bytes: u64,
@@ -92,6 +94,7 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
         site: index,
         shape,
         per,
+        whole: whole(watch, site, per, shape).filter(|whole| whole.times.len() > growth.times.len()),
         phase: grown_phase(site),
         live_bytes: live.0,
         live_blocks: live.1,
@@ -114,17 +117,20 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
     let grown = views.filter_map(|per| {
         let clock = Clock::of(watch.course.of(per));
-        let (shape, mut growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
-        // Of a long course a point stands for several changes.
-        let density = site.series(per).density();
-        growth.rises = (f64::from(growth.rises) * density) as u32;
-        growth.apart /= density;
-        Some((per, shape, growth))
+        let (shape, growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
+        Some((per, shape, growth.thinned(site.series(per).density())))
     });
     let steps = site.series(Per::Step).points();
     let warm = watch.course.of(Per::Step).warm;
     let grown = grown.filter(|(per, shape, growth)| *per != Per::Epoch || !is_beat(steps, warm, *shape, growth));
     grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
+}
+
+/// Its growth over all windows, those of loading included.
+fn whole(watch: &RankWatch, site: &Site, per: Per, shape: Shape) -> Option<Growth> {
+    let (series, clock) = (site.series(per), Clock::of(watch.course.of(per)));
+    let (of, growth) = ratcheting(series.points(), clock, site.holds).filter(|_| per == Per::Window)?;
+    (of == shape).then(|| growth.thinned(series.density()))
 }
 
 /// The points of a site at the boundaries of a kind; windows only from where the job was loaded. Nothing is loaded into
@@ -227,7 +233,7 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
     let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, Point::default());
     let mut last = Growth::default();
     let mut foot = u64::MAX;
-    for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
+    for epoch in by_epoch(points) {
         fallen |= teeth > 0 && epoch[0].bytes < foot.saturating_add(last.gained / 2);
         let rises = epoch.windows(2).filter(|pair| pair[1].blocks > pair[0].blocks).count() as u32;
         let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
@@ -254,6 +260,26 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
         }
     }
     fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
+}
+
+/// The points of each epoch; the first one belongs to the epoch before where what that held is let go only behind it.
+fn by_epoch(points: &[Point]) -> Vec<&[Point]> {
+    let falls = |at: usize| {
+        let (before, after) = (points.get(at.wrapping_sub(1)), points.get(at + 1));
+        before.zip(after).is_some_and(|(before, after)| {
+            before.blocks <= points[at].blocks && after.blocks < points[at].blocks && after.epoch == points[at].epoch
+        })
+    };
+    let (mut epochs, mut rest, mut begun) = (Vec::new(), points, 0);
+    for epoch in points.chunk_by(|a, b| a.epoch == b.epoch) {
+        begun += epoch.len();
+        let taken = points.len() - rest.len();
+        let (own, later) = rest.split_at((begun + usize::from(falls(begun))).min(points.len()) - taken);
+        epochs.push(own);
+        rest = later;
+    }
+    epochs.retain(|epoch| !epoch.is_empty());
+    epochs
 }
 
 /// The phase in which most of what a site has gained was born.

@@ -9,7 +9,8 @@
 //! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
 //! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 24 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
-//! | rises in few windows that do not slow down at all | 8 within 80 seconds or more |
+//! | rises in few windows that do not slow down at all, of what hardly falls | 8 within 80 seconds or more |
+//! | likewise that hardly slow down | 8 within 100 seconds or more |
 //! | the device will be full within the time that was watched | 8 rises |
 //!
 //! Guarantees: looks at one group's lead alone. Refuses to call a thing steady whose rises come seldomer and seldomer.
@@ -56,8 +57,14 @@ const RISES_LEAST: usize = 5;
 const LOOKS_BACK: usize = 24;
 /// Share of the windows that rise, from which most do.
 const WINDOWS_MOST: f64 = 0.4;
-/// Rises in few windows that do not even begin to slow down, and the seconds that they take at least.
-const WINDOWS_SELDOM: (u32, f64) = (8, 80.0);
+/// Rises in few windows, and the seconds that they take at least if they do not even begin to slow down, and if they hardly do.
+const WINDOWS_SELDOM: (u32, f64, f64) = (8, 80.0, 100.0);
+/// Down to here it hardly slows down.
+const HARDLY_SLOWER: f64 = -0.8;
+/// Below it a site slows down that grew while the job was being loaded, however it has grown since.
+const WHOLE_SLOWS_BELOW: f64 = -1.5;
+/// Rises behind loading from which what came before counts as well.
+const RISES_BEHIND: u32 = 5;
 
 /// Laplace's statistic of a candidate. The allocator rounds what is large to megabytes, so that a large block that grows
 /// evenly rises seldomer, and by more; and windows are short at first and longer later, so that each holds as much as it is long.
@@ -187,7 +194,6 @@ fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
     let Some(first) = lead.since else { return false };
     // A recording is short, and whole: what counts is how much of its work the growth spans.
     let now_at = if windows.found { windows.at } else { growth.times.last().copied().unwrap_or(first.at) };
-    let seconds = growth.risen_ns.last().map_or(0, |last| last.saturating_sub(first.time_ns)) as f64 / 1e9;
     let levels = windows.levels.all();
     let before = |at: u32| levels.partition_point(|level| level.at < at);
     let since = (before(now_at).saturating_sub(before(first.at)) + 1) as f64;
@@ -199,6 +205,28 @@ fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
         let share = f64::from(windows.at.saturating_sub(first.at)) / f64::from(all.max(1));
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }
+    let Some(whole) = lead.whole.as_ref().map(|whole| whole.as_of(whole.times.partition_point(|&at| at <= now_at)))
+    else {
+        return over_live_windows(lead, growth, most);
+    };
+    // Its first steep rise may lie where the job was being loaded: what is left of it looks even.
+    laplace_of(lead, &whole) >= WHOLE_SLOWS_BELOW
+        && (over_live_windows(lead, growth, most)
+            || (growth.rises >= RISES_BEHIND
+                && laplace_of(lead, growth) >= NOT_SLOWER
+                && over_live_windows(lead, &whole, most)))
+}
+
+/// Whether it rose so often and for so long in a process that runs; `most` says whether it did in most windows.
+fn over_live_windows(lead: &Candidate, growth: &Growth, most: bool) -> bool {
+    let (Some(first), Some(last)) = (growth.risen_ns.first(), growth.risen_ns.last()) else { return false };
+    let (seconds, laplace) = (last.saturating_sub(*first) as f64 / 1e9, laplace_of(lead, growth));
+    if !growth.hardly_falls() || laplace < SLOWS_BELOW {
+        return false;
+    }
+    let (rises, not_slower, hardly_slower) = WINDOWS_SELDOM;
     (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
-        || (growth.rises >= WINDOWS_SELDOM.0 && seconds >= WINDOWS_SELDOM.1 && laplace_of(lead, growth) >= NOT_SLOWER)
+        || (growth.rises >= rises
+            && ((seconds >= not_slower && laplace >= NOT_SLOWER)
+                || (seconds >= hardly_slower && laplace >= HARDLY_SLOWER)))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memctl_model::{Frame, Phase, StackId};
 
 use super::candidate::{Candidate, Pass, Shape, is_forward_frame};
-use super::watch::RankWatch;
+use super::watch::{ForwardLine, RankWatch};
 
 /// Sites of one rank that grow together.
 #[derive(Clone, Debug)]
@@ -51,11 +51,10 @@ impl Group {
 
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
-/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
-/// model half of its lines suffice.
-const GRAPH_LINES_MIN: usize = 3;
-/// Likewise in a process that shows no sign of training.
-const SERVING_LINES_MIN: usize = 6;
+/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers.
+const GRAPH_LINES_SURE: usize = 6;
+/// Likewise if they are this share, in tenths, of the lines through which the same call of the model allocates.
+const GRAPH_LINES_MIN: (usize, usize) = (3, 3);
 
 /// Sorts candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
@@ -154,12 +153,19 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
         return true;
     }
     let stacks = forward().flat_map(|member| &member.stacks);
-    let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
-    // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
-    let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
-    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
+    let lines: HashSet<ForwardLine> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
     // What only serves keeps keys and values of every layer, which come from a few lines.
-    if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
+    if lines.len() >= GRAPH_LINES_SURE || !watch.trains {
+        return lines.len() >= GRAPH_LINES_SURE;
+    }
+    // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
+    let users: HashSet<u32> = lines.iter().map(|line| line.user).collect();
+    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(|line| users.contains(&line.user));
+    let callers: HashSet<u32> = lines.iter().map(|line| line.caller).collect();
+    let of_call = watch.forward_lines(|line| callers.contains(&line.caller));
+    let (least, tenths) = GRAPH_LINES_MIN;
+    lines.len() >= least && most_of_all && lines.len() * 10 >= of_call * tenths
+        || (lines.len() >= 2 && lines.len() * 2 >= of_call)
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
@@ -170,7 +176,8 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let stacks = || group.members.iter().flat_map(|member| member.stacks.iter().copied());
     let forward: Vec<StackId> = stacks().filter(|&stack| watch.forward_line(stack).is_some()).collect();
     let caller = forward.first().and_then(|&stack| own_frames(watch, stack, true).into_iter().next());
-    let (true, Some(caller)) = (watch.trains, caller) else { return false };
+    // Gradients that are kept come through the same lines, one a weight.
+    let (true, Some(caller)) = (watch.trains && lead.pass == Pass::Forward, caller) else { return false };
     let beside = |stack: &StackId| {
         let innermost = watch.frames_of(*stack).find(|frame| frame.is_user_code());
         innermost.is_some_and(|frame| same_function(frame, &caller))

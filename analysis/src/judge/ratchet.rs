@@ -125,6 +125,9 @@ const PAUSES: f64 = 5.0;
 /// A rise that is larger than this many usual ones counts as so many: one step up is not the whole course.
 const HEAVIEST: u64 = 4;
 
+/// What falls by more than this share of what it has gained fluctuates more than it grows.
+const FALLS: f64 = 0.13;
+
 fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
@@ -161,6 +164,19 @@ impl Growth {
         let most = ordered.get(ordered.len() / 2).copied().unwrap_or(1).max(1).saturating_mul(HEAVIEST);
         let by_size = laplace(&|index| sizes.get(index).map_or(1.0, |&size| size.clamp(1, most) as f64));
         (laplace(&|_| 1.0), by_size)
+    }
+
+    /// Of a long course a point stands for so many changes.
+    #[must_use]
+    pub fn thinned(self, density: f64) -> Self {
+        Self { rises: (f64::from(self.rises) * density) as u32, apart: self.apart / density, ..self }
+    }
+
+    /// Whether it falls by little of what its rises come to: what fluctuates may have stood low when it was first seen.
+    #[must_use]
+    pub fn hardly_falls(&self) -> bool {
+        let risen: u64 = self.sizes[..self.times.len().min(self.sizes.len())].iter().sum();
+        self.drawdown as f64 <= FALLS * risen as f64
     }
 
     /// The growth as it stood when the rise of this number had just come.
