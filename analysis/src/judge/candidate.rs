@@ -5,7 +5,7 @@
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::course::Per;
+use super::course::{Boundaries, Per};
 use super::ratchet::{Clock, Growth, deepest_fall, growth};
 use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
@@ -76,7 +76,8 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     }
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
     let steps = site.series(Per::Step);
-    let tooth = toothed(steps.points(), watch.course.steps()).or_else(|| toothed(steps.recent(), watch.course.steps()));
+    let of_steps = watch.course.of(Per::Step);
+    let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
     let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
         None => grown(watch, site)?,
@@ -216,6 +217,8 @@ fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
 
 /// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
 const TOOTH_RISES_MIN: u32 = 4;
+/// Likewise between two falls, where nobody marked epochs.
+const TOOTH_RISES_FOUND: u32 = 8;
 
 /// Growth within an epoch that fell back with the next.
 struct Tooth {
@@ -229,11 +232,16 @@ struct Tooth {
 }
 
 /// The last whole tooth, once one has fallen back.
-fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
+fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
+    let (teeth_of, rises_min) = match steps.found {
+        true => (points.chunk_by(|a, b| a.blocks <= b.blocks).collect(), TOOTH_RISES_FOUND),
+        false => (by_epoch(points), TOOTH_RISES_MIN),
+    };
+    let now = steps.seen;
     let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, Point::default());
     let mut last = Growth::default();
     let mut foot = u64::MAX;
-    for epoch in by_epoch(points) {
+    for epoch in teeth_of {
         fallen |= teeth > 0 && epoch[0].bytes < foot.saturating_add(last.gained / 2);
         let rises = epoch.windows(2).filter(|pair| pair[1].blocks > pair[0].blocks).count() as u32;
         let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
@@ -243,7 +251,7 @@ fn toothed(points: &[Point], now: u32) -> Option<Tooth> {
         let unit = grown / u64::from(rises.max(1));
         let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
         let steps = end.at - first.at;
-        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
+        if rises >= rises_min && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
             if teeth == 0 {
                 since = epoch[1];
             }

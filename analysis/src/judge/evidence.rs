@@ -5,7 +5,7 @@
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch, 8 over windows |
 //! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if only once an epoch |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
-//! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 20 at any |
+//! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 14 at any |
 //! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
 //! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 24 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
@@ -42,8 +42,9 @@ const RISES_ENDLESS: u32 = 4_000;
 const RISES_SELDOM_FROM: f64 = 400.0;
 /// What takes something every so many steps or more often may hold that many things.
 const DENSE_STEPS: f64 = 8.0;
-/// Rises that suffice however seldom they come: at an even distance, and at any.
-const RISES_SELDOM: (f64, f64) = (10.0, 20.0);
+/// Rises that suffice however seldom they come: at an even distance, and at any if they do not slow down at all, if they do
+/// not even begin to, and if they hardly do.
+const RISES_SELDOM: [f64; 4] = [10.0, 14.0, 20.0, 26.0];
 /// Rises at an even distance over the steps found in a recording, the share of it that they span, and their distance at least.
 const FOUND_EVENLY: (u32, f64, f64) = (10, 0.75, 2.0);
 /// Rises over the steps found in a recording, the share of them that rise, and the share of the recording that they span.
@@ -154,12 +155,14 @@ fn within_an_epoch(lead: &Candidate, growth: &Growth) -> bool {
     f64::from(growth.rises) >= (RISES_SELDOM_FROM * apart * apart).max(seldom(growth))
 }
 
-/// Rises that suffice however seldom they come. What comes at no rhythm must not even begin to slow down.
+/// Rises that suffice however seldom they come. What comes at no rhythm must hardly slow down.
 fn seldom(growth: &Growth) -> f64 {
-    match growth.even {
-        true => RISES_SELDOM.0,
-        false if growth.laplace >= EVEN_FROM => RISES_SELDOM.1,
-        false => f64::INFINITY,
+    match growth.laplace {
+        _ if growth.even => RISES_SELDOM[0],
+        NOT_SLOWER.. => RISES_SELDOM[1],
+        EVEN_FROM.. => RISES_SELDOM[2],
+        HARDLY_SLOWER.. => RISES_SELDOM[3],
+        _ => f64::INFINITY,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memctl_model::{Frame, Phase, StackId};
 
 use super::candidate::{Candidate, Pass, Shape, is_forward_frame};
-use super::watch::{ForwardLine, RankWatch};
+use super::watch::RankWatch;
 
 /// Sites of one rank that grow together.
 #[derive(Clone, Debug)]
@@ -51,10 +51,11 @@ impl Group {
 
 /// Blocks a rise from which a forward pass has left its graph behind and not one tensor.
 const GRAPH_BLOCKS_MIN: u64 = 3;
-/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers.
-const GRAPH_LINES_SURE: usize = 6;
-/// Likewise if they are this share, in tenths, of the lines through which the same call of the model allocates.
-const GRAPH_LINES_MIN: (usize, usize) = (3, 3);
+/// Lines of a forward pass from which it is its graph that is kept, and not what a hook took of a few layers; in a small
+/// model half of its lines suffice.
+const GRAPH_LINES_MIN: usize = 3;
+/// Likewise in a process that shows no sign of training.
+const SERVING_LINES_MIN: usize = 6;
 
 /// Sorts candidates of one rank into groups.
 pub(super) fn groups(watch: &RankWatch, mut candidates: Vec<Candidate>) -> Vec<Group> {
@@ -153,19 +154,12 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
         return true;
     }
     let stacks = forward().flat_map(|member| &member.stacks);
-    let lines: HashSet<ForwardLine> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
-    // What only serves keeps keys and values of every layer, which come from a few lines.
-    if lines.len() >= GRAPH_LINES_SURE || !watch.trains {
-        return lines.len() >= GRAPH_LINES_SURE;
-    }
+    let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
     // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.
-    let users: HashSet<u32> = lines.iter().map(|line| line.user).collect();
-    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(|line| users.contains(&line.user));
-    let callers: HashSet<u32> = lines.iter().map(|line| line.caller).collect();
-    let of_call = watch.forward_lines(|line| callers.contains(&line.caller));
-    let (least, tenths) = GRAPH_LINES_MIN;
-    lines.len() >= least && most_of_all && lines.len() * 10 >= of_call * tenths
-        || (lines.len() >= 2 && lines.len() * 2 >= of_call)
+    let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
+    let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
+    // What only serves keeps keys and values of every layer, which come from a few lines.
+    if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass

@@ -113,17 +113,6 @@ struct OfStack {
     blocks: u64,
 }
 
-/// A line through which a forward pass allocates, by the numbers of its frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ForwardLine {
-    /// The innermost frame of all.
-    innermost: u32,
-    /// The innermost of the user's own.
-    pub user: u32,
-    /// The innermost of the user's own outside of the pass: it calls the model.
-    pub caller: u32,
-}
-
 impl OfStack {
     /// Takes one of its rows in a table.
     fn row(&mut self, table: u32, bytes: u64, blocks: u64) {
@@ -155,8 +144,8 @@ pub struct RankWatch {
     frames: Vec<Arc<Frame>>,
     frame_ids: HashMap<Arc<Frame>, u32>,
     stacks: Vec<Box<[u32]>>,
-    /// The lines through which forward passes allocate.
-    forward_lines: HashSet<ForwardLine>,
+    /// The lines through which forward passes allocate: innermost frame and innermost frame of the user's own.
+    forward_lines: HashSet<(u32, u32)>,
     /// Whether anything tells that this process trains (a backward pass, an optimizer, phases): what only serves makes no graph.
     pub(super) trains: bool,
     /// Sites that the last table showed.
@@ -244,29 +233,20 @@ impl RankWatch {
         }
     }
 
-    /// The line of a forward pass through which a stack allocates. What a function of the user's own does beside the pass (a
-    /// hook) is none of it.
-    pub(super) fn forward_line(&self, stack: StackId) -> Option<ForwardLine> {
+    /// The line of a forward pass through which a stack allocates: its innermost frame, and the innermost of the user's own.
+    /// What a function of the user's own does beside the pass (a hook) is none of it.
+    pub(super) fn forward_line(&self, stack: StackId) -> Option<(u32, u32)> {
         let ids = (stack.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index))?;
         let frame = |id: &u32| &self.frames[*id as usize];
-        let (first, last) = (
-            ids.iter().position(|id| is_forward_frame(frame(id)))?,
-            ids.iter().rposition(|id| is_forward_frame(frame(id)))?,
-        );
-        let own = |ids: &[u32]| ids.iter().find(|id| frame(id).is_user_code()).copied();
-        // A node of autograd made a gradient, not what its forward call leaves behind.
-        let innermost = *ids.first().filter(|id| &*frame(id).file != "<autograd>")?;
-        let line = ForwardLine {
-            innermost,
-            user: own(ids).unwrap_or(innermost),
-            caller: own(&ids[last..]).unwrap_or(innermost),
-        };
-        own(&ids[..first]).is_none().then_some(line)
+        let pass = ids.iter().position(|id| is_forward_frame(frame(id)))?;
+        let beside = ids[..pass].iter().any(|id| frame(id).is_user_code());
+        let user = ids.iter().find(|id| frame(id).is_user_code()).or(ids.first())?;
+        (!beside).then_some((*ids.first()?, *user))
     }
 
-    /// Lines through which forward passes allocate, of those that are `meant`, as far as stacks were told.
-    pub(super) fn forward_lines(&self, meant: impl Fn(&ForwardLine) -> bool) -> usize {
-        self.forward_lines.iter().filter(|line| meant(line)).count()
+    /// Lines through which forward passes allocate that these lines of the user's own call, as far as stacks were told.
+    pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
+        self.forward_lines.iter().filter(|(_, user)| callers.contains(user)).count()
     }
 
     fn frame(&mut self, frame: &Frame) -> u32 {
