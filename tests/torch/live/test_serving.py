@@ -51,6 +51,8 @@ graphs = {}
 def capture(length):
     x = torch.zeros(length, 512, device="cuda")
     graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        layers(x)  # what the libraries set up cannot be captured
     with torch.no_grad(), torch.cuda.graph(graph):
         y = layers(x)
     return graph, x, y
