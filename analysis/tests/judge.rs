@@ -55,6 +55,7 @@ struct Training {
     watch: RankWatch,
     step: u64,
     steps_per_epoch: u64,
+    found: bool,
 }
 
 type Row = (u32, Option<Phase>, u64, u64);
@@ -65,7 +66,7 @@ impl Training {
         for (id, frames) in (1..).zip(stacks()) {
             watch.stack(StackId(id), &frames);
         }
-        Self { watch, step: 0, steps_per_epoch }
+        Self { watch, step: 0, steps_per_epoch, found: false }
     }
 
     fn table(&self, boundary: Boundary, rows: &[Row], peak_bytes: u64) -> SiteTable {
@@ -93,7 +94,7 @@ impl Training {
             counters,
             peaks: peaks_within,
             peaks_within,
-            found: false,
+            found: self.found,
             rows: all.iter().map(row).collect(),
             private_pools: Vec::new(),
         }
@@ -280,6 +281,26 @@ fn a_chained_state_is_told_from_a_kept_graph_by_its_falling_back() {
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain));
     assert!(found[0].title.contains("within each epoch"), "{}", found[0].title);
     assert_eq!((found[0].first_seen.step, found[0].time_to_oom_seconds), (Some(1), None));
+}
+
+/// The state that the next epoch begins with is the last one's: what hangs on it goes with its second step.
+#[test]
+fn a_chain_that_is_let_go_in_the_second_step_of_an_epoch_is_one() {
+    let mut chained = Training::new(0, 10);
+    chained.run(45, |step| graph(if step > 0 && step % 10 == 0 { 10 } else { step % 10 }, Some(Phase::Forward)));
+    let found = chained.judge();
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain), "{found:#?}");
+}
+
+#[test]
+fn where_nobody_marked_epochs_a_chain_is_told_by_its_falls() {
+    let mut chained = Training { found: true, ..Training::new(0, 1_000) };
+    chained.run(20, |step| graph(step % 8, Some(Phase::Forward)));
+    assert!(chained.judge().iter().all(|found| found.kind != FindingKind::HiddenChain), "two falls are too few");
+    chained.run(24, |step| graph((step + 4) % 8, Some(Phase::Forward)));
+    let found = chained.judge();
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain), "{found:#?}");
+    assert!(found[0].title.contains(" again and again on rank 0"), "{}", found[0].title);
 }
 
 #[test]

@@ -98,6 +98,18 @@ fn weights_that_are_loaded_for_two_minutes_are_no_leak() {
     assert_eq!(process.judge(), []);
 }
 
+/// The steep part of a cache that fills may lie where the model is being loaded: what is left of it looks even.
+#[test]
+fn a_cache_that_filled_while_the_model_was_loaded_is_quiet() {
+    let mut process = server();
+    for window in 0..150_u64 {
+        let entries = if window < 30 { window } else { 30 + (window - 30) / 9 };
+        let weights = (WEIGHTS, None, 200 * window.min(30), 400 * MIB * window.min(30));
+        process.window(&[weights, (CACHE, None, entries, entries * 512 * KIB), (WORK, None, 5, 5 * 256 * KIB)]);
+        assert!(!process.warns(), "window {window}: {:?}", process.judge());
+    }
+}
+
 #[test]
 fn an_idle_hour_is_neither_an_end_nor_a_slowing_down() {
     let mut process = server();

@@ -64,6 +64,13 @@ pub(super) struct Candidate {
     pub stack: StackId,
 }
 
+impl Candidate {
+    /// Whether its teeth lie in epochs of their own: where nobody marked epochs all are in one.
+    pub fn is_in_epochs(&self) -> bool {
+        self.teeth < 2 || self.since.map(|first| first.epoch) != self.growth.epochs.first().copied()
+    }
+}
+
 /// Rises below which nothing is said: two bigger batches make two.
 const RISES_MIN: u32 = 3;
 
@@ -217,8 +224,8 @@ fn is_beat(steps: &[Point], warm: u32, shape: Shape, growth: &Growth) -> bool {
 
 /// Rises within an epoch that make a tooth; below lies what any two-step pipeline does.
 const TOOTH_RISES_MIN: u32 = 4;
-/// Likewise between two falls, where nobody marked epochs.
-const TOOTH_RISES_FOUND: u32 = 8;
+/// Teeth in a row between falls from which they count, where nobody marked epochs.
+const TEETH_FOUND: u32 = 3;
 
 /// Growth within an epoch that fell back with the next.
 struct Tooth {
@@ -233,15 +240,15 @@ struct Tooth {
 
 /// The last whole tooth, once one has fallen back.
 fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
-    let (teeth_of, rises_min) = match steps.found {
-        true => (points.chunk_by(|a, b| a.blocks <= b.blocks).collect(), TOOTH_RISES_FOUND),
-        false => (by_epoch(points), TOOTH_RISES_MIN),
+    let (epochs, teeth_min) = match steps.found {
+        true => (points.chunk_by(|a, b| a.blocks <= b.blocks).collect(), TEETH_FOUND),
+        false => (by_epoch(points), 1),
     };
     let now = steps.seen;
     let (mut teeth, mut fallen, mut blocks, mut since) = (0, false, 0, Point::default());
     let mut last = Growth::default();
     let mut foot = u64::MAX;
-    for epoch in teeth_of {
+    for epoch in epochs {
         fallen |= teeth > 0 && epoch[0].bytes < foot.saturating_add(last.gained / 2);
         let rises = epoch.windows(2).filter(|pair| pair[1].blocks > pair[0].blocks).count() as u32;
         let falls = epoch.windows(2).filter(|pair| pair[1].blocks < pair[0].blocks).count();
@@ -251,7 +258,7 @@ fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
         let unit = grown / u64::from(rises.max(1));
         let back = foot == u64::MAX || first.bytes <= foot.saturating_add(unit.saturating_mul(2));
         let steps = end.at - first.at;
-        if rises >= rises_min && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
+        if rises >= TOOTH_RISES_MIN && falls == 0 && back && rises * 10 >= steps.min(epoch.len() as u32 - 1) * 6 {
             if teeth == 0 {
                 since = epoch[1];
             }
@@ -267,7 +274,7 @@ fn toothed(points: &[Point], steps: &Boundaries) -> Option<Tooth> {
             foot = u64::MAX;
         }
     }
-    fallen.then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
+    (fallen && teeth >= teeth_min).then_some(Tooth { growth: last, blocks, in_a_row: teeth, since })
 }
 
 /// The points of each epoch; the first one belongs to the epoch before where what that held is let go only behind it.

@@ -7,7 +7,7 @@
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 14 at any |
 //! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
-//! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 24 |
+//! | rises with most steps through most of a recording whose steps were found, at an even rhythm | 14 |
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows that do not slow down at all, of what hardly falls | 8 within 80 seconds or more |
 //! | likewise that hardly slow down | 8 within 100 seconds or more |
@@ -48,7 +48,7 @@ const RISES_SELDOM: [f64; 4] = [10.0, 14.0, 20.0, 26.0];
 /// Rises at an even distance over the steps found in a recording, the share of it that they span, and their distance at least.
 const FOUND_EVENLY: (u32, f64, f64) = (10, 0.75, 2.0);
 /// Rises over the steps found in a recording, the share of them that rise, and the share of the recording that they span.
-const FOUND_MOSTLY: (u32, f64, f64) = (24, 0.6, 0.6);
+const FOUND_MOSTLY: (u32, f64, f64) = (14, 0.5, 0.6);
 /// Rises over windows, and the seconds that they take at least.
 const WINDOWS_LIVE: (u32, f64) = (25, 60.0);
 /// Rises over windows of a recording, and the share of it that they take at least.

@@ -258,6 +258,13 @@ mod tests {
     }
 
     #[test]
+    fn what_fluctuates_as_much_as_it_grows_is_told_from_what_grows() {
+        assert!(of(&(0..40).map(|step| 100 + step * 7).collect::<Vec<u64>>()).hardly_falls());
+        let open = of(&(0..60).map(|step| 100 + step * 2 + (step % 9) * 5).collect::<Vec<u64>>());
+        assert!(open.rises >= 2 && !open.hardly_falls(), "{open:?}");
+    }
+
+    #[test]
     fn what_falls_back_has_not_grown() {
         let sawtooth: Vec<u64> = (0..60).map(|step| 100 + (step % 10) * 50).collect();
         assert!(of(&sawtooth).rises <= 1, "the last tooth is no higher than the noise of all");

@@ -40,26 +40,32 @@ pub enum Change {
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
     changes: Vec<(usize, Added, Change)>,
-    blocks: u32,
+    /// Where each block was made.
+    born: Vec<usize>,
 }
 
 impl Overlay {
     /// Allocates a block behind the moment at a position.
     pub fn keep(&mut self, at: usize, size: u64, stack: StackId) -> Added {
-        let block = Added(self.blocks);
-        self.blocks += 1;
+        let block = self.add(at);
         self.changes.push((at, block, Change::Keep { size, stack }));
         block
     }
 
     /// Captures a graph behind the moment at a position.
     pub fn capture(&mut self, at: usize, size: u64, stack: StackId) {
-        self.changes.push((at, Added(self.blocks), Change::Capture { size, stack }));
-        self.blocks += 1;
+        let block = self.add(at);
+        self.changes.push((at, block, Change::Capture { size, stack }));
     }
 
-    /// Gives a block back behind the moment at a position.
+    fn add(&mut self, at: usize) -> Added {
+        self.born.push(at);
+        Added(self.born.len() as u32 - 1)
+    }
+
+    /// Gives a block back behind the moment at a position, and never before it was made: requests overlap.
     pub fn drop(&mut self, at: usize, block: Added) {
+        let at = at.max(self.born.get(block.0 as usize).copied().unwrap_or(at));
         self.changes.push((at, block, Change::Drop));
     }
 

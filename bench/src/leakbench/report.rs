@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use memctl_model::FindingKind;
 use serde_json::{Value, json};
 
 use super::benign::Kind;
@@ -28,6 +29,20 @@ pub struct Scored {
     pub outcomes: Vec<Outcome>,
     /// The run's number.
     pub number: u64,
+}
+
+/// Notifications in runs, all kinds together.
+fn notified(of: &[&Outcome]) -> u32 {
+    of.iter().flat_map(|outcome| outcome.notified).sum()
+}
+
+/// The kinds of finding of which there was a notification, and how many.
+fn notified_by_kind(of: &[&Outcome]) -> Vec<(String, Value)> {
+    let counts = FindingKind::ALL
+        .into_iter()
+        .enumerate()
+        .map(|(index, kind)| (kind.name().to_owned(), of.iter().map(|outcome| outcome.notified[index]).sum::<u32>()));
+    counts.filter(|&(_, count)| count > 0).map(|(kind, count)| (kind, Value::from(count))).collect()
 }
 
 /// See the module.
@@ -81,6 +96,9 @@ impl Report<'_> {
         let _ = writeln!(text, "\nDelay of memctl by rate, median / 95 %:\n\n{}", self.delay_by_rate());
         let _ =
             writeln!(text, "False alarms (ever, per thousand clean runs) by what grows:\n\n{}", self.false_by_kind());
+        let by_kind = notified_by_kind(&self.clean(0, |_| true));
+        let by_kind = by_kind.into_iter().map(|(kind, count)| format!("{kind} {count}"));
+        let _ = writeln!(text, "Notifications in clean runs by kind: {}.\n", by_kind.collect::<Vec<_>>().join(", "));
         text
     }
 
@@ -124,7 +142,7 @@ impl Report<'_> {
                 middle(&alarm_bytes, bytes),
                 Share::count(clean.iter().map(|outcome| outcome.ever_alarmed)).per_thousand(),
                 Share::count(clean.iter().map(|outcome| outcome.alarmed_at_end)).per_thousand(),
-                clean.iter().map(|outcome| outcome.notified).sum::<u32>().to_string(),
+                notified(&clean).to_string(),
             ]
         };
         let rows: Vec<Vec<String>> = self.detectors.iter().enumerate().map(row).collect();
@@ -194,7 +212,7 @@ impl Report<'_> {
                     Share::count(of.iter().map(|outcome| outcome.ever_alarmed)).per_thousand()
                 };
                 let count = self.clean(0, has).len().to_string();
-                let notified = self.clean(0, has).iter().map(|outcome| outcome.notified).sum::<u32>().to_string();
+                let notified = notified(&self.clean(0, has)).to_string();
                 let name = kind.map_or("nothing", Kind::name).to_owned();
                 [name, count].into_iter().chain((0..self.detectors.len()).map(share)).chain([notified]).collect()
             })
@@ -236,7 +254,8 @@ impl Report<'_> {
             "kind_right": Share::count(leaky.iter().filter_map(|outcome| outcome.kind_right)).json(),
             "pattern_right": Share::count(leaky.iter().filter_map(|outcome| outcome.pattern_right)).json(),
             "found_in_time": Share::count(leaky.iter().map(|outcome| self.in_time(outcome))).json(),
-            "notifications_in_clean_runs": clean.iter().map(|outcome| outcome.notified).sum::<u32>(),
+            "notifications_in_clean_runs": notified(&clean),
+            "notified_in_clean_runs": notified_by_kind(&clean).into_iter().collect::<serde_json::Map<String, Value>>(),
             "until_suspected": of(delays(&leaky, |outcome| outcome.suspected)),
             "until_alarm": of(delays(&leaky, |outcome| outcome.alarmed)),
             "alarmed_before_the_leak": Share::count(leaky.iter().map(|outcome| outcome.alarmed_before)).json(),

@@ -4,10 +4,10 @@
 //! every hundredth step; without marks when the run has ended, as an import is). "Found" means that a verdict came when the leak had begun, and that it names one of the right lines
 //! among its first three where the detector names lines at all.
 
-use memctl_model::{Frame, SiteTable};
+use memctl_model::{FindingKind, Frame, SiteTable};
 
 use super::detect::{Detector, Given, Level, Verdict};
-use super::parts::View;
+use super::parts::{View, own_findings};
 use super::runs::{Run, Truth};
 
 /// How far a leak has come since its first block, on the first rank that leaks.
@@ -22,6 +22,9 @@ pub struct Delay {
     /// Seconds of recorded time.
     pub seconds: f64,
 }
+
+/// Notifications by the kind of their finding, in the order of [`FindingKind::ALL`].
+pub type Notified = [u32; FindingKind::ALL.len()];
 
 /// What one detector said of one run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,8 +51,8 @@ pub struct Outcome {
     pub suspected: Option<Delay>,
     /// When an alarm first named it.
     pub alarmed: Option<Delay>,
-    /// Notifications that the built-in rules would have sent.
-    pub notified: u32,
+    /// Notifications that the built-in rules would have sent, but of what the training itself shows.
+    pub notified: Notified,
 }
 
 /// Shows a run to all detectors.
@@ -65,6 +68,9 @@ pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     });
     for (outcome, detector) in outcomes.iter_mut().zip(detectors) {
         outcome.notified = detector.notifications();
+        for (count, kind) in outcome.notified.iter_mut().zip(FindingKind::ALL) {
+            *count = if own_findings(run.name).contains(&kind) { 0 } else { *count };
+        }
     }
     outcomes
 }

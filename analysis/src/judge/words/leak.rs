@@ -134,9 +134,9 @@ impl Words<'_> {
             Pattern::EvalGraph => "; evaluation runs with gradients on",
             Pattern::GraphKept => "; the graph of each step is kept",
             Pattern::HiddenChain => {
-                return format!(
-                    "grows {pace} within each epoch on {who}{at}; each step's graph hangs on the one before"
-                );
+                let within =
+                    if self.shown.group.lead().is_in_epochs() { "within each epoch" } else { "again and again" };
+                return format!("grows {pace} {within} on {who}{at}; each step's graph hangs on the one before");
             }
             Pattern::ReplacedByLarger => "; a tensor is replaced by a larger one each time",
             Pattern::HooksPileUp => "; a hook is registered again and again",
@@ -170,6 +170,11 @@ impl Words<'_> {
             Pattern::GraphKept => format!(
                 "{times} times about {each} blocks of one forward pass stayed alive together: not one tensor is kept, but the \
                  graph behind it."
+            ),
+            Pattern::HiddenChain if !shown.group.lead().is_in_epochs() => format!(
+                "{} times about {each} blocks of every step's forward pass stay alive over several steps, then all go at \
+                 once: each step's graph holds the one before it.",
+                shown.group.lead().teeth
             ),
             Pattern::HiddenChain => format!(
                 "In each of {} epochs about {each} blocks of every step's forward pass stay alive until the epoch ends, then all \

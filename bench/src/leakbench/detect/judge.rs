@@ -9,7 +9,7 @@ use memctl_analysis::judge::{RankFacts, RankWatch, findings};
 use memctl_daemon::alerts::Rules;
 use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
-use super::{Detector, Given, Level, Verdict};
+use super::{Detector, Given, Level, Notified, Verdict};
 
 /// See the module.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub struct Judge {
     /// Alerts that wait: rule and finding, and since when.
     pending: HashMap<(usize, Fingerprint), u64>,
     /// Alerts that have fired, each once.
-    fired: HashSet<(usize, Fingerprint)>,
+    fired: HashSet<(usize, Fingerprint, FindingKind)>,
 }
 
 impl Detector for Judge {
@@ -76,7 +76,7 @@ impl Detector for Judge {
                 let since_ns = self.pending.get(&alert).copied().unwrap_or(time_ns);
                 // What an ended run leaves behind fires without waiting, as in the daemon.
                 if ended || time_ns.saturating_sub(since_ns) >= rule.for_ns {
-                    self.fired.insert(alert);
+                    self.fired.insert((alert.0, alert.1, finding.kind));
                 }
                 taken.insert(alert, since_ns);
             }
@@ -84,7 +84,7 @@ impl Detector for Judge {
         self.pending = taken;
     }
 
-    fn notifications(&mut self) -> u32 {
-        self.fired.len() as u32
+    fn notifications(&mut self) -> Notified {
+        FindingKind::ALL.map(|kind| self.fired.iter().filter(|(.., fired)| *fired == kind).count() as u32)
     }
 }

@@ -12,6 +12,7 @@ mod scalene;
 use memctl_model::{Boundary, FindingKind, Frame, Pattern, SiteTable};
 
 use super::replay::Settled;
+use super::score::Notified;
 
 /// How sure a detector is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,9 +99,9 @@ pub trait Detector {
     fn verdicts(&mut self) -> Vec<Verdict>;
     /// The rules for notifications look at what was just asked for, at this time; `ended` the last time.
     fn rings(&mut self, _time_ns: u64, _ended: bool) {}
-    /// How many notifications that has come to.
-    fn notifications(&mut self) -> u32 {
-        0
+    /// The notifications that has come to, by kind.
+    fn notifications(&mut self) -> Notified {
+        Notified::default()
     }
 }
 
