@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use memctl_model::FindingKind;
 use parts::{Part, Training, View};
 use report::{Report, Scored};
 
@@ -252,6 +253,10 @@ fn wrong(run: &Scored) -> Option<String> {
         Some(leak) if outcome.top1 == Some(false) => format!("wrong line first: {}, {}", leak.0.name(), leak.1),
         Some(leak) if outcome.alarmed_before => format!("alarm before the leak: {}, {}", leak.0.name(), leak.1),
         None if outcome.ever_alarmed => "false alarm".to_owned(),
+        None if outcome.notified.iter().any(|&count| count > 0) => {
+            let kinds = FindingKind::ALL.into_iter().zip(outcome.notified).filter(|&(_, count)| count > 0);
+            format!("notified of {}", kinds.map(|(kind, _)| kind.name()).collect::<Vec<_>>().join(", "))
+        }
         _ => return None,
     };
     Some(format!("run {} of {} (also growing: {}): {said}", run.number, run.training, growing.join(", ")))
