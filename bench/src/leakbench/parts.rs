@@ -211,11 +211,13 @@ fn training(name: &'static str) -> Result<Training, Box<dyn Error>> {
         None => Ok(Training { name, bases, marked, unmarked, settled: OnceLock::new() }),
     }
 }
-/// What a recorded training shows with nothing added, as the truth beside the recording says: no false alarm.
+/// What a recorded training shows with nothing added, which is no false alarm: the lengths of two of them leave reserved
+/// memory behind that nothing fits into, in the curriculum 850 MiB over its epochs.
 #[must_use]
 pub fn own_findings(training: &str) -> &'static [FindingKind] {
     match training {
         "recordings/gpt_varlen_fragmentation" => &[FindingKind::Fragmentation, FindingKind::FragmentationGrowth],
+        "curriculum" => &[FindingKind::FragmentationGrowth],
         _ => &[],
     }
 }
