@@ -27,6 +27,7 @@ use exit::Outcome;
 use render::screen::Screen;
 
 fn main() -> ExitCode {
+    commands::completions::answer();
     let cli = match Cli::try_parse() {
         Ok(cli) => Cli { global: cli.global.or_environment(std::env::var("MEMCTL_DAEMON").ok()), ..cli },
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.

@@ -203,3 +203,44 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
     }
     daemon
 }
+
+/// Likewise, with so much of it forgotten that what stays begins with a keyframe: how large chunks are depends on when
+/// events came, so shares are tried until one does. Returns the folder of that store beside the daemon.
+///
+/// # Panics
+/// When no share does.
+#[must_use]
+pub fn expired_to_a_keyframe(daemon: DaemonProcess, store: &Path, job: &str) -> (DaemonProcess, tempfile::TempDir) {
+    let stored = run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]));
+    let stored = stored["job"]["stored_bytes"].as_u64().expect("stored bytes");
+    daemon.terminate();
+    for percent in (20..90).step_by(4) {
+        let copy = tempfile::tempdir().expect("a folder");
+        for file in std::fs::read_dir(store).expect("the store").map(|file| file.expect("a file").path()) {
+            if file.is_file() {
+                std::fs::copy(&file, copy.path().join(file.file_name().expect("a name"))).expect("a copy");
+            }
+        }
+        let limit = format!("{}B", stored * percent / 100);
+        let daemon = DaemonProcess::sqlite_with(copy.path(), free_port(), &["--retain-bytes", &limit]);
+        let expired = |daemon: &DaemonProcess| {
+            let report = run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]));
+            report["completeness"]["events_expired"].as_u64().unwrap_or_default()
+        };
+        while expired(&daemon) == 0 {
+            std::thread::yield_now();
+        }
+        let answers = |words: &[&str]| {
+            let output = memctl().args(words).args(["--daemon", &daemon.url, "--job", job]).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let frag = run_json(memctl().args(["frag", "-o", "json", "--daemon", &daemon.url, "--job", job]));
+        let gaps = frag["not_judged"].as_array().expect("a list");
+        let judged = !gaps.iter().any(|gap| gap["kind"] == "fragmentation" && gap["gap"] == "whole");
+        if judged && answers(&["timeline"]) {
+            return (daemon, copy);
+        }
+        daemon.terminate();
+    }
+    panic!("no share of {job} begins with a keyframe");
+}

@@ -235,3 +235,33 @@ fn advice_is_whole_on_a_narrow_screen() {
     assert!(flat.contains(first), "{page}");
     daemon.terminate();
 }
+
+/// What a shell is told when it asks: fish asks in the simplest way.
+fn completed(daemon: &DaemonProcess, words: &[&str]) -> Vec<String> {
+    let asked = ["--", "memctl", "--daemon", &daemon.url].into_iter().chain(words.iter().copied());
+    let said = run(memctl().env("COMPLETE", "fish").args(asked));
+    said.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn a_shell_completes_the_names_of_jobs() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = daemon(&store);
+    for job in ["alpha", "alps", "beta"] {
+        record(&daemon.url, session(job, 0), |agent| jobs::train(agent, Training::default()));
+    }
+    assert_eq!(completed(&daemon, &["timel"]), ["timeline"]);
+    for verb in ["query", "delete", "export"] {
+        let mut names = completed(&daemon, &[verb, "--job", "al"]);
+        names.sort();
+        assert_eq!(names, ["alpha", "alps"], "{verb}");
+    }
+    // The name of a new job is nobody's to guess, and who does not answer completes nothing.
+    assert_eq!(completed(&daemon, &["import", "--job", "al"]), [""; 0]);
+    daemon.terminate();
+    let nobody = DaemonProcess::sqlite(store.path(), free_port());
+    let url = nobody.url.clone();
+    nobody.terminate();
+    let said = run(memctl().env("COMPLETE", "fish").args(["--", "memctl", "--daemon", &url, "query", "--job", "al"]));
+    assert_eq!(said, "");
+}

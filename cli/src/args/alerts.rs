@@ -5,8 +5,10 @@
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
 
 use super::values::{LabelArg, RankList};
+use crate::commands::completions::job_names;
 
 /// `memctl alerts`.
 #[derive(Clone, Debug, Args)]
@@ -45,7 +47,7 @@ pub enum AlertsCommand {
 #[derive(Clone, Debug, Args)]
 pub struct Silence {
     /// Of this job; `*` stands for anything.
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", add = ArgValueCandidates::new(job_names))]
     pub job: Option<String>,
     /// Of this kind of finding: leak, fragmentation, oom, …
     #[arg(long, value_name = "KIND")]

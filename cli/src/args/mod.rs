@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCandidates;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
+use crate::commands::completions::job_names;
 use conditions::{Condition, Tolerance};
 use values::{EpochRange, LabelArg, Moment, RankList};
 
@@ -255,7 +257,7 @@ impl From<JobState> for v1::JobState {
 #[derive(Clone, Debug, Args)]
 pub struct Narrow {
     /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub job: String,
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
@@ -427,7 +429,7 @@ pub struct Assert {
     #[arg(required_unless_present = "against", value_name = "CONDITION")]
     pub conditions: Vec<Condition>,
     /// Not worse than this job: its peaks by 5 % at most, no finding that it does not have.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
     /// Look only at what comes once this epoch has ended; its end is the first that counts.
     #[arg(long, value_name = "N")]
@@ -549,7 +551,7 @@ pub struct Export {
 #[derive(Clone, Debug, Args)]
 pub struct Delete {
     /// The job's name.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job)]
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub job: String,
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]

@@ -2,6 +2,7 @@
 
 mod alerts;
 mod assert;
+pub mod completions;
 mod daemon;
 mod delete;
 mod demo;
@@ -18,7 +19,6 @@ mod run;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use jiff::Timestamp;
 
 use crate::args::{Cli, Command};
@@ -52,12 +52,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Export(args) => export::run(args, global, now, out).await,
         Command::Doctor => doctor::run(global, screen, out).await,
         Command::Delete(args) => delete::run(args, global).await,
-        Command::Completions { shell } => {
-            // clap_complete panics when it cannot write: into memory first.
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "memctl", &mut script);
-            out.write_all(&script).map_err(|error| Failure::output("standard output", &error))
-        }
+        Command::Completions { shell } => completions::run(*shell, out),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
