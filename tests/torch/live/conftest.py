@@ -171,9 +171,11 @@ class Memctl:
         folder = self.folder / f"going-{self._started}"
         return Going(argv, {**self.environment, **settings}, folder, pausing)
 
-    def start_recorded(self, job: str, *command: str, settings: dict[str, str], pausing: bool = False) -> Going:
-        """Starts a command under the launcher; at its end that waits 1 s for a daemon that is away."""
-        argv = self.argv("run", "--patience", "1s", "--job", job, "--", *command, settings=settings)
+    def start_recorded(
+        self, job: str, *command: str, settings: dict[str, str], pausing: bool = False, patience: str = "1s"
+    ) -> Going:
+        """Starts a command under the launcher; at its end that waits so long for a daemon that is away."""
+        argv = self.argv("run", "--patience", patience, "--job", job, "--", *command, settings=settings)
         return self.start(argv, settings, pausing=pausing)
 
     def answer(self, *arguments: str) -> Any:
