@@ -1,7 +1,9 @@
-//! The README's commands, run as they stand there, in their order, by a user who has just cloned: each must succeed.
+//! The commands of README.md and then of docs/, run as they stand there, in their order, by a user who has just cloned:
+//! each must succeed. What README shows first is what the demo prints.
 //!
-//! Blocks of `console` (lines that begin with `$ `) and of `sh` are commands. Left out is what builds and tests; the
-//! built program stands for `cargo run --release --`. A command that ends with `&` runs until the last one is done.
+//! Blocks of `console` (lines that begin with `$ `) and of `sh` are commands; no other page has any. Left out is what
+//! builds and tests; the built program stands for `cargo run --release --`. A command that ends with `&` runs until the
+//! last one is done.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use memctl_tests::daemon::free_port;
-use memctl_tests::{memctl, memctl_path, stderr};
+use memctl_tests::{memctl, memctl_path, run, stderr};
 
 /// Where memctl looks when it is told nothing.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7717";
@@ -104,17 +106,66 @@ fn in_background(mut shell: Command, line: &str) -> Background {
     child
 }
 
+/// The pages below a folder, README.md first, without what is built or fetched.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() && !name.starts_with('.') && !matches!(name.as_str(), "target" | "node_modules") {
+            pages(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Those whose commands are run: README.md, then docs/ in the order of their names.
+fn pages_with_commands() -> Vec<PathBuf> {
+    let mut docs = Vec::new();
+    pages(&root().join("docs"), &mut docs);
+    docs.sort();
+    docs.insert(0, root().join("README.md"));
+    docs
+}
+
 #[test]
-fn every_command_of_the_readme_works() {
+fn no_other_page_has_commands() {
+    let (run, mut all) = (pages_with_commands(), Vec::new());
+    pages(&root(), &mut all);
+    assert!(run.len() > 3 && all.len() > run.len(), "{run:?}");
+    for page in all.iter().filter(|page| !run.contains(page)) {
+        let found = commands(&std::fs::read_to_string(page).unwrap());
+        assert!(found.is_empty(), "{}: nobody runs {found:?}: make it a block of `text`", page.display());
+    }
+}
+
+#[test]
+fn the_readme_fits_two_screens_and_begins_with_what_the_demo_prints() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(text.lines().count() <= 120, "README.md has {} lines", text.lines().count());
+    let block = text.split("```").nth(1).and_then(|block| block.strip_prefix("text\n")).expect("a first block");
+    let shown: Vec<&str> = block.lines().filter(|line| !line.is_empty()).collect();
+    assert!(shown.len() > 5 && shown.iter().any(|line| line.starts_with("!  ")), "no finding: {block}");
+    let mut demo = memctl();
+    demo.arg("demo").envs([("COLUMNS", "120"), ("LC_ALL", "C.UTF-8"), ("NO_COLOR", "1"), ("TZ", "UTC")]);
+    let printed = run(&mut demo);
+    let mut lines = printed.lines();
+    for line in shown {
+        assert!(lines.any(|printed| printed.trim_end() == line), "the demo does not print, in this order: {line}");
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_and_of_docs_works() {
     assert!(
         TcpStream::connect(DEFAULT_ADDRESS).is_err(),
         "something listens on {DEFAULT_ADDRESS}, where the README's commands would look: stop it and run this again"
     );
-    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let text: String = pages_with_commands().iter().map(|page| std::fs::read_to_string(page).unwrap() + "\n").collect();
     let (clone, port) = (Clone::new(), free_port());
     let lines: Vec<String> = commands(&text).iter().filter_map(|line| runnable(line, port)).collect();
     let ours = lines.iter().filter(|line| line.starts_with("memctl ")).count();
-    assert!(ours >= 5, "only {ours} commands of memctl were found in README.md");
+    assert!(ours >= 5, "only {ours} commands of memctl were found");
     let mut running = Vec::new();
     for line in &lines {
         if let Some(line) = line.strip_suffix('&') {
