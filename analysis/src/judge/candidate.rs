@@ -56,8 +56,8 @@ pub(super) struct Candidate {
     pub pass: Pass,
     /// Epochs with a full tooth, for [`Shape::Teeth`].
     pub teeth: u32,
-    /// Of a block that is replaced by larger ones: how often it was, and in how many epochs more than once.
-    pub replaced: (u32, u32),
+    /// Of a block that is replaced by larger ones.
+    pub replaced: Replaced,
     /// The stacks that made what has grown, as far as phases tell them from others of the site.
     pub stacks: Vec<StackId>,
     /// The stack to show.
@@ -69,6 +69,16 @@ impl Candidate {
     pub fn is_in_epochs(&self) -> bool {
         self.teeth < 2 || self.since.map(|first| first.epoch) != self.growth.epochs.first().copied()
     }
+}
+
+/// How often a block was replaced by a larger one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Replaced {
+    pub times: u32,
+    /// Of these with the first step of an epoch.
+    pub opening: u32,
+    /// Epochs in which it was more than once.
+    pub epochs_often: u32,
 }
 
 /// Rises below which nothing is said: two bigger batches make two.
@@ -205,11 +215,12 @@ fn leaked(site: &Site, shape: Shape, before: Point, last: Point, gained: (u32, u
     if bytes < last.bytes { (bytes, u64::from(gained.0.max(1))) } else { (last.bytes, u64::from(last.blocks)) }
 }
 
-/// How often what a site holds became more, and in how many epochs more than once.
-fn replaced(points: &[Point]) -> (u32, u32) {
+/// How often what a site holds became more.
+fn replaced(points: &[Point]) -> Replaced {
     let rises = |points: &[Point]| points.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes).count() as u32;
+    let opening = points.windows(2).filter(|pair| pair[1].bytes > pair[0].bytes && pair[1].opens).count() as u32;
     let epochs = points.chunk_by(|a, b| a.epoch == b.epoch);
-    (rises(points), epochs.filter(|epoch| rises(epoch) > 1).count() as u32)
+    Replaced { times: rises(points), opening, epochs_often: epochs.filter(|epoch| rises(epoch) > 1).count() as u32 }
 }
 
 /// Whether growth from epoch end to epoch end is only where a buffer of another period stood each time: within the epochs it

@@ -141,8 +141,9 @@ pub(super) struct Course {
     pub first: Option<Level>,
     /// The latest boundary of any kind.
     last: Option<Level>,
-    /// The latest end of a step.
+    /// The latest end of a step, and how many of its epoch had ended before it.
     last_step: Option<Level>,
+    of_epoch: u32,
     /// Events before the last window's end.
     window_event: u64,
     /// The place of the last window in which the job was still being loaded.
@@ -168,6 +169,7 @@ impl Default for Course {
             first: None,
             last: None,
             last_step: None,
+            of_epoch: 0,
             window_event: 0,
             loaded: 0,
             worked: 0,
@@ -203,7 +205,11 @@ impl Course {
             self.last = Some(level);
         }
         match per {
-            Per::Step => self.last_step = Some(level),
+            Per::Step => {
+                let before = self.last_step.replace(level);
+                let same = before.is_some_and(|before| before.epoch == level.epoch);
+                self.of_epoch = if same { self.of_epoch.saturating_add(1) } else { 0 };
+            }
             Per::Epoch => {}
             Per::Window => self.window(before, level, table.at_event),
         }
@@ -249,6 +255,11 @@ impl Course {
         {
             self.samples.push(measured);
         }
+    }
+
+    /// Whether the latest step is one with which its epoch began. What a step makes behind its end is seen with the next one.
+    pub fn opens_epoch(&self) -> bool {
+        self.of_epoch < 2
     }
 
     fn reserved_now(&self) -> Option<u64> {

@@ -132,9 +132,10 @@ fn over_epochs(lead: &Candidate, growth: &Growth) -> bool {
     // A block that is replaced by a larger one is what every cached mask and buffer does a few times.
     let enough = match lead.shape {
         // What is replaced again and again within the epochs is appended to, even if the allocator's rounding hides most of it.
-        Shape::Larger if lead.replaced.1 >= EPOCHS_REPLACED && growth.laplace >= EVEN_FROM => 5,
+        Shape::Larger if lead.replaced.epochs_often >= EPOCHS_REPLACED && growth.laplace >= EVEN_FROM => 5,
         // A longer sequence every epoch makes everything larger once an epoch, for as long as the curriculum lasts.
-        Shape::Larger if once_an_epoch(growth) => 14,
+        Shape::Larger if once_an_epoch(growth) && lead.replaced.opening * 2 > lead.replaced.times => 14,
+        Shape::Larger if once_an_epoch(growth) => 6,
         Shape::Larger => 8,
         Shape::More | Shape::Teeth if growth.laplace >= EVEN_FROM => 5,
         Shape::More | Shape::Teeth => 6,

@@ -27,6 +27,8 @@ pub struct Point {
     pub time_ns: u64,
     /// Live blocks.
     pub blocks: u32,
+    /// Whether its epoch had just begun.
+    pub opens: bool,
     /// Live bytes.
     pub bytes: u64,
 }

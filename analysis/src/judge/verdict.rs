@@ -107,7 +107,7 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.course.seconds());
     let sure = is_confirmed(watch, kind, lead, soon);
     // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
-    let times = if lead.shape == Shape::Larger { lead.replaced.0 } else { 0 }.max(lead.growth.rises);
+    let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
     if !sure && times < SUSPECTED_RISES {
         return None;
     }

@@ -350,7 +350,8 @@ impl RankWatch {
             site.phases = [recent.phases, first];
         }
         let (epoch, step, time_ns) = (table.epoch, table.step, table.time_ns);
-        let point = Point { at, epoch, step, time_ns, blocks: amount.1, bytes: amount.0 };
+        let opens = per == Per::Step && self.course.opens_epoch();
+        let point = Point { at, epoch, step, time_ns, blocks: amount.1, opens, bytes: amount.0 };
         // What was not there when recording began has grown from nothing; at the first epoch's end (and at the first window,
         // where windows follow steps), from where the last step left it.
         let (bytes, blocks) = recent.known[Per::Step as usize];
