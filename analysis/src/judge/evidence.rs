@@ -46,9 +46,11 @@ const DENSE_STEPS: f64 = 8.0;
 /// not even begin to, and if they hardly do.
 const RISES_SELDOM: [f64; 4] = [10.0, 14.0, 20.0, 26.0];
 /// Rises at an even distance over the steps found in a recording, the share of it that they span, and their distance at least.
-const FOUND_EVENLY: (u32, f64, f64) = (10, 0.75, 2.0);
+const FOUND_EVENLY: (u32, f64, f64) = (10, 0.65, 2.0);
 /// Rises over the steps found in a recording, the share of them that rise, and the share of the recording that they span.
 const FOUND_MOSTLY: (u32, f64, f64) = (14, 0.5, 0.6);
+/// Share of the steps that rise, from which it does not matter that a few of the later ones do not.
+const FOUND_NEARLY_ALWAYS: f64 = 0.8;
 /// Rises over windows, and the seconds that they take at least.
 const WINDOWS_LIVE: (u32, f64) = (25, 60.0);
 /// Rises over windows of a recording, and the share of it that they take at least.
@@ -104,8 +106,9 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
     match lead.per {
         Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
+            // What comes at a rhythm, or nearly always, is no record.
             let now =
-                steady(&lead.growth) && (evenly_over_steps_found(watch, lead) || mostly_over_steps_found(watch, lead));
+                is_steady(lead) && (evenly_over_steps_found(watch, lead) || mostly_over_steps_found(watch, lead));
             let was = |growth: &Growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth));
             now || at_some_time(lead, was)
         }
@@ -190,7 +193,7 @@ fn mostly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
         && lead.growth.rises >= rises
         && f64::from(lead.growth.rises) >= most * spanned
         && spanned / f64::from(steps.at.max(1)) >= share
-        && laplace(lead) >= EVEN_FROM
+        && (laplace(lead) >= EVEN_FROM || f64::from(lead.growth.rises) >= FOUND_NEARLY_ALWAYS * spanned)
 }
 
 fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {

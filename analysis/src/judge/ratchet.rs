@@ -128,6 +128,12 @@ const HEAVIEST: u64 = 4;
 /// What falls by more than this share of what it has gained fluctuates more than it grows.
 const FALLS: f64 = 0.13;
 
+/// Distances that show whether they vary.
+const DISTANCES_MIN: usize = 12;
+
+/// Share of the variance of what comes at random, below which it comes at a rhythm.
+const REGULAR: f64 = 0.25;
+
 fn rhythm(growth: &mut Growth, sizes: &[u64], begun: u32, clock: Clock) {
     let Some(&last) = growth.times.last() else { return };
     let n = f64::from(growth.rises);
@@ -207,7 +213,18 @@ fn spacing(times: &[u32]) -> (f64, bool) {
     apart.sort_by(f64::total_cmp);
     let Some(&usual) = apart.get(apart.len() / 2) else { return (1.0, false) };
     let near = apart.iter().filter(|&&distance| (distance - usual).abs() <= usual / 4.0).count();
-    (usual, near * 5 >= apart.len() * 4)
+    (usual, near * 5 >= apart.len() * 4 || hardly_varies(&apart))
+}
+
+/// Whether distances, ascending, vary by far less than those of what comes at random. Where two rises lie a handful of
+/// boundaries apart a quarter of that is less than one.
+fn hardly_varies(apart: &[f64]) -> bool {
+    let most = &apart[..apart.len() - apart.len() / 10];
+    let count = most.len() as f64;
+    let mean = most.iter().sum::<f64>() / count;
+    let variance = most.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>() / count;
+    // At random with a chance of p at each boundary: a mean of 1/p, a variance of (1 - p)/p².
+    apart.len() >= DISTANCES_MIN && variance < REGULAR * mean * (mean - 1.0)
 }
 
 #[cfg(test)]
