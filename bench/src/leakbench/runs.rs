@@ -45,6 +45,8 @@ pub struct Truth {
 pub struct Run {
     /// What is trained or served.
     pub name: &'static str,
+    /// What the other processes do, where they do different things.
+    pub others: Vec<&'static str>,
     /// The rank's programs.
     pub bases: Vec<Arc<Base>>,
     /// What leaks; `None` in a clean run.
@@ -69,6 +71,7 @@ impl Run {
     pub fn new(name: &'static str, view: View, bases: Vec<Arc<Base>>, sites: Sites, device_total_bytes: u64) -> Self {
         Self {
             name,
+            others: Vec::new(),
             view,
             bases,
             truth: None,
@@ -148,14 +151,19 @@ pub fn make(part: Part, view: View, trainings: &[Training], leaky: bool, number:
         let benign = draw_benign(training.base(0), leaky, ranks, &mut sites, &mut draw);
         let device_total_bytes = draw_device(&mut draw);
         let several = part.processes() && ranks > 1 && apart.chance(0.3);
+        let mut others = Vec::new();
         let bases: Vec<Arc<Base>> = (0..ranks)
             .map(|rank| {
-                let own = rank == 0 || !several;
-                if own { training.base(rank).clone() } else { apart.of(trainings).base(0).clone() }
+                if rank == 0 || !several {
+                    return training.base(rank).clone();
+                }
+                let other = apart.of(trainings);
+                others.push(other.name);
+                other.base(0).clone()
             })
             .collect();
         let mut run = Run::new(training.name, view, bases, sites, device_total_bytes);
-        run.apart = several;
+        (run.apart, run.others) = (several, others);
         run.benign = benign.iter().map(|(plan, _)| plan.kind).collect();
         let drawn = drawn.map(|drawn| if several { Drawn { ranks: vec![0], ..drawn } } else { drawn });
         // What other processes do is their own; what grows besides is the first one's.

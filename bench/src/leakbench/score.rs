@@ -69,7 +69,8 @@ pub fn judge(run: &Run, detectors: &mut [Box<dyn Detector>]) -> Vec<Outcome> {
     for (outcome, detector) in outcomes.iter_mut().zip(detectors) {
         outcome.notified = detector.notifications();
         for (count, kind) in outcome.notified.iter_mut().zip(FindingKind::ALL) {
-            *count = if own_findings(run.name).contains(&kind) { 0 } else { *count };
+            let own = run.others.iter().chain([&run.name]).any(|name| own_findings(name).contains(&kind));
+            *count = if own { 0 } else { *count };
         }
     }
     outcomes
