@@ -84,6 +84,11 @@ pub(super) struct Replaced {
 /// Rises below which nothing is said: two bigger batches make two.
 const RISES_MIN: u32 = 3;
 
+/// What the lowest ones fall by at most, of what they gain: it is to leave nothing of what comes and goes.
+const LOW_FALLS: f64 = 0.05;
+/// Windows of which the lowest is looked at.
+const LOW_OF: usize = 4;
+
 /// The site as a candidate, if it has grown at all.
 pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
@@ -135,13 +140,25 @@ fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
     let grown = views.filter_map(|per| {
         let clock = Clock::of(watch.course.of(per));
-        let (shape, growth) = ratcheting(points(watch, site, per), clock, site.holds)?;
+        let points = points(watch, site, per);
+        let plain = ratcheting(points, clock, site.holds);
+        // What requests under way hold hides what stays: of a few windows the lowest shows most of the latter.
+        let lowest = (per == Per::Window && site.holds == Holds::Blocks)
+            .then(|| ratcheting(&low_points(points), clock, site.holds))
+            .flatten()
+            .filter(|(_, growth)| growth.drawdown as f64 <= LOW_FALLS * growth.gained as f64);
+        let (shape, growth) = lowest.into_iter().chain(plain).max_by_key(|(_, growth)| growth.rises)?;
         Some((per, shape, growth.thinned(site.series(per).density())))
     });
     let steps = site.series(Per::Step).points();
     let warm = watch.course.of(Per::Step).warm;
     let grown = grown.filter(|(per, shape, growth)| *per != Per::Epoch || !is_beat(steps, warm, *shape, growth));
     grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
+}
+
+/// Of each few points the lowest.
+fn low_points(points: &[Point]) -> Vec<Point> {
+    points.chunks_exact(LOW_OF).filter_map(|few| few.iter().min_by_key(|point| point.bytes)).copied().collect()
 }
 
 /// Its growth over all windows, those of loading included.

@@ -26,6 +26,8 @@ use super::watch::RankWatch;
 const SLOWS_BELOW: f64 = -1.3;
 /// Likewise for blocks that are replaced by larger ones.
 const RECORDS_BELOW: f64 = -0.7;
+/// Nobody sees as many records: of n lengths ln n are the longest so far.
+const RECORDS_MAX: u32 = 20;
 /// From here on a few rises already show an even rhythm.
 const EVEN_FROM: f64 = -0.5;
 /// From here on nothing slows down at all.
@@ -97,9 +99,11 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
         }
         _ => {}
     }
-    // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked.
-    let least = if lead.shape == Shape::Larger { RECORDS_BELOW } else { SLOWS_BELOW };
-    let steady = |growth: &Growth| laplace_of(lead, growth) >= least;
+    // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked, as long
+    // as records could explain how often it was.
+    let records = |growth: &Growth| lead.shape == Shape::Larger && growth.rises < RECORDS_MAX;
+    let steady =
+        |growth: &Growth| laplace_of(lead, growth) >= if records(growth) { RECORDS_BELOW } else { SLOWS_BELOW };
     if steady(&lead.growth) && rises >= 8 && soon() {
         return true;
     }
@@ -107,8 +111,7 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
         Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
             // What comes at a rhythm, or nearly always, is no record.
-            let now =
-                is_steady(lead) && (evenly_over_steps_found(watch, lead) || mostly_over_steps_found(watch, lead));
+            let now = is_steady(lead) && (evenly_over_steps_found(watch, lead) || mostly_over_steps_found(watch, lead));
             let was = |growth: &Growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth));
             now || at_some_time(lead, was)
         }
