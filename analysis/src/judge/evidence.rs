@@ -3,7 +3,7 @@
 //! | evidence | confirmed after |
 //! |---|---|
 //! | several blocks of a forward pass remain every time (nobody caches those) | 4 rises, 3 if once an epoch, 8 over windows |
-//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8, 14 if only once an epoch |
+//! | rises in at least 5 epochs, in most of them, and not slower and slower | 6 rises, 5 at an even rhythm; of a block that is replaced by a larger one 8; if only once an epoch 6, and 14 where it is with the epoch's first steps |
 //! | rises and rises within few epochs, not slower and slower | 80 rises in 3 epochs, 4,000 in one |
 //! | rises that come seldom within an epoch: what is filled once in dozens of steps holds a handful | 400 from one in 8 steps on, the fewer the seldomer, down to 10 at an even distance and 14 at any |
 //! | rises at an even distance, not with every step, through most of a recording whose steps were found | 10 |
