@@ -26,7 +26,7 @@ use crate::clock::now_ns;
 use crate::ledger::{Counts, Ledger};
 use crate::recorder::{Recorder, Stopped};
 use crate::region::Region;
-use crate::ring::{Consumer, Gauge, ring};
+use crate::ring::{self, Consumer, Gauge};
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
@@ -53,7 +53,7 @@ pub struct AgentConfig {
     pub session: SessionInfo,
     /// Where to send it.
     pub daemon: Daemon,
-    /// Events a ring holds, per device. 64k (3 MiB) hold 0.3 s of the busiest training seen.
+    /// Events a ring holds at most, per device, see [`ring::EVENTS`].
     pub ring_events: usize,
     /// Bytes of unacknowledged items in memory.
     pub memory_bytes_max: u64,
@@ -76,7 +76,7 @@ impl AgentConfig {
         Self {
             session,
             daemon,
-            ring_events: 65_536,
+            ring_events: ring::EVENTS,
             memory_bytes_max: 8 << 20,
             spool: None,
             orphans: true,
@@ -231,7 +231,7 @@ impl Agent {
         let (notes, noted) = sync_channel(NOTES_MAX);
         let (mut rings, mut recorders) = (Vec::new(), Vec::new());
         for device in &config.session.devices {
-            let (producer, consumer) = ring(config.ring_events);
+            let (producer, consumer) = ring::ring(config.ring_events);
             let wanted = Arc::new(AtomicBool::new(false));
             recorders.push(Some(Recorder::new(device.index, producer, notes.clone(), wanted.clone())));
             rings.push((consumer, Request::Here(wanted)));

@@ -1,6 +1,6 @@
 """What one allocation and its free cost, plain and recorded, beside PyTorch's own recorder: in one process.
 
-    python micro.py [--depth 1 20] [--rounds 15] [-o result.json]
+    python micro.py [--training] [--depth 1 20] [--rounds 15] [-o result.json]
 
 A pair is `torch.empty(1024, device="cuda")` and the drop of the tensor: three allocator events (allocation, free
 requested, free completed), one of which carries a stack. The loop runs under `depth` Python frames. Ways, each
@@ -11,6 +11,10 @@ the median of `rounds` blocks of 10,000 pairs, in the thread's own time on a cor
     tracker    PyTorch's part of a trace tracker: memctl's gate is closed, PyTorch builds its TraceEntry all the same
     events     memctl without stacks
     stacks     memctl with the stack of every allocation
+
+With --training a block is 20 steps of a small transformer instead, and what is told is nanoseconds an allocation of its
+forward passes and its optimizer: these run on the timed thread, and between two allocations lies a training's own work.
+(The backward pass runs on a thread of autograd's.) Stacks are as many and as deep as PyTorch's modules make them.
 
 Needs an attached daemon nowhere: events that cannot be sent wait in memory and are dropped, which costs the same.
 """
@@ -24,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PAIRS = 10_000
 # What is measured with the tracker attached.
@@ -42,12 +47,56 @@ def block() -> float:
     return (time.thread_time_ns() - begun) / PAIRS
 
 
+class Training:
+    """Steps of a small transformer."""
+
+    STEPS = 20
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.model = torch.nn.TransformerEncoder(layer, 4).to("cuda")
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.batch = torch.randn(4, 16, 32, device="cuda")
+        self.made = lambda: torch.cuda.memory_stats()["allocation.all.allocated"]
+        self.step()
+        before = self.made()
+        loss = self.forward()
+        forward = self.made() - before
+        loss.backward()
+        before = self.made()
+        self.optimizer.step()
+        self.allocations = forward + self.made() - before
+
+    def forward(self) -> Any:
+        return self.model(self.batch).square().mean()
+
+    def step(self) -> int:
+        """Nanoseconds on the core, without the backward pass."""
+        self.optimizer.zero_grad()
+        begun = time.thread_time_ns()
+        loss = self.forward()
+        took = time.thread_time_ns() - begun
+        loss.backward()
+        begun = time.thread_time_ns()
+        self.optimizer.step()
+        return took + time.thread_time_ns() - begun
+
+    def block(self) -> float:
+        """Nanoseconds an allocation, behind steps in which a new session has seen the stacks."""
+        for _ in range(2):
+            self.step()
+        return sum(self.step() for _ in range(self.STEPS)) / self.STEPS / self.allocations
+
+
 def under(depth: int, body: Callable[[], float]) -> float:
     """Runs the body under so many frames."""
     return under(depth - 1, body) if depth > 1 else body()
 
 
-def measure(depths: list[int], rounds: int) -> dict[int, float]:
+def measure(depths: list[int], rounds: int, block: Callable[[], float]) -> dict[int, float]:
     block()
     return {depth: statistics.median(under(depth, block) for _ in range(rounds)) for depth in depths}
 
@@ -56,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--depth", type=int, nargs="+", default=[1, 20])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--training", action="store_true")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
 
@@ -64,9 +114,10 @@ def main() -> None:
     from memctl_agent import _native, _shim
 
     torch.cuda.init()
-    ways: dict[str, dict[int, float]] = {"plain": measure(asked.depth, asked.rounds)}
+    body = Training().block if asked.training else block
+    ways: dict[str, dict[int, float]] = {"plain": measure(asked.depth, asked.rounds, body)}
     torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=100_000)
-    ways["history"] = measure(asked.depth, asked.rounds)
+    ways["history"] = measure(asked.depth, asked.rounds, body)
     torch.cuda.memory._record_memory_history(enabled=None)
     shim = str(_shim.ensure(torch, _native.shim_source()).path)
     devices = [(0, None, "GPU", None)]
@@ -86,7 +137,7 @@ def main() -> None:
             if way == "stacks" and not _native.check_stacks():
                 sys.exit("stacks are not recorded here: this Python's frames are laid out otherwise")
             for depth in asked.depth:
-                took[way][depth].append(under(depth, block))
+                took[way][depth].append(under(depth, body))
             if way != "tracker":
                 status = _native.status()
                 _native.stop("", 0.0)
@@ -105,12 +156,14 @@ def main() -> None:
         pairs = zip(took[way][depth], took[than][depth], strict=True)
         return statistics.median(mine - other for mine, other in pairs)
 
+    # A pair is three events; an allocation of a training has its frees with it as well.
     hook = [more("events", "tracker", depth) / 3 for depth in (first, last)]
     stack = [more("stacks", "events", depth) for depth in (first, last)]
     own = [ways["history"][depth] - ways["plain"][depth] for depth in (first, last)]
+    unit = "an allocation" if asked.training else "a pair"
     print(
         f"memctl: {hook[0]:.0f} and {hook[1]:.0f} ns an event; a stack of {first} and {last} frames "
-        f"{stack[0]:.0f} and {stack[1]:.0f} ns; PyTorch's recorder {own[0]:.0f} and {own[1]:.0f} ns a pair"
+        f"{stack[0]:.0f} and {stack[1]:.0f} ns; PyTorch's recorder {own[0]:.0f} and {own[1]:.0f} ns {unit}"
     )
     print(f"the last session: {status['produced']} events, {status['stacks']} stacks, {status['dropped']} dropped")
     if asked.output:

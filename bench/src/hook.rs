@@ -3,8 +3,8 @@
 //!
 //! PyTorch's part of a callback (building its `TraceEntry`) and PyTorch's own recorder are measured in the process of a
 //! genuine torch, see `bench/live/micro.py`; here nothing but memctl runs. The thread whose frames are walked is laid out
-//! as CPython 3.12 lays it out, frames next to each other as in its data stack, code objects spread over pages; it is
-//! walked by the places of instructions, and once by code objects, as where nobody reports their deaths (3.10, 3.11).
+//! as each CPython lays it out, frames next to each other as in its data stack, code objects spread over pages; it is
+//! walked by the places of instructions, and by code objects where nobody reports their deaths (3.10, 3.11).
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use memctl_agent::hook::frames::Version;
 use memctl_agent::hook::{self, Hook, RawEvent, RawNode, Shim};
 use memctl_agent::region::Region;
 use memctl_agent::region::dictionary::Reader;
+use memctl_agent::ring;
 
 /// Callbacks of one run.
 const EVENTS: u64 = 3_000_000;
@@ -23,8 +24,6 @@ const EVENTS: u64 = 3_000_000;
 const FRAMES: usize = 20;
 /// Words of a frame.
 const FRAME_WORDS: usize = 16;
-/// Bytes of a code object before its instructions.
-const CODE_START: u64 = 192;
 /// Words between two code objects: more than any prefetcher guesses.
 const CODE_WORDS: usize = 640;
 /// Stacks of a step, in the run that does other things between two callbacks.
@@ -59,6 +58,35 @@ extern "C" fn node_type() -> *const std::ffi::c_char {
     std::ptr::null()
 }
 
+/// Where a CPython has what is walked: words of Include/internal/pycore_frame.h and cpython/{pystate,code}.h.
+#[derive(Clone, Copy)]
+struct Layout {
+    version: Version,
+    /// Of the thread state: its innermost frame, or what leads there and the word of that.
+    innermost: (usize, Option<usize>),
+    /// Of a frame.
+    code: usize,
+    previous: usize,
+    /// Set in a frame's pointer to its code object.
+    tag: u64,
+    /// Of a code object: what tells it from another at its address, and the bytes before its instructions.
+    identity: usize,
+    start: u64,
+}
+
+const V311: Layout =
+    Layout { version: Version::V311, innermost: (7, Some(1)), code: 4, previous: 6, tag: 0, identity: 17, start: 184 };
+const V312: Layout =
+    Layout { version: Version::V312, innermost: (7, Some(0)), code: 0, previous: 1, tag: 0, identity: 11, start: 192 };
+const V313: Layout = Layout { version: Version::V313, innermost: (9, None), start: 200, ..V312 };
+/// 3.15 has the same.
+const V314: Layout = Layout { version: Version::V314, tag: 1, start: 208, ..V313 };
+
+/// Word of a frame with its instruction, in all of them.
+const INSTRUCTION: usize = 7;
+/// Word of the memory where lies what leads to the innermost frame.
+const BETWEEN: usize = 16;
+
 /// Word of a frame, 0 the innermost: they lie on a stack that grows upwards.
 const fn frame_at(frame: usize) -> usize {
     32 + (FRAMES - 1 - frame) * FRAME_WORDS
@@ -75,44 +103,56 @@ enum Walk {
     Codes,
 }
 
-/// A thread of CPython 3.12 with frames and code objects.
+/// A thread of a CPython with frames and code objects.
 struct Thread {
+    layout: Layout,
     memory: Vec<u64>,
     expected: Vec<(usize, u32)>,
 }
 
 impl Thread {
-    fn new() -> Self {
-        // Word offsets of Include/internal/pycore_frame.h and cpython/{pystate,code}.h, 3.12.
-        let (state, cframe, codes) = (0, 16, 32 + FRAMES * FRAME_WORDS);
+    fn new(layout: Layout) -> Self {
+        let codes = 32 + FRAMES * FRAME_WORDS;
         let mut memory = vec![0_u64; codes + FRAMES * CODE_WORDS];
         let base = memory.as_ptr() as usize;
         let address = |word: usize| (base + word * 8) as u64;
-        memory[state + 7] = address(cframe);
-        memory[cframe] = address(frame_at(0));
         let mut expected = Vec::new();
         for frame in 0..FRAMES {
             let (at, code) = (frame_at(frame), codes + frame * CODE_WORDS);
-            memory[at] = address(code);
-            memory[at + 1] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
-            memory[at + 7] = address(code) + CODE_START + 2 * (frame as u64 + 3);
-            memory[code + 11] = (frame as u64 + 1) << 32;
+            memory[at + layout.code] = address(code) | layout.tag;
+            memory[at + layout.previous] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
+            memory[at + INSTRUCTION] = address(code) + layout.start + 2 * (frame as u64 + 3);
+            memory[code + layout.identity] = (frame as u64 + 1) << 32;
             expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
         }
-        Self { memory, expected }
+        let mut thread = Self { layout, memory, expected };
+        thread.enter(0);
+        thread
+    }
+
+    /// This frame is the innermost.
+    fn enter(&mut self, frame: usize) {
+        let base = self.memory.as_ptr() as u64;
+        let address = |word: usize| base + word as u64 * 8;
+        match self.layout.innermost {
+            (word, None) => self.memory[word] = address(frame_at(frame)),
+            (word, Some(of_it)) => {
+                self.memory[word] = address(BETWEEN);
+                self.memory[BETWEEN + of_it] = address(frame_at(frame));
+            }
+        }
     }
 
     /// Another line of the program: other instructions in the three innermost frames, and up to three frames fewer.
     fn go_to(&mut self, line: u64) {
-        let cframe = 16;
-        let base = self.memory.as_ptr() as u64;
         let innermost = (line % 4) as usize;
-        self.memory[cframe] = base + frame_at(innermost) as u64 * 8;
+        self.enter(innermost);
         let numbers = [line % 13, line / 13 % 13, line / 169];
+        let Layout { code, tag, start, .. } = self.layout;
         for (place, frame) in (innermost..FRAMES).enumerate() {
             let at = frame_at(frame);
             let number = numbers.get(place).copied().unwrap_or(frame as u64);
-            self.memory[at + 7] = self.memory[at] + CODE_START + 2 * number;
+            self.memory[at + INSTRUCTION] = (self.memory[at + code] & !tag) + start + 2 * number;
         }
         std::hint::black_box(&self.memory);
     }
@@ -133,24 +173,43 @@ struct Run {
 /// When the region cannot be made or the synthetic frames are not walked as they were laid out.
 pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
     let mut text = String::from("| callback | mean ns | p50 ns | p99.9 ns | dropped |\n|---|---|---|---|---|\n");
-    let mut thread = Thread::new();
-    for (what, stacks, every) in [
-        ("an event without a stack", Walk::None, 1),
-        ("an allocation with a known stack of 20 frames", Walk::Places, 1),
-        ("the same by code objects (3.10, 3.11)", Walk::Codes, 1),
-        ("allocation (20 frames), free requested, free completed: an event", Walk::Places, 3),
-    ] {
-        let mut runs = (0..rounds).map(|_| one(&mut thread, stacks, every)).collect::<Result<Vec<_>, _>>()?;
-        runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
-        let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
-        text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
+    let alike = [
+        ("an event without a stack", V312, Walk::None, 1),
+        ("an allocation with a known stack of 20 frames, by code objects, CPython 3.11", V311, Walk::Codes, 1),
+        ("the same by places, 3.12", V312, Walk::Places, 1),
+        ("3.13", V313, Walk::Places, 1),
+        ("3.14 and 3.15", V314, Walk::Places, 1),
+        ("3.14 and 3.15 by code objects", V314, Walk::Codes, 1),
+        ("allocation (20 frames), free requested, free completed: an event, 3.12", V312, Walk::Places, 3),
+    ];
+    text += &table(&alike, rounds, |layout, stacks, every| one(&mut Thread::new(layout), stacks, every))?;
+    let between = [
+        ("other work between callbacks: an event without a stack", V312, Walk::None, 1),
+        ("an allocation, 1,500 stacks of 17 to 20 frames, by code objects, 3.11", V311, Walk::Codes, 1),
+        ("the same by places, 3.12", V312, Walk::Places, 1),
+        ("3.14 and 3.15", V314, Walk::Places, 1),
+    ];
+    text += &table(&between, rounds, |layout, stacks, _| cold(layout, stacks))?;
+    Ok(text)
+}
+
+/// What is measured: its name, the interpreter, the walk, and of how many events one is an allocation.
+type Way = (&'static str, Layout, Walk, u64);
+
+/// Medians of the rounds, in which the ways take turns: whatever else the machine does hits all alike.
+fn table(
+    ways: &[Way],
+    rounds: usize,
+    measure: impl Fn(Layout, Walk, u64) -> Result<Run, Box<dyn Error>>,
+) -> Result<String, Box<dyn Error>> {
+    let mut runs = vec![Vec::new(); ways.len()];
+    for _ in 0..rounds {
+        for (&(_, layout, stacks, every), runs) in ways.iter().zip(&mut runs) {
+            runs.push(measure(layout, stacks, every)?);
+        }
     }
-    for (what, stacks) in [
-        ("other work between callbacks: an event without a stack", Walk::None),
-        ("other work between callbacks: an allocation, 1,500 stacks of 17 to 20 frames", Walk::Places),
-        ("the same by code objects (3.10, 3.11)", Walk::Codes),
-    ] {
-        let mut runs = (0..rounds).map(|_| cold(stacks)).collect::<Result<Vec<_>, _>>()?;
+    let mut text = String::new();
+    for (&(what, ..), runs) in ways.iter().zip(&mut runs) {
         runs.sort_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
         let Run { mean_ns, p50_ns, p999_ns, dropped } = runs[rounds / 2];
         text += &format!("| {what} | {mean_ns:.1} | {p50_ns:.1} | {p999_ns:.1} | {dropped} |\n");
@@ -159,9 +218,9 @@ pub fn run(rounds: usize) -> Result<String, Box<dyn Error>> {
 }
 
 /// Callbacks as a training makes them: with other work between them, and from another line each time.
-fn cold(stacks: Walk) -> Result<Run, Box<dyn Error>> {
+fn cold(layout: Layout, stacks: Walk) -> Result<Run, Box<dyn Error>> {
     let rate = rate();
-    let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(), stacks, many_lines)?;
+    let ((mut calls, mut empty), hook, _) = recorded(&mut Thread::new(layout), stacks, many_lines)?;
     if stacks != Walk::None && u64::from(hook.stacks()) != STACKS {
         return Err(format!("{} stacks instead of {STACKS}", hook.stacks()).into());
     }
@@ -207,17 +266,17 @@ fn recorded<T>(
     stacks: Walk,
     work: impl FnOnce(&mut Thread) -> T,
 ) -> Result<(T, Hook, Arc<Region>), Box<dyn Error>> {
-    let region = Region::create(1, 1 << 16)?;
+    let region = Region::create(1, ring::EVENTS)?;
     region.populate(0);
     let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node, node_type });
     if stacks != Walk::None {
         // Relaxed: nothing runs yet.
         THREAD.store(thread.memory.as_ptr() as usize, Ordering::Relaxed);
-        if !hook.check_stacks(Version::V312, &thread.expected) {
+        if !hook.check_stacks(thread.layout.version, &thread.expected) {
             return Err("the synthetic frames were not walked as they were laid out".into());
         }
         if stacks == Walk::Places {
-            hook.trust_places(Version::V312);
+            hook.trust_places(thread.layout.version);
         }
     }
     let stop = Arc::new(AtomicBool::new(false));

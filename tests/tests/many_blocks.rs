@@ -78,9 +78,8 @@ async fn found(stacks: u64) -> v1::Finding {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(SqliteStore::open(&folder.path().join("memctl.db"), "a test").await.unwrap());
     let daemon = Embedded::start(store).await.unwrap();
-    // The ring holds all of it: nothing may be lost, however busy the machine is.
-    let config =
-        AgentConfig { ring_events: 1 << 18, ..AgentConfig::new(session(), Daemon::Connected(daemon.channel())) };
+    // The usual ring holds all of it: nothing may be lost, however busy the machine is.
+    let config = AgentConfig::new(session(), Daemon::Connected(daemon.channel()));
     let recorded = tokio::task::spawn_blocking(move || {
         let agent = Agent::start(config).unwrap();
         let produced = record(&agent, stacks);

@@ -15,6 +15,7 @@ use memctl_agent::identity::{self, Given, Identity, Process};
 use memctl_agent::live::{self, LiveConfig};
 use memctl_agent::place;
 use memctl_agent::region::messages::mark_kind;
+use memctl_agent::ring;
 use memctl_agent::settings;
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
@@ -25,8 +26,6 @@ use crate::NativeError;
 
 /// Resolution of a live session's times: the codec's cost of time halves with every bit, and 100 ns tell events of one thread apart.
 const RESOLUTION_NS: u32 = 100;
-/// Events of a device's ring, unless `MEMCTL_RING_EVENTS` says otherwise: 3 MiB, 0.3 s of the busiest training seen.
-const RING_EVENTS: usize = 65_536;
 /// The number of a mark that ends an epoch as things stood at the last end of a step or of an evaluation.
 const EPOCH_ENDED: u8 = 10;
 /// The number of a mark that says that gradients were given back.
@@ -94,7 +93,7 @@ pub fn start<'py>(
     let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| place::DEFAULT_URL.to_owned());
     let config = LiveConfig {
         session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
-        ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
+        ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(ring::EVENTS),
         launcher,
         spool: spool(&daemon),
         daemon,

@@ -26,7 +26,7 @@ use crate::region::Region;
 use crate::ring::Consumer;
 use crate::uplink::window::{Pushed, Window};
 
-/// How long an idle worker sleeps: a ring of 64k events holds 0.3 s of the busiest training seen, and a wake-up costs 5 µs.
+/// How long an idle worker sleeps: a ring of a million events holds 5 s of the busiest training seen, and a wake-up costs 5 µs.
 /// A live job's worker sleeps as long after every turn that left nothing behind: a reader that looks all the time takes
 /// the ring's head away from the core that writes it, event by event.
 const IDLE: Duration = Duration::from_millis(5);

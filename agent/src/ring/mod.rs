@@ -4,39 +4,62 @@
 //! full the newest record is dropped and counted, and the next record that gets through carries the
 //! count, so the batcher knows where the hole is. `pushed + dropped = produced` at every moment.
 //!
+//! Its slots lie in pages. Where a page ends the producer goes on in the lowest one that the consumer has read to its end,
+//! so a ring that is emptied in time goes round in few pages, and memory behind the others is never touched: a ring may be
+//! large for the sake of bursts and cost what its fullest moment needed.
+//!
 //! Refuses: a second producer (events of one device come from under that device's allocator lock) and
 //! growing.
 //!
 //! The protocol between both sides is checked with loom (feature `loom`, test `ring_loom`).
 
+mod pages;
 mod record;
 
 use std::sync::Arc;
 
+use pages::Pages;
+pub use pages::{RECORDS_MAX, Shape};
 pub use record::Record;
 
 #[cfg(feature = "loom")]
 use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
 };
 #[cfg(not(feature = "loom"))]
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 #[cfg(not(feature = "loom"))]
+#[repr(transparent)]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(feature = "loom"))]
 impl<T> UnsafeCell<T> {
-    fn new(value: T) -> Self {
-        Self(std::cell::UnsafeCell::new(value))
-    }
     fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
     fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
+}
+
+/// Events of a device's ring, unless told otherwise. A million blocks that go at once (a training that ends) are two
+/// million events, half of which may come before the batcher has taken them. Memory is there for what came at once: a
+/// training in its course fills 0.2 MiB.
+pub const EVENTS: usize = 1 << 20;
+
+/// Where the words lie that say which page comes when, and the slots, in memory shared with another process.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// The counts.
+    pub control: *const Control,
+    /// A word a page.
+    pub order: *const u16,
+    /// The records.
+    pub slots: *const Record,
+    /// How many of each.
+    pub shape: Shape,
 }
 
 /// Keeps what the producer writes and what the consumer writes on different cache lines (two lines: the prefetcher fetches pairs).
@@ -80,30 +103,43 @@ impl Control {
 /// Whose memory a ring lies in; kept for as long as a side of the ring exists.
 #[expect(dead_code, reason = "held for its Drop")]
 enum Memory {
-    Own(Box<Control>, Box<[UnsafeCell<Record>]>),
+    Own(Box<Control>, Box<[AtomicU16]>, Box<[UnsafeCell<Record>]>),
     Region(Arc<dyn Send + Sync>),
 }
 
 struct Shared {
     control: *const Control,
+    /// The pages in the order in which they were filled: that of a position is at [`Shape::turn`].
+    order: *const AtomicU16,
     slots: *const UnsafeCell<Record>,
-    /// A power of two.
-    capacity: u64,
+    shape: Shape,
     _memory: Memory,
 }
 
-// SAFETY: a slot is written only by the producer and only while `head - tail < capacity` excludes it from
-// what the consumer may read; the consumer reads it only after it saw `head` pass it (Acquire on a Release store).
+// SAFETY: a slot is written only by the producer and only in a page that the consumer has read to its
+// end or never; the consumer reads it only after it saw `head` pass it (Acquire on a Release store).
 // The pointers stay valid as long as `_memory` lives.
 unsafe impl Sync for Shared {}
 // SAFETY: records are plain data.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    fn own(capacity: u64) -> Self {
+    fn own(shape: Shape) -> Self {
         let control = Box::new(Control::new());
-        let slots: Box<[UnsafeCell<Record>]> = (0..capacity).map(|_| UnsafeCell::new(Record::default())).collect();
-        Self { control: &raw const *control, slots: slots.as_ptr(), capacity, _memory: Memory::Own(control, slots) }
+        let order: Box<[AtomicU16]> = (0..shape.pages()).map(|_| AtomicU16::new(0)).collect();
+        let slots = slots(shape.records);
+        Self {
+            control: &raw const *control,
+            order: order.as_ptr(),
+            slots: slots.as_ptr(),
+            shape,
+            _memory: Memory::Own(control, order, slots),
+        }
+    }
+
+    fn within(memory: Arc<dyn Send + Sync>, parts: Parts) -> Self {
+        let Parts { control, order, slots, shape } = parts;
+        Self { control, order: order.cast(), slots: slots.cast(), shape, _memory: Memory::Region(memory) }
     }
 
     fn produced(&self) -> &Produced {
@@ -116,19 +152,41 @@ impl Shared {
         unsafe { &(*self.control).consumed.0 }
     }
 
-    #[inline]
-    fn slot(&self, position: u64) -> &UnsafeCell<Record> {
-        // SAFETY: capacity is a power of two, so the mask keeps the index inside the `capacity` slots of `_memory`.
-        unsafe { &*self.slots.add((position & (self.capacity - 1)) as usize) }
+    /// The word that says what page the position's is.
+    fn page(&self, position: u64) -> &AtomicU16 {
+        // SAFETY: a turn is below the number of pages, and `_memory` has a word for each.
+        unsafe { &*self.order.add(self.shape.turn(position)) }
     }
+
+    /// The slot of a position in a page.
+    #[inline]
+    fn slot(&self, page: u64, position: u64) -> &UnsafeCell<Record> {
+        let Shape { records, page: of_page } = self.shape;
+        // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory`, whatever the page.
+        unsafe { &*self.slots.add(((page * of_page + (position & (of_page - 1))) & (records - 1)) as usize) }
+    }
+}
+
+/// Slots that are all zero. What is not touched takes no memory.
+#[cfg(not(feature = "loom"))]
+fn slots(records: u64) -> Box<[UnsafeCell<Record>]> {
+    // SAFETY: a record of zeros is the default one.
+    unsafe { Box::new_zeroed_slice(records as usize).assume_init() }
+}
+
+#[cfg(feature = "loom")]
+fn slots(records: u64) -> Box<[UnsafeCell<Record>]> {
+    (0..records).map(|_| UnsafeCell::new(Record::default())).collect()
 }
 
 /// The side of the hook.
 pub struct Producer {
     shared: Arc<Shared>,
     head: u64,
-    /// The consumer's position when last looked at: it only grows, so room that was there stays there.
-    seen_tail: u64,
+    /// The page that is being filled, and the position at which it ends.
+    page: u64,
+    page_end: u64,
+    pages: Pages,
     /// Drops that the next record has to carry.
     hole: u32,
 }
@@ -137,6 +195,8 @@ pub struct Producer {
 pub struct Consumer {
     shared: Arc<Shared>,
     tail: u64,
+    /// The page that is being read, unless the tail is where one begins.
+    page: u64,
 }
 
 /// Reads the counts of a ring from any thread.
@@ -148,41 +208,34 @@ pub struct Gauge {
 /// Makes a ring of at least `capacity` records (rounded up to a power of two).
 #[must_use]
 pub fn ring(capacity: usize) -> (Producer, Consumer) {
-    let shared = Arc::new(Shared::own(capacity.max(2).next_power_of_two() as u64));
-    (Producer { shared: shared.clone(), head: 0, seen_tail: 0, hole: 0 }, Consumer { shared, tail: 0 })
+    let shared = Arc::new(Shared::own(Shape::of(capacity as u64)));
+    (Producer::new(shared.clone()), Consumer { shared, tail: 0, page: 0 })
 }
 
 /// The producer of a ring that lies in memory shared with another process.
 ///
 /// # Safety
-/// `control` and `slots` (`capacity` records, a power of two) are aligned, began as zeros, stay mapped as long as
-/// `memory` lives, and no other producer of this ring exists, here or in another process.
-pub unsafe fn producer_in(
-    memory: Arc<dyn Send + Sync>,
-    control: *const Control,
-    slots: *const Record,
-    capacity: u64,
-) -> Producer {
-    let shared = Arc::new(Shared { control, slots: slots.cast(), capacity, _memory: Memory::Region(memory) });
-    Producer { shared, head: 0, seen_tail: 0, hole: 0 }
+/// All parts are aligned and of the shape's size, began as zeros, stay mapped as long as `memory` lives, and no other
+/// producer of this ring exists, here or in another process.
+pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Producer {
+    Producer::new(Arc::new(Shared::within(memory, parts)))
 }
 
 /// The consumer of a ring that lies in memory shared with another process. What the other process writes is not
-/// trusted: counts that cannot be read as "nothing there".
+/// trusted: counts that cannot be read as "nothing there", and a page that is none is one of the ring's own.
 ///
 /// # Safety
 /// As for [`producer_in`], for the consumer.
-pub unsafe fn consumer_in(
-    memory: Arc<dyn Send + Sync>,
-    control: *const Control,
-    slots: *const Record,
-    capacity: u64,
-) -> Consumer {
-    let shared = Arc::new(Shared { control, slots: slots.cast(), capacity, _memory: Memory::Region(memory) });
-    Consumer { shared, tail: 0 }
+pub unsafe fn consumer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Consumer {
+    Consumer { shared: Arc::new(Shared::within(memory, parts)), tail: 0, page: 0 }
 }
 
 impl Producer {
+    fn new(shared: Arc<Shared>) -> Self {
+        let pages = Pages::new(shared.shape);
+        Self { shared, head: 0, page: 0, page_end: 0, pages, hole: 0 }
+    }
+
     /// Pushes a record, or drops and counts it when the ring is full; says whether it got in.
     #[inline]
     pub fn push(&mut self, mut record: Record) -> bool {
@@ -197,7 +250,7 @@ impl Producer {
             record.set_dropped_before(self.hole);
             self.hole = 0;
         }
-        self.shared.slot(self.head).with_mut(|slot| {
+        self.shared.slot(self.page, self.head).with_mut(|slot| {
             // SAFETY: `has_room` saw that the consumer is done with this slot, and there is one producer.
             unsafe { *slot = record };
         });
@@ -215,7 +268,7 @@ impl Producer {
         #[cfg(all(target_arch = "x86_64", not(feature = "loom")))]
         // SAFETY: a hint about memory of ours; where the processor does not know it, it does nothing.
         unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(position), options(nostack, preserves_flags));
+            std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(self.page, position), options(nostack, preserves_flags));
         }
         #[cfg(not(all(target_arch = "x86_64", not(feature = "loom"))))]
         let _ = position;
@@ -224,14 +277,28 @@ impl Producer {
     /// Whether a record would get in now.
     #[inline]
     pub fn has_room(&mut self) -> bool {
-        let capacity = self.shared.capacity;
-        if self.head.wrapping_sub(self.seen_tail) < capacity {
-            return true;
-        }
+        self.head < self.page_end || self.turn_page()
+    }
+
+    /// Goes on in the lowest page that is free; says whether there is one.
+    #[inline(never)]
+    fn turn_page(&mut self) -> bool {
+        let shape = self.shared.shape;
         // Acquire: the consumer's reads of the slots it gave back happen before our writes to them.
-        self.seen_tail = self.shared.consumed().tail.load(Ordering::Acquire);
-        // A tail beyond the head was written by somebody else than the consumer: as if there were no room.
-        self.head.checked_sub(self.seen_tail).is_some_and(|used| used < capacity)
+        let tail = self.shared.consumed().tail.load(Ordering::Acquire);
+        // A tail beyond the head was written by somebody else than the consumer: as if it gave nothing back.
+        let read = if tail <= self.head { tail / shape.page } else { 0 };
+        while self.pages.back < read {
+            // Relaxed: this side alone writes it.
+            let page = self.shared.page(self.pages.back * shape.page).load(Ordering::Relaxed);
+            self.pages.put(u64::from(page) & (shape.pages() - 1));
+            self.pages.back += 1;
+        }
+        let Some(page) = self.pages.take() else { return false };
+        // Relaxed: the consumer reads it after it saw the head beyond the page's beginning.
+        self.shared.page(self.head).store(page as u16, Ordering::Relaxed);
+        (self.page, self.page_end) = (page, self.head + shape.page);
+        true
     }
 
     /// Whether the consumer is gone.
@@ -284,7 +351,7 @@ impl Consumer {
         // Acquire: pairs with the producer's Release, makes the records visible.
         let head = self.shared.produced().head.load(Ordering::Acquire);
         // More than the ring holds was written by a broken producer: nothing of it can be read.
-        head.checked_sub(self.tail).filter(|&count| count <= self.shared.capacity).unwrap_or(0)
+        head.checked_sub(self.tail).filter(|&count| count <= self.shared.shape.records).unwrap_or(0)
     }
 
     /// Position of the next record.
@@ -297,7 +364,11 @@ impl Consumer {
     pub fn read(&mut self, count: u64, mut each: impl FnMut(&Record)) -> u64 {
         let count = count.min(self.available());
         for _ in 0..count {
-            self.shared.slot(self.tail).with(|slot| {
+            if self.tail & (self.shared.shape.page - 1) == 0 {
+                // Relaxed: written before the head that `available` saw passed it.
+                self.page = u64::from(self.shared.page(self.tail).load(Ordering::Relaxed));
+            }
+            self.shared.slot(self.page, self.tail).with(|slot| {
                 // SAFETY: `available` saw the head beyond this slot, and the producer does not touch it before `tail` passes it.
                 each(unsafe { &*slot });
             });

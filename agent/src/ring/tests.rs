@@ -56,10 +56,46 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn pages_change_nothing_but_when_it_is_full(
+        capacity in 128_usize..3_000,
+        steps in proptest::collection::vec((any::<bool>(), 0_u64..900), 0..60),
+    ) {
+        let (mut producer, mut consumer) = ring(capacity);
+        let shape = Shape::of(capacity as u64);
+        prop_assert!(shape.page > 1 && shape.records >= capacity as u64);
+        let (mut model, mut next, mut hole) = (VecDeque::new(), 0, 0);
+        for (push, count) in steps {
+            if !push {
+                let before = model.len() as u64;
+                let read = consumer.read(count, |record| {
+                    let (number, hole) = model.pop_front().expect("the model has as many");
+                    assert_eq!((record.event().time_ns, record.dropped_before()), (number, hole));
+                });
+                prop_assert_eq!(read, count.min(before));
+                continue;
+            }
+            for _ in 0..count {
+                next += 1;
+                let waiting = model.len() as u64;
+                if producer.push(numbered(next)) {
+                    prop_assert!(waiting < shape.records);
+                    model.push_back((next, std::mem::take(&mut hole)));
+                } else {
+                    // Of the page that is being read what was read has not come back yet.
+                    prop_assert!(waiting > shape.records - shape.page);
+                    hole += 1;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn two_threads_lose_nothing_but_what_was_counted() {
     const EVENTS: u64 = 200_000;
-    let (mut producer, mut consumer) = ring(64);
+    let (mut producer, mut consumer) = ring(256);
     let gauge = producer.gauge();
     let pushing = std::thread::spawn(move || (1..=EVENTS).filter(|&number| producer.push(numbered(number))).count());
     let (mut last, mut read, mut holes) = (0, 0, 0);

@@ -1,6 +1,6 @@
 """Bounds: memory of the trainer, and a ring that is too small.
 
-Guarantees checked: a recorded training needs at most 64 MB more than a plain one, daemon or no daemon; what found no
+Guarantees checked: what comes at once while nobody takes it is kept; a recorded training needs at most 64 MB more than a plain one, daemon or no daemon; what found no
 room is counted, answers say that they are not exact until a snapshot of the blocks has come, and are exact after it.
 """
 
@@ -47,6 +47,36 @@ def test_memory_of_the_trainer(memctl: Memctl, script: Any, plain: Plain) -> Non
         assert run.told("status")["produced"] > 300_000, run
         more = run.told("resident") - expected.told("resident")
         assert more <= MOST_BYTES, (more, run)
+
+
+BURST = """
+import os
+import signal
+import torch
+import small
+training = small.Training()
+training.steps(5)
+# Nobody takes anything meanwhile, however fast or slow this machine is.
+os.kill(os.getppid(), signal.SIGSTOP)
+before = small.status().get("produced")
+keep = [torch.empty(512, dtype=torch.uint8, device="cuda") for _ in range(100_000)]
+del keep
+small.tell("burst", (small.status().get("produced") or 0) - (before or 0))
+os.kill(os.getppid(), signal.SIGCONT)
+training.steps(5)
+small.tell("status", small.status())
+training.report()
+"""
+
+
+def test_a_burst_is_kept(memctl: Memctl, script: Any) -> None:
+    """Three events for each of so many blocks, with the ring as it is."""
+    run = memctl.record("burst", sys.executable, str(script(BURST)))
+    status = run.told("status")
+    assert run.told("burst") > 250_000 and status["dropped"] == 0, run
+    completeness = memctl.answer("query", "--job", "burst")["completeness"]
+    assert completeness["exact"] is True and completeness["events_dropped"] == 0, completeness
+    assert completeness["events_stored"] >= status["produced"], (completeness, status)
 
 
 DROPS = """
