@@ -1,11 +1,13 @@
-"""A training over 10³ to 10⁶ live blocks, plain and under `memctl run`: what it costs, and whether all is kept.
+"""A training over 10³ to 10⁶ live blocks, plain, with PyTorch's recorder and under `memctl run`: what it costs, and
+whether all is kept.
 
     python blocks.py [--blocks 1000 10000 100000 1000000] [--steps 2000] [--rounds 5] [--memctl PATH] [-o result.json]
 
 So many small tensors live; every step trains a small model, makes 65 tensors and drops 64 of them, one stays. The
 training's time is its main thread's own on a core (on the fake GPU that is all of it); memctl's is that of the
 launcher's worker, from rest to rest; beside it that of the whole launcher, where the judge takes a twentieth of a core
-at most. The two ways take turns.
+at most. The ways take turns, each in a process of its own, in another order every round: `plain`, `again` (plain once
+more: what the method resolves), `recorder` (PyTorch's history with Python stacks, 100,000 entries) and `memctl`.
 Every recorded run is asked about afterwards: every event has to be stored, nothing dropped, the job finished.
 """
 
@@ -26,6 +28,7 @@ from typing import Any
 LIMIT_S = 900
 KEPT_OF = 65
 WORKER = "memctl-batch"
+WAYS = ("plain", "again", "recorder", "memctl")
 
 
 def on_core(pid: int) -> tuple[float, float]:
@@ -50,10 +53,12 @@ def settled(pid: int) -> tuple[float, float]:
     sys.exit("the worker never came to rest")
 
 
-def train(blocks: int, steps: int) -> None:
+def train(blocks: int, steps: int, way: str) -> None:
     """The training; prints its figures as one line of JSON."""
     import torch
 
+    if way == "recorder":
+        torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -70,17 +75,24 @@ def train(blocks: int, steps: int) -> None:
     for _ in range(20):
         step()
     launcher = os.getppid()
-    theirs = settled(launcher)
+    if way == "memctl":
+        theirs = settled(launcher)
+    else:
+        # As long as the worker takes to come to rest.
+        theirs = (0.0, 0.0)
+        time.sleep(2)
     begun = time.thread_time_ns()
     for _ in range(steps):
         step()
     took = time.thread_time_ns() - begun
     # What is still in the ring belongs to these steps.
-    worker, whole = (now - then for now, then in zip(settled(launcher), theirs, strict=True))
-    told = {"step_us": took / steps / 1e3, "worker_us": worker / steps * 1e6, "launcher_us": whole / steps * 1e6}
-    agent = sys.modules.get("memctl_agent")
-    if agent is not None:
-        told["produced"] = agent.status()["produced"]
+    told = {"step_us": took / steps / 1e3}
+    if way == "memctl":
+        worker, whole = (now - then for now, then in zip(settled(launcher), theirs, strict=True))
+        told |= {"worker_us": worker / steps * 1e6, "launcher_us": whole / steps * 1e6}
+        told["produced"] = sys.modules["memctl_agent"].status()["produced"]
+        status = Path("/proc/self/status").read_text()
+        told["shared_kib"] = int(status.split("RssShmem:")[1].split()[0])
     print("BLOCKS " + json.dumps(told), flush=True)
 
 
@@ -108,50 +120,62 @@ def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> d
     return told
 
 
+def against(ways: dict[str, list[dict[str, Any]]], way: str) -> str:
+    """A way's step against the plain one of the same round: the median of the ratios, and the middle half of them."""
+    if way not in ways or "plain" not in ways:
+        return "–"
+    pairs = zip(ways[way], ways["plain"], strict=True)
+    ratios = sorted(mine["step_us"] / plain["step_us"] for mine, plain in pairs)
+    quarter = len(ratios) // 4
+    return f"{statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
+
+
+def table(results: dict[int, dict[str, list[dict[str, Any]]]]) -> None:
+    """Medians, as Markdown."""
+    titles = ["live blocks", "a step", "plain again", "PyTorch's recorder", "memctl", "worker", "to the first"]
+    titles += ["launcher", "shared memory", "whole"]
+    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
+    first = None
+    for blocks, ways in results.items():
+        plain = [run["step_us"] for run in ways.get("plain", [])]
+        cells = [f"{statistics.median(plain):.0f} µs" if plain else "–"]
+        cells += [against(ways, way) for way in WAYS[1:]]
+        if memctl := ways.get("memctl"):
+            worker, launcher, shared = (
+                statistics.median(run[of] for run in memctl) for of in ("worker_us", "launcher_us", "shared_kib")
+            )
+            first = first or worker
+            cells += [f"{worker:.0f} µs", f"{worker / first:.2f}", f"{launcher:.0f} µs", f"{shared / 1024:.1f} MiB"]
+            cells.append(f"{sum(run['whole'] for run in memctl)} of {len(memctl)}")
+        print(f"| {blocks} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memctl", default=shutil.which("memctl"))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--as", dest="way", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     if asked.train is not None:
-        return train(asked.train, asked.steps)
-    results: dict[int, dict[str, list[dict[str, Any]]]] = {n: {"plain": [], "memctl": []} for n in asked.blocks}
+        return train(asked.train, asked.steps, asked.way)
+    results: dict[int, dict[str, list[dict[str, Any]]]] = {n: {way: [] for way in asked.ways} for n in asked.blocks}
     for number in range(asked.rounds):
         for blocks, ways in results.items():
-            training = [sys.executable, __file__, "--steps", str(asked.steps), "--train", str(blocks)]
-            for way in ("plain", "memctl") if number % 2 == 0 else ("memctl", "plain"):
+            training = [sys.executable, __file__, "--steps", str(asked.steps), "--train", str(blocks), "--as"]
+            turn = number % len(asked.ways)
+            for way in asked.ways[turn:] + asked.ways[:turn]:
                 environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMCTL_RUN")}
-                if way == "plain":
-                    ways[way].append(measured(training, environment))
+                if way == "memctl":
+                    ways[way].append(recorded(asked.memctl, [*training, way], environment))
                 else:
-                    ways[way].append(recorded(asked.memctl, training, environment))
+                    ways[way].append(measured([*training, way], environment))
                 print(f"round {number + 1}, {blocks} blocks, {way}: {ways[way][-1]}", file=sys.stderr, flush=True)
-    titles = [
-        "live blocks",
-        "a step",
-        "under memctl",
-        "slower, median of pairs",
-        "worker",
-        "to the first",
-        "launcher",
-        "whole",
-    ]
-    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
-    first = None
-    for blocks, ways in results.items():
-        plain, memctl = ([run["step_us"] for run in ways[way]] for way in ("plain", "memctl"))
-        slower = statistics.median(mine / other for mine, other in zip(memctl, plain, strict=True)) - 1
-        worker, launcher = (statistics.median(run[of] for run in ways["memctl"]) for of in ("worker_us", "launcher_us"))
-        first = first or worker
-        whole = sum(run["whole"] for run in ways["memctl"])
-        print(
-            f"| {blocks} | {statistics.median(plain):.0f} µs | {statistics.median(memctl):.0f} µs | {slower:+.1%} "
-            f"| {worker:.0f} µs | {worker / first:.2f} | {launcher:.0f} µs | {whole} of {len(memctl)} |"
-        )
+    table(results)
     if asked.output:
         asked.output.write_text(json.dumps(results, indent=1))
 

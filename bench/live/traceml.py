@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What memctl, TraceML and stormlog say of the programs of `leak_cases.py`, side by side, as a Markdown table.
 
-    traceml.py MEMCTL_RUN RIVALS_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...]
+    traceml.py MEMCTL_RUN RIVALS_RUN [--memctl COMMAND] [--json FILE] [--only NAME ...] [--tools TOOL ...]
 
 The first two are what `tests/fakegpu/setup 2.11.0` prints: one environment with memctl-agent installed, one, made under
 another MEMCTL_CACHE, `--with traceml-ai==0.5.0 stormlog==0.4.3`. Each case runs once under each tool. memctl's verdict
@@ -9,7 +9,10 @@ is its gravest finding of a leak's kind or of private pools; TraceML's is the di
 `final_summary.json`; stormlog's is the gravest of its analyzer's pattern `memory_leak`, its insight of a memory growth
 trend, and what `stormlog query issues` lists. A severity of info, or an insight, is a suspicion, anything above an
 alarm. Of stormlog's issues only those count that speak of growth: one that finds the device nearly full, or a large
-allocation, says nothing about a leak. Fails when a run fails.
+allocation, says nothing about a leak. Fails when a run fails or takes longer than LIMIT_S.
+
+What is done is written to FILE after each case; what of it FILE has already is not run again, so a run that was
+interrupted goes on, and tools may be run one after the other (a cell that is missing is a dash).
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ GROWS = re.compile(r"CREEP|RISING|GROW|LEAK")
 # memctl's kinds of leaks; `memctl leaks` lists other growth, too.
 LEAKS = ("leak", "eval_graph", "graph_kept", "hidden_chain", "private_pools")
 TOOLS = ("memctl", "traceml", "stormlog")
+# Seconds that a command may take: the longest training runs for one of them on an idle machine.
+LIMIT_S = 600
 # How a verdict is to be taken, by whether the training leaks.
 TAKEN = {
     True: {"alarm": "found", "suspicion": "suspected", "quiet": "**missed**"},
@@ -49,9 +54,12 @@ class Verdict:
 
 def call(*command: str | pathlib.Path, where: pathlib.Path, rival: str = "") -> str:
     variables = {**os.environ, "MEMCTL_RIVAL": rival}
-    done = subprocess.run(
-        [str(word) for word in command], cwd=where, text=True, capture_output=True, env=variables
-    )
+    try:
+        done = subprocess.run(
+            [str(word) for word in command], cwd=where, text=True, capture_output=True, env=variables, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{' '.join(map(str, command))} had not ended after {LIMIT_S} s") from None
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout
@@ -115,36 +123,54 @@ def main() -> None:
     parser.add_argument("--memctl", default="memctl", help="the command that judges, if not the environment's own")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--only", dest="names", nargs="+", metavar="NAME")
+    parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
     asked = parser.parse_args()
-    rows = []
+    done: dict[str, Any] = {}
+    if asked.json and asked.json.exists():
+        done = {row["name"]: row for row in json.loads(asked.json.read_text())["cases"]}
     print("| program | leaks | memctl | | TraceML 0.5.0 | | stormlog 0.4.3 | |")
     print("|---" * 8 + "|", flush=True)
     for name, leaks in cases().items():
         if asked.names and name not in asked.names:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            work = pathlib.Path(folder)
-            shutil.copy(HERE / "leak_cases.py", work)
-            verdicts = [
-                by_memctl(asked.memctl_run, asked.memctl, name, work),
-                by_traceml(asked.rivals_run, name, work),
-                by_stormlog(asked.rivals_run, name, work),
-            ]
-        said = {tool: dataclasses.asdict(verdict) for tool, verdict in zip(TOOLS, verdicts)}
-        rows.append({"name": name, "leaks": leaks, **said})
+        row = done.setdefault(name, {"name": name, "leaks": leaks})
+        ways = {
+            "memctl": lambda work: by_memctl(asked.memctl_run, asked.memctl, name, work),
+            "traceml": lambda work: by_traceml(asked.rivals_run, name, work),
+            "stormlog": lambda work: by_stormlog(asked.rivals_run, name, work),
+        }
+        for tool in asked.tools:
+            if tool not in row:
+                with tempfile.TemporaryDirectory() as folder:
+                    shutil.copy(HERE / "leak_cases.py", folder)
+                    row[tool] = dataclasses.asdict(ways[tool](pathlib.Path(folder)))
+                save(asked.json, done)
         cells = [name, "yes" if leaks else "no"]
-        for verdict in verdicts:
-            cells += [TAKEN[leaks][verdict.level], verdict.words]
+        for tool in TOOLS:
+            cells += [TAKEN[leaks][row[tool]["level"]], row[tool]["words"]] if tool in row else ["–", "–"]
         print(f"| {' | '.join(cells)} |", flush=True)
-    counts = {}
+    for tool, count in counts(done).items():
+        print(f"\n{tool}: {', '.join(f'{word} {number}' for word, number in count.items())}")
+
+
+def counts(done: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """How often each tool said what, of leaky and of clean programs."""
+    told: dict[str, dict[str, int]] = {}
     for tool in TOOLS:
-        taken = [TAKEN[row["leaks"]][row[tool]["level"]].strip("*") for row in rows]
-        counts[tool] = {f"{'leaky' if leaks else 'clean'}: {word}": count for leaks in (True, False)
-                        for word, count in collections.Counter(
-                            word for word, row in zip(taken, rows) if row["leaks"] == leaks).items()}  # fmt: skip
-        print(f"\n{tool}: {', '.join(f'{word} {count}' for word, count in counts[tool].items())}")
-    if asked.json:
-        asked.json.write_text(json.dumps({"schema": 1, "cases": rows, "counts": counts}, indent=1) + "\n")
+        words = [
+            f"{'leaky' if row['leaks'] else 'clean'}: {TAKEN[row['leaks']][row[tool]['level']].strip('*')}"
+            for row in sorted(done.values(), key=lambda row: not row["leaks"])
+            if tool in row
+        ]
+        told[tool] = dict(collections.Counter(words))
+    return told
+
+
+def save(file: pathlib.Path | None, done: dict[str, Any]) -> None:
+    if file:
+        order = list(cases())
+        rows = sorted(done.values(), key=lambda row: order.index(row["name"]))
+        file.write_text(json.dumps({"schema": 1, "cases": rows, "counts": counts(done)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

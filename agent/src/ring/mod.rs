@@ -158,12 +158,12 @@ impl Shared {
         unsafe { &*self.order.add(self.shape.turn(position)) }
     }
 
-    /// The slot of a position in a page.
+    /// The slot of a position in the page that begins with slot `first`.
     #[inline]
-    fn slot(&self, page: u64, position: u64) -> &UnsafeCell<Record> {
-        let Shape { records, page: of_page } = self.shape;
-        // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory`, whatever the page.
-        unsafe { &*self.slots.add(((page * of_page + (position & (of_page - 1))) & (records - 1)) as usize) }
+    fn slot(&self, first: u64, position: u64) -> &UnsafeCell<Record> {
+        let Shape { records, page } = self.shape;
+        // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory`, whatever `first` is.
+        unsafe { &*self.slots.add(((first + (position & (page - 1))) & (records - 1)) as usize) }
     }
 }
 
@@ -183,8 +183,8 @@ fn slots(records: u64) -> Box<[UnsafeCell<Record>]> {
 pub struct Producer {
     shared: Arc<Shared>,
     head: u64,
-    /// The page that is being filled, and the position at which it ends.
-    page: u64,
+    /// The first slot of the page that is being filled, and the position at which it ends.
+    first: u64,
     page_end: u64,
     pages: Pages,
     /// Drops that the next record has to carry.
@@ -195,8 +195,8 @@ pub struct Producer {
 pub struct Consumer {
     shared: Arc<Shared>,
     tail: u64,
-    /// The page that is being read, unless the tail is where one begins.
-    page: u64,
+    /// The first slot of the page that is being read, unless the tail is where one begins.
+    first: u64,
 }
 
 /// Reads the counts of a ring from any thread.
@@ -209,7 +209,7 @@ pub struct Gauge {
 #[must_use]
 pub fn ring(capacity: usize) -> (Producer, Consumer) {
     let shared = Arc::new(Shared::own(Shape::of(capacity as u64)));
-    (Producer::new(shared.clone()), Consumer { shared, tail: 0, page: 0 })
+    (Producer::new(shared.clone()), Consumer { shared, tail: 0, first: 0 })
 }
 
 /// The producer of a ring that lies in memory shared with another process.
@@ -227,13 +227,13 @@ pub unsafe fn producer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Produce
 /// # Safety
 /// As for [`producer_in`], for the consumer.
 pub unsafe fn consumer_in(memory: Arc<dyn Send + Sync>, parts: Parts) -> Consumer {
-    Consumer { shared: Arc::new(Shared::within(memory, parts)), tail: 0, page: 0 }
+    Consumer { shared: Arc::new(Shared::within(memory, parts)), tail: 0, first: 0 }
 }
 
 impl Producer {
     fn new(shared: Arc<Shared>) -> Self {
         let pages = Pages::new(shared.shape);
-        Self { shared, head: 0, page: 0, page_end: 0, pages, hole: 0 }
+        Self { shared, head: 0, first: 0, page_end: 0, pages, hole: 0 }
     }
 
     /// Pushes a record, or drops and counts it when the ring is full; says whether it got in.
@@ -250,7 +250,7 @@ impl Producer {
             record.set_dropped_before(self.hole);
             self.hole = 0;
         }
-        self.shared.slot(self.page, self.head).with_mut(|slot| {
+        self.shared.slot(self.first, self.head).with_mut(|slot| {
             // SAFETY: `has_room` saw that the consumer is done with this slot, and there is one producer.
             unsafe { *slot = record };
         });
@@ -268,7 +268,7 @@ impl Producer {
         #[cfg(all(target_arch = "x86_64", not(feature = "loom")))]
         // SAFETY: a hint about memory of ours; where the processor does not know it, it does nothing.
         unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(self.page, position), options(nostack, preserves_flags));
+            std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(self.first, position), options(nostack, preserves_flags));
         }
         #[cfg(not(all(target_arch = "x86_64", not(feature = "loom"))))]
         let _ = position;
@@ -297,7 +297,7 @@ impl Producer {
         let Some(page) = self.pages.take() else { return false };
         // Relaxed: the consumer reads it after it saw the head beyond the page's beginning.
         self.shared.page(self.head).store(page as u16, Ordering::Relaxed);
-        (self.page, self.page_end) = (page, self.head + shape.page);
+        (self.first, self.page_end) = (page * shape.page, self.head + shape.page);
         true
     }
 
@@ -366,9 +366,9 @@ impl Consumer {
         for _ in 0..count {
             if self.tail & (self.shared.shape.page - 1) == 0 {
                 // Relaxed: written before the head that `available` saw passed it.
-                self.page = u64::from(self.shared.page(self.tail).load(Ordering::Relaxed));
+                self.first = u64::from(self.shared.page(self.tail).load(Ordering::Relaxed)) * self.shared.shape.page;
             }
-            self.shared.slot(self.page, self.tail).with(|slot| {
+            self.shared.slot(self.first, self.tail).with(|slot| {
                 // SAFETY: `available` saw the head beyond this slot, and the producer does not touch it before `tail` passes it.
                 each(unsafe { &*slot });
             });
