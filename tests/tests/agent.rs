@@ -195,7 +195,9 @@ fn what_an_agent_leaves_in_its_spool_the_next_one_delivers() {
 #[test]
 fn without_daemon_and_spool_a_deadline_ends_it_and_everything_is_counted() {
     let nobody = Daemon::Address(format!("http://127.0.0.1:{}", free_port()));
-    let agent = Agent::start(AgentConfig { memory_bytes_max: 4 << 10, ..config("nobody", nobody) }).unwrap();
+    let agent =
+        Agent::start(AgentConfig { ring_events: 1 << 16, memory_bytes_max: 4 << 10, ..config("nobody", nobody) })
+            .unwrap();
     let mut recorder = agent.recorder(DeviceIndex(0)).unwrap();
     // More than outbox and ring hold: the newest are dropped, the producer is never held up.
     let got_in = Producer::new(4).take(500_000).filter(|event| recorder.event(event)).count() as u64;
