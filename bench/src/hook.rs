@@ -122,7 +122,8 @@ impl Thread {
             memory[at + layout.code] = address(code) | layout.tag;
             memory[at + layout.previous] = if frame + 1 < FRAMES { address(frame_at(frame + 1)) } else { 0 };
             memory[at + INSTRUCTION] = address(code) + layout.start + 2 * (frame as u64 + 3);
-            memory[code + layout.identity] = (frame as u64 + 1) << 32;
+            // Both halves: in 3.11 it is the lower one, the line of the `def`.
+            memory[code + layout.identity] = (frame as u64 + 1) << 32 | (frame as u64 + 1);
             expected.push((address(code) as usize, 2 * (frame as u32 + 3)));
         }
         let mut thread = Self { layout, memory, expected };
