@@ -75,7 +75,7 @@ struct Layout {
 }
 
 const V311: Layout =
-    Layout { version: Version::V311, innermost: (7, Some(1)), code: 4, previous: 6, tag: 0, identity: 17, start: 184 };
+    Layout { version: Version::V311, innermost: (7, Some(1)), code: 4, previous: 6, tag: 0, identity: 9, start: 184 };
 const V312: Layout =
     Layout { version: Version::V312, innermost: (7, Some(0)), code: 0, previous: 1, tag: 0, identity: 11, start: 192 };
 const V313: Layout = Layout { version: Version::V313, innermost: (9, None), start: 200, ..V312 };
