@@ -8,7 +8,7 @@
 //! Refuses: to let a receiver hold up judging, storing or another receiver.
 //!
 //! - [`rules`]: the TOML file; [`alert`]: what an alert is; [`machine`]: its states, pure; [`silence`]; [`record`]: how it
-//!   is stored; [`notice`]: what is sent; [`deliver`]: workers; [`engine`]: the task; [`service`]: the gRPC service.
+//!   is stored; [`notice`]: what is sent; [`deliver`]: workers; `engine`: the task; `service`: the gRPC service.
 
 pub mod alert;
 pub mod deliver;
@@ -114,7 +114,9 @@ impl Alerting {
     pub async fn finish(self) {
         self.stop.send_replace(true);
         if tokio::time::timeout(LAST_WORDS * 2, self.task).await.is_err() {
-            tracing::error!("alerting did not end in time; what it had claimed is told when the claims have run out");
+            tracing::error!(
+                "alerting did not end in time; claimed notifications are sent when the claims have expired"
+            );
         }
     }
 }
@@ -135,10 +137,7 @@ impl Alerts {
             sightings.truncate(JOB_ALERTS_MAX);
         }
         if !self.shared.mailbox.put(Observation { job: job.clone(), sightings, now_ns }) {
-            tracing::warn!(
-                job = job.name,
-                "too many jobs wait to be looked at for alerts; this judgement was left out"
-            );
+            tracing::warn!(job = job.name, "too many judgements wait for alerting; this one was dropped");
         }
         self.shared.wake.notify_one();
     }
@@ -162,7 +161,7 @@ impl Shared {
             tracing::warn!(
                 count,
                 why,
-                "there are too many alerts: further ones are not made; `memctl alerts` counts them"
+                "there are too many alerts; further ones are not created; `memctl alerts` counts them"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! What explains a job's memory with single events: fragmentation, out of memory, churn. Reads the store, calls the analysis.
 //!
-//! Guarantees: for each moment looked at at most one stretch of [`window::EVENTS_MAX`] events or a keyframe's distance is
-//! replayed, on at most [`RANKS_MAX`] ranks with [`ooms::FAILURES_MAX`] failures each; what retention removed is left out,
+//! Guarantees: for each moment looked at at most one stretch of `window::EVENTS_MAX` events or a keyframe's distance is
+//! replayed, on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each; what retention removed is left out,
 //! never guessed. Refuses to look at a device that told no events.
 
 pub(crate) mod course;
