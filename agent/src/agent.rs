@@ -19,14 +19,15 @@ use memctl_model::{
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
+use crate::batch::note::Note;
 use crate::batch::translate::Translator;
-use crate::batch::worker::{Ending, Note, Position, Request, Worker};
+use crate::batch::worker::{Ending, Request, Worker};
 use crate::batch::{BatchConfig, Batcher};
 use crate::clock::now_ns;
 use crate::ledger::{Counts, Ledger};
 use crate::recorder::{Recorder, Stopped};
 use crate::region::Region;
-use crate::ring::{self, Consumer, Gauge};
+use crate::ring::{self, Consumer, Gauge, Position};
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;

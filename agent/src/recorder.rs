@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use memctl_model::{Action, DeviceIndex, Event, Keyframe, StackId};
 
-use crate::batch::worker::{Note, Position};
+use crate::batch::note::Note;
 use crate::clock::now_ns;
-use crate::ring::{Producer, Record};
+use crate::ring::{Position, Producer, Record};
 
 /// How long a source that can wait sleeps for room: a third of what the ring of a fast reader holds.
 const WAIT_FOR_ROOM: Duration = Duration::from_micros(100);

@@ -169,7 +169,7 @@ fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
         }
         producer.push(Record::new(&Event { time_ns: ticks(), ..event }));
     }
-    let at = memctl_agent::batch::worker::Position { pushed: producer.pushed(), dropped: producer.dropped() };
+    let at = memctl_agent::ring::Position { pushed: producer.pushed(), dropped: producer.dropped() };
     notes.push(&[&messages::mark(ticks(), &MarkKind::EpochEnd(0), &[at])]);
 }
 

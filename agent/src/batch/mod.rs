@@ -7,6 +7,7 @@
 //! passed), and to make an item that the wire does not take (it is left out, and the log says so).
 
 mod device;
+pub mod note;
 pub(crate) mod translate;
 mod windows;
 pub mod worker;
@@ -23,6 +24,8 @@ use memctl_proto::StackSender;
 use memctl_proto::chunk::ChunkError;
 use memctl_proto::convert::site_tables::{BATCH_ROWS_MAX, ROWS_MAX};
 use memctl_proto::item::Packed;
+
+use crate::uplink::outgoing::Outgoing;
 
 /// Marks that make a batch: an item of about 4 KiB.
 const MARKS_FLUSH: usize = 4_096;
@@ -56,15 +59,6 @@ pub struct BatchConfig {
     pub linger: Option<Duration>,
     /// Boundaries that were found and are not given; their tables say so.
     pub found: Vec<Boundary>,
-}
-
-/// An item on its way out, with the number of events it carries.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// The item.
-    pub packed: Packed,
-    /// Events in it.
-    pub events: u64,
 }
 
 /// The batch stage of one session.

@@ -11,7 +11,7 @@ use memctl_model::limits::SESSION_STACKS_MAX;
 use memctl_model::{Event, Frame, Mark, StackId};
 
 use super::Batcher;
-use super::worker::Note;
+use super::note::Note;
 use crate::clock::{self, TickClock};
 use crate::python::{lines, names};
 use crate::region::dictionary::{self, Entry};

@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use memctl_model::{DeviceIndex, Dropped, Frame, Keyframe, Mark, MarkKind, Sample, SessionEnd};
+use memctl_model::{DeviceIndex, Dropped, Keyframe, Mark, MarkKind, SessionEnd};
 use memctl_proto::item::Packed;
 
 use super::Batcher;
+use super::note::Note;
 use super::translate::Translator;
 use super::windows::Windows;
 use crate::clock::now_ns;
@@ -32,30 +33,6 @@ use crate::uplink::window::{Pushed, Window};
 const IDLE: Duration = Duration::from_millis(5);
 /// Events of one device taken before the next device has its turn.
 const TURN_EVENTS: u64 = 16_384;
-
-/// What reaches the worker beside the rings.
-#[derive(Debug)]
-pub enum Note {
-    /// A mark, with where each ring stood when it was made; without positions it tells of the last boundary.
-    Mark(Mark, Box<[Position]>),
-    /// Gradients were given back, with where each ring stood.
-    Settled(Box<[Position]>),
-    /// The next stack of the dictionary.
-    Stack(Box<[Frame]>),
-    /// A measurement.
-    Sample(Sample),
-    /// The state of a device, with where its ring stood when it was read.
-    Keyframe(Box<Keyframe>, Position),
-}
-
-/// Where a ring stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Position {
-    /// Records pushed.
-    pub pushed: u64,
-    /// Records dropped.
-    pub dropped: u64,
-}
 
 /// What a device's stream meets at a position.
 enum Stop {

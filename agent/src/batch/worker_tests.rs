@@ -1,12 +1,12 @@
 //! The worker over a ring of its own, with a clock that is set: when it cuts windows, and what is in them.
 
-use memctl_model::{Action, AllocatorSettings, Boundary, Event, SiteTable, StackId};
+use memctl_model::{Action, AllocatorSettings, Boundary, Event, Sample, SiteTable, StackId};
 use memctl_proto::item::{Content, Packed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use super::*;
 use crate::batch::BatchConfig;
-use crate::ring::{Producer, Record, ring};
+use crate::ring::{Position, Producer, Record, ring};
 
 struct Bench {
     start: Instant,

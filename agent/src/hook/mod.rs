@@ -29,9 +29,9 @@ use intern::{Codes, Near, Stacks};
 use memctl_model::{Action, Event, PoolId, StackId};
 use places::Trail;
 
-use crate::batch::worker::Position;
 use crate::region::Region;
 use crate::region::dictionary::{self, Kind};
+use crate::ring::Position;
 use crate::ring::{Gauge, Producer, Record};
 
 /// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is repeated in `agent/shim/shim.cpp`.

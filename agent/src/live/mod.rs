@@ -21,13 +21,13 @@ use std::time::Duration;
 use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, MarkKind, Sample, SessionInfo};
 
 use crate::agent::{Agent, AgentConfig, SpoolConfig, StartError};
-use crate::batch::worker::Position;
 use crate::clock::{now_ns, ticks};
 use crate::hook::frames::Version;
 use crate::hook::proof::{self, Shown};
 use crate::hook::{self, Hook};
 use crate::link::{self, LinkError};
 use crate::region::{Level, Region, RegionError, messages, notes};
+use crate::ring::Position;
 use crate::uplink::Daemon;
 use shim::{RawOutOfMemory, Shim, ShimError};
 

@@ -8,7 +8,7 @@ use memctl_model::{Keyframe, MarkKind, Phase, Sample};
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
 
-use crate::batch::worker::Position;
+use crate::ring::Position;
 
 const MARK: u8 = 1;
 const SAMPLE: u8 = 2;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::dictionary::{Entry, Kind};
 use super::messages::{self, Said};
 use super::*;
-use crate::batch::worker::Position;
+use crate::ring::Position;
 
 /// The same memory as another process would see it.
 fn other(region: &Region) -> Arc<Region> {

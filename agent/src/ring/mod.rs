@@ -14,12 +14,14 @@
 //! The protocol between both sides is checked with loom (feature `loom`, test `ring_loom`).
 
 mod pages;
+mod position;
 mod record;
 
 use std::sync::Arc;
 
 use pages::Pages;
 pub use pages::{RECORDS_MAX, Shape};
+pub use position::Position;
 pub use record::Record;
 
 #[cfg(feature = "loom")]

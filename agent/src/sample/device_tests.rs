@@ -10,10 +10,11 @@ use std::process::Command;
 use memctl_model::DeviceIndex;
 
 use super::Unavailable;
+use super::device::Devices;
 use super::driver::{device_uuid, mem_info};
 use super::host::Proc;
 use super::nvml::Nvml;
-use super::sampler::{Devices, Sampler, Watched};
+use super::sampler::{Sampler, Watched};
 
 /// Bytes that the test takes on the device.
 const TAKEN_BYTES: u64 = 64 << 20;

@@ -6,6 +6,7 @@
 //! Refuses: to create a CUDA context, to load a driver into a process that has none, and to wait.
 
 #[cfg(feature = "driver")]
+pub mod device;
 pub mod driver;
 pub mod host;
 #[cfg(feature = "nvml")]

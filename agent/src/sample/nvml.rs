@@ -12,7 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::Unavailable;
-use super::sampler::{DeviceProcess, DeviceReading, Devices};
+use super::device::{DeviceProcess, DeviceReading, Devices};
 
 /// The library's name as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";

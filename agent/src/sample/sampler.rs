@@ -12,42 +12,8 @@ use std::collections::{HashMap, HashSet};
 use memctl_model::{DeviceIndex, Sample};
 
 use super::Unavailable;
+use super::device::{DeviceProcess, DeviceReading, Devices};
 use super::host::{Descendant, Proc, ProcessKey};
-
-/// One process on one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceProcess {
-    /// Its pid, as the driver has it.
-    pub pid: u32,
-    /// Its bytes there; `None` when the driver does not tell.
-    pub used_bytes: Option<u64>,
-}
-
-/// What NVML says about a device at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct DeviceReading {
-    /// All bytes of the device, those that the driver keeps for itself included.
-    pub total_bytes: u64,
-    /// Bytes that the driver and firmware keep for themselves.
-    pub reserved_bytes: u64,
-    /// Bytes in use by programs.
-    pub used_bytes: u64,
-    /// Bytes that programs can still have.
-    pub free_bytes: u64,
-    /// Share of the last period during which a kernel ran, 0 to 100.
-    pub utilisation_percent: Option<u32>,
-    /// Processes with a compute context; `None` when the driver does not list them.
-    pub processes: Option<Vec<DeviceProcess>>,
-}
-
-/// Where readings come from: NVML.
-pub trait Devices: Send {
-    /// Reads the device of a UUID (`GPU-…`, `MIG-…`, or without either).
-    ///
-    /// # Errors
-    /// The device is not visible here, or the driver refuses.
-    fn read(&self, uuid: &str) -> Result<DeviceReading, Unavailable>;
-}
 
 /// What the kernel says about a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

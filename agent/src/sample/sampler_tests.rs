@@ -8,6 +8,7 @@ use memctl_model::{DeviceIndex, Sample};
 use proptest::prelude::*;
 
 use super::Unavailable;
+use super::device::*;
 use super::host::{Descendant, Proc, ProcessKey};
 use super::sampler::*;
 

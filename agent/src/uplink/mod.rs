@@ -7,6 +7,7 @@
 //! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
 
 pub mod backoff;
+pub mod outgoing;
 pub mod spool;
 pub mod window;
 

@@ -16,8 +16,8 @@ use memctl_proto::v1;
 use prost::Message as _;
 use tokio::sync::Notify;
 
+use super::outgoing::Outgoing;
 use super::spool::{Place, Spool};
-use crate::batch::Outgoing;
 
 /// How long `push` sleeps before it looks again whether the deadline has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

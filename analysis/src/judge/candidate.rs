@@ -6,6 +6,7 @@
 use memctl_model::{Frame, Phase, StackId};
 
 use super::course::{Boundaries, Per};
+use super::frames::is_forward_frame;
 use super::ratchet::{Clock, Growth, deepest_fall, growth};
 use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
@@ -356,11 +357,6 @@ fn pass(watch: &RankWatch, phase: Option<Phase>, stacks: &[StackId]) -> Pass {
     } else {
         Pass::Other
     }
-}
-
-/// Whether a frame is a module's forward pass: torch.nn's own way into it, or a method that every module has.
-pub(super) fn is_forward_frame(frame: &Frame) -> bool {
-    matches!(frame.plain_function(), "forward" | "_call_impl" | "_wrapped_call_impl")
 }
 
 /// Of the ways to a site the longest known: it says most.

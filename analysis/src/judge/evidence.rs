@@ -64,6 +64,8 @@ const LOOKS_BACK: usize = 24;
 const WINDOWS_MOST: f64 = 0.4;
 /// Rises in few windows, and the seconds that they take at least if they do not even begin to slow down, and if they hardly do.
 const WINDOWS_SELDOM: (u32, f64, f64) = (8, 80.0, 100.0);
+/// Down to here what rises in most windows hardly slows down.
+const MOSTLY_SLOWER: f64 = -1.0;
 /// Down to here it hardly slows down.
 const HARDLY_SLOWER: f64 = -0.8;
 /// Below it a site slows down that grew while the job was being loaded, however it has grown since.
@@ -235,7 +237,7 @@ fn over_live_windows(lead: &Candidate, growth: &Growth, most: bool) -> bool {
         return false;
     }
     let (rises, not_slower, hardly_slower) = WINDOWS_SELDOM;
-    (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1)
+    (most && growth.rises >= WINDOWS_LIVE.0 && seconds >= WINDOWS_LIVE.1 && laplace >= MOSTLY_SLOWER)
         || (growth.rises >= rises
             && ((seconds >= not_slower && laplace >= NOT_SLOWER)
                 || (seconds >= hardly_slower && laplace >= HARDLY_SLOWER)))

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::candidate::{Candidate, Pass, Shape, is_forward_frame};
+use super::candidate::{Candidate, Pass, Shape};
+use super::frames::is_forward_frame;
 use super::watch::RankWatch;
 
 /// Sites of one rank that grow together.

@@ -8,27 +8,12 @@ use std::collections::HashSet;
 use memctl_model::{Finding, FindingKind};
 
 use super::course::{Level, Measured, Per};
-use super::ratchet::{Clock, Growth, growth};
+use super::ratchet::{Clock, growth};
 use super::series::Point;
 use super::watch::RankWatch;
 use super::who::Who;
-use super::words;
+use super::words::{self, Grown};
 use super::wrong_device::Wrong;
-
-/// Growth of one quantity of one rank.
-#[derive(Clone, Debug)]
-pub(super) struct Grown {
-    pub who: Who,
-    pub growth: Growth,
-    /// The last value before the end.
-    pub now_bytes: u64,
-    pub series: Vec<u64>,
-    /// The first rise: epoch, step and time, as far as they are known.
-    pub first: (Option<u32>, Option<u64>, Option<u64>),
-    /// Growth a minute of what was watched.
-    pub a_minute: f64,
-    pub seconds: f64,
-}
 
 /// One value: where it lies in time, its time and itself.
 #[derive(Clone, Copy, Debug)]

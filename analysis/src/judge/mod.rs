@@ -12,6 +12,7 @@
 mod candidate;
 mod course;
 mod evidence;
+mod frames;
 mod group;
 mod judged;
 mod levels;

@@ -7,22 +7,7 @@ use memctl_model::{Finding, Severity};
 
 use super::course::{Level, Per};
 use super::watch::RankWatch;
-use super::who::Who;
-use super::words;
-
-/// How near a rank comes.
-#[derive(Clone, Debug)]
-pub(super) struct Near {
-    pub who: Who,
-    pub left_bytes: u64,
-    pub peak_bytes: u64,
-    pub outside_bytes: u64,
-    pub total_bytes: u64,
-    /// How often the allocator emptied its cache to find room, lately.
-    pub retries: u64,
-    /// Whether so little is left that any change is too much.
-    pub tight: bool,
-}
+use super::words::{self, Near};
 
 /// Boundaries below which a peak is a chance.
 const BOUNDARIES_MIN: u32 = 5;

@@ -9,10 +9,10 @@ use memctl_model::{Finding, FindingKind, Frame};
 
 use super::course::Per;
 use super::series::Series;
-use super::verdict::{Sureness, Verdict, verdicts};
+use super::verdict::{Verdict, verdicts};
 use super::watch::RankWatch;
 use super::who::Who;
-use super::words;
+use super::words::{self, Excess};
 
 /// What makes verdicts of several ranks one finding: the kind, and function and file of the site.
 type Key = (FindingKind, Option<(String, String)>);
@@ -54,17 +54,6 @@ fn disjoint(one: &[Verdict], other: &[Verdict]) -> bool {
     one.iter().all(|a| other.iter().all(|b| a.who != b.who))
 }
 
-/// The surest of several verdicts stands for them.
-pub(super) fn surest(verdicts: &[Verdict]) -> &Verdict {
-    let order = |verdict: &&Verdict| (verdict.sureness, verdict.live_bytes);
-    // A finding is made of at least one verdict.
-    verdicts.iter().max_by_key(order).unwrap_or(&verdicts[0])
-}
-
-pub(super) fn is_confirmed(verdicts: &[Verdict]) -> bool {
-    verdicts.iter().any(|verdict| verdict.sureness == Sureness::Confirmed)
-}
-
 /// Boundaries over which a difference has to last.
 const LASTS: usize = 5;
 /// Differences below this are never told: two segments of large blocks.
@@ -73,19 +62,6 @@ const SKEW_BYTES_MIN: u64 = 40 << 20;
 const SKEW_SHARE_MIN: f64 = 0.1;
 /// Sites by which ranks are recognised as peers.
 const ROLE_SITES: usize = 8;
-
-/// One rank's excess at one site.
-pub(super) struct Excess<'a> {
-    pub who: Who,
-    pub peers: Vec<Who>,
-    pub site: &'a Frame,
-    pub bytes: u64,
-    pub peers_bytes: u64,
-    pub share: f64,
-    pub first_step: Option<u64>,
-    pub first_epoch: Option<u32>,
-    pub total_bytes: Option<u64>,
-}
 
 /// What a rank holds more than its peers, lastingly and not by a leak that was found.
 pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {

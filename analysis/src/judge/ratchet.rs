@@ -126,7 +126,10 @@ const PAUSES: f64 = 5.0;
 const HEAVIEST: u64 = 4;
 
 /// What falls by more than this share of what it has gained fluctuates more than it grows.
-const FALLS: f64 = 0.13;
+const FALLS: f64 = 0.08;
+
+/// Distances of which a quarter is less than one or two.
+const A_HANDFUL: f64 = 8.0;
 
 /// Distances that show whether they vary.
 const DISTANCES_MIN: usize = 12;
@@ -213,7 +216,7 @@ fn spacing(times: &[u32]) -> (f64, bool) {
     apart.sort_by(f64::total_cmp);
     let Some(&usual) = apart.get(apart.len() / 2) else { return (1.0, false) };
     let near = apart.iter().filter(|&&distance| (distance - usual).abs() <= usual / 4.0).count();
-    (usual, near * 5 >= apart.len() * 4 || hardly_varies(&apart))
+    (usual, near * 5 >= apart.len() * 4 || (usual < A_HANDFUL && hardly_varies(&apart)))
 }
 
 /// Whether distances, ascending, vary by far less than those of what comes at random. Where two rises lie a handful of

@@ -180,3 +180,14 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
         group,
     }
 }
+
+/// The surest of several verdicts stands for them.
+pub(super) fn surest(verdicts: &[Verdict]) -> &Verdict {
+    let order = |verdict: &&Verdict| (verdict.sureness, verdict.live_bytes);
+    // A finding is made of at least one verdict.
+    verdicts.iter().max_by_key(order).unwrap_or(&verdicts[0])
+}
+
+pub(super) fn any_confirmed(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().any(|verdict| verdict.sureness == Sureness::Confirmed)
+}

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId};
 
-use super::candidate::is_forward_frame;
 use super::course::{Course, Per};
+use super::frames::is_forward_frame;
 use super::series::{Point, Series};
 use super::who::Who;
 

@@ -20,6 +20,7 @@ mod migrations;
 mod plan;
 pub mod postgres;
 pub mod rows;
+mod secrets;
 mod selection;
 pub mod sqlite;
 mod wire_form;

@@ -65,8 +65,8 @@ impl Column {
             // 65,536 keys or allocations have numbers and distances of at most three bytes, a stack has five.
             Self::Operands => (0, 3 + 5),
             Self::Addresses | Self::Wide => (0, 10),
-            Self::Classes => (super::times::PLANES as u64, 4),
-            Self::Lengths => (super::times::CLASSES_MAX as u64 * (super::ticks::SYMBOLS as u64 + 1), 0),
+            Self::Classes => (super::planes::PLANES as u64, 4),
+            Self::Lengths => (super::planes::CLASSES_MAX as u64 * (super::ticks::SYMBOLS as u64 + 1), 0),
         };
         let max = fixed + per_event * events;
         if max < COLUMN_BYTES_MAX as u64 { max } else { COLUMN_BYTES_MAX as u64 }

@@ -21,6 +21,7 @@ mod encode;
 mod header;
 mod keys;
 mod ops;
+mod planes;
 mod ticks;
 mod times;
 mod varint;

@@ -10,17 +10,10 @@ use super::bits::{BitWriter, PADDING, window};
 use super::codes::{Code, lengths};
 use super::columns::{Column, Raw};
 use super::keys::Key;
+use super::planes::{CLASSES_MAX, KEYED_PLANES, PLANE_OTHER, PLANES, STEPS};
 use super::ticks::{DIFFERENCE_MAX, FIRST_ESCAPE, FIRST_SYMBOLS, SECOND_ESCAPE, SYMBOLS, difference, symbol};
 use super::varint::{Cursor, put, unzigzag, zigzag};
 use super::{Fault, Part};
-
-/// Kinds of time that never share a class. The first four depend on the key: two bits, "is a free" and
-/// "comes after something that is no allocation".
-pub(super) const PLANES: usize = 5;
-const KEYED_PLANES: usize = 4;
-const PLANE_OTHER: usize = 4;
-/// Classes of one chunk: what the encoder can choose, [`STEPS`] and one more for each keyed plane.
-pub(super) const CLASSES_MAX: usize = KEYED_PLANES * (STEPS + 1) + 1;
 
 /// What a time's distribution depends on.
 #[derive(Clone, Copy)]
@@ -153,9 +146,6 @@ struct Classes {
 const RARE_TIMES: u32 = 8;
 /// A class with fewer times than this joins its neighbour: its code would cost more than it saves.
 const CLASS_TIMES_MIN: u32 = 160;
-/// Steps of the mean symbol that are told apart; steps are finer where means are small.
-const STEPS: usize = 15;
-
 /// What a symbol costs in a class that never had it: its code will be a long one, and others get longer for it.
 const MISSING_BITS: u32 = 12;
 /// What it costs to write that a key has another class than the key before.

@@ -6,8 +6,7 @@ use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::candidate::Shape;
 use crate::judge::course::Per;
 use crate::judge::outlook::Outlook;
-use crate::judge::ranks::{is_confirmed, surest};
-use crate::judge::verdict::Verdict;
+use crate::judge::verdict::{Verdict, any_confirmed, surest};
 use crate::judge::who::{self, Who};
 use crate::wording;
 
@@ -17,7 +16,7 @@ const SELDOM_STEPS: f64 = 8.0;
 /// One leak, as its ranks show it. `all` are those that are watched.
 pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
     let shown = surest(verdicts);
-    let confirmed = is_confirmed(verdicts);
+    let confirmed = any_confirmed(verdicts);
     let whos: Vec<&Who> = verdicts.iter().map(|verdict| &verdict.who).collect();
     let ranks = who::ranks(whos.iter().copied());
     let processes = who::processes(whos.iter().copied());

@@ -1,12 +1,52 @@
 //! The sentences of what is no leak: levels, ranks that differ, other processes, a device that is nearly full.
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, HumanBytes, Moment, Rate, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Moment, Rate, Severity};
 
 use super::{place, thinned};
-use crate::judge::levels::Grown;
-use crate::judge::near::Near;
-use crate::judge::ranks::Excess;
+use crate::judge::ratchet::Growth;
 use crate::judge::who::{self, Who};
+
+/// Growth of one quantity of one rank.
+#[derive(Clone, Debug)]
+pub(in crate::judge) struct Grown {
+    pub who: Who,
+    pub growth: Growth,
+    /// The last value before the end.
+    pub now_bytes: u64,
+    pub series: Vec<u64>,
+    /// The first rise: epoch, step and time, as far as they are known.
+    pub first: (Option<u32>, Option<u64>, Option<u64>),
+    /// Growth a minute of what was watched.
+    pub a_minute: f64,
+    pub seconds: f64,
+}
+
+/// How near a rank comes.
+#[derive(Clone, Debug)]
+pub(in crate::judge) struct Near {
+    pub who: Who,
+    pub left_bytes: u64,
+    pub peak_bytes: u64,
+    pub outside_bytes: u64,
+    pub total_bytes: u64,
+    /// How often the allocator emptied its cache to find room, lately.
+    pub retries: u64,
+    /// Whether so little is left that any change is too much.
+    pub tight: bool,
+}
+
+/// One rank's excess at one site.
+pub(in crate::judge) struct Excess<'a> {
+    pub who: Who,
+    pub peers: Vec<Who>,
+    pub site: &'a Frame,
+    pub bytes: u64,
+    pub peers_bytes: u64,
+    pub share: f64,
+    pub first_step: Option<u64>,
+    pub first_epoch: Option<u32>,
+    pub total_bytes: Option<u64>,
+}
 
 /// What one rank holds more than its peers.
 pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {

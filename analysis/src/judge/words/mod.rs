@@ -7,7 +7,7 @@ mod leak;
 mod level;
 
 pub(super) use leak::leak;
-pub(super) use level::{foreign, level, near_oom, skew};
+pub(super) use level::{Excess, Grown, Near, foreign, level, near_oom, skew};
 
 use memctl_model::{HumanBytes, Rate};
 

@@ -42,7 +42,7 @@ impl PostgresStore {
     /// [`StoreError::Unreachable`] when the URL, the server or the login is wrong, [`StoreError::Newer`],
     /// [`StoreError::ReadOnly`] on a standby, [`StoreError::Full`].
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let place = super::address::without_secrets(url);
+        let place = super::secrets::without_secrets(url);
         let (pool, version) = connection::open(url, &place).await?;
         tracing::debug!(place, postgres = version, schema = migrations::NEWEST, "store opened");
         Ok(Self { place, version, pool })
