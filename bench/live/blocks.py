@@ -123,7 +123,7 @@ def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> d
 def against(ways: dict[str, list[dict[str, Any]]], way: str) -> str:
     """A way's step against the plain one of the same round: the median of the ratios, and the middle half of them."""
     if way not in ways or "plain" not in ways:
-        return "–"
+        return "-"
     pairs = zip(ways[way], ways["plain"], strict=True)
     ratios = sorted(mine["step_us"] / plain["step_us"] for mine, plain in pairs)
     quarter = len(ratios) // 4
@@ -138,7 +138,7 @@ def table(results: dict[int, dict[str, list[dict[str, Any]]]]) -> None:
     first = None
     for blocks, ways in results.items():
         plain = [run["step_us"] for run in ways.get("plain", [])]
-        cells = [f"{statistics.median(plain):.0f} µs" if plain else "–"]
+        cells = [f"{statistics.median(plain):.0f} µs" if plain else "-"]
         cells += [against(ways, way) for way in WAYS[1:]]
         if memctl := ways.get("memctl"):
             worker, launcher, shared = (

@@ -135,9 +135,9 @@ def main() -> None:
             continue
         row = done.setdefault(name, {"name": name, "leaks": leaks})
         ways = {
-            "memctl": lambda work: by_memctl(asked.memctl_run, asked.memctl, name, work),
-            "traceml": lambda work: by_traceml(asked.rivals_run, name, work),
-            "stormlog": lambda work: by_stormlog(asked.rivals_run, name, work),
+            "memctl": lambda work, name=name: by_memctl(asked.memctl_run, asked.memctl, name, work),
+            "traceml": lambda work, name=name: by_traceml(asked.rivals_run, name, work),
+            "stormlog": lambda work, name=name: by_stormlog(asked.rivals_run, name, work),
         }
         for tool in asked.tools:
             if tool not in row:
@@ -147,7 +147,7 @@ def main() -> None:
                 save(asked.json, done)
         cells = [name, "yes" if leaks else "no"]
         for tool in TOOLS:
-            cells += [TAKEN[leaks][row[tool]["level"]], row[tool]["words"]] if tool in row else ["–", "–"]
+            cells += [TAKEN[leaks][row[tool]["level"]], row[tool]["words"]] if tool in row else ["-", "-"]
         print(f"| {' | '.join(cells)} |", flush=True)
     for tool, count in counts(done).items():
         print(f"\n{tool}: {', '.join(f'{word} {number}' for word, number in count.items())}")

@@ -5,8 +5,8 @@
 //! Guarantees: what cannot be measured is `None` and says why in words ([`Unavailable`]), never 0 and never a panic.
 //! Refuses: to create a CUDA context, to load a driver into a process that has none, and to wait.
 
-#[cfg(feature = "driver")]
 pub mod device;
+#[cfg(feature = "driver")]
 pub mod driver;
 pub mod host;
 #[cfg(feature = "nvml")]
