@@ -1,8 +1,8 @@
 """Bounds: memory of the trainer, and a ring that is too small.
 
-Guarantees checked: what comes at once while nobody takes it is kept; a recorded training needs at most 64 MB more than a
-plain one, daemon or no daemon; what found no room is counted, answers say that they are not exact until a snapshot of the
-blocks has come, and are exact after it.
+Guarantees checked: what comes at once while nobody takes it is kept; a recorded training needs at most 64 MB more than
+a plain one, daemon or no daemon; what found no room is counted, answers say that they are not exact until a snapshot of
+the blocks has come, and are exact after it.
 """
 
 from __future__ import annotations
