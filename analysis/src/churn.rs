@@ -7,7 +7,7 @@
 use memctl_model::{EvidenceValue, Finding, FindingKind, Pattern, Severity, Stack, StackId};
 
 use crate::steady::{DriverCalls, Steady};
-use crate::wording::{bytes, place_or_none, plural, ranks};
+use crate::wording::{bytes, opening, place_or_none, plural, ranks, sentence};
 
 /// Steps of steady state before anything is said.
 pub const STEPS_MIN: u64 = 8;
@@ -149,7 +149,7 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
         all_ranks: numbers.len() > 1 && numbers.len() == known,
         title: title(worst, &numbers, known),
         explanation: explanation(worst),
-        advice: advice(worst),
+        advice: sentence(advice(worst)),
         evidence: evidence(worst),
         pattern: worst.is_emptied().then_some(Pattern::CacheEmptied),
         site: stack.site().cloned(),
@@ -159,28 +159,28 @@ pub fn finding(reports: &[RankChurn], known: usize) -> Option<Finding> {
 }
 
 fn title(worst: &RankChurn, numbers: &[u32], known: usize) -> String {
-    let who = ranks(numbers, known);
+    let who = opening(&ranks(numbers, known));
     let one = numbers.len() == 1;
     let again = bytes(worst.again_bytes / worst.steps.max(1));
     let hit = worst.steps_taking.min(worst.steps_returning);
     let steps = worst.steps;
     if let Some(emptied) = worst.emptied.as_ref().filter(|emptied| emptied.by_call) {
         return format!(
-            "{who} {} empty_cache() in {hit} of {steps} steps, in {}: {again} a step are given back to the driver and taken again",
+            "{who} {} empty_cache() in {hit} of {steps} steps, in {}: {again} per step are released to the driver and requested again",
             if one { "calls" } else { "call" },
             place_or_none(emptied.stack.site()),
         );
     }
     let retried = worst.retries.filter(|&retries| retries > 0);
     let why = retried.map_or(String::new(), |retries| format!(", {} because a request found no room", times(retries)));
-    let (give, take) = if one { ("gives", "takes") } else { ("give", "take") };
-    format!("{who} {give} device memory back and {take} it again in {hit} of {steps} steps ({again} a step){why}")
+    let (give, take) = if one { ("releases", "requests") } else { ("release", "request") };
+    format!("{who} {give} device memory and {take} it again in {hit} of {steps} steps ({again} per step){why}")
 }
 
 fn explanation(worst: &RankChurn) -> String {
     let per_step = worst.calls_per_step();
     format!(
-        "In steady state rank {} took {} from the driver in {} and gave {} back in {}: {per_step:.1} calls of cudaMalloc and cudaFree a step. Each release waits for the whole device; at the usual {} to {} ms a call that is {:.1} to {:.1} ms of each step.",
+        "In steady state, rank {} requested {} from the driver in {} and released {} in {}: {per_step:.1} calls of cudaMalloc and cudaFree per step. Each release waits for the whole device; at the usual {} to {} ms per call, that is {:.1} to {:.1} ms of each step.",
         worst.rank,
         bytes(worst.calls.taken_bytes),
         plural(worst.calls.takes, "call"),
@@ -197,11 +197,11 @@ fn advice(worst: &RankChurn) -> String {
     let retried = worst.retries.is_some_and(|retries| retries > 0);
     match &worst.emptied {
         Some(emptied) if emptied.by_call => format!(
-            "take torch.cuda.empty_cache() in {} out of the loop: the allocator reuses what is free by itself and empties its cache before a request fails",
+            "remove torch.cuda.empty_cache() in {} from the loop: the allocator reuses free memory by itself and empties its cache before a request fails",
             place_or_none(emptied.stack.site())
         ),
-        _ if retried => "the cache is emptied because the device is full: lower the batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that freed memory fits again".to_owned(),
-        _ => "take torch.cuda.empty_cache() (and libraries that call it) out of the training loop; with garbage_collection_threshold set, raise it".to_owned(),
+        _ if retried => "the cache is emptied because the device is full: reduce the batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that freed memory fits again".to_owned(),
+        _ => "remove torch.cuda.empty_cache() (and libraries that call it) from the training loop; with garbage_collection_threshold set, raise it".to_owned(),
     }
 }
 
@@ -291,10 +291,10 @@ mod tests {
         let found = finding(&[RankChurn::of(0, 0, &steady, Some(0), &resolve)], 1).unwrap();
         assert_eq!(
             found.title,
-            "rank 0 calls empty_cache() in 230 of 230 steps, in train (train.py:31): 40.0 MiB a step are given back to the driver and taken again"
+            "Rank 0 calls empty_cache() in 230 of 230 steps, in train (train.py:31): 40.0 MiB per step are released to the driver and requested again"
         );
         assert_eq!((found.pattern, found.severity), (Some(Pattern::CacheEmptied), Severity::Warning));
-        assert!(found.explanation.contains("4.0 calls of cudaMalloc and cudaFree a step"), "{}", found.explanation);
+        assert!(found.explanation.contains("4.0 calls of cudaMalloc and cudaFree per step"), "{}", found.explanation);
         assert!(found.evidence.contains(&("emptied_times".into(), EvidenceValue::Count(230))), "{:?}", found.evidence);
     }
 
@@ -313,14 +313,14 @@ mod tests {
         let found = finding(&[churn(40, 80, Some(33)), RankChurn { rank: 1, ..churn(30, 80, None) }], 2).unwrap();
         assert_eq!(
             found.title,
-            "all 2 ranks give device memory back and take it again in 40 of 80 steps (512 MiB a step), 33 times because a request found no room"
+            "All 2 ranks release device memory and request it again in 40 of 80 steps (512 MiB per step), 33 times because a request found no room"
         );
         assert_eq!(found.severity, Severity::Warning);
-        assert!(found.advice.contains("lower the batch"));
+        assert!(found.advice.contains("reduce the batch"));
         let alone = finding(&[churn(20, 80, None), RankChurn { rank: 1, ..churn(0, 80, None) }], 2).unwrap();
         assert_eq!(
             alone.title,
-            "rank 0 gives device memory back and takes it again in 20 of 80 steps (256 MiB a step)"
+            "Rank 0 releases device memory and requests it again in 20 of 80 steps (256 MiB per step)"
         );
         assert!(alone.advice.contains("empty_cache"));
         assert!(finding(&[churn(0, 80, None)], 1).is_none());

@@ -65,20 +65,20 @@ pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Ve
     if events == 0 {
         gaps.extend(by_events(
             Gap::Whole,
-            "no allocator event was recorded, only counters",
+            "only counters were recorded, no allocator events",
             "record with PyTorch's own allocator (backend:native) and memctl's hook; `memctl doctor` says whether the hook works",
         ));
     } else if expired >= events {
         gaps.extend(by_events(
             Gap::Whole,
             "all events were removed by retention",
-            "keep more: --retain-bytes, --retain-age",
+            "keep more with --retain-bytes and --retain-age",
         ));
     } else if expired > 0 {
         gaps.extend(by_events(
             Gap::Part,
             "older events were removed by retention",
-            "keep more: --retain-bytes, --retain-age",
+            "keep more with --retain-bytes and --retain-age",
         ));
     }
     gaps
@@ -86,8 +86,8 @@ pub fn not_judged(processes: &[Recorded], world: Option<u32>, whole: bool) -> Ve
 
 /// Nothing is known of the job, so nothing was judged.
 fn nothing(never_began: bool) -> Vec<NotJudged> {
-    let reason = if never_began { "nothing was recorded" } else { "nothing was recorded of its memory" };
-    let remedy = "start the job with `memctl run -- CMD`, and see `memctl doctor` where that records nothing";
+    let reason = if never_began { "nothing was recorded" } else { "nothing of its memory was recorded" };
+    let remedy = "start the job with `memctl run -- CMD`; if that records nothing, see `memctl doctor`";
     let kinds = FindingKind::ALL.into_iter().filter(|kind| *kind != FindingKind::Unjudged);
     kinds
         .map(|kind| NotJudged { kind, gap: Gap::Whole, reason: reason.to_owned(), remedy: remedy.to_owned() })

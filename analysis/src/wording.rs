@@ -9,7 +9,7 @@ use memctl_model::{FindingKind, Frame, HumanBytes};
 pub const AHEAD: &str = "; out of memory ";
 
 /// Behind it a title says that growth may be harmless.
-pub const MAY_BE: &str = "; may be ";
+pub const MAY_BE: &str = "; possibly ";
 
 /// `remember_features (scenarios.py:57)`.
 #[must_use]
@@ -75,6 +75,27 @@ pub const fn subject(kind: FindingKind) -> &'static str {
     }
 }
 
+/// A text whose first word is memctl's own, as a sentence begins: `Rank 0`, `All 4 ranks`; the name of a process stays.
+#[must_use]
+pub fn opening(text: &str) -> String {
+    const OWN: [&str; 6] = ["rank ", "ranks ", "all ", "device ", "devices ", "no "];
+    if OWN.iter().any(|word| text.starts_with(word)) { opening_letter(text) } else { text.to_owned() }
+}
+
+/// The first letter as a capital.
+#[must_use]
+pub fn opening_letter(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// A whole sentence: a capital in front, a full stop behind.
+#[must_use]
+pub fn sentence(text: impl AsRef<str>) -> String {
+    let text = opening_letter(text.as_ref());
+    if text.is_empty() || text.ends_with(['.', '!', '?']) { text } else { text + "." }
+}
+
 /// `1.20 GiB`.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
@@ -123,6 +144,16 @@ mod tests {
         let even: Vec<u32> = (0..40).map(|rank| rank * 2).collect();
         assert_eq!(ranks(&even, 80), "40 ranks (0, 2, 4, 6, 8, 10, 12, 14, …)");
         assert_eq!(ranks(&[], 3), "no rank");
+    }
+
+    #[test]
+    fn sentences_begin_and_end() {
+        assert_eq!(opening("rank 0"), "Rank 0");
+        assert_eq!(opening("all 4 ranks"), "All 4 ranks");
+        assert_eq!(opening("worker-1"), "worker-1", "a name stays as it is");
+        assert_eq!(sentence("set a: b"), "Set a: b.");
+        assert_eq!(sentence("Done."), "Done.");
+        assert_eq!(sentence(""), "");
     }
 
     #[test]

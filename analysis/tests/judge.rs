@@ -148,7 +148,7 @@ fn one_tensor_a_step_is_suspected_within_eight_steps_and_confirmed_once_no_buffe
     assert_eq!(found[0].kind, FindingKind::Leak);
     assert_eq!(
         found[0].title,
-        "grows 10.0 MiB an epoch on rank 0, allocated in keep (train.py:17); out of memory in about 8167 epochs"
+        "Live memory grows 10.0 MiB per epoch on rank 0, allocated in keep (train.py:17); out of memory in about 8167 epochs"
     );
     assert_eq!((found[0].live_bytes, found[0].live_blocks), (Some(100 * MIB), Some(100)));
     assert_eq!((found[0].first_seen.epoch, found[0].first_seen.step), (Some(0), Some(1)));
@@ -230,7 +230,7 @@ fn an_evaluation_that_keeps_its_graph_is_one_finding_at_the_function_that_runs_i
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!(found[0].kind, FindingKind::EvalGraph);
     assert_eq!(&*found[0].site.as_ref().unwrap().function, "evaluate");
-    assert!(found[0].title.contains("evaluation runs with gradients on"), "{}", found[0].title);
+    assert!(found[0].title.contains("the evaluation runs with gradients enabled"), "{}", found[0].title);
     assert!(found[0].advice.contains("torch.no_grad()"), "{}", found[0].advice);
 }
 
@@ -300,7 +300,7 @@ fn where_nobody_marked_epochs_a_chain_is_told_by_its_falls() {
     chained.run(24, |step| graph((step + 4) % 8, Some(Phase::Forward)));
     let found = chained.judge();
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HiddenChain), "{found:#?}");
-    assert!(found[0].title.contains(" again and again on rank 0"), "{}", found[0].title);
+    assert!(found[0].title.contains(" repeatedly on rank 0"), "{}", found[0].title);
 }
 
 #[test]
@@ -316,7 +316,11 @@ fn ranks_are_named_and_joined() {
     let found = findings(&watches);
     assert_eq!(found.len(), 1, "the leak explains what rank 2 holds more: {found:#?}");
     assert_eq!((found[0].ranks.as_slice(), found[0].all_ranks), ([2].as_slice(), false));
-    assert!(found[0].title.starts_with("grows 10.0 MiB an epoch on rank 2 (not on 0-1, 3)"), "{}", found[0].title);
+    assert!(
+        found[0].title.starts_with("Live memory grows 10.0 MiB per epoch on rank 2 (not on 0-1, 3)"),
+        "{}",
+        found[0].title
+    );
     assert_eq!(findings(&watches[..2]), []);
 }
 
@@ -333,7 +337,7 @@ fn a_rank_that_holds_more_from_some_step_on_stands_out() {
     let found = findings(&watches);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!((found[0].kind, found[0].severity), (FindingKind::RankSkew, Severity::Info));
-    assert_eq!(found[0].title, "rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
+    assert_eq!(found[0].title, "Rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
 }
 
 /// A model split over two devices of one process: the second holds what the first does not, and no rank is there to compare.
@@ -361,7 +365,7 @@ fn ranks_that_come_in_any_order_are_told_in_theirs() {
         }
     }
     let found = findings(&all.iter().map(|training| &training.watch).collect::<Vec<_>>());
-    assert_eq!(found[0].title, "rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
+    assert_eq!(found[0].title, "Rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
 }
 
 #[test]
@@ -371,7 +375,7 @@ fn without_stacks_the_finding_says_less() {
     let found = training.judge();
     assert_eq!(found[0].site, None);
     assert!(found[0].title.contains("no stacks were recorded"), "{}", found[0].title);
-    assert!(found[0].explanation.contains("Without stacks"), "{}", found[0].explanation);
+    assert!(found[0].explanation.contains("No stacks were recorded, so no line"), "{}", found[0].explanation);
 }
 
 #[test]

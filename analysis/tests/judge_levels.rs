@@ -39,7 +39,7 @@ fn a_training_process_that_keeps_8_mib_a_step_is_told() {
     let found = run(120, |second| 2 * GIB + second * 8 * MIB, |_| None);
     assert_eq!((found.len(), found[0].kind), (1, FindingKind::HostGrowth), "{found:#?}");
     assert_eq!(&*found[0].subject, "training process");
-    assert!(found[0].title.contains("host memory of the training process has grown"), "{}", found[0].title);
+    assert!(found[0].title.contains("Host memory of the training process has grown"), "{}", found[0].title);
 }
 
 #[test]

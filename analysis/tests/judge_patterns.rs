@@ -47,8 +47,8 @@ fn a_hook_that_is_registered_anew_every_epoch_is_no_graph() {
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!((found[0].kind, found[0].pattern), (FindingKind::Leak, Some(Pattern::HooksPileUp)));
     assert_eq!(found[0].site.as_ref().map(|site| (&*site.function, site.line)), Some(("keep", 12)));
-    assert!(found[0].title.contains("a hook is registered again and again"), "{}", found[0].title);
-    assert!(found[0].explanation.contains("6 blocks a step in epoch 0, 48 in epoch 7"), "{}", found[0].explanation);
+    assert!(found[0].title.contains("a hook is registered repeatedly"), "{}", found[0].title);
+    assert!(found[0].explanation.contains("6 blocks per step in epoch 0, 48 in epoch 7"), "{}", found[0].explanation);
     assert!(found[0].advice.contains("handle.remove()"), "{}", found[0].advice);
 }
 
@@ -142,7 +142,7 @@ fn private_pools_that_are_captured_for_each_length_are_told_at_the_line_that_cap
     assert_eq!(found[0].pattern, Some(Pattern::GraphsCaptured));
     assert_eq!(found[0].site.as_ref().map(|site| site.line), Some(77));
     assert!(
-        found[0].title.starts_with("private pools grow 3.52 GiB a minute on rank 0, captured in capture"),
+        found[0].title.starts_with("Private pools grow 3.52 GiB per minute on rank 0, captured in capture"),
         "{}",
         found[0].title
     );
@@ -165,7 +165,7 @@ fn what_leaks_is_told_apart_from_the_workspace_beside_it() {
     let found = process.judge();
     assert_eq!((found[0].live_bytes, found[0].live_blocks), (Some(99 * 128 * KIB), Some(99)));
     assert_eq!(evidence(&found[0], "beside_bytes"), Some(32 * MIB));
-    assert!(found[0].explanation.contains("32.0 MiB more live there"), "{}", found[0].explanation);
+    assert!(found[0].explanation.contains("Another 32.0 MiB live there"), "{}", found[0].explanation);
 }
 
 #[test]

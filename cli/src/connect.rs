@@ -107,7 +107,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
         if missing == WhenMissing::Refuse && !dir.is_dir() {
             let dir = dir.display();
             return Err(Failure::unreachable(format!(
-                "there is no folder {dir}; `memctl import … --data-dir {dir}` makes it"
+                "there is no folder {dir}; `memctl import … --data-dir {dir}` creates it"
             )));
         }
         let flags = format!("--data-dir {}", shell_word(&dir.to_string_lossy()));
@@ -139,7 +139,7 @@ pub fn default_url() -> String {
 /// Neither variable is set.
 pub fn default_data_dir() -> Result<PathBuf, Failure> {
     place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))
-        .ok_or_else(|| Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: say where with --data-dir DIR"))
+        .ok_or_else(|| Failure::unreachable("neither XDG_DATA_HOME nor HOME is set: name a folder with --data-dir DIR"))
 }
 
 /// Takes in what waits on this machine for where a connection leads: sessions that ended, or were killed, when nobody
@@ -156,8 +156,8 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         let process = session.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
         let job = safe(&session.job);
         say(format!(
-            "{process} records job {job} onto disk, because no daemon takes it: that is not in this answer before the \
-             process ends, or `memctl daemon` is started"
+            "{process} records job {job} to disk, because no daemon takes it: this answer lacks it until the process ends or \
+             `memctl daemon` is started"
         ));
     }
     let bytes = host::spooled_bytes(&folder);
@@ -169,7 +169,7 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
     };
     if bytes > SAID_BYTES_MIN {
-        say(format!("taking in {} that wait in {}", HumanBytes::of(bytes), folder.display()));
+        say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
     }
     let end = Instant::now() + TAKING_MAX;
     let work = {
@@ -181,7 +181,10 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     let left = host::spooled_bytes(&folder);
     if left > 0 {
         let (left, place) = (HumanBytes::of(left), &connection.place);
-        say(format!("{left} still wait in {} and are not in this answer: {place} did not take them", folder.display()));
+        say(format!(
+            "{left} still wait in {} and are not in this answer: {place} did not accept them",
+            folder.display()
+        ));
     }
 }
 
@@ -189,7 +192,7 @@ async fn open_daemon(url: &str, flags: String) -> Result<Connection, Failure> {
     let endpoint = endpoint(url)?.connect_timeout(CONNECT_TIMEOUT);
     let channel = endpoint.connect().await.map_err(|error| {
         Failure::unreachable(format!(
-            "no daemon answers at {url} ({}): start one with `memctl daemon`, or leave --daemon and MEMCTL_DAEMON out",
+            "no daemon answers at {url} ({}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON",
             innermost(&error)
         ))
     })?;

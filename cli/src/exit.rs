@@ -84,7 +84,7 @@ impl Failure {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::reader_left();
         }
-        Self::usage(format!("cannot write to {place}: {error}; choose another place or make room"))
+        Self::usage(format!("cannot write to {place}: {error}; choose another place or free space"))
     }
 
     /// What a daemon (or the embedded one) at `place` answered instead of an answer.
@@ -92,14 +92,14 @@ impl Failure {
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
             Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
-            Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists what there is")),
+            Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists the jobs")),
             Code::InvalidArgument | Code::OutOfRange => Self::usage(said),
             Code::AlreadyExists | Code::FailedPrecondition => Self::input(said),
             Code::Unimplemented => Self::unreachable(format!(
-                "{place} does not know this question: it is older than this memctl; upgrade it"
+                "{place} is older than this memctl and does not support this command; upgrade it"
             )),
             Code::Unavailable | Code::DeadlineExceeded => {
-                Self::unreachable(format!("{place} does not answer ({said}); `memctl doctor` looks for the reason"))
+                Self::unreachable(format!("{place} does not answer ({said}); `memctl doctor` may show the reason"))
             }
             Code::Unauthenticated | Code::PermissionDenied => Self::unreachable(format!("{place} refuses: {said}")),
             Code::Ok
@@ -109,7 +109,7 @@ impl Failure {
             | Code::Aborted
             | Code::Internal
             | Code::DataLoss => {
-                Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` looks for the reason"))
+                Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` may show the reason"))
             }
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         let failure = Failure::from_status(&Status::internal("a\u{1b}[31m\nb"), "the daemon");
         assert_eq!(
             failure.to_string(),
-            r"the daemon could not answer: a\u{1b}[31m\nb; `memctl doctor` looks for the reason"
+            r"the daemon could not answer: a\u{1b}[31m\nb; `memctl doctor` may show the reason"
         );
     }
 

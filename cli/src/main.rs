@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return report(&exit::Failure::unreachable(format!("no threads to be had: {error}"))),
+        Err(error) => return report(&exit::Failure::unreachable(format!("threads cannot be started: {error}"))),
     };
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let result = runtime

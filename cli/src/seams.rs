@@ -163,7 +163,7 @@ async fn check(config: &Config) -> Result<(), Failure> {
     );
     let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
     let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
-    println!("alert rules   {rules} ({origin}), told to {}", [&["log"], &receivers[..]].concat().join(", "));
+    println!("alert rules   {rules} ({origin}), receivers: {}", [&["log"], &receivers[..]].concat().join(", "));
     store.close().await.map_err(|error| store_failure(&error))
 }
 
@@ -249,7 +249,7 @@ async fn load(rank: u32, path: PathBuf, on_progress: OnProgress) -> Result<Recor
     });
     loading
         .await
-        .map_err(|_| Failure::input(format!("the file of rank {rank} could not be read: the reader failed")))?
+        .map_err(|_| Failure::input(format!("the file of rank {rank} could not be read: the reader panicked")))?
 }
 
 /// Imports through ring, batcher and uplink, as a live job does; returns when everything is acknowledged.
@@ -326,10 +326,10 @@ async fn import(
     Err(match &outcome.refused {
         Some(reason) => Failure::input(format!("{place} refused rank {rank}: {reason}")),
         None if silent.load(Ordering::Relaxed) => Failure::unreachable(format!(
-            "{place} took nothing for {} s while rank {rank} was imported: {advice}",
+            "{place} accepted nothing for {} s while rank {rank} was imported: {advice}",
             silence_max.as_secs()
         )),
-        None => Failure::unreachable(format!("{place} did not take all of rank {rank}: {advice}")),
+        None => Failure::unreachable(format!("{place} did not accept all of rank {rank}: {advice}")),
     })
 }
 

@@ -193,7 +193,7 @@ pub async fn serve(
     let Parts { router, committing, expiring, judging, alerting, telling: _telling, streams, store, shut_down } = parts;
     let ending = async move {
         shutdown.await;
-        tracing::info!("shutting down: streams end, what was taken is committed");
+        tracing::info!("shutting down: streams are ended and received items committed");
         shut_down.send_replace(true);
         streams.end_all();
     };
@@ -228,7 +228,7 @@ async fn drain(
     tokio::select! {
         result = serving => Ok(result?),
         () = overdue => {
-            tracing::warn!(seconds = DRAIN.as_secs(), "connections that did not close were cut");
+            tracing::warn!(seconds = DRAIN.as_secs(), "connections that did not close were aborted");
             Ok(())
         }
     }
@@ -243,7 +243,7 @@ async fn finish(
 ) -> Result<(), ServeError> {
     expiring.abort();
     if tokio::time::timeout(DRAIN, committing).await.is_err() {
-        tracing::error!("the last commit did not finish in time; what it held was not acknowledged");
+        tracing::error!("the last commit did not finish in time; its items were not acknowledged");
     }
     // Everything is stored now: the last verdicts, then the last notifications.
     judging.finish().await;
@@ -275,7 +275,7 @@ async fn expire(store: Arc<dyn Store>, retention: Retention, mut shutting_down: 
                 );
             }
             Ok(_) => {}
-            Err(error) => tracing::error!(%error, "retention failed; it is tried again"),
+            Err(error) => tracing::error!(%error, "retention failed and will be retried"),
         }
         tokio::select! {
             () = tokio::time::sleep(EXPIRE_EVERY) => {}

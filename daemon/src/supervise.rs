@@ -66,7 +66,7 @@ impl Tasks {
                     Some(Err(error)) if error.is_panic() => words(error),
                     _ => return,
                 };
-                tracing::error!(task = name, fault, "a task of the daemon failed; it is started anew");
+                tracing::error!(task = name, fault, "a task of the daemon failed; it is restarted");
                 tasks.note(name, |state| {
                     state.running = false;
                     state.restarts += 1;

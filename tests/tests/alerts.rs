@@ -337,7 +337,7 @@ async fn the_command_line_lists_tests_and_silences() {
     let again = ask(&format!("unsilence {id}")).output().unwrap();
     assert_eq!((again.status.code(), stderr(&again).contains("there is no silence")), (Some(2), true));
     let nothing = ask("silence").output().unwrap();
-    assert_eq!((nothing.status.code(), stderr(&nothing).contains("a silence names a job")), (Some(2), true));
+    assert_eq!((nothing.status.code(), stderr(&nothing).contains("a silence needs a job")), (Some(2), true));
     let tested = run(&mut ask("test"));
     assert!(tested.contains("hook") && tested.contains("delivered") && tested.contains("HTTP 200"), "{tested}");
     until("the test came", || good.told().iter().any(|(_, name, _)| name == "MemctlTest")).await;
@@ -378,7 +378,7 @@ fn a_receiver_that_fails_its_test_is_exit_code_1_and_wrong_rules_are_exit_code_2
     };
     let good = check();
     assert!(
-        stdout(&good).contains("alert rules   8 (") && stdout(&good).contains("told to log, gone"),
+        stdout(&good).contains("alert rules   8 (") && stdout(&good).contains("receivers: log, gone"),
         "{}",
         stdout(&good)
     );

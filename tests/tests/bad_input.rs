@@ -186,9 +186,9 @@ fn paths_that_hold_no_job() {
     let scene = Scene::new();
     let empty = scene.path("empty");
     std::fs::create_dir(&empty).unwrap();
-    scene.refused_files(&[&empty], &["empty", "holds no snapshot", ".pickle"]);
+    scene.refused_files(&[&empty], &["empty", "contains no snapshot", ".pickle"]);
     std::fs::write(empty.join("README.md"), "nothing").unwrap();
-    scene.refused_files(&[&empty], &["empty", "holds no snapshot", ".pickle"]);
+    scene.refused_files(&[&empty], &["empty", "contains no snapshot", ".pickle"]);
     scene.refused_files(&[&scene.path("missing")], &["no file or folder", "missing"]);
     let copy = scene.file("again_rank1.pickle.zst", &std::fs::read(recorded(1)).unwrap());
     scene.refused_files(&[&recorded(1), &copy], &["again_rank1", "both of rank 1", "import one of them"]);

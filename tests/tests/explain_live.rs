@@ -111,7 +111,7 @@ async fn a_failed_request_is_seen_as_it_was_before_the_flush_and_a_neighbour_is_
     let oom = of_kind(&found, FindingKind::Oom);
     assert_eq!(
         oom.title,
-        "out of memory on rank 0 in epoch 0, step 1: 600 MiB asked in forward (model.py:12), while other processes hold 324 MiB of its device"
+        "Out of memory on rank 0 in epoch 0, step 1: 600 MiB requested in forward (model.py:12), while other processes hold 324 MiB of its device"
     );
     assert_eq!(oom.severity, Severity::Critical);
     assert_eq!(found.len(), 1, "the session's own word for it is no second finding: {found:#?}");
@@ -166,7 +166,7 @@ async fn memory_taken_again_and_again_is_churn_and_a_filled_cache_is_not() {
     let found = findings(&store, &selection("churning")).await.unwrap();
     let churn = of_kind(&found, FindingKind::Churn);
     assert_eq!(churn.ranks, [0]);
-    assert_eq!(churn.title, "rank 0 gives device memory back and takes it again in 20 of 20 steps (100 MiB a step)");
+    assert_eq!(churn.title, "Rank 0 releases device memory and requests it again in 20 of 20 steps (100 MiB per step)");
     assert_eq!(churn.severity, Severity::Warning);
     assert!(churn.evidence.contains(&("takes".to_owned(), EvidenceValue::Count(20))), "{:?}", churn.evidence);
     assert_eq!(found.len(), 1, "{found:#?}");
@@ -183,7 +183,7 @@ async fn a_death_without_a_failed_request_says_what_is_known() {
     assert_eq!((death.kind, death.severity, death.ranks.as_slice()), (FindingKind::Oom, Severity::Critical, &[1][..]));
     assert_eq!(
         death.title,
-        "rank 1 ended by running out of memory, and not of PyTorch's allocator: RuntimeError: NCCL error: CUDA out of memory"
+        "Rank 1 ended because memory ran out outside PyTorch's allocator: RuntimeError: NCCL error: CUDA out of memory"
     );
     assert!(death.explanation.contains("reserved 100 MiB"), "{}", death.explanation);
     daemon.stop().await.unwrap();
@@ -241,7 +241,7 @@ async fn a_leak_until_out_of_memory_is_one_finding_and_the_others_deaths_are_par
     assert_eq!((found.kind.as_str(), found.severity(), &found.ranks), ("leak", v1::Severity::Critical, &vec![0]));
     assert!(found.title.contains("keep (train.py:7)") && !found.title.contains("out of memory in"), "{}", found.title);
     assert!(
-        found.title.contains("it ran out of memory on rank 0 in epoch 10, step 30, when 100 MiB were asked for"),
+        found.title.contains("rank 0 ran out of memory in epoch 10, step 30, when 100 MiB were requested"),
         "{}",
         found.title
     );
@@ -279,7 +279,7 @@ async fn a_killed_rank_is_one_finding_with_its_step_and_the_others_follow() {
     }
     let report = reported(&daemon, "killed").await;
     let [found] = report.findings.as_slice() else { panic!("one incident: {:#?}", report.findings) };
-    assert_eq!(found.title, "rank 3 died first, by SIGKILL, at step 66 of epoch 0; the others were stopped after it");
+    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 of epoch 0; the others were stopped after it");
     assert_eq!((found.kind.as_str(), &found.ranks), ("rank_lost", &vec![3]));
     daemon.stop().await.unwrap();
 }

@@ -65,7 +65,7 @@ fn assert_interrupted(flags: Flags<'_>, name: &str) {
     drop(pipe);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("interrupted; nothing of it stays stored"), "{said}");
+    assert!(said.contains("interrupted; nothing was stored"), "{said}");
     assert_eq!(ask(flags, &["jobs"])["jobs"].as_array().unwrap().len(), 0, "{name}");
 }
 

@@ -212,7 +212,7 @@ async fn a_rank_on_another_ranks_device_is_named_with_its_line_and_no_stranger_i
     let kinds: Vec<&str> = all.findings.iter().map(|finding| finding.kind.as_str()).collect();
     assert_eq!(kinds, ["wrong_device"], "{:#?}", all.findings);
     let wrong = &all.findings[0];
-    assert_eq!(wrong.title, "rank 1 allocates on device 0 (train.py:24), which is rank 0's");
+    assert_eq!(wrong.title, "Rank 1 allocates on device 0 (train.py:24), which belongs to rank 0");
     assert_eq!(
         (wrong.ranks.as_slice(), wrong.processes.as_slice()),
         ([1].as_slice(), ["rank 1".to_owned()].as_slice())

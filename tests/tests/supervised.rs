@@ -200,7 +200,10 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
     assert_eq!(broken.completeness.unwrap().events_stored, EVENTS, "what was recorded is told all the same");
     let open: Vec<&v1::NotJudged> = broken.not_judged.iter().filter(|not| not.decides).collect();
     let [not] = open.as_slice() else { panic!("one gap decides: {:#?}", broken.not_judged) };
-    assert_eq!((not.kind.as_str(), not.gap.as_str(), &not.reason), ("leak", "whole", &finding.title));
+    assert_eq!(
+        (not.kind.as_str(), not.gap.as_str(), not.reason.as_str()),
+        ("leak", "whole", "judging this job failed")
+    );
     assert!(!not.remedy.is_empty() && finding.advice.contains(not.remedy.as_str()), "{not:#?}");
     assert!(broken.judged.unwrap_or_default().kinds.is_empty(), "nothing counts as judged");
     let whole = report(&daemon, "whole").await;

@@ -70,15 +70,17 @@ const CONDITIONS: [(&str, bool); 9] = [
 ];
 
 /// Words that say that memory does not grow, that blocks lie well, and that all there is to know is known.
-const NO_GROWTH: [&str; 6] = [
+const NO_GROWTH: [&str; 8] = [
     "Nothing wrong was found",
     "No leak was found",
-    "nothing wrong was found",
+    "no leak was found",
     "rank: none lost",
-    "Nothing that was found",
-    "None: no finding",
+    "Nothing needs to be changed",
+    "No growth was found",
+    "No unbounded growth",
+    "None: there is no finding",
 ];
-const BLOCKS_WELL: [&str; 4] = ["No fragmentation that matters", "no churn", "No request failed", "Real demand"];
+const BLOCKS_WELL: [&str; 4] = ["No significant fragmentation", "no churn", "No request failed", "Real demand"];
 const ALL_KNOWN: [&str; 1] = ["Exact: all"];
 
 /// What can be known of a job.

@@ -182,8 +182,8 @@ impl Cause {
     #[must_use]
     pub fn words(&self) -> String {
         match self {
-            Self::Silent => "without a word: nothing was heard of it any more".to_owned(),
-            Self::Unseen => "without a goodbye".to_owned(),
+            Self::Silent => "without notice: it was not heard from again".to_owned(),
+            Self::Unseen => "without reporting its end".to_owned(),
             Self::Signal { number, oom_killer: true } => {
                 format!("by {}, probably the kernel's out-of-memory killer", signal(*number))
             }
@@ -215,35 +215,35 @@ impl Cause {
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Silent => {
-                "look whether its host is up and reaches the daemon; the scheduler's log tells of a node that failed"
+                "check whether its host is up and reaches the daemon; the scheduler's log shows a node that failed"
             }
-            Self::Unseen => "the output of the job and of its launcher tell how it ended",
+            Self::Unseen => "the output of the job and of its launcher shows how it ended",
             Self::Signal { oom_killer: true, .. } => {
-                "the host's memory or the container's limit was full: `dmesg -T` and the container's memory.events name the kill; start fewer DataLoader workers, prefetch less, or raise the limit"
+                "the host's memory or the container's limit was full: `dmesg -T` and the container's memory.events show the kill; start fewer DataLoader workers, prefetch less, or raise the limit"
             }
             Self::Signal { number: SIGKILL, .. } => {
-                "SIGKILL comes from the kernel's out-of-memory killer, from a container's memory limit, from a scheduler behind its grace period, or from a person: `dmesg -T`, the container's memory.events and the scheduler's log tell which"
+                "SIGKILL comes from the kernel's out-of-memory killer, from a container's memory limit, from a scheduler after its grace period, or from a person: `dmesg -T`, the container's memory.events and the scheduler's log show which"
             }
             Self::Signal { number: SIGTERM | SIGUSR1 | SIGUSR2 | SIGXCPU, .. } => {
-                "somebody asked it to end: the launcher, the scheduler (time limit, preemption, a cancelled job) or a person; their logs tell who"
+                "it was asked to end by the launcher, the scheduler (time limit, preemption, a cancelled job) or a person; their logs show by whom"
             }
             Self::Signal { number: SIGINT | SIGHUP | SIGQUIT, .. } => {
                 "the terminal ended it (Ctrl-C, or a session that was closed); start it under nohup, tmux or a scheduler to keep it"
             }
             Self::Signal { number: SIGABRT, .. } => {
-                "native code gave up (a failed assertion, a corrupted heap, or the watchdog of a collective whose peer hung): its last lines on stderr say which; with PYTHONFAULTHANDLER=1 it prints the Python stack, too"
+                "native code gave up (a failed assertion, a corrupted heap, or the watchdog of a collective whose peer hung): its last lines on stderr say which; with PYTHONFAULTHANDLER=1 it also prints the Python stack"
             }
             Self::Signal { number: SIGSEGV | SIGBUS | SIGILL | SIGFPE, .. } => {
                 "native code crashed: run it again with PYTHONFAULTHANDLER=1 for the Python stack, and look at extensions and their versions; SIGBUS also comes from a full /dev/shm (DataLoader workers)"
             }
             Self::Signal { number: SIGPIPE | SIGXFSZ, .. } => {
-                "what it wrote to is gone or full: look at the pipe behind its output and at the file system's limits"
+                "what it wrote to is closed or full: check the pipe behind its output and the file system's limits"
             }
-            Self::Signal { .. } => "the launcher's and the scheduler's logs tell who sent that signal",
-            Self::ExitCode(_) => "it chose that exit code itself: its own last lines say why",
+            Self::Signal { .. } => "the launcher's and the scheduler's logs show who sent that signal",
+            Self::ExitCode(_) => "it chose that exit code itself; its last lines of output say why",
             Self::OutOfMemory => "see the finding about out of memory",
             Self::Exception { name, message } => of_exception(last_part(name), &message.to_ascii_lowercase()),
-            Self::Other(_) => "its own last lines say more",
+            Self::Other(_) => "its last lines of output say more",
         }
     }
 }
@@ -255,7 +255,7 @@ fn of_exception(name: &str, message: &str) -> &'static str {
         return "a kernel found an index out of range (labels, embeddings, gather): run it again with CUDA_LAUNCH_BLOCKING=1, which shows the Python line that launched it, or on the CPU, which names the index";
     }
     if says(&["illegal memory access", "misaligned address", "illegal instruction", "unspecified launch failure"]) {
-        return "a kernel read or wrote where it must not: run it again with CUDA_LAUNCH_BLOCKING=1 for the Python line, then under compute-sanitizer; look at custom kernels and extensions first";
+        return "a kernel accessed memory that it must not access: run it again with CUDA_LAUNCH_BLOCKING=1 for the Python line, then under compute-sanitizer; look at custom kernels and extensions first";
     }
     if says(&["ecc error", "uncorrectable", "device is lost", "fallen off the bus", "nvlink error", "hardware error"]) {
         return "the device itself failed: `nvidia-smi -q` and `dmesg` (lines with Xid) name the error; take the device out and run on another one";
@@ -267,7 +267,7 @@ fn of_exception(name: &str, message: &str) -> &'static str {
         return "a DataLoader worker died: of memory (fewer workers, smaller prefetch_factor), of a full /dev/shm, or of an error in the data set; num_workers=0 shows the traceback";
     }
     if says(&["timeout", "timed out", "watchdog"]) {
-        return "a peer did not come to the same collective: it hung, died, or took another path; `memctl timeline` shows which rank stopped allocating first, TORCH_DISTRIBUTED_DEBUG=DETAIL which collective differs";
+        return "a peer did not reach the same collective: it hung, died, or took another path; `memctl timeline` shows which rank stopped allocating first, TORCH_DISTRIBUTED_DEBUG=DETAIL which collective differs";
     }
     if name.starts_with("Dist") || says(&["nccl", "gloo", "closed by peer", "connection reset"]) {
         return "another rank or the network between them failed: look for the rank that ended first; NCCL_DEBUG=WARN names the link";
@@ -278,7 +278,7 @@ fn of_exception(name: &str, message: &str) -> &'static str {
     match name {
         "KeyboardInterrupt" => "somebody pressed Ctrl-C, or the launcher passed it on",
         "SignalException" => {
-            "the launcher was asked to end (time limit, preemption, a cancelled job); the scheduler's log tells who asked"
+            "the launcher was asked to end (time limit, preemption, a cancelled job); the scheduler's log shows by whom"
         }
         _ => "the traceback in the job's output names the line",
     }

@@ -12,7 +12,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Severity};
 
 pub use cause::{Cause, says_out_of_memory};
 
-use crate::wording::{plural, ranks};
+use crate::wording::{opening, opening_letter, plural, ranks, sentence};
 
 /// Deaths that are this near to each other are one incident: a launcher looks every tenth of a second and kills after 30 s.
 const NEAR_NS: u64 = 60_000_000_000;
@@ -130,7 +130,7 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
     let key = first.cause.key();
     let alike: Vec<u32> = numbers(incident.own.iter().filter(|dead| dead.cause.key() == key));
     let others: Vec<&Dead<'_>> = incident.own.iter().filter(|dead| dead.cause.key() != key).collect();
-    let who = ranks(&alike, known);
+    let who = opening(&ranks(&alike, known));
     let at = at(first.death);
     let words = first.cause.words();
     let took_along = !incident.after.is_empty() || !others.is_empty();
@@ -154,8 +154,8 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
         title,
         explanation: explanation(first, incident),
         advice: format!(
-            "{}; `memctl sites --rank {} --end` shows what it held",
-            first.cause.advice(),
+            "{}; `memctl sites --rank {} --end` shows what it held.",
+            opening_letter(first.cause.advice()),
             first.death.rank
         ),
         evidence,
@@ -168,7 +168,7 @@ fn died(first: &Dead<'_>, incident: &Incident<'_>, known: usize, goes_on: bool) 
 fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Finding> {
     let first = incident.after.first()?;
     let all = numbers(incident.after.iter());
-    let who = ranks(&all, known);
+    let who = opening(&ranks(&all, known));
     let verb = if all.len() == 1 { "was" } else { "were" };
     let title = match first.cause.is_request() {
         true => format!("{who} {verb} stopped {}{}", first.cause.words(), at(first.death)),
@@ -186,10 +186,10 @@ fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Findi
         all_ranks: all.len() > 1 && all.len() == known,
         title,
         explanation: match first.cause.is_request() {
-            true => "No rank failed of its own before; the signal came from outside. Everything up to that moment is stored and can be asked for.".to_owned(),
-            false => "The peer whose end this follows from is no part of what was recorded.".to_owned(),
+            true => "No rank had failed by itself before; the signal came from outside. Everything up to that moment is stored.".to_owned(),
+            false => "The peer whose end caused this was not recorded.".to_owned(),
         },
-        advice: first.cause.advice().to_owned(),
+        advice: sentence(first.cause.advice()),
         evidence,
         first_seen: moment(first.death),
         ..Finding::new(FindingKind::RankLost, severity, 1.0, all)
@@ -199,7 +199,7 @@ fn stopped(incident: &Incident<'_>, known: usize, goes_on: bool) -> Option<Findi
 fn after_oom(rank: u32, incident: &Incident<'_>, known: usize) -> Option<AfterOom> {
     let tail = tail(incident, &[], known, false);
     let sentence = tail.strip_prefix("; ")?;
-    Some(AfterOom { rank, sentence: format!("Of its consequences: {sentence}.") })
+    Some(AfterOom { rank, sentence: format!("Consequences: {sentence}.") })
 }
 
 /// Those that failed of their own while another ran out of memory.
@@ -238,25 +238,25 @@ fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bo
     let verb = |numbers: &[u32]| if numbers.len() == 1 { "was" } else { "were" };
     if !lost_peers.is_empty() {
         let peer = if own == 1 { "it" } else { "them" };
-        parts.push(format!("{} lost {peer} as a peer and ended, too", who(&lost_peers)));
+        parts.push(format!("{} lost {peer} as a peer and ended too", who(&lost_peers)));
     }
     if !stopped.is_empty() {
         let behind = if own == 1 { "it" } else { "them" };
         parts.push(format!("{} {} stopped after {behind}", who(&stopped), verb(&stopped)));
     }
     if parts.is_empty() && goes_on && own < known {
-        parts.push("the others went on".to_owned());
+        parts.push("the others continued".to_owned());
     }
     parts.into_iter().fold(String::new(), |text, part| text + "; " + &part)
 }
 
 fn explanation(first: &Dead<'_>, incident: &Incident<'_>) -> String {
-    let stored = "Everything up to that moment is stored and can be asked for.";
+    let stored = "Everything up to that moment is stored.";
     match incident.after.first() {
         Some(next) => {
             let gap_ns = next.death.time_ns.saturating_sub(first.death.time_ns);
             format!(
-                "The next of {} ended {:.1} s later; a launcher stops the others when one ends, and collectives fail without their peer, so what ended after it is no cause of its own. {stored}",
+                "The next of {} ended {:.1} s later. A launcher stops the others when one ends, and collectives fail without their peer, so later ends are consequences. {stored}",
                 plural(incident.after.len() as u64, "other process").replace("processs", "processes"),
                 gap_ns as f64 / 1e9
             )

@@ -28,7 +28,7 @@ fn a_rank_that_is_killed_takes_the_others_along_in_one_finding() {
     let deaths = [death(2, 10.0, TERM), death(0, 10.2, TERM), death(3, 10.1, KILL), death(1, 10.3, TERM)];
     let told = tell(&deaths, 4, false);
     let [found] = told.findings.as_slice() else { panic!("{told:#?}") };
-    assert_eq!(found.title, "rank 3 died first, by SIGKILL, at step 66 of epoch 1; the others were stopped after it");
+    assert_eq!(found.title, "Rank 3 died first, by SIGKILL, at step 66 of epoch 1; the others were stopped after it");
     assert_eq!((found.ranks.as_slice(), found.severity), (&[3][..], Severity::Critical));
     assert!(found.evidence.contains(&("end_2".into(), EvidenceValue::Text("SIGTERM: ranks 0-2".into()))), "{found:#?}");
 }
@@ -41,7 +41,7 @@ fn a_thousand_ranks_are_one_finding() {
     assert_eq!(told.findings.len(), 1);
     assert_eq!(
         told.findings[0].title,
-        "rank 1018 died first, by ValueError: no such file, at step 66 of epoch 1; the others were stopped after it"
+        "Rank 1018 died first, by ValueError: no such file, at step 66 of epoch 1; the others were stopped after it"
     );
     assert!(told.findings[0].evidence.len() < 12);
 }
@@ -53,7 +53,7 @@ fn peers_whose_collectives_failed_are_no_cause() {
     assert_eq!(
         titles(&deaths, 4, true),
         [
-            "rank 1 died first, by SIGSEGV, at step 66 of epoch 1; rank 0 lost it as a peer and ended, too; rank 2 was stopped after it"
+            "Rank 1 died first, by SIGSEGV, at step 66 of epoch 1; rank 0 lost it as a peer and ended too; rank 2 was stopped after it"
         ]
     );
 }
@@ -61,14 +61,14 @@ fn peers_whose_collectives_failed_are_no_cause() {
 #[test]
 fn the_same_end_on_all_ranks_is_told_once() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0 + f64::from(rank), "ValueError: shapes")).collect();
-    assert_eq!(titles(&deaths, 4, false), ["all 4 ranks ended by ValueError: shapes at step 66 of epoch 1"]);
+    assert_eq!(titles(&deaths, 4, false), ["All 4 ranks ended by ValueError: shapes at step 66 of epoch 1"]);
 }
 
 #[test]
 fn a_job_that_was_stopped_from_outside_has_no_rank_to_blame() {
     let deaths: Vec<Death> = (0..4).map(|rank| death(rank, 5.0, TERM)).collect();
     let told = tell(&deaths, 4, false);
-    assert_eq!(told.findings[0].title, "all 4 ranks were stopped by SIGTERM at step 66 of epoch 1");
+    assert_eq!(told.findings[0].title, "All 4 ranks were stopped by SIGTERM at step 66 of epoch 1");
     assert_eq!(told.findings[0].severity, Severity::Warning);
     assert!(!told.findings[0].advice.contains("dmesg"), "{}", told.findings[0].advice);
     let by_hand: Vec<Death> = (0..2).map(|rank| death(rank, 5.0, "KeyboardInterrupt")).collect();
@@ -82,7 +82,7 @@ fn who_ran_out_of_memory_is_told_elsewhere_with_what_followed() {
     assert!(told.findings.is_empty(), "{told:#?}");
     assert_eq!(
         told.after_oom,
-        [AfterOom { rank: 1, sentence: "Of its consequences: the others were stopped after it.".into() }]
+        [AfterOom { rank: 1, sentence: "Consequences: the others were stopped after it.".into() }]
     );
     // An illegal access is no out of memory.
     let told =
@@ -96,8 +96,8 @@ fn what_is_far_apart_is_two_incidents() {
     assert_eq!(
         titles(&deaths, 4, true),
         [
-            "rank 3 ended by SIGKILL at step 66 of epoch 1; the others went on",
-            "rank 1 ended by ValueError: x at step 66 of epoch 1; the others went on"
+            "Rank 3 ended by SIGKILL at step 66 of epoch 1; the others continued",
+            "Rank 1 ended by ValueError: x at step 66 of epoch 1; the others continued"
         ]
     );
     let found = tell(&deaths, 4, true).findings;

@@ -6,7 +6,7 @@
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
 
 use super::judge::{Cause, Holder, RankFragmentation};
-use crate::wording::{byte_range, bytes, place_or_none, plural, ranks};
+use crate::wording::{byte_range, bytes, opening, place_or_none, plural, ranks, sentence};
 
 /// What the reports amount to; `known` is how many ranks the job shows.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn finding(reports: &[RankFragmentation], known: usize) -> Option<Finding> {
         first_seen: Moment { epoch: worst.epoch, step: worst.step, time_ns: None, boundary: None },
         title: title(worst, &alike, &on, site.as_ref()),
         explanation: explanation(worst),
-        advice: advice(worst),
+        advice: sentence(advice(worst)),
         evidence: evidence(worst),
         site,
         stack: stack.frames,
@@ -53,7 +53,7 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
     let between = format!("{} of {place}", plural(blocks, "live block"));
     if let (Some(Severity::Critical), Some(request)) = (worst.severity, worst.largest_request) {
         return format!(
-            "a request for {} failed on {on} although {} were free in the cache, in holes of at most {} beside {between}",
+            "A request for {} failed on {on} although {} were free in the cache, in holes of at most {} beside {between}",
             bytes(request.rounded_bytes),
             bytes(picture.free_bytes),
             bytes(worst.largest_usable_bytes),
@@ -61,12 +61,12 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
     }
     let reserved = span(alike, |report| report.picture.reserved_bytes.max(reserved(report)));
     let held = match alike.len() {
-        1 => format!("{on} holds {reserved}"),
-        _ => format!("{on} hold {reserved} each"),
+        1 => format!("{} holds {reserved}", opening(on)),
+        _ => format!("{} hold {reserved} each", opening(on)),
     };
     let would_fail = match (worst.would_fit, worst.largest_request) {
         (Some(false), Some(request)) => {
-            format!("; at its fullest a request for {} would fail", bytes(request.rounded_bytes))
+            format!("; at the peak a request for {} would fail", bytes(request.rounded_bytes))
         }
         _ => String::new(),
     };
@@ -75,19 +75,19 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
             let typical = span(alike, |report| report.typical_bytes.unwrap_or(0));
             let highest = span(alike, |report| report.highest_bytes);
             format!(
-                "for steps of typically {typical} and at most {highest}: request sizes go up and down from step to step, most in {place}"
+                "for steps of typically {typical} and at most {highest}: request sizes vary from step to step, mostly in {place}"
             )
         }
         Some((Cause::LongLivedBlocks, stranded)) => {
-            format!("of which {} lie idle beside {between}", bytes(stranded))
+            format!("of which {} are idle beside {between}", bytes(stranded))
         }
         Some((Cause::Streams, idle)) => {
-            format!("of which {} lie idle because they belong to other streams", bytes(idle))
+            format!("of which {} are idle because they belong to other streams", bytes(idle))
         }
         Some((Cause::Rounding, lost)) => format!("of which {} are lost to rounding", bytes(lost)),
         Some((Cause::Outgrown, unused)) => {
             let highest = span(alike, |report| report.highest_bytes);
-            format!("although never more than {highest} were allocated at a time: {} of cache lie idle", bytes(unused))
+            format!("although never more than {highest} were allocated at a time: {} of cache are idle", bytes(unused))
         }
         None => String::new(),
     };
@@ -106,7 +106,7 @@ fn span(reports: &[&RankFragmentation], read: impl Fn(&RankFragmentation) -> u64
 fn explanation(report: &RankFragmentation) -> String {
     let picture = &report.picture;
     let mut text = format!(
-        "On rank {} {} were reserved and {} allocated; {} were free in segments that are wholly free, {} in {} beside live blocks (the largest {}).",
+        "On rank {}, {} were reserved and {} allocated; {} were free in empty segments, {} in {} beside live blocks (the largest {}).",
         report.rank,
         bytes(picture.reserved_bytes),
         bytes(picture.allocated_bytes),
@@ -117,7 +117,7 @@ fn explanation(report: &RankFragmentation) -> String {
     );
     if let (Some(typical), Some(varying), Some(share)) = (report.typical_bytes, &report.varying, report.varying_share) {
         text.push_str(&format!(
-            " Over {} a typical step reached {}, the highest {}; {:.0} % of the bytes asked for came from sites whose sizes go up and down ({} at the one that asks for most).",
+            " Over {}, a typical step reached {}, the highest {}; {:.0} % of the requested bytes came from sites whose sizes vary ({} at the one that requests most).",
             plural(report.steps, "step"),
             bytes(typical),
             bytes(report.highest_bytes),
@@ -149,23 +149,23 @@ fn advice(report: &RankFragmentation) -> String {
             "pad batches to a few fixed lengths (buckets), so that blocks fit again".to_owned()
         }
         Some(Cause::VaryingSizes) => format!(
-            "{expandable}; or pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() gives back what the last one left"
+            "{expandable}; or pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() releases what the last one left"
         ),
         Some(Cause::Outgrown) if report.expandable => {
-            "call torch.cuda.empty_cache() once, behind the phase that left this cache; pad inputs to a few sizes".to_owned()
+            "call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes".to_owned()
         }
         Some(Cause::Outgrown) => format!(
-            "{expandable}; or call torch.cuda.empty_cache() once, behind the phase that left this cache; pad inputs to a few sizes"
+            "{expandable}; or call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes"
         ),
-        Some(Cause::Streams) => "allocate on the stream that uses the memory most; memory of a side stream is reused on that stream only".to_owned(),
-        Some(Cause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or ask for sizes just below a block's".to_owned(),
+        Some(Cause::Streams) => "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only".to_owned(),
+        Some(Cause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or request sizes just below a block's".to_owned(),
         Some(Cause::LongLivedBlocks) | None => {
             let place = place_or_none(report.holders.first().and_then(|holder| holder.stack.site()));
-            let apart = format!("allocate what lives long ({place}) before what comes and goes, or in one tensor");
+            let apart = format!("allocate what lives long ({place}) before short-lived tensors, or in one tensor");
             let helps = !report.expandable && (!failed || report.picture.stranded_page_bytes >= report.largest_request.map_or(0, |request| request.rounded_bytes));
             match (helps, failed) {
                 (true, _) => format!("{expandable}; or {apart}"),
-                (false, true) => format!("{apart}; allocate the large tensor first. expandable_segments would not have helped here: it gives back whole pages, and live blocks lie in every page"),
+                (false, true) => format!("{apart}; allocate the large tensor first. expandable_segments would not have helped here: it releases whole pages, and every page holds live blocks"),
                 (false, false) => apart,
             }
         }

@@ -142,7 +142,7 @@ fn a_cache_out_of_all_proportion_is_told_even_where_nothing_explains_it() {
     assert_eq!((report.cause, report.severity), (Some((Cause::Outgrown, 5200 * MIB)), Some(Severity::Info)));
     assert_eq!(
         finding(&[report], 1).unwrap().title,
-        "rank 0 holds 7.23 GiB although never more than 2.15 GiB were allocated at a time: 5.08 GiB of cache lie idle"
+        "Rank 0 holds 7.23 GiB although never more than 2.15 GiB were allocated at a time: 5.08 GiB of cache are idle"
     );
 }
 
@@ -188,11 +188,11 @@ fn old_blocks_strand_what_lies_beside_them() {
     let found = finding(&[report], 4).unwrap();
     assert_eq!(
         found.title,
-        "rank 0 holds 0.98 GiB of which 960 MiB lie idle beside 10 live blocks of remember (train.py:57)"
+        "Rank 0 holds 0.98 GiB of which 960 MiB are idle beside 10 live blocks of remember (train.py:57)"
     );
     assert_eq!(
         found.advice,
-        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; or allocate what lives long (remember (train.py:57)) before what comes and goes, or in one tensor"
+        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; or allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor."
     );
     // Blocks of the step under way come and go with it.
     let young: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, 9)).collect();
@@ -217,11 +217,11 @@ fn ranks_become_one_sentence() {
     assert!(found.all_ranks);
     assert_eq!(
         found.title,
-        "all 4 ranks hold 2.05 to 2.34 GiB each for steps of typically 300 MiB and at most 500 MiB: request sizes go up and down from step to step, most in forward (train.py:12)"
+        "All 4 ranks hold 2.05 to 2.34 GiB each for steps of typically 300 MiB and at most 500 MiB: request sizes vary from step to step, mostly in forward (train.py:12)"
     );
     assert_eq!(
         found.explanation,
-        "On rank 3 2.05 GiB were reserved and 100 MiB allocated; 1.95 GiB were free in segments that are wholly free, 0 B in 0 holes beside live blocks (the largest 0 B). Over 8 steps a typical step reached 300 MiB, the highest 500 MiB; 100 % of the bytes asked for came from sites whose sizes go up and down (90.0 to 400 MiB at the one that asks for most). A request as large as the largest of the last steps, 400 MiB, would be served."
+        "On rank 3, 2.05 GiB were reserved and 100 MiB allocated; 1.95 GiB were free in empty segments, 0 B in 0 holes beside live blocks (the largest 0 B). Over 8 steps, a typical step reached 300 MiB, the highest 500 MiB; 100 % of the requested bytes came from sites whose sizes vary (90.0 to 400 MiB at the one that requests most). A request as large as the largest of the last steps, 400 MiB, would be served."
     );
     assert!(found.advice.contains("buckets") && found.advice.contains("expandable_segments:True"));
     assert_eq!(finding(&[], 0), None);

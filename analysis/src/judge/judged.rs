@@ -115,7 +115,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     let ends = watches.iter().map(|watch| watch.course.of(Per::Epoch).seen).min().unwrap_or(0);
     if (1..EPOCH_ENDS_SLOW).contains(&ends) {
         let reason = format!(
-            "what is kept once an epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be told from a cache that still fills, found {ends}"
+            "memory kept once per epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be distinguished from a cache that is still filling, found {ends}"
         );
         gaps.push(gap(FindingKind::Leak, Gap::Part, reason, WAIT_EPOCHS));
     }
@@ -140,7 +140,7 @@ fn too_few(watch: &RankWatch) -> (String, &'static str) {
 /// Whether lines can be named.
 fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
     if watches.iter().all(|watch| !watch.course.has_rows && !watch.course.empty) {
-        let reason = "which line of code: only the allocator's counters were recorded, no events";
+        let reason = "the line of code: only the allocator's counters were recorded, no events";
         gaps.push(gap(
             FindingKind::Leak,
             Gap::Part,
@@ -148,7 +148,7 @@ fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
             "use PyTorch's native allocator with memctl's hook",
         ));
     } else if watches.iter().any(|watch| watch.course.has_rows && !watch.has_stacks()) {
-        let reason = "which line of code: no stacks were recorded";
+        let reason = "the line of code: no stacks were recorded";
         gaps.push(gap(FindingKind::Leak, Gap::Part, reason.to_owned(), "record with stacks=\"python\""));
     }
 }

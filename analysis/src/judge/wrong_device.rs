@@ -10,6 +10,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Sever
 
 use super::watch::RankWatch;
 use super::who::{self, Who};
+use crate::wording::opening;
 
 /// A finding, and the device it is about.
 pub(super) struct Wrong {
@@ -93,9 +94,9 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
     let verb = if strays.len() == 1 { "allocates" } else { "allocate" };
     let at = most.site.as_ref().map_or_else(String::new, |(site, _)| format!(" ({})", line(site)));
     let context = most.watch.course.outside_bytes();
-    let beside = context.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
-        format!(", and {} of context and libraries beside it", HumanBytes::of(bytes))
-    });
+    let beside = context
+        .filter(|&bytes| bytes > 0)
+        .map_or_else(String::new, |bytes| format!(", plus {} of context and libraries", HumanBytes::of(bytes)));
     let mut evidence = vec![("reserved_bytes".to_owned(), EvidenceValue::Count(most.bytes))];
     evidence.extend(context.map(|bytes| ("context_bytes".to_owned(), EvidenceValue::Count(bytes))));
     evidence.push(("device".to_owned(), EvidenceValue::Count(u64::from(device))));
@@ -105,14 +106,14 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
         site: most.site.as_ref().map(|(site, _)| (*site).clone()),
         stack: most.site.as_ref().map(|(_, stack)| stack.clone()).unwrap_or_default(),
         subject: format!("device {device} of {owner}"),
-        title: format!("{on} {verb} on device {device}{at}, which is {owner}'s"),
+        title: format!("{} {verb} on device {device}{at}, which belongs to {owner}", opening(&on)),
         explanation: format!(
-            "A process that touches a device opens a context there and keeps a pool of its own: each of them reserves up to {} on \
-             {owner}'s device{beside}. {owner} has that much less.",
+            "A process that uses a device creates a context and a memory pool of its own there: each reserves up to {} on \
+             {owner}'s device{beside}, which {owner} then lacks.",
             HumanBytes::of(most.bytes)
         ),
-        advice: "Call torch.cuda.set_device(local_rank) before anything touches CUDA; at this line say device= (or .to(device)), \
-                 and give torch.load a map_location."
+        advice: "Call torch.cuda.set_device(local_rank) before anything uses CUDA; at this line, pass device= (or use \
+                 .to(device)), and give torch.load a map_location."
             .to_owned(),
         evidence,
         processes: who::processes(&whos),

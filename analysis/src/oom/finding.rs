@@ -9,7 +9,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, S
 
 use super::{Cause, Report, SiteUse};
 use crate::classes::Class;
-use crate::wording::{bytes, moment, place_or_none, plural, ranks};
+use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, sentence};
 
 /// Sites named in the evidence.
 const SITES_NAMED: usize = 5;
@@ -39,18 +39,18 @@ pub fn unexplained(rank: u32, known: usize, failure: &str, time_ns: u64, last: &
         })
         .collect();
     let last_words = if said.is_empty() {
-        "nothing was measured before".to_owned()
+        "Nothing was measured before".to_owned()
     } else {
-        format!("the last figures: {}", said.join(", "))
+        format!("The last figures: {}", said.join(", "))
     };
     Finding {
         first_seen: Moment { time_ns: Some(time_ns), ..Moment::default() },
         subject: format!("rank {rank}"),
-        title: format!("{} ended by running out of memory, and not of PyTorch's allocator: {failure}", ranks(&[rank], known)),
+        title: format!("{} ended because memory ran out outside PyTorch's allocator: {failure}", opening(&ranks(&[rank], known))),
         explanation: format!(
-            "No request of PyTorch's allocator failed in what is stored of rank {rank}, so what ran out lies outside of it: device memory of a library, or memory of the host; {last_words}."
+            "No request to PyTorch's allocator failed in what is stored of rank {rank}, so the memory that ran out lies outside it: device memory of a library, or host memory. {last_words}."
         ),
-        advice: "look at the host's kernel log (out-of-memory killer) and at the container's limit; lower the number of DataLoader workers and what they prefetch; libraries beside PyTorch allocate device memory on their own".to_owned(),
+        advice: "Check the host's kernel log (out-of-memory killer) and the container's limit; reduce the number of DataLoader workers and what they prefetch. Libraries beside PyTorch allocate device memory on their own.".to_owned(),
         evidence: figures,
         ..Finding::new(FindingKind::Oom, Severity::Critical, 0.7, vec![rank])
     }
@@ -83,14 +83,13 @@ pub fn counted(counted: &Counted, known: usize) -> Finding {
     ];
     let held = first.reserved_bytes.or(first.allocated_bytes);
     let held = held.map_or(String::new(), |held| format!(" with {} in use", bytes(held)));
-    let (severity, ended) =
-        if ended_by_it { (Severity::Critical, " and ended by it") } else { (Severity::Warning, "") };
+    let (severity, ended) = if ended_by_it { (Severity::Critical, " and ended") } else { (Severity::Warning, "") };
     Finding {
         first_seen: Moment { time_ns: Some(first.time_ns), ..Moment::default() },
         subject: format!("rank {rank}"),
-        title: format!("{} ran out of memory{held}{ended} ({})", ranks(&[rank], known), plural(ooms, "failed request")),
-        explanation: "Only the allocator's counters were recorded, no events: how large the request was, who asked and what lived is not known.".to_owned(),
-        advice: "record events (the native allocator under `memctl run`) to see who asked and what was live; lower the batch".to_owned(),
+        title: format!("{} ran out of memory{held}{ended} ({})", opening(&ranks(&[rank], known)), plural(ooms, "failed request")),
+        explanation: "Only the allocator's counters were recorded, no events: the size of the request, who made it and what was live are unknown.".to_owned(),
+        advice: "Record events (the native allocator under `memctl run`) to see who made the request and what was live; reduce the batch.".to_owned(),
         evidence: figures
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), EvidenceValue::Count(value?))))
@@ -124,14 +123,14 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         time_to_oom_seconds: None,
         epochs_to_oom: None,
         title: format!(
-            "out of memory on {on}{}: {} asked in {}, {}",
+            "Out of memory on {on}{}: {} requested in {}, {}",
             moment(facts.epoch, facts.step),
             bytes(facts.asked_bytes),
             place_or_none(site.as_ref()),
             deciding(first),
         ),
         explanation: explanation(first),
-        advice: advice(first, &numbers),
+        advice: sentence(advice(first, &numbers)),
         evidence: evidence(first),
         ranks: numbers,
         site,
@@ -145,19 +144,18 @@ fn deciding(report: &Report) -> String {
     let facts = &report.facts;
     match report.cause {
         Cause::Fragmentation => format!(
-            "{} free in the cache, but in pieces of at most {}: fragmentation",
+            "{} are free in the cache, but in blocks of at most {}: fragmentation",
             bytes(report.free_bytes),
             bytes(report.largest_usable_bytes),
         ),
         Cause::Neighbour => {
             format!("while other processes hold {} of its device", bytes(facts.others_bytes.unwrap_or(0)))
         }
-        Cause::OutsideAllocator => format!(
-            "while {} of this process lie outside PyTorch's allocator",
-            bytes(report.outside_bytes.unwrap_or(0))
-        ),
+        Cause::OutsideAllocator => {
+            format!("while this process uses {} outside PyTorch's allocator", bytes(report.outside_bytes.unwrap_or(0)))
+        }
         Cause::Capacity | Cause::Leak => format!(
-            "with {} in use{}: {} more than there is",
+            "with {} in use{}: {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
             bytes(report.missing_bytes),
@@ -186,9 +184,9 @@ pub(super) fn explanation(report: &Report) -> String {
         bytes(report.largest_usable_bytes),
     );
     text.push_str(&match report.flushed_bytes {
-        0 => " Emptying the cache gave nothing back, because live blocks lie in every segment.".to_owned(),
+        0 => " Emptying the cache released nothing, because every segment holds live blocks.".to_owned(),
         flushed => format!(
-            " Emptying the cache gave {} back, {} stayed beside live blocks.",
+            " Emptying the cache released {}; {} stayed beside live blocks.",
             bytes(flushed),
             bytes(report.stranded_bytes)
         ),
@@ -250,7 +248,7 @@ fn peers(report: &Report) -> Option<String> {
         report.facts.peers.iter().filter_map(|peer| Some((peer.rank, peer.device_free_bytes?))).collect();
     let least = free.iter().min_by_key(|(_, free)| *free)?;
     Some(format!(
-        " Of the other ranks, rank {} was nearest to its end, with {} free on its device.",
+        " Of the other ranks, rank {} was closest to running out, with {} free on its device.",
         least.0,
         bytes(least.1)
     ))
@@ -264,20 +262,20 @@ fn advice(report: &Report, failed: &[u32]) -> String {
             let between = holder.map(|holder| {
                 format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
             });
-            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor before them"));
+            let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
             if report.expandable_would_serve {
-                format!("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it would have served this request; {between}")
+                format!("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which would have served this request; {between}")
             } else if facts.settings.expandable_segments {
                 between
             } else {
-                format!("{between}. expandable_segments alone would not have served it: it moves whole pages of {}, and the holes are smaller", bytes(facts.settings.large_segment_size))
+                format!("{between}. expandable_segments alone would not have served it: it works with whole pages of {}, and the holes are smaller", bytes(facts.settings.large_segment_size))
             }
         }
         Cause::Neighbour => format!(
-            "end the other processes on this device (nvidia-smi names them), or choose another: without them {} more would have been free",
+            "End the other processes on this device (nvidia-smi lists them), or choose another device: without them, {} more would have been free.",
             bytes(facts.others_bytes.unwrap_or(0))
         ),
-        Cause::OutsideAllocator => "look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each tells which".to_owned(),
+        Cause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
         Cause::Capacity | Cause::Leak => capacity(report, failed),
     }
 }
@@ -308,7 +306,7 @@ fn capacity(report: &Report, failed: &[u32]) -> String {
     } else {
         String::new()
     };
-    format!("{alone}{batch}; gradient checkpointing trades activations for time{shard}")
+    format!("{alone}{batch}; gradient checkpointing trades time for activations{shard}")
 }
 
 pub(super) fn evidence(report: &Report) -> Vec<(String, EvidenceValue)> {

@@ -142,7 +142,7 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     // (To a String nothing can fail.)
     let _ = write!(
         finding.title,
-        "; it ran out of memory on {}{}, when {} were asked for in {place}",
+        "; {} ran out of memory{}, when {} were requested in {place}",
         ranks(numbers, known),
         moment(facts.epoch, facts.step),
         bytes(facts.asked_bytes),
@@ -154,7 +154,7 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     let leaked = first.leaked.as_ref().map_or(0, |leaked| leaked.bytes);
     let _ = write!(
         finding.explanation,
-        " Without the {} that had leaked the request would have been served; {} lay free beside live blocks, in pieces of at most {}.",
+        " Without the {} that had leaked, the request would have been served; {} were free beside live blocks, in blocks of at most {}.",
         bytes(leaked),
         bytes(first.stranded_bytes),
         bytes(first.largest_usable_bytes),

@@ -91,15 +91,15 @@ fn free_bytes_in_pieces_are_fragmentation() {
     let found = &findings(&[report], 1)[0];
     assert_eq!(
         found.title,
-        "out of memory on rank 0 in epoch 2, step 117: 1.00 GiB asked in forward (model.py:12), 1.00 GiB free in the cache, but in pieces of at most 4.00 MiB: fragmentation"
+        "Out of memory on rank 0 in epoch 2, step 117: 1.00 GiB requested in forward (model.py:12), 1.00 GiB are free in the cache, but in blocks of at most 4.00 MiB: fragmentation"
     );
     assert_eq!(
         found.explanation,
-        "Rank 0 had 2.50 GiB reserved, of which 1.50 GiB were in use and 1.00 GiB free: the largest free block that could serve 1.00 GiB was 4.00 MiB. Emptying the cache gave nothing back, because live blocks lie in every segment. The device had 100 GiB free, so the process's own limit was in force: at least 2.50 GiB, less than 3.50 GiB."
+        "Rank 0 had 2.50 GiB reserved, of which 1.50 GiB were in use and 1.00 GiB free: the largest free block that could serve 1.00 GiB was 4.00 MiB. Emptying the cache released nothing, because every segment holds live blocks. The device had 100 GiB free, so the process's own limit was in force: at least 2.50 GiB, less than 3.50 GiB."
     );
     assert_eq!(
         found.advice,
-        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor before them. expandable_segments alone would not have served it: it moves whole pages of 20.0 MiB, and the holes are smaller"
+        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first. expandable_segments alone would not have served it: it works with whole pages of 20.0 MiB, and the holes are smaller."
     );
 }
 
@@ -110,14 +110,14 @@ fn a_full_device_is_capacity_a_neighbour_or_memory_outside() {
     assert_eq!(cause, Cause::Capacity);
     assert_eq!(
         sentence,
-        "out of memory on rank 0 in epoch 2, step 117: 4.00 GiB asked in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: 3.00 GiB more than there is"
+        "Out of memory on rank 0 in epoch 2, step 117: 4.00 GiB requested in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: 3.00 GiB too much"
     );
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(8 * GIB), ..full() });
     assert_eq!(cause, Cause::Neighbour);
     assert!(sentence.ends_with("while other processes hold 8.00 GiB of its device"), "{sentence}");
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(0), ..full() });
     assert_eq!(cause, Cause::OutsideAllocator);
-    assert!(sentence.ends_with("while 9.00 GiB of this process lie outside PyTorch's allocator"), "{sentence}");
+    assert!(sentence.ends_with("while this process uses 9.00 GiB outside PyTorch's allocator"), "{sentence}");
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn capacity_says_how_much_less_would_have_done() {
     let found = &findings(&[report], 2)[0];
     assert_eq!(
         found.advice,
-        "rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations were 20.0 GiB); gradient checkpointing trades activations for time, or shard the optimizer's state (20.0 GiB)"
+        "Rank 0 alone would have needed 3.00 GiB less: a batch smaller by 15 % (activations were 20.0 GiB); gradient checkpointing trades time for activations, or shard the optimizer's state (20.0 GiB)."
     );
-    assert!(found.explanation.ends_with("rank 1 was nearest to its end, with 9.00 GiB free on its device."));
+    assert!(found.explanation.ends_with("rank 1 was closest to running out, with 9.00 GiB free on its device."));
 }
 
 #[test]
@@ -173,9 +173,9 @@ fn a_death_outside_torch_says_what_is_known() {
     );
     assert_eq!(
         found.title,
-        "rank 2 ended by running out of memory, and not of PyTorch's allocator: killed by signal 9 (SIGKILL)"
+        "Rank 2 ended because memory ran out outside PyTorch's allocator: killed by signal 9 (SIGKILL)"
     );
-    assert!(found.explanation.ends_with("the last figures: host rss 60.0 GiB."), "{}", found.explanation);
+    assert!(found.explanation.ends_with("The last figures: host rss 60.0 GiB."), "{}", found.explanation);
 }
 
 use super::finding::unexplained;
@@ -199,7 +199,7 @@ proptest! {
             prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
         // Whatever the input, there is a sentence.
-        prop_assert!(findings(&[report], 1)[0].title.contains("asked in"));
+        prop_assert!(findings(&[report], 1)[0].title.contains("requested in"));
     }
 }
 
@@ -208,7 +208,7 @@ fn leak(bytes: u64, severity: Severity, site: Stack) -> Finding {
         live_bytes: Some(bytes),
         time_to_oom_seconds: Some(9.0),
         site: site.site().cloned(),
-        title: "grows 240 MiB an epoch on rank 0; out of memory in about 9 s".into(),
+        title: "Live memory grows 240 MiB per epoch on rank 0; out of memory in about 9 s".into(),
         ..Finding::new(FindingKind::Leak, severity, 0.9, vec![0])
     }
 }
@@ -229,10 +229,10 @@ fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() 
     let [told] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!(
         told.title,
-        "grows 240 MiB an epoch on rank 0; it ran out of memory on rank 0 in epoch 2, step 117, when 1.00 GiB were asked for in forward (model.py:12)"
+        "Live memory grows 240 MiB per epoch on rank 0; rank 0 ran out of memory in epoch 2, step 117, when 1.00 GiB were requested in forward (model.py:12)"
     );
     assert_eq!((told.severity, told.time_to_oom_seconds), (Severity::Critical, None));
-    assert!(told.explanation.contains("1.00 GiB lay free beside live blocks"), "{}", told.explanation);
+    assert!(told.explanation.contains("1.00 GiB were free beside live blocks"), "{}", told.explanation);
     assert!(told.evidence.contains(&("oom_stranded_bytes".into(), EvidenceValue::Count(GIB))), "{told:#?}");
     assert!(outcome::tells(told));
 }
@@ -242,13 +242,17 @@ fn a_suspicion_that_filled_the_device_is_one_no_longer() {
     let mut reports = [fragmented()];
     let suspected = ("suspected".to_owned(), EvidenceValue::Count(1));
     let mut found = vec![Finding {
-        title: "has grown 240 MiB an epoch on rank 0; may be a cache that still fills".into(),
+        title: "Live memory has grown 240 MiB per epoch on rank 0; possibly a cache that is still filling".into(),
         evidence: vec![suspected],
         ..leak(1200 * MIB, Severity::Info, frame())
     }];
     outcome::blame(&mut reports, &found);
     outcome::tell(&mut found, &reports, 1);
-    assert!(found[0].title.starts_with("has grown 240 MiB an epoch on rank 0; it ran out"), "{}", found[0].title);
+    assert!(
+        found[0].title.starts_with("Live memory has grown 240 MiB per epoch on rank 0; rank 0 ran out"),
+        "{}",
+        found[0].title
+    );
     assert!(!found[0].is_suspected() && found[0].severity == Severity::Critical);
 }
 

@@ -166,17 +166,17 @@ fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
         "running" => reasons.push("the job is still running".to_owned()),
         "finished" => {}
         "failed" => reasons.push("the job failed".to_owned()),
-        _ => reasons.push("the job ended without a word".to_owned()),
+        _ => reasons.push("the job ended without reporting its end".to_owned()),
     }
     if report.ranks.is_empty() {
         reasons.push("nothing was recorded in this part of the job".to_owned());
     }
     if !report.completeness.exact {
-        reasons.push("not everything that happened was recorded (memctl query says what is missing)".to_owned());
+        reasons.push("the recording is incomplete (memctl query says what is missing)".to_owned());
     }
     let absent = if terms.ranks.is_empty() {
         let missing = report.job.world_size.map_or(0, |world| world.saturating_sub(report.job.ranks));
-        (missing > 0).then(|| format!("{} of the job missing from the record", plural(u64::from(missing), "rank")))
+        (missing > 0).then(|| format!("{} of the job missing from the recording", plural(u64::from(missing), "rank")))
     } else {
         let there = |rank: &&u32| !report.ranks.iter().any(|other| other.rank == **rank);
         let missing: Vec<u32> = terms.ranks.iter().filter(there).copied().collect();
@@ -268,7 +268,7 @@ fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) ->
     let findings = concerning(report, terms, counts);
     let worst = findings.first().filter(|_| !terms.allow_suspected)?;
     let ids = findings.iter().map(|finding| finding.id.clone()).collect();
-    let because = format!("suspected: {} (--allow-suspected takes it for harmless)", worst.title);
+    let because = format!("suspected: {} (--allow-suspected accepts it)", worst.title);
     Some(Checked { findings: ids, ..verdict(Verdict::Inconclusive, because) })
 }
 
@@ -289,10 +289,10 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
-        return verdict(Verdict::Inconclusive, "no epoch end with a figure".to_owned());
+        return verdict(Verdict::Inconclusive, "no epoch end has a figure".to_owned());
     };
     let because = format!(
-        "allocated at {} rises by {} at most, from {} (rank {}; {} is tolerated)",
+        "allocated memory at {} rises by {} at most, from {} (rank {}; tolerance {})",
         plural(worst.ends as u64, "epoch end"),
         HumanBytes::of(worst.by),
         HumanBytes::of(worst.first),

@@ -189,12 +189,12 @@ fn summary(report: &Report) -> String {
     match words::main(report) {
         Some(finding) if finding.title.is_empty() => finding.kind.clone(),
         Some(finding) => finding.title.clone(),
-        None if report.ranks.is_empty() => "nothing was recorded in this part of the job".to_owned(),
-        None if report.failed() => "a request or a rank failed, and no finding says why".to_owned(),
+        None if report.ranks.is_empty() => "Nothing was recorded in this part of the job".to_owned(),
+        None if report.failed() => "A request or a rank failed, and no finding explains why".to_owned(),
         None => match report.scope.inconclusive() {
-            Some(not) => format!("inconclusive: {}", not.reason),
-            None if report.job.state == "running" => "nothing wrong so far".to_owned(),
-            None => "nothing wrong was found".to_owned(),
+            Some(not) => format!("Inconclusive: {}", not.reason),
+            None if report.job.state == "running" => "Nothing wrong was found so far".to_owned(),
+            None => "Nothing wrong was found".to_owned(),
         },
     }
 }
@@ -216,7 +216,7 @@ impl Usage {
             device_total_bytes: sample.and_then(|sample| sample.device_total_bytes).or(rank.device_total_bytes),
             foreign_used_bytes: sample.and_then(|sample| sample.foreign_used_bytes),
             allocator_conf: rank.allocator_conf.clone(),
-            moment: if rank.epoch_ends.is_empty() { "at the end of the record" } else { "at the last epoch's end" },
+            moment: if rank.epoch_ends.is_empty() { "at the end of the recording" } else { "at the last epoch's end" },
             by: Vec::new(),
             other_bytes: 0,
             other_sites: 0,

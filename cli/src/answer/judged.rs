@@ -123,7 +123,7 @@ impl NotJudged {
     fn unsaid() -> Self {
         Self {
             kind: FindingKind::Leak.name().to_owned(),
-            reason: "the daemon does not say what it judged".to_owned(),
+            reason: "the daemon does not report what it judged".to_owned(),
             remedy: Some("upgrade the daemon to the version of this memctl".to_owned()),
             gap: Gap::Whole.name(),
             decides: true,
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_daemon_that_does_not_say_what_it_judged_has_judged_nothing() {
         let scope = Scope::new(None, Vec::new());
-        assert!(scope.inconclusive().is_some_and(|not| not.reason.contains("does not say")));
+        assert!(scope.inconclusive().is_some_and(|not| not.reason.contains("does not report")));
         assert!(Scope::new(Some(v1::Judged::default()), Vec::new()).inconclusive().is_none());
     }
 

@@ -13,7 +13,7 @@ use crate::commands::completions::job_names;
 /// `memctl alerts`.
 #[derive(Clone, Debug, Args)]
 pub struct Alerts {
-    /// Only what fires.
+    /// List only alerts that fire.
     #[arg(long)]
     pub firing: bool,
     /// What else; without it alerts are listed.
@@ -24,13 +24,13 @@ pub struct Alerts {
 /// What can be done with alerts beside listing them.
 #[derive(Clone, Debug, Subcommand)]
 pub enum AlertsCommand {
-    /// Send a test alert to every receiver and print what each answered; exit code 1 when one failed.
+    /// Send a test alert to every receiver and print each answer; exit code 1 when one failed.
     Test {
-        /// Only this receiver.
+        /// Test only this receiver.
         #[arg(long, value_name = "NAME")]
         receiver: Option<String>,
     },
-    /// Tell nobody of alerts that match; they still fire and are listed.
+    /// Suppress notifications of matching alerts; they still fire and are listed.
     Silence(Silence),
     /// End a silence.
     Unsilence {
@@ -61,13 +61,13 @@ pub struct Silence {
     /// With this label; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub labels: Vec<LabelArg>,
-    /// For so long: 45s, 90m, 2h, 7d.
+    /// How long: 45s, 90m, 2h, 7d.
     #[arg(long = "for", value_name = "TIME", default_value = "2h")]
     pub duration: SilenceTime,
-    /// Why.
+    /// The reason.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub comment: String,
-    /// Who [default: the user].
+    /// Who silences [default: the user].
     #[arg(long, value_name = "NAME", env = "USER", hide_env_values = true, default_value = "")]
     pub author: String,
 }
@@ -81,6 +81,6 @@ impl FromStr for SilenceTime {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let ns = crate::seams::length_of_time_ns(text).filter(|ns| *ns > 0);
-        ns.map(Self).ok_or_else(|| format!("`{text}` is not a length of time; write it like 45s, 90m, 2h or 7d"))
+        ns.map(Self).ok_or_else(|| format!("`{text}` is not a duration; write it like 45s, 90m, 2h or 7d"))
     }
 }

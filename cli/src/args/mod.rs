@@ -27,7 +27,7 @@ use values::{EpochRange, LabelArg, Moment, RankList};
 /// Where a daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
 
-/// See what the GPU memory of a training job did: what grew, where it was allocated, on which rank.
+/// Show what GPU memory does in a training job: what grows, where it was allocated, on which rank.
 #[derive(Debug, Parser)]
 #[command(name = "memctl", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -40,7 +40,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a finding at or above --fail-on or an assert that does not hold, 2 wrong usage, \
-3 no daemon or store to be reached, 4 no such job, 5 the input is not what it should be (nothing of it was stored).\n\
+3 no daemon or store can be reached, 4 no such job, 5 bad input (nothing of it was stored).\n\
 Try `memctl demo` first: no GPU, no Python, no server.";
 
 /// Flags of every command.
@@ -49,16 +49,16 @@ pub struct Global {
     /// Ask this daemon (http://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
     #[arg(long, global = true, value_name = "URL")]
     pub daemon: Option<String>,
-    /// Without a daemon: open the store in this folder, in this process, for this command.
+    /// Without a daemon: the folder of the store, which this command opens itself.
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Shape of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
+    /// Format of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub output: Format,
-    /// No colour (also: NO_COLOR, or a pipe).
+    /// Print without colours (as NO_COLOR and pipes do).
     #[arg(long, global = true)]
     pub no_color: bool,
-    /// Nothing but the answer: no progress, no advice.
+    /// Print the answer alone, without progress and advice.
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
@@ -96,45 +96,45 @@ pub enum Format {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// A recorded 4-GPU job through everything memctl has: import, store, questions. Leaves nothing behind.
+    /// Import a recorded 4-GPU job and ask about it. Needs no GPU and leaves nothing behind.
     Demo,
-    /// Run a command and record every PyTorch process in it; ends with the command's exit code.
+    /// Run a command and record every PyTorch process in it; exits with the command's exit code.
     Run(Run),
-    /// Receive jobs from agents, store them and answer questions.
+    /// Receive events from agents, store them, judge jobs and answer questions.
     Daemon(Daemon),
-    /// Read PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
+    /// Import PyTorch memory snapshots (torch.cuda.memory._dump_snapshot) as a job.
     Import(Import),
     /// List jobs, newest first.
     Jobs(Jobs),
-    /// What a job's memory did: levels and peaks by rank, what is wrong and where.
+    /// Summarize a job: levels and peaks by rank, what is wrong and where.
     Query(Query),
-    /// What grows: each finding about it in full.
+    /// Show what grows, each finding in full.
     Leaks(Leaks),
-    /// The ranks side by side, and what stands out among them.
+    /// Compare the ranks and show what stands out.
     Ranks(Ranks),
-    /// How each rank's free memory lies, what pins it, and whether a request would fail.
+    /// Show how each rank's memory is fragmented, what pins it, and whether a request would fail.
     Frag(Frag),
-    /// Requests that failed: why, with the arithmetic, and what filled the device.
+    /// Explain failed requests: the arithmetic, and what filled the device.
     Oom(Oom),
-    /// What the device's memory is for: parameters, gradients, activations, cache, context, other processes.
+    /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
     Ledger(Ledger),
-    /// A note on the job: what is wrong, in which line, what to change, how to prove it.
+    /// Write a one-page diagnosis: what is wrong, in which line, what to change, how to prove it.
     Diagnose(Diagnose),
-    /// Whether conditions hold, for CI: exit code 1 when one does not.
+    /// Check conditions, for CI: exit code 1 when one does not hold.
     Assert(Assert),
-    /// Memory over time: a plot, or data.
+    /// Show memory over time, as a plot or as data.
     Timeline(Timeline),
-    /// Live memory by allocation site at one moment.
+    /// Show live memory by allocation site at one moment.
     Sites(Sites),
-    /// Alerts: what fires, who was told, what is silenced.
+    /// List alerts, test receivers, and silence alerts.
     Alerts(alerts::Alerts),
-    /// Write what is stored in another tool's format.
+    /// Export what is stored in another tool's format.
     Export(Export),
-    /// Check what would be used, whether it answers, and say what to do.
+    /// Check the store, the daemon and the recording environment, and say what to do.
     Doctor,
     /// Delete a job, or one attempt of it, and everything stored for it.
     Delete(Delete),
-    /// Completions for a shell, on standard output.
+    /// Print the completion script for a shell.
     Completions {
         /// Which shell.
         shell: Shell,
@@ -145,10 +145,10 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Args)]
 #[command(after_help = RUN_HELP)]
 pub struct Run {
-    /// Name of the job [default: MEMCTL_JOB, what torchrun, SLURM, MPI or Kubernetes call it, or one made from the script's name].
+    /// Name of the job [default: MEMCTL_JOB, the name that torchrun, SLURM, MPI or Kubernetes use, or one made from the script's name].
     #[arg(long, value_name = "JOB", value_parser = values::new_job)]
     pub job: Option<String>,
-    /// Restart count of the job [default: MEMCTL_ATTEMPT, or as torchrun and SLURM count].
+    /// Restart count of the job [default: MEMCTL_ATTEMPT, or that of torchrun and SLURM].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
     /// A label of the job; may be repeated.
@@ -157,7 +157,7 @@ pub struct Run {
     /// Record events without the stacks of their allocations.
     #[arg(long)]
     pub no_stacks: bool,
-    /// After the command: wait so long at most until everything is stored. Without it: as long as storing gets on, and 5 s when no daemon answers. What is not stored waits on disk for the next run.
+    /// Longest wait, after the command has ended, until everything is stored [default: as long as storing makes progress; 5 s when no daemon answers]. What is not stored waits on disk for the next run.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub patience: Option<Duration>,
     /// The command and its arguments.
@@ -166,7 +166,7 @@ pub struct Run {
 }
 
 const RUN_HELP: &str = "Examples:\n  memctl run -- python train.py\n  memctl run --job vit-17 -- torchrun --nproc-per-node 4 train.py\n\
-Standard output is the command's. MEMCTL_DISABLED=1 runs it as if memctl were not there. Exit codes: the command's, \
+Standard output is the command's. MEMCTL_DISABLED=1 runs it unrecorded. Exit codes: the command's, \
 128 + n when signal n ended it, 126 and 127 when it cannot be started, 2 for wrong usage of memctl itself.";
 
 /// `memctl daemon`.
@@ -178,19 +178,19 @@ pub struct Daemon {
     /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
     #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
-    /// A TOML file; flags and environment go before it.
+    /// A TOML file with settings; flags and environment variables take precedence.
     #[arg(long, env = "MEMCTL_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Forget jobs that ended longer ago (30d, 12h).
+    /// Delete jobs that ended longer ago (30d, 12h).
     #[arg(long, value_name = "AGE")]
     pub retain_age: Option<String>,
-    /// Forget the oldest jobs beyond this size (20GiB, 500MB).
+    /// Delete the oldest events beyond this size (20GiB, 500MB).
     #[arg(long, value_name = "BYTES")]
     pub retain_bytes: Option<String>,
-    /// A TOML file with alert rules and receivers [default: the built-in rules, told to the log].
+    /// A TOML file with alert rules and receivers [default: the built-in rules, with the log as receiver].
     #[arg(long, env = "MEMCTL_ALERT_RULES", value_name = "FILE")]
     pub alert_rules: Option<PathBuf>,
-    /// Check configuration and store, report both, and end.
+    /// Check the settings and the store, print both, and exit.
     #[arg(long)]
     pub check: bool,
 }
@@ -198,13 +198,13 @@ pub struct Daemon {
 /// `memctl import`.
 #[derive(Clone, Debug, Args)]
 pub struct Import {
-    /// Snapshots (.pickle, also .gz and .zst), or a folder of them; `rankN` in a file's name is its rank.
+    /// Snapshots (.pickle, .pickle.gz, .pickle.zst), or a folder of them; `rankN` in a file's name is its rank.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Name of the job.
     #[arg(long, env = "MEMCTL_JOB", hide_env_values = true, value_name = "JOB", value_parser = values::new_job)]
     pub job: String,
-    /// Add it to the job as this attempt.
+    /// Add the snapshots to the job as this attempt.
     #[arg(long, value_name = "N", conflicts_with = "replace")]
     pub attempt: Option<u32>,
     /// Delete the job of that name first, once the files have been checked.
@@ -218,7 +218,7 @@ pub struct Import {
 /// `memctl jobs`.
 #[derive(Clone, Debug, Args)]
 pub struct Jobs {
-    /// So many at most.
+    /// The most jobs to list.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// Only jobs in this state; may be repeated.
@@ -328,7 +328,7 @@ pub struct Query {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// End with exit code 1 when there is a finding of this severity or worse.
+    /// Exit with code 1 when there is a finding of this severity or worse.
     #[arg(long, value_enum, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
 }
@@ -339,7 +339,7 @@ pub struct Leaks {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// Those that are only suspected, too (severity info).
+    /// Include suspected growth (severity info).
     #[arg(long)]
     pub all: bool,
 }
@@ -377,7 +377,7 @@ pub struct Ledger {
     /// When.
     #[command(flatten)]
     pub at: LedgerAt,
-    /// Every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 a rank at most.
+    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 per rank at most.
     #[arg(long)]
     pub blocks: bool,
 }
@@ -392,7 +392,7 @@ pub struct LedgerAt {
     /// At the end of this epoch.
     #[arg(long, value_name = "N")]
     pub epoch_end: Option<u32>,
-    /// At the end of what is stored.
+    /// At the end of the recording.
     #[arg(long)]
     pub end: bool,
 }
@@ -425,32 +425,32 @@ pub struct Assert {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// What shall hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
+    /// What must hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
     #[arg(required_unless_present = "against", value_name = "CONDITION")]
     pub conditions: Vec<Condition>,
-    /// Not worse than this job: its peaks by 5 % at most, no finding that it does not have.
+    /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
     #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
     pub against: Option<String>,
-    /// Look only at what comes once this epoch has ended; its end is the first that counts.
+    /// Judge only what follows the end of this epoch; that end is the first that counts.
     #[arg(long, value_name = "N")]
     pub after_epoch: Option<u32>,
-    /// For stable: so much more than at the first epoch end may be allocated at later ones, 5% or 16MiB [default: 1%, at least 1 MiB].
+    /// For stable: how far allocated memory at later epoch ends may exceed that at the first, 5% or 16MiB [default: 1%, at least 1 MiB].
     #[arg(long, value_name = "AMOUNT")]
     pub tolerance: Option<Tolerance>,
-    /// Judge what there is of a job that is still running, ended badly, was not recorded whole or has too few epochs.
+    /// Judge a job that is still running, ended badly, was not recorded completely or has too few epochs.
     #[arg(long)]
     pub allow_incomplete: bool,
-    /// Take what is only suspected for harmless: growth that may still be a cache that fills.
+    /// Accept suspected growth, which may be a cache that is still filling.
     #[arg(long)]
     pub allow_suspected: bool,
 }
 
 const ASSERT_HELP: &str = "Conditions:\n  \
-no-leak                 no finding that live tensors grow, suspected ones included\n  \
-stable                  that, nothing beside the tensors grows either, and allocated at epoch ends stays within the tolerance\n  \
-'peak<10GiB'            the highest allocated bytes of every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
-'peak_reserved<12GiB'   the highest reserved bytes\n  \
-'reserved/allocated<R'  the highest reserved bytes by the highest allocated ones\n  \
+no-leak                 no finding of growing live memory, suspected growth included\n  \
+stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
+'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
+'peak_reserved<12GiB'   the peak of reserved bytes\n  \
+'reserved/allocated<R'  the ratio of these two peaks\n  \
 'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
 'fragmentation<R'       the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
 Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
@@ -461,7 +461,7 @@ pub struct Timeline {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// So many points a rank at most [default: as many as the plot has columns, 240 for data].
+    /// The most points per rank [default: the plot's columns, 240 for data].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub points: Option<u32>,
 }
@@ -481,10 +481,10 @@ pub struct Sites {
     /// As folded stacks for flamegraph.pl, inferno or speedscope.
     #[arg(long)]
     pub folded: bool,
-    /// Library frames too, not only your own code.
+    /// Show library frames too, not only your own code.
     #[arg(long)]
     pub all_frames: bool,
-    /// Leave out branches below this share of the memory, in percent.
+    /// Omit branches below this share of the memory, in percent.
     #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
     pub min_percent: f64,
 }
@@ -502,7 +502,7 @@ pub struct SitesAt {
     /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
     #[arg(long, value_name = "TIME")]
     pub at: Option<Moment>,
-    /// At the end of what is stored. Without any of these: at the end of the last epoch.
+    /// At the end of the recording [default: at the end of the last epoch].
     #[arg(long)]
     pub end: bool,
 }
@@ -529,7 +529,7 @@ pub enum ExportFormat {
     MemoryViz,
     /// Live memory at the slice's end as folded stacks, for flame graphs.
     Folded,
-    /// One line an event.
+    /// One line per event.
     Csv,
 }
 
@@ -556,7 +556,7 @@ pub struct Delete {
     /// Only this attempt [default: all].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub yes: bool,
 }

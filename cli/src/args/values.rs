@@ -117,7 +117,7 @@ impl FromStr for LabelArg {
             Some((key, value)) if !key.is_empty() && key.len() <= max && value.len() <= max => {
                 Ok(Self(key.to_owned(), value.to_owned()))
             }
-            Some((key, _)) if !key.is_empty() => Err(format!("a label's key and value hold {max} bytes each at most")),
+            Some((key, _)) if !key.is_empty() => Err(format!("a label's key and value have {max} bytes each at most")),
             _ => Err(format!("`{text}` is not a label; write it like team=vision")),
         }
     }
@@ -135,7 +135,7 @@ pub fn new_job(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "a job's name has letters, digits and ._:@/+- (not - first, no / at its ends, no . or .. between /), {} bytes at most",
+        "a job's name consists of letters, digits and ._:@/+- (no leading -, no leading or trailing /, no . or .. between /), {} bytes at most",
         memctl_model::limits::LABEL_BYTES_MAX
     ))
 }
@@ -146,7 +146,7 @@ pub fn new_job(text: &str) -> Result<String, String> {
 /// An empty one: that is a variable of a script that was not set, and never the newest job.
 pub fn known_job(text: &str) -> Result<String, String> {
     if text.is_empty() {
-        return Err("it is empty; `memctl jobs` lists the jobs there are, `latest` is the newest".to_owned());
+        return Err("the name is empty; `memctl jobs` lists the jobs, `latest` is the newest".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -157,7 +157,7 @@ pub fn known_job(text: &str) -> Result<String, String> {
 /// Why it is none.
 pub fn run_label(text: &str) -> Result<LabelArg, String> {
     if text.contains(',') {
-        return Err("a label has no comma here; repeat --label for several".to_owned());
+        return Err("a label must not contain a comma; repeat --label for several".to_owned());
     }
     text.parse()
 }
@@ -179,7 +179,7 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     number
         .filter(|&seconds| seconds <= 86_400)
         .map(std::time::Duration::from_secs)
-        .ok_or_else(|| format!("`{text}` is not a length of time up to a day; write it like 30s, 2m or 1h"))
+        .ok_or_else(|| format!("`{text}` is not a duration up to a day; write it like 30s, 2m or 1h"))
 }
 
 #[cfg(test)]

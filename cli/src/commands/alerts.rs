@@ -34,7 +34,7 @@ pub async fn run(
     out: &mut (dyn Write + Send),
 ) -> Result<ExitCode, Failure> {
     if args.firing && args.command.is_some() {
-        return Err(Failure::usage("--firing is for the list of alerts, which has no further word"));
+        return Err(Failure::usage("--firing applies to the list of alerts, not to its subcommands"));
     }
     match &args.command {
         None => list(args.firing, global, screen, now, out).await?,

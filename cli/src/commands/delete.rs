@@ -16,7 +16,7 @@ use crate::render::text::{plural, safe};
 /// No such job, nobody to ask, a daemon that does not answer.
 pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
     if args.job == "latest" {
-        return Err(Failure::usage("delete takes a job's name, not `latest`: which job that is changes"));
+        return Err(Failure::usage("`latest` cannot be deleted, because which job it is changes; give the job's name"));
     }
     if !args.yes && !confirmed(args)? {
         eprintln!("memctl: nothing was deleted");
@@ -37,7 +37,10 @@ pub async fn run(args: &Delete, global: &Global) -> Result<(), Failure> {
 
 fn confirmed(args: &Delete) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("nobody is here to confirm that {} shall be deleted; add --yes", args.job)));
+        return Err(Failure::usage(format!(
+            "deleting {} needs a confirmation, and standard input is no terminal; add --yes",
+            args.job
+        )));
     }
     let attempt = args.attempt.map_or(String::new(), |attempt| format!(" (attempt {attempt})"));
     eprint!("Delete job {}{attempt} and everything stored for it? [y/N] ", safe(&args.job));

@@ -35,7 +35,7 @@ const JOB: &str = "demo";
 /// The folder for temporary files cannot be written.
 pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     if global.output != Format::Table {
-        return Err(Failure::usage("the demo is a page to read; leave -o out"));
+        return Err(Failure::usage("the demo is a page to read; omit -o"));
     }
     let cannot = |error: std::io::Error| {
         Failure::unreachable(format!(
@@ -95,11 +95,11 @@ async fn tell(
     let jobs = Jobs::new(jobs.map_err(|status| connection.failure(&status))?.into_inner(), false);
     show(&jobs, global, screen, out)?;
 
-    say(out, screen, "How did its memory go?", "memctl timeline --job demo --rank 0-1")?;
+    say(out, screen, "How did its memory develop?", "memctl timeline --job demo --rank 0-1")?;
     let timeline = course(connection, selection(vec![0, 1]), plot_points(screen), global).await?;
     show(&timeline, global, screen, out)?;
 
-    say(out, screen, "Rank 0 creeps up. What grew, and on which rank?", "memctl query --job demo")?;
+    say(out, screen, "Memory of rank 0 creeps up. What grew, and on which rank?", "memctl query --job demo")?;
     let report = report(connection, selection(Vec::new()), global).await?;
     show(&report, global, screen, out)?;
 
@@ -123,7 +123,7 @@ fn next(screen: &Screen) -> String {
     let commands = [
         ("memctl import FOLDER --job NAME".to_owned(), "your own snapshots (torch.cuda.memory._dump_snapshot)"),
         ("memctl query --job NAME".to_owned(), "what grew, where and on which rank"),
-        ("memctl daemon".to_owned(), "a store for a team, questions from anywhere"),
+        ("memctl daemon".to_owned(), "a store for a team"),
         ("memctl --help".to_owned(), "everything else"),
     ];
     page::next(&commands, screen)

@@ -76,7 +76,7 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
     print(&checks, global, screen, out).map_err(|error| Failure::output("standard output", &error))?;
     match unusable {
         // The page has said what it is.
-        Some(failure) => Err(Failure::unreachable(format!("no question can be answered: {failure}"))),
+        Some(failure) => Err(Failure::unreachable(format!("questions cannot be answered: {failure}"))),
         None => Ok(()),
     }
 }
@@ -123,7 +123,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
     if status.gaps > 0 {
         losses.verdict = Verdict::Warning;
         losses.advice = Some(
-            "items were lost on the way; `memctl query` says of which job, figures of it are not exact".to_owned(),
+            "items were lost on the way; `memctl query` says of which job, whose figures are then not exact".to_owned(),
         );
     }
     let mut checks = vec![version, ok("store", store), ok("contents", held), losses];
@@ -137,7 +137,7 @@ fn tasks(status: &v1::Status) -> Option<Check> {
     let failed: Vec<String> = status.tasks.iter().filter(|task| task.restarts > 0).map(of_task).collect();
     let mut check = match (status.tasks.is_empty(), failed.as_slice()) {
         (true, _) => return None,
-        (false, []) => ok("tasks", format!("all {} run, none has failed", status.tasks.len())),
+        (false, []) => ok("tasks", format!("all {} are running, none has failed", status.tasks.len())),
         (false, failed) => ok("tasks", failed.join("; ")),
     };
     if !down.is_empty() || !failed.is_empty() {
@@ -147,11 +147,11 @@ fn tasks(status: &v1::Status) -> Option<Check> {
     Some(check)
 }
 
-/// `committer was started anew 2 times, last because: …`
+/// `committer was restarted 2 times, last because: …`
 fn of_task(task: &v1::TaskStatus) -> String {
     let why = task.failure.as_deref().map_or_else(String::new, |why| format!(", last because: {}", safe(why)));
     let now = if task.running { "" } else { " and is down now" };
-    format!("{} was started anew {}{now}{why}", safe(&task.name), plural(task.restarts, "time"))
+    format!("{} was restarted {}{now}{why}", safe(&task.name), plural(task.restarts, "time"))
 }
 
 /// The folder of an embedded store: there, writable, with room.
@@ -160,23 +160,24 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
         checks.push(Check {
             check: "folder",
             verdict: Verdict::Warning,
-            found: format!("{} is not there yet", dir.display()),
-            advice: Some("the first import or daemon makes it".to_owned()),
+            found: format!("{} does not exist yet", dir.display()),
+            advice: Some("the first import or daemon creates it".to_owned()),
         });
         return;
     }
     checks.push(match tempfile::Builder::new().prefix(".memctl-doctor-").tempfile_in(dir) {
-        Ok(_) => ok("folder", format!("{} can be written", dir.display())),
+        Ok(_) => ok("folder", format!("{} is writable", dir.display())),
         Err(error) => failed(
             "folder",
             format!("{} cannot be written: {error}", dir.display()),
-            Some("give yourself the right, or choose another folder with --data-dir".to_owned()),
+            Some("change its permissions, or choose another folder with --data-dir".to_owned()),
         ),
     });
     if let Some(free) = free_bytes(dir) {
         let found = format!("{} free", HumanBytes::of(free));
         checks.push(if free < FREE_BYTES_LOW {
-            let advice = "make room, delete jobs (`memctl delete`), or let the daemon forget (--retain-bytes)";
+            let advice =
+                "free disk space, delete jobs (`memctl delete`), or let the daemon delete old events (--retain-bytes)";
             Check { check: "disk", verdict: Verdict::Warning, found, advice: Some(advice.to_owned()) }
         } else {
             ok("disk", found)
@@ -276,7 +277,7 @@ mod tests {
         ok    store       sqlite 3.51.3, schema 1
         ok    contents    2 jobs, 12,345 events in 9.00 MiB, 0 sessions streaming, 0 B queued
         note  losses      1 item missing, 0 events expired, 0 duplicates recognised
-                          items were lost on the way; `memctl query` says of which job, figures of it are not exact
+                          items were lost on the way; `memctl query` says of which job, whose figures are then not exact
         FAIL  folder      /x\u{1b}[2J cannot be written
                           choose another
         ");

@@ -81,7 +81,7 @@ pub async fn ledger(
     let left_out: u64 = answer.ranks.iter().fold(0, |sum, listed| listed.rank.blocks_left_out.saturating_add(sum));
     if left_out > 0 && global.output == Format::Csv {
         eprintln!(
-            "memctl: {} left out, the smallest: too many for one answer (--rank chooses)",
+            "memctl: {} (the smallest) had no room in the answer; --rank selects fewer ranks",
             plural(left_out, "block")
         );
     }
@@ -92,6 +92,6 @@ fn in_words(moment: Moment) -> String {
     match moment {
         Moment::Peak(_) => "Each rank when most was allocated".to_owned(),
         Moment::EpochEnd(epoch) => format!("At the end of epoch {epoch}"),
-        Moment::End(_) => "At the end of what is stored".to_owned(),
+        Moment::End(_) => "At the end of the recording".to_owned(),
     }
 }

@@ -32,7 +32,7 @@ fn json(line: &str) -> serde_json::Value {
 fn frag() {
     insta::assert_snapshot!(memctl("frag --job kind/fragmentation"));
     insta::assert_snapshot!(memctl("frag --job gpt_clean --rank 0 --quiet"));
-    assert!(memctl("frag --job nothing_recorded --quiet").contains("Nothing is known of the blocks"));
+    assert!(memctl("frag --job nothing_recorded --quiet").contains("Nothing is known about the blocks"));
 }
 
 #[test]

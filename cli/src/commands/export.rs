@@ -37,7 +37,7 @@ pub async fn run(
     let selection = args.narrow.selection(now);
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     if args.format == ExportFormat::MemoryViz && file.is_none() && std::io::stdout().is_terminal() {
-        return Err(Failure::usage("a pickle is nothing to look at; write it to a file with -f FILE"));
+        return Err(Failure::usage("a pickle is binary; write it to a file with -f FILE"));
     }
     asking(global, async |connection| {
         let stored = Stored::of(connection, &selection).await?;
@@ -49,7 +49,7 @@ pub async fn run(
         // What lives at a moment is whole without the events before it.
         let of_events = args.format != ExportFormat::Folded && !global.quiet;
         if let Some(missing) = stored.missing().filter(|_| of_events) {
-            eprintln!("memctl: not everything is in it: {missing}");
+            eprintln!("memctl: the export is incomplete: {missing}");
         }
         Ok(())
     })
@@ -105,7 +105,7 @@ impl Stored {
     fn nothing(&self) -> Failure {
         let job = &self.job;
         let why = match (self.missing(), self.completeness.events_stored) {
-            (Some(missing), _) => format!("no event of this part of job {job} is still stored: {missing}"),
+            (Some(missing), _) => format!("no event of this part of job {job} is stored any more: {missing}"),
             (None, 0) => format!("no allocator event of job {job} was recorded"),
             (None, _) => format!("no event lies in this part of job {job}"),
         };
@@ -168,7 +168,7 @@ async fn memory_viz(
         if stored.holds(connection, &selection).await? {
             ranks.push(rank);
         } else if !global.quiet && stored.ranks.len() > 1 {
-            eprintln!("memctl: rank {rank} is left out: no event of it is stored in this part of the job");
+            eprintln!("memctl: rank {rank} is omitted: no event of it is stored in this part of the job");
         }
     }
     if ranks.is_empty() {
@@ -189,7 +189,7 @@ async fn memory_viz(
         one_rank(connection, selection, (stored, windows.clone()), file, out).await?;
         if let (Some(file), false) = (file, global.quiet) {
             eprintln!(
-                "memctl: wrote {}; see it with: python -m torch.cuda._memory_viz stats {}",
+                "memctl: wrote {}; view it with: python -m torch.cuda._memory_viz stats {}",
                 file.display(),
                 file.display()
             );

@@ -57,7 +57,7 @@ async fn import(
     let (advice, silence_max) = match &connection.place {
         Place::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
         Place::DataDir(_) => (
-            "is its disk full? make room there or choose another folder with --data-dir, then import again",
+            "is its disk full? Free space there or choose another folder with --data-dir, then import again",
             seams::EMBEDDED_SILENCE_MAX,
         ),
     };
@@ -68,7 +68,7 @@ async fn import(
     let importing = seams::import_files(connection.channel.clone(), request, on_progress);
     let result = tokio::select! {
         result = importing => result,
-        () = told_to_stop => Err(Failure::input("interrupted; nothing of it stays stored")),
+        () = told_to_stop => Err(Failure::input("interrupted; nothing was stored")),
     };
     bars.finish();
     if result.is_err() {
@@ -90,9 +90,9 @@ async fn make_room(args: &Import, files: &[(u32, PathBuf)], connection: &mut Con
     }
     Err(Failure::input(match args.attempt {
         Some(attempt) => {
-            format!("job {job} has an attempt {attempt} already; take another number, or --replace the whole job")
+            format!("job {job} already has an attempt {attempt}; choose another number, or --replace the whole job")
         }
-        None => format!("job {job} exists already; add to it with --attempt N, or replace it with --replace"),
+        None => format!("job {job} already exists; add to it with --attempt N, or replace it with --replace"),
     }))
 }
 
@@ -126,7 +126,7 @@ async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
     if let Err(status) = answer {
         let failure = connection.failure(&status);
         if failure.outcome != Outcome::NoSuchJob {
-            eprintln!("memctl: what was stored of {job} could not be taken back: {failure}");
+            eprintln!("memctl: what was stored of {job} could not be removed: {failure}");
             eprintln!("memctl: `memctl delete --job {job} --attempt {attempt}` does it later");
         }
     }
@@ -143,7 +143,7 @@ fn tell(outcome: &ImportOutcome, global: &Global) {
     }
     if contradictions > 0 {
         eprintln!(
-            "memctl: {} contradicted what was known of the allocator and were put right",
+            "memctl: {} contradicted the known state of the allocator and were corrected",
             plural(contradictions, "event")
         );
     }

@@ -157,7 +157,7 @@ pub async fn sites(
         return Err(Failure::usage("--min-percent takes 0 to 100"));
     }
     if args.folded && global.output != Format::Table {
-        return Err(Failure::usage("--folded is a format of its own; leave -o out"));
+        return Err(Failure::usage("--folded is a format of its own; omit -o"));
     }
     let moment = args.at.moment(now);
     let request = v1::SitesRequest { selection: Some(args.narrow.selection(now)), moment };
@@ -194,7 +194,7 @@ fn in_words(moment: Option<&v1::sites_request::Moment>) -> String {
         Some(Moment::Peak(_)) => "when most was allocated, on each rank".to_owned(),
         Some(Moment::EpochEnd(epoch)) => format!("at the end of epoch {epoch}"),
         Some(Moment::AtNs(ns)) => format!("at {}", time::rfc3339(*ns)),
-        Some(Moment::End(_)) => "at the end of what is stored".to_owned(),
+        Some(Moment::End(_)) => "at the end of the recording".to_owned(),
     }
 }
 

@@ -109,7 +109,7 @@ fn no_such_job_is_exit_code_4() {
     for line in ["query", "timeline", "sites", "export --format csv", "export --format memory-viz", "delete --yes"] {
         let failure = memctl(&format!("{line} --job nothing")).unwrap_err();
         assert_eq!(failure.outcome, Outcome::NoSuchJob, "{line}");
-        assert_eq!(failure.to_string(), "there is no job nothing; `memctl jobs` lists what there is", "{line}");
+        assert_eq!(failure.to_string(), "there is no job nothing; `memctl jobs` lists the jobs", "{line}");
     }
 }
 
@@ -133,9 +133,9 @@ fn a_job_that_exists_is_not_imported_over() {
     let import = |flags: &str| memctl(&format!("import {} {flags}", file.path().display())).unwrap_err();
     let failure = import("--job cnn_rank0_cache");
     assert_eq!(failure.outcome, Outcome::BadInput);
-    let expected = "job cnn_rank0_cache exists already; add to it with --attempt N, or replace it with --replace";
+    let expected = "job cnn_rank0_cache already exists; add to it with --attempt N, or replace it with --replace";
     assert_eq!(failure.to_string(), expected);
-    assert!(import("--job cnn_rank0_cache --attempt 3").to_string().contains("has an attempt 3 already"));
+    assert!(import("--job cnn_rank0_cache --attempt 3").to_string().contains("already has an attempt 3"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
             left("RANKS", 3),
             right("SINCE", 2),
             left("SILENCED BY", 4),
-            left("TOLD", 5),
+            left("NOTIFIED", 5),
         ]);
         for alert in &alerts.alerts {
             table.toned(row(alert, alerts.now_ns));
@@ -42,9 +42,10 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
     if let Some(watched) = &alerts.jobs {
         out.push_str(&looked_at(watched, alerts.alerts.is_empty(), screen));
     }
-    for (count, what) in
-        [(alerts.refused, "alert was not made: there are too many"), (alerts.given_up, "notification was given up")]
-    {
+    for (count, what) in [
+        (alerts.refused, "alert was not created because there were too many"),
+        (alerts.given_up, "notification was given up"),
+    ] {
         if count > 0 {
             let line = format!("Since the daemon started: {count} × {what}.");
             out.push_str(&format!("\n{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
@@ -55,7 +56,7 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
         let with = |line: String| format!("{line}{}{hint}", if hint.is_empty() { "" } else { " " });
         let ways = [
             (with(format!("memctl query --job {job}")), "the job's page"),
-            (with(format!("memctl alerts silence --job {job} --for 2h")), "tell nobody for two hours"),
+            (with(format!("memctl alerts silence --job {job} --for 2h")), "no notifications for two hours"),
         ];
         out.push_str(&next(&ways, screen));
     }
@@ -65,14 +66,14 @@ pub fn alerts(alerts: &Alerts, screen: &Screen) -> String {
 /// What these alerts, or their absence, are about.
 fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
     if watched.jobs == 0 {
-        return if none { "No job is stored: nothing was looked at.\n".to_owned() } else { String::new() };
+        return if none { "No job is stored, so nothing was judged.\n".to_owned() } else { String::new() };
     }
     let mut out = String::new();
     if none {
         let jobs = plural(u64::from(watched.jobs), "job");
         let imported = match watched.imported {
             0 => String::new(),
-            some => format!(", {some} of them imported, which raise alerts only where the rules say so"),
+            some => format!(", {some} of them imported; imported jobs raise alerts only where the rules say so"),
         };
         out.push_str(&prose::hanging("", &format!("{jobs} stored{imported}."), usize::MAX, screen));
     }

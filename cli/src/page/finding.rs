@@ -111,7 +111,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     field("rate", &rates(finding));
     field("since", &since(finding, true).unwrap_or_default());
     field("live", &live(finding).map(|live| format!("{live}, on the rank that holds most")).unwrap_or_default());
-    field("course", &course(finding, screen));
+    field("history", &course(finding, screen));
     field("until", &until(finding).unwrap_or_default());
     field("why", &finding.explanation);
     field("change", &finding.advice);
@@ -123,7 +123,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
 #[must_use]
 pub fn sure(finding: &Finding) -> Option<String> {
     // 100 % is said of nothing that was inferred.
-    finding.confidence.map(|share| format!("{:.0} % sure", (share * 100.0).floor().min(99.0)))
+    finding.confidence.map(|share| format!("{:.0} % confidence", (share * 100.0).floor().min(99.0)))
 }
 
 /// `all 4`, `0-1,3`.
@@ -159,7 +159,7 @@ pub fn rates(finding: &Finding) -> String {
     let epoch = (finding.bytes_per_epoch, finding.bytes_per_epoch_low, finding.bytes_per_epoch_high);
     let step = (finding.bytes_per_step, finding.bytes_per_step_low, finding.bytes_per_step_high);
     let rates =
-        [rate(epoch.0, epoch.1, epoch.2, "an epoch"), rate(step.0, step.1, step.2, "a step")].into_iter().flatten();
+        [rate(epoch.0, epoch.1, epoch.2, "per epoch"), rate(step.0, step.1, step.2, "per step")].into_iter().flatten();
     rates.collect::<Vec<_>>().join(", ")
 }
 
@@ -207,7 +207,7 @@ fn thinned(values: &[u64]) -> Vec<u64> {
 pub fn until(finding: &Finding) -> Option<String> {
     let epochs = finding.epochs_to_oom.filter(|epochs| *epochs >= 0.0).map(|epochs| {
         let whole = epochs.floor() as u64;
-        if whole == 0 { "less than an epoch".to_owned() } else { format!("about {}", plural(whole, "epoch")) }
+        if whole == 0 { "less than one epoch".to_owned() } else { format!("about {}", plural(whole, "epoch")) }
     });
     let seconds = finding.time_to_oom_seconds.filter(|seconds| *seconds >= 0.0);
     let time = seconds.map(|seconds| time::duration((seconds * 1e9) as u64));

@@ -29,10 +29,8 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     if answer.ranks.is_empty() {
         let stored = answer.completeness.events_stored > 0;
         let nothing = match stored {
-            true => "Nothing is known of the blocks in this part of the job.",
-            false => {
-                "No allocator event is stored of this part of the job, so there is nothing to say about its blocks."
-            }
+            true => "Nothing is known about the blocks in this part of the job.",
+            false => "No allocator event of this part of the job is stored, so nothing is known about its blocks.",
         };
         out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
         if !answer.completeness.exact {
@@ -40,18 +38,18 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         }
         return out;
     }
-    let line = "Each rank at its fullest moment of the last steps, or when a request failed";
+    let line = "Each rank at its peak within the last steps, or when a request failed";
     out.push_str(&format!("{}\n\n{}", screen.fit(line, 0), ranks(answer, screen)));
     if answer.ranks_left_out > 0 {
         let left = plural(u64::from(answer.ranks_left_out), "more rank");
-        out.push_str(&format!("{}\n", screen.fit(&format!("and {left} that stand out less (--rank chooses)"), 0)));
+        out.push_str(&format!("{}\n", screen.fit(&format!("and {left} with less to report (--rank selects)"), 0)));
     }
     out.push('\n');
     if answer.findings.is_empty() && inconclusive.is_none() {
         // Only what was judged is called well.
         let churn = answer.scope.inconclusive_about(&[FindingKind::Churn]).is_none();
         let nothing =
-            if churn { "No fragmentation that matters, and no churn." } else { "No fragmentation that matters." };
+            if churn { "No significant fragmentation and no churn." } else { "No significant fragmentation." };
         out.push_str(&format!("{}\n", screen.paint(Tone::Good, &screen.fit(nothing, 0))));
     }
     for found in &answer.findings {
@@ -69,7 +67,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     if let Some(hint) = &answer.hint {
         let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
         let commands = [
-            (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory it is then"),
+            (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory was live then"),
             (command("timeline", &answer.job, &chosen, hint), "allocated and reserved over time"),
         ];
         out.push_str(&next(&commands, screen));
@@ -143,7 +141,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     let holders: Vec<&Holder> = rank.held_by.iter().filter(named).collect();
     if !holders.is_empty() {
         line(format!(
-            "{} of {} are partly used; what lies beside their free memory:",
+            "{} of {} are partly used; what pins their free memory:",
             count(rank.partly_used_segments),
             plural(rank.segments, "segment")
         ));
@@ -151,7 +149,7 @@ fn detail(rank: &Rank, screen: &Screen) -> String {
     for holder in holders.iter().take(HOLDERS_SHOWN) {
         let site = holder.frame().map_or_else(|| NO_STACK.to_owned(), place);
         line(format!(
-            "  {:>9} stranded by {} of {site}",
+            "  {:>9} pinned by {} of {site}",
             bytes(holder.stranded_bytes),
             plural(holder.live_blocks, "block")
         ));
@@ -172,11 +170,11 @@ fn curve(shares: &[Share]) -> String {
 
 fn asked(churn: &Churn) -> String {
     let allocations =
-        churn.allocations_per_step.map_or(String::new(), |each| format!(", {each:.0} allocations a step"));
+        churn.allocations_per_step.map_or(String::new(), |each| format!(", {each:.0} allocations per step"));
     match (churn.takes, churn.returns) {
-        (0, 0) => format!("Asked nothing of the driver in {}{allocations}", plural(churn.steps, "steady step")),
+        (0, 0) => format!("No memory was requested from the driver in {}{allocations}", plural(churn.steps, "steady step")),
         (takes, returns) => format!(
-            "Asked the driver {} for {} in {} of {}, gave {} back in {}{allocations}",
+            "Memory was requested from the driver {} ({}) in {} of {}; {} were released in {}{allocations}",
             plural(takes, "time"),
             bytes(churn.taken_bytes),
             churn.steps_taking,

@@ -18,7 +18,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     }
     if jobs.jobs.is_empty() {
         let ways = [
-            ("memctl demo".to_owned(), "a recorded 4-GPU job, nothing needed"),
+            ("memctl demo".to_owned(), "a recorded 4-GPU job, without a GPU"),
             ("memctl import FOLDER --job NAME".to_owned(), "PyTorch memory snapshots"),
         ];
         return format!("No jobs yet.\n{}", next(&ways, screen));

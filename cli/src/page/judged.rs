@@ -53,11 +53,11 @@ pub fn looked_at(judged: &Judged) -> String {
 pub fn nothing(what: &str, scope: &Scope, well: bool, screen: &Screen) -> String {
     let mut out = match scope.inconclusive() {
         // The page's first line has said it.
-        Some(_) => prose::hanging("", &format!("No finding: {} seen.", looked_at(&scope.judged)), usize::MAX, screen),
+        Some(_) => prose::hanging("", &format!("No finding in {}.", looked_at(&scope.judged)), usize::MAX, screen),
         None => {
             let head = if well { format!("{what} was found") } else { "No finding".to_owned() };
             let looked = looked_at(&scope.judged);
-            let sentence = prose::hanging("", &format!("{head}: {looked} looked at."), usize::MAX, screen);
+            let sentence = prose::hanging("", &format!("{head} in {looked}."), usize::MAX, screen);
             match sentence.strip_prefix(head.as_str()) {
                 Some(rest) if well => format!("{}{rest}", screen.paint(Tone::Good, &head)),
                 _ => sentence,

@@ -22,8 +22,8 @@ pub fn page(leaks: &Leaks, screen: &Screen) -> String {
         out.push_str(&judged::not_judged(&leaks.scope, screen));
     }
     if leaks.suspected_left_out > 0 {
-        let suspected = plural(leaks.suspected_left_out as u64, "suspected one");
-        out.push_str(&format!("{suspected} left out (--all shows what may still turn out harmless).\n"));
+        let suspected = plural(leaks.suspected_left_out as u64, "suspected finding");
+        out.push_str(&format!("{suspected} not shown; growth that is suspected may be harmless (--all shows it).\n"));
     }
     out.push_str(&completeness(&leaks.completeness, leaks.job.state == "running", screen));
     if let (Some(hint), Some(_)) = (&leaks.report.hint, leaks.findings.first()) {

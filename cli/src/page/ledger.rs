@@ -19,7 +19,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     let mut out = heading(&answer.job, screen);
     out.push('\n');
     if answer.ranks.is_empty() {
-        let nothing = "No allocator event is stored of this part of the job, so there is no ledger.";
+        let nothing = "No allocator event of this part of the job is stored, so there is no ledger.";
         out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
         return out;
     }
@@ -29,7 +29,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
         out.push_str(&of_rank(&listed.rank, screen));
     }
     if let Some(more) = answer.ranks.len().checked_sub(RANKS_SHOWN).filter(|&more| more > 0) {
-        let line = format!("and {} (--rank chooses)", plural(more as u64, "more rank"));
+        let line = format!("and {} (--rank selects)", plural(more as u64, "more rank"));
         out.push_str(&format!("\n{}\n", screen.fit(&line, 0)));
     }
     out.push('\n');
@@ -38,7 +38,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
         let chosen = super::chosen(&first.rank.process, first.rank.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "the lines that allocated it"),
-            (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "block by block"),
+            (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "every block"),
         ];
         out.push_str(&next(&commands, screen));
     }
@@ -110,11 +110,10 @@ fn percent(share: f64) -> String {
 fn unmeasured(rank: &Rank) -> Vec<String> {
     let Some(measured) = &rank.measured_at else {
         return vec![
-            "The device was not measured around this moment: what uses it beside the allocator is not known."
-                .to_owned(),
+            "The device was not measured around this moment: its use outside the allocator is unknown.".to_owned(),
         ];
     };
-    let mut lines = vec![format!("The device was measured at {measured}, this moment is {}.", rank.at)];
+    let mut lines = vec![format!("The device was measured at {measured}; this moment is {}.", rank.at)];
     let missing: Vec<&str> = [("context and libraries", rank.context_bytes), ("other processes", rank.others_bytes)]
         .into_iter()
         .filter_map(|(name, bytes)| bytes.is_none().then_some(name))

@@ -108,7 +108,7 @@ pub fn completeness(completeness: &Completeness, running: bool, screen: &Screen)
         missing.push(format!("{} expired", plural(events_expired, "event")));
     }
     if missing.is_empty() {
-        missing.push("a session has not delivered everything it produced".to_owned());
+        missing.push("a session has not delivered everything that it recorded".to_owned());
     }
     let text = format!("NOT EXACT: {}; {} stored.", missing.join(", "), plural(events_stored, "event"));
     format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&text, 0)))

@@ -25,8 +25,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     }
     match answer.failures.last() {
         None if answer.failed > 0 => {
-            let line =
-                format!("{} failed; the events behind them are no longer stored.", plural(answer.failed, "request"));
+            let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));
             out.push_str(&format!("{}\n", screen.fit(&line, 0)));
         }
         // Of what was lost nobody knows what it was.
@@ -50,7 +49,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
         let chosen = super::chosen(&first.process, first.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --at {}", first.at), hint), "whose memory was live then"),
-            (command("frag", &answer.job, &chosen, hint), "how its free memory lay"),
+            (command("frag", &answer.job, &chosen, hint), "how its memory was fragmented"),
         ];
         out.push_str(&next(&commands, screen));
     }

@@ -48,8 +48,8 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
         let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
         let flag = odd.map_or(String::new(), |rank| super::chosen(&rank.process, rank.rank));
         let commands = [
-            (command("sites", &ranks.job, &flag, hint), "whose memory it is there"),
-            (command("timeline", &ranks.job, "", hint), "the ranks' courses"),
+            (command("sites", &ranks.job, &flag, hint), "whose memory is live there"),
+            (command("timeline", &ranks.job, "", hint), "memory of the ranks over time"),
         ];
         out.push_str(&next(&commands, screen));
     }
@@ -86,7 +86,7 @@ fn table(ranks: &Ranks, screen: &Screen) -> String {
     if !hidden.is_empty() {
         let rest = plural(hidden.len() as u64, "more rank");
         let odd: Vec<u32> = hidden.iter().filter(|rank| rank.is_odd()).map(|rank| rank.rank).collect();
-        let odd = if odd.is_empty() { String::new() } else { format!(", of which odd: {}", rank_list(&odd)) };
+        let odd = if odd.is_empty() { String::new() } else { format!(", unusual among them: {}", rank_list(&odd)) };
         out.push_str(&format!("and {rest}{odd} (-o json has them all)\n"));
     }
     out
@@ -170,7 +170,7 @@ fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     }
     let by_figure = ranks.ranks.iter().any(|rank| !rank.stands_out.is_empty());
     let text = match (by_figure, ranks.findings.is_empty()) {
-        (true, _) => "* stands out: far from the ranks' median. Ranks of different roles differ by rule.",
+        (true, _) => "* stands out: far from the ranks' median. Ranks of different roles usually differ.",
         (false, true) => "No rank stands out from the others' median.",
         (false, false) => "No figure stands out from the ranks' median, but findings tell ranks apart:",
     };

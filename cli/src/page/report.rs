@@ -121,17 +121,20 @@ fn origins(report: &Report, screen: &Screen) -> String {
             .collect();
     if !found.is_empty() {
         let by = boundaries.found_by.as_deref().map_or(String::new(), |by| format!(" by {}", safe(by)));
-        lines.push(format!("{} found{by}; nothing marked them.", found.join(" and ")));
+        lines.push(format!("{} were found{by}; nothing marked them.", found.join(" and ")));
     }
     if boundaries.windows > 0 && boundaries.steps == "none" {
-        lines.push(format!("Nothing marks steps: judged over {} of time.", plural(boundaries.windows, "window")));
+        lines.push(format!(
+            "Nothing marks steps; the job was judged over {} of time.",
+            plural(boundaries.windows, "window")
+        ));
     }
     let torn_down = report.ranks.iter().filter_map(|rank| rank.end_allocated_bytes).max();
     if let Some(left) = torn_down {
         let moment = report.ranks.first().map_or("end", |rank| rank.levels_at.as_str()).replace('_', " ");
         let moment =
             moment.strip_suffix(" end").map_or_else(|| moment.clone(), |what| format!("the last {what}'s end"));
-        lines.push(format!("Levels at {moment}; {} were left at the end of the record.", HumanBytes::of(left)));
+        lines.push(format!("Levels at {moment}; {} were allocated at the end of the recording.", HumanBytes::of(left)));
     }
     if lines.is_empty() {
         return String::new();
@@ -199,7 +202,7 @@ fn troubles(report: &Report, screen: &Screen) -> String {
         line(format!("out of memory {} on {}", plural(ooms, "time"), ranks));
     }
     for (retries, ranks) in by_count(report, |rank| rank.alloc_retries) {
-        line(format!("the allocator emptied its cache and tried again {} on {ranks}", plural(retries, "time")));
+        line(format!("the allocator emptied its cache and retried {} on {ranks}", plural(retries, "time")));
     }
     let mut ended: Vec<String> = Vec::new();
     for rank in &report.ranks {
@@ -238,7 +241,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
     // Findings that are good to know do not make a job a sick one.
     let mut out = judged::nothing("Nothing wrong", &report.scope, !report.failed(), screen);
     if !report.findings.is_empty() {
-        out.push_str("\nGood to know:\n");
+        out.push_str("\nFor information:\n");
         out.push_str(&finding::several(&report.findings, screen));
     }
     out
@@ -251,11 +254,11 @@ fn growth(report: &Report, screen: &Screen) -> String {
     if grown.is_empty() {
         return String::new();
     }
-    let head = "Also grew, without being a finding (a cache that fills, a step up, or too early to tell):";
+    let head = "Other growth, not a finding (a filling cache, a single step, or too early to tell):";
     let mut out = format!("\n{}\n", screen.fit(head, 0));
     if let Some(through) = &report.growth_through {
         let (part, whole) = (HumanBytes(through.bytes_per_epoch), HumanBytes(through.total_bytes_per_epoch));
-        let sentence = format!("{part} of {whole} an epoch come through {}", place(&through.call));
+        let sentence = format!("{part} of {whole} per epoch come through {}", place(&through.call));
         out.push_str(&format!("{}\n", screen.fit(&format!("  {sentence}"), 0)));
     }
     for site in grown.iter().take(GROWTH_SHOWN) {
@@ -263,7 +266,7 @@ fn growth(report: &Report, screen: &Screen) -> String {
     }
     if grown.len() > GROWTH_SHOWN {
         let more = plural((grown.len() - GROWTH_SHOWN) as u64, "more site");
-        out.push_str(&format!("  and {more} grew less (-o json has them all)\n"));
+        out.push_str(&format!("  and {more} with less growth (-o json lists all)\n"));
     }
     out
 }
@@ -275,7 +278,7 @@ fn sentence(growth: &Growth, report: &Report, screen: &Screen) -> String {
     let (low, high) = (HumanBytes(rates.clone().min().unwrap_or(0)), HumanBytes(rates.max().unwrap_or(0)));
     let rate = if low.to_string() == high.to_string() { high.to_string() } else { format!("{low} to {high}") };
     let numbers: Vec<u32> = grown.iter().map(|rank| rank.rank).collect();
-    let what = format!("  grows {rate} an epoch {}: ", on_ranks(&numbers, report));
+    let what = format!("  {rate} per epoch {}: ", on_ranks(&numbers, report));
     let whole = format!("{what}{}", whereabouts(growth));
     let split = screen.columns.is_some_and(|columns| width(&whole) > columns);
     let text =
@@ -330,10 +333,10 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
         _ => flag.clone(),
     };
     let commands = [
-        (command("diagnose", job, "", hint), "what it is, what to change, how to prove it"),
+        (command("diagnose", job, "", hint), "the diagnosis: what to change, how to prove it"),
         (command("sites", job, &moment, hint), "whose memory is live then"),
-        (command("sites", job, &format!("{flag} --peak"), hint), "whose it was when most was allocated"),
-        (command("timeline", job, "", hint), "its course, rank by rank"),
+        (command("sites", job, &format!("{flag} --peak"), hint), "whose memory was live at the peak"),
+        (command("timeline", job, "", hint), "memory over time, rank by rank"),
         (
             command("export", job, &format!("{flag} --format memory-viz -f rank{rank}.pickle"), hint),
             "for PyTorch's own viewer",

@@ -18,7 +18,7 @@ use crate::render::tree::{Node, draw};
 pub fn page(sites: &Sites, screen: &Screen) -> String {
     let mut out = heading(&sites.job, screen);
     if sites.ranks.is_empty() {
-        let nothing = "No allocator event is stored of this part of the job, so whose memory it was is not known.";
+        let nothing = "No allocator event of this part of the job is stored, so its live memory is unknown.";
         out.push_str(&format!("\n{}\n", screen.fit(nothing, 0)));
         if !sites.completeness.exact {
             out.push_str(&completeness(&sites.completeness, false, screen));
@@ -31,7 +31,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     let drawn: Vec<&RankSites> =
         if sites.view.chosen { sites.ranks.iter().collect() } else { most.into_iter().collect() };
     for rank in &drawn {
-        let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank chooses)" } else { "" };
+        let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank selects others)" } else { "" };
         let title = format!("{}{note}", super::name_of(&rank.process, rank.rank));
         out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");

@@ -37,7 +37,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     let mut out = heading(&timeline.job, screen);
     let ranks: Vec<&RankTimeline> = timeline.ranks.iter().filter(|rank| !rank.points.is_empty()).collect();
     if ranks.is_empty() {
-        let nothing = "No allocator event is stored of this part of the job, so there is nothing to draw.";
+        let nothing = "No allocator event of this part of the job is stored, so there is nothing to plot.";
         out.push_str(&format!("\n{}\n", screen.fit(nothing, 0)));
         if !timeline.completeness.exact {
             out.push_str(&completeness(&timeline.completeness, false, screen));
@@ -62,7 +62,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     if ranks.len() > shown.len() {
         let others: Vec<u32> = ranks[shown.len()..].iter().map(|rank| rank.rank).collect();
         let text = format!(
-            "{} not shown ({}): choose with --rank",
+            "{} not shown ({}): select with --rank",
             plural(others.len() as u64, "more rank"),
             rank_list(&others)
         );
@@ -72,7 +72,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     out.push_str(&completeness(&timeline.completeness, timeline.job.state == "running", screen));
     if let Some(hint) = &timeline.hint {
         let sites = super::command("sites", &timeline.job, "--peak", hint);
-        out.push_str(&super::next(&[(sites, "what was live when most was allocated")], screen));
+        out.push_str(&super::next(&[(sites, "what was live at the peak")], screen));
     }
     out
 }

@@ -70,7 +70,7 @@ fn complain(words: &[OsString], error: &io::Error) -> u8 {
     let shown = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let shown = safe(&shown);
     if error.kind() == io::ErrorKind::NotFound {
-        eprintln!("memctl: {shown}: command not found; give its path, or look at PATH");
+        eprintln!("memctl: {shown}: command not found; give its path, or check PATH");
         return NOT_FOUND;
     }
     eprintln!("memctl: {shown} cannot be executed: {error}");

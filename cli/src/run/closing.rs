@@ -157,7 +157,7 @@ impl Closing<'_> {
             && let Some(folder) = destination.folder()
         {
             let (events, folder) = (plural(lost, "event"), folder.display());
-            say(self.global, &format!("{events} found no room and are lost; see whether the disk of {folder} is full"));
+            say(self.global, &format!("{events} had no room and are lost; check whether the disk of {folder} is full"));
         }
     }
 

@@ -75,7 +75,8 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
 
 /// The spool below the data folder; without one, why.
 fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<SpoolConfig>, Option<String>) {
-    let without = |reason: String| Some(format!("no spool ({reason}): what a daemon does not take in time is lost"));
+    let without =
+        |reason: String| Some(format!("no spool ({reason}): what the daemon does not accept in time is lost"));
     let spool = match data_dir {
         Ok(data_dir) => place::spool(data_dir, daemon),
         Err(failure) => return (None, without(failure.to_string())),

@@ -44,7 +44,7 @@ impl Folder {
         }
         let last = last.unwrap_or_default();
         Err(Failure::unreachable(format!(
-            "no folder for this run can be made ({last}); set TMPDIR to one that is local"
+            "the folder for this run cannot be created ({last}); set TMPDIR to a local folder"
         )))
     }
 

@@ -77,11 +77,11 @@ impl Seen {
             missed
         } else if !self.with_torch.is_empty() {
             format!(
-                "{} imported torch and none used CUDA; look at torch.cuda.is_available() and CUDA_VISIBLE_DEVICES",
+                "{} imported torch and none used CUDA; check torch.cuda.is_available() and CUDA_VISIBLE_DEVICES",
                 plural(self.with_torch.len() as u64, "program")
             )
         } else if !self.started.is_empty() {
-            format!("of {} none imported torch", plural(self.started.len() as u64, "Python program"))
+            format!("{} started and none imported torch", plural(self.started.len() as u64, "Python program"))
         } else {
             "no Python started that looks at PYTHONPATH; if the command starts one, keep PYTHONPATH as it is there and \
              leave -I, -E and -S out, or call memctl_agent.attach() in the program"
@@ -219,7 +219,7 @@ mod tests {
         let none: [&str; 0] = [];
         let told = |text: &str| of(text).nothing_recorded(&none);
         assert!(told("").contains("no Python started that looks at PYTHONPATH"));
-        assert!(told("1 started\n2 started\n1 started").contains("of 2 Python programs none imported torch"));
+        assert!(told("1 started\n2 started\n1 started").contains("2 Python programs started and none imported torch"));
         assert!(told("1 started\n1 torch").contains("1 program imported torch and none used CUDA"));
         assert!(told("1 started\n1 torch\n1 why no compiler").ends_with("nothing was recorded: no compiler"));
         assert!(told("rubbish\n\n9\nx y z\n7 why").contains("no Python started"));

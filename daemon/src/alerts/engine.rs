@@ -76,8 +76,10 @@ impl Engine {
     async fn look(&mut self) {
         let outcome = self.looked().await;
         match &outcome {
-            Err(error) if !self.failing => tracing::error!(%error, "alerts wait for the store; it is tried again"),
-            Ok(()) if self.failing => tracing::info!("the store takes alerts again"),
+            Err(error) if !self.failing => {
+                tracing::error!(%error, "the store does not accept alerts; this will be retried")
+            }
+            Ok(()) if self.failing => tracing::info!("the store accepts alerts again"),
             _ => {}
         }
         self.failing = outcome.is_err();
@@ -92,7 +94,7 @@ impl Engine {
                     self.shared.mailbox.put_back(observation);
                     return Err(error);
                 }
-                tracing::error!(job = observation.job.name, %error, "alerts of a job were left out");
+                tracing::error!(job = observation.job.name, %error, "alerts of a job were dropped");
             }
         }
         if !self.telling {
@@ -146,7 +148,7 @@ impl Engine {
                 return Ok(());
             }
         }
-        tracing::warn!(job = job.name, "another daemon changes the alerts of this job all the time; left to it");
+        tracing::warn!(job = job.name, "another daemon keeps changing the alerts of this job; they are left to it");
         Ok(())
     }
 
@@ -280,7 +282,7 @@ impl Engine {
                     receiver,
                     alerts = told.len(),
                     reason,
-                    "a notification was given up; what still fires is told again later"
+                    "a notification was given up; alerts that still fire are retried later"
                 );
                 Settled::GivenUp(reason)
             }
@@ -293,7 +295,7 @@ impl Engine {
             self.claims.remove(&(receiver.to_owned(), told.id));
         }
         if let Err(error) = self.write_down(receiver, told, settled).await {
-            tracing::error!(receiver, %error, "what a receiver was told could not be stored; it may be told again");
+            tracing::error!(receiver, %error, "a delivery could not be recorded; the receiver may be notified twice");
         }
     }
 
@@ -341,7 +343,7 @@ impl Engine {
             open.entry(receiver).or_default().push(told);
         }
         for (receiver, told) in open {
-            tracing::warn!(receiver, alerts = told.len(), "not told before the end; the next daemon does");
+            tracing::warn!(receiver, alerts = told.len(), "not delivered before shutdown; the next daemon delivers it");
             self.settled(&receiver, told, &Settled::Later(0)).await;
         }
     }

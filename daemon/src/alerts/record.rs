@@ -27,7 +27,7 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
         tracing::warn!(
             id = format!("{:016x}", record.id),
             job = record.job,
-            "an alert that this memctl cannot read is left as it is"
+            "an alert cannot be read by this memctl and is left unchanged"
         );
     }
     alert.map(|alert| Stored { alert: Alert { id: record.id, ..alert }, version: record.version })

@@ -96,9 +96,9 @@ fn test_alert(now_ns: u64) -> Alert {
         ranks: vec![0],
         rank_count: 1,
         all_ranks: false,
-        title: "a test of this receiver, nothing is wrong".into(),
-        explanation: "somebody ran `memctl alerts test`".into(),
-        advice: "nothing is to be done".into(),
+        title: "Test of this receiver; nothing is wrong".into(),
+        explanation: "`memctl alerts test` was run.".into(),
+        advice: "Nothing needs to be done.".into(),
         labels: Vec::new(),
         annotations: Vec::new(),
         receivers: Vec::new(),
@@ -133,7 +133,7 @@ impl alerts_server::Alerts for Alerts {
         let mut answers = Vec::new();
         let now_ns = now_ns();
         if chosen("log") {
-            tracing::info!(alert = TEST, "a test of the log, nothing is wrong");
+            tracing::info!(alert = TEST, "test of the log; nothing is wrong");
             answers.push(v1::ReceiverAnswer {
                 receiver: "log".into(),
                 r#type: "log".into(),
@@ -162,13 +162,14 @@ impl alerts_server::Alerts for Alerts {
         let v1::AddSilenceRequest { silence: asked, for_ns } = request.into_inner();
         let now_ns = now_ns();
         self.forget_ended(now_ns).await.map_err(failed)?;
-        let id = getrandom::u64().map_err(|error| Status::internal(format!("no random number to be had: {error}")))?;
+        let id =
+            getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
         let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
         let outcomes = self.shared.store.put_alert_records(&[silence::put(&silence, id)]).await.map_err(failed)?;
         if outcomes.first() != Some(&PutOutcome::Done) {
             let most = AlertKind::Silence.most();
             return Err(Status::failed_precondition(format!(
-                "there are {most} silences already; remove some with `memctl alerts unsilence`"
+                "there already are {most} silences; remove some with `memctl alerts unsilence`"
             )));
         }
         tracing::info!(

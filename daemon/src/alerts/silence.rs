@@ -23,7 +23,7 @@ pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Re
     let asked = asked.unwrap_or_default();
     let v1::Silence { job, kind, rule, ranks, labels, author, comment, .. } = asked;
     if job.is_empty() && kind.is_empty() && rule.is_empty() && ranks.is_empty() && labels.is_empty() {
-        return Err("a silence names a job, a kind, a rule, ranks or labels; `*` as job means all".into());
+        return Err("a silence needs a job, a kind, a rule, ranks or labels; `*` as job matches all jobs".into());
     }
     if !kind.is_empty() && FindingKind::of_name(&kind).is_none() {
         let known: Vec<&str> = FindingKind::ALL.iter().map(|kind| kind.name()).collect();
@@ -39,7 +39,7 @@ pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Re
         return Err(format!("a silence has {LABELS_MAX} labels of {LABEL_BYTES_MAX} bytes at most, each with a name"));
     }
     if for_ns == 0 || for_ns > LONGEST_NS {
-        return Err("a silence lasts longer than nothing and at most a year".into());
+        return Err("a silence must last longer than 0 s and at most a year".into());
     }
     Ok(v1::Silence {
         id: format!("{id:016x}"),
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_names_nothing_or_never_ends_is_refused() {
         let job = |job: &str| Some(v1::Silence { job: job.into(), ..Default::default() });
-        assert!(made(None, 1, 1, 1).unwrap_err().contains("names a job"));
+        assert!(made(None, 1, 1, 1).unwrap_err().contains("needs a job"));
         assert!(made(job("a"), 0, 1, 1).unwrap_err().contains("at most a year"));
         assert!(made(job("a"), u64::MAX, 1, 1).unwrap_err().contains("at most a year"));
         assert!(made(job(&"a".repeat(257)), 1, 1, 1).is_err());

@@ -102,7 +102,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Rules(#[from] RulesError),
     /// Neither a store nor a folder is known.
-    #[error("no store: give --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
+    #[error("no store is configured: set --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
     NoStore,
 }
 

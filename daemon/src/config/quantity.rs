@@ -15,7 +15,7 @@ pub struct QuantityError {
 /// # Errors
 /// Anything else.
 pub fn duration_ns(text: &str) -> Result<u64, QuantityError> {
-    const WHAT: &str = "a length of time such as 45s, 90m, 12h or 30d";
+    const WHAT: &str = "a duration such as 45s, 90m, 12h or 30d";
     const SECOND: u64 = 1_000_000_000;
     parse(text, WHAT, &[("s", SECOND), ("m", 60 * SECOND), ("h", 3_600 * SECOND), ("d", 86_400 * SECOND)])
 }

@@ -129,7 +129,7 @@ async fn commit(store: &dyn Store, batch: Vec<Work>) {
         Err(error) => match error.session() {
             Some(guilty) if parts.len() > 1 => one_by_one(store, parts, guilty).await,
             _ => {
-                tracing::error!(%error, sessions = parts.len(), "a commit failed; its streams end and will be taken up again");
+                tracing::error!(%error, sessions = parts.len(), "a commit failed; its streams end and will be resumed");
                 parts.values().for_each(|part| fail(part, &error));
             }
         },

@@ -41,7 +41,7 @@ impl Judgement {
         let not = NotJudged {
             kind: FindingKind::Leak,
             gap: Gap::Whole,
-            reason: fault.title.clone(),
+            reason: "judging this job failed".to_owned(),
             remedy: fault.advice.trim_end_matches('.').to_owned(),
         };
         Self {

@@ -205,7 +205,7 @@ impl Judge {
 fn unjudged(found: &Found, fault: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     Finding {
-        title: "this job could not be judged".to_owned(),
+        title: "This job could not be judged".to_owned(),
         explanation: format!(
             "Judging it failed: {fault}. Nothing is known of leaks, fragmentation and failed requests in it; what was \
              recorded can be asked for all the same."

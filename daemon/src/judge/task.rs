@@ -117,9 +117,7 @@ impl Judging {
         if let Some(looking) = self.looking
             && tokio::time::timeout(LAST_ROUND, looking.round(false)).await.is_err()
         {
-            tracing::warn!(
-                "the last round of judging did not end in time; what it left out is judged when it is asked for"
-            );
+            tracing::warn!("the last round of judging did not end in time; the rest is judged on demand");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// No such job.
-    #[error("no job {name:?} here{}; `memctl jobs` lists the jobs there are", meant(.like))]
+    #[error("no job {name:?} here{}; `memctl jobs` lists the jobs", meant(.like))]
     NoJob {
         /// The job asked for.
         name: String,
@@ -18,7 +18,7 @@ pub enum QueryError {
         like: Vec<String>,
     },
     /// Nothing is stored at all.
-    #[error("no job is stored here yet; `memctl import PATH --job NAME` brings one, `memctl demo` shows one")]
+    #[error("no job is stored yet; `memctl import PATH --job NAME` imports one, `memctl demo` shows one")]
     Empty,
     /// The job has no such rank.
     #[error("job {job} has no rank {rank}; it has {known}")]
@@ -61,7 +61,7 @@ pub enum QueryError {
         known: String,
     },
     /// The selection holds nothing.
-    #[error("job {job} has no epoch's end in that range; it has the ends of epochs {first} to {last}")]
+    #[error("job {job} has no epoch end in that range; it has those of epochs {first} to {last}")]
     Nothing {
         /// The job.
         job: String,
@@ -80,7 +80,7 @@ pub enum QueryError {
     #[error("{0}")]
     Invalid(String),
     /// What is stored does not open.
-    #[error("stored item {seq} of session {session} does not open: {reason}")]
+    #[error("stored item {seq} of session {session} cannot be decoded: {reason}")]
     Damaged {
         /// The session's key.
         session: i64,
@@ -90,7 +90,7 @@ pub enum QueryError {
         reason: String,
     },
     /// The code that answers has a fault.
-    #[error("the daemon has a fault and cannot answer this: {0}")]
+    #[error("internal error of the daemon: {0}")]
     Fault(String),
     /// The store failed.
     #[error(transparent)]

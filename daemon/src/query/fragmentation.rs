@@ -38,16 +38,16 @@ pub(super) async fn fragmentation(
     let kinds = [FindingKind::Fragmentation, FindingKind::Churn];
     let mut scope = Scope::new(&found, &kinds, selection.ranks.is_empty() && selection.processes.is_empty());
     if explained.fragmentation.is_empty() {
-        let remedy = "record some steps more, or keep more events (--retain-bytes, --retain-age)";
+        let remedy = "record more steps, or keep more events (--retain-bytes, --retain-age)";
         let expired = found.sessions.iter().any(|session| session.expired_events > 0);
         let reason = match expired {
-            true => "retention removed the events without which the others cannot be replayed",
-            false => "no step's events are stored",
+            true => "retention removed events that replaying the others needs",
+            false => "no complete step is stored",
         };
         scope.gap(&kinds, Gap::Whole, reason, remedy);
     } else {
         if explained.left_out > 0 {
-            scope.gap(&kinds, Gap::Part, "ranks that stand out less were not looked at", "choose them with --rank");
+            scope.gap(&kinds, Gap::Part, "ranks that stand out less were not judged", "select them with --rank");
         }
         if let Some(steps) = churn::too_few(&explained.churn) {
             let reason = format!("needs {} steps in steady state, found {steps}", churn::STEPS_MIN);

@@ -72,7 +72,7 @@ pub(super) async fn ledger(
     let mut scope = Scope::new(&found, &MEASURED, selection.ranks.is_empty() && selection.processes.is_empty());
     if ranks.is_empty() || ranks.iter().any(|rank| rank.measured_ns.is_none()) {
         let how_many = if ranks.iter().all(|rank| rank.measured_ns.is_none()) { Gap::Whole } else { Gap::Part };
-        let remedy = "start the job with `memctl run`, which measures it; a snapshot has nothing of it";
+        let remedy = "start the job with `memctl run`, which measures it; snapshots do not contain it";
         scope.gap(&MEASURED, how_many, "the device was not measured around this moment", remedy);
     }
     let (_, not_judged) = scope.into_wire();

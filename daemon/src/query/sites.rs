@@ -120,7 +120,7 @@ impl Question<'_> {
                 let found = last_of(session.key, row.seq, tables, is_it)?;
                 return found
                     .map(State::from)
-                    .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is not there"));
+                    .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is missing"));
             }
         }
         Err(QueryError::Expired { what: format!("the site table of rank {}", session.info.rank) })

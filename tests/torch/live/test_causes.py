@@ -156,7 +156,7 @@ def line_of(name: str, mark: str) -> int:
 def test_a_hook_that_is_registered_every_epoch(recorded: dict[str, Recorded]) -> None:
     leak = recorded["hooks"].leak()
     assert leak["pattern"] == "hooks_pile_up", leak
-    assert "a hook is registered again and again" in leak["title"], leak
+    assert "a hook is registered repeatedly" in leak["title"], leak
     assert "Register the hook" in leak["advice"], leak
     # The hook's line, not that of who calls the model.
     assert (leak["site"]["function"], leak["site"]["line"]) == ("remember", line_of("hooks", "kept.append")), leak
@@ -175,7 +175,7 @@ def test_an_optimizer_that_is_made_anew_every_epoch(recorded: dict[str, Recorded
 def test_an_allocator_without_events_is_judged_by_its_counters(recorded: dict[str, Recorded]) -> None:
     job = recorded["counted"]
     leak = job.leak()
-    assert leak["site"] is None and "only counters were recorded, no line can be named" in leak["title"], leak
+    assert leak["site"] is None and "only counters were recorded, so no line can be named" in leak["title"], leak
     assert abs(leak["bytes_per_step"] - (1 << 20)) < 1 << 16, leak
     ends = [end["allocated_bytes"] for end in job.rank["epoch_ends"]]
     assert len(ends) == 8 and all(after > before for before, after in zip(ends, ends[1:])), ends

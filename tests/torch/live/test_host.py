@@ -88,7 +88,7 @@ def growth(memctl: Memctl, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_training_process_that_grows(jobs: dict[str, Memctl]) -> None:
     found, rank = growth(jobs["trainer"], "trainer")
     assert found["subject"] == "training process" and found["processes"] == ["rank 0"], found
-    assert found["title"].startswith("host memory of the training process has grown by"), found
+    assert found["title"].startswith("Host memory of the training process has grown by"), found
     assert 384 * MIB <= found["live_bytes"] <= rank["highest"]["host_rss_bytes"], (found, rank)
 
 
@@ -96,7 +96,7 @@ def test_data_loader_workers_that_grow(jobs: dict[str, Memctl]) -> None:
     memctl = jobs["workers"]
     found, rank = growth(memctl, "workers")
     assert found["subject"] == "data loader workers" and found["processes"] == ["rank 0"], found
-    assert found["title"].startswith("host memory of the data loader workers has grown by"), found
+    assert found["title"].startswith("Host memory of the data loader workers has grown by"), found
     # The figures are those of the work, and not of the moment after it.
     assert rank["highest"]["children_rss_bytes"] >= 2 * 384 * MIB, rank
     assert 384 * MIB <= found["live_bytes"] <= rank["highest"]["children_rss_bytes"], (found, rank)

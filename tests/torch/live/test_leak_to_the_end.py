@@ -54,7 +54,7 @@ def test_a_leak_until_out_of_memory_is_one_finding_and_one_critical_alert(
     assert [finding["kind"] for finding in told] == ["leak"], told
     [leak] = told
     assert leak["severity"] == "critical" and "remember (train.py:" in leak["title"], leak
-    assert "ran out of memory on rank 0" in leak["title"] and "120 MiB" in leak["title"], leak
+    assert "rank 0 ran out of memory" in leak["title"] and "120 MiB" in leak["title"], leak
     assert leak["time_to_oom_seconds"] is None, leak
     assert isinstance(leak["evidence"]["oom_stranded_bytes"], int), leak
     oom = memctl.answer("oom", "--job", "full", "--daemon", daemon.url)

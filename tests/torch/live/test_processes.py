@@ -196,7 +196,7 @@ def test_a_rank_on_the_wrong_device(memctl: Memctl, tmp_path: pathlib.Path) -> N
     found = [finding for finding in report["findings"] if finding["kind"] == "wrong_device"]
     assert len(found) == 1 and found[0]["ranks"] == [1], report["findings"]
     assert found[0]["site"]["line"] == line_of(STRAY, "# meant for its own")
-    assert found[0]["title"].startswith("rank 1 allocates on device 0 (stray.py:"), found[0]
+    assert found[0]["title"].startswith("Rank 1 allocates on device 0 (stray.py:"), found[0]
     assert not any(finding["kind"] == "foreign_process" for finding in report["findings"]), report["findings"]
 
 

@@ -94,7 +94,7 @@ def test_a_sitecustomize_of_the_user_runs_too(memctl: Memctl, script: Any, tmp_p
     ("command", "said"),
     [
         (["true"], "no Python started that looks at PYTHONPATH"),
-        (["{python}", "-c", "print(1)"], "of 1 Python program none imported torch"),
+        (["{python}", "-c", "print(1)"], "1 Python program started and none imported torch"),
         (["{python}", "-c", "import torch"], "1 program imported torch and none used CUDA"),
         (["{python}", "-I", "{script}"], "-I; leave that out"),
         (["{python}", "-uE", "{script}"], "-E; leave that out"),

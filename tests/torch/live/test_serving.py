@@ -128,7 +128,7 @@ def test_where_only_counters_are_known_they_are_judged(
 ) -> None:
     [kept] = found["counted"]
     assert kept["kind"] == "leak" and kept["first_seen"]["boundary"] == "window", kept
-    assert kept["site"] is None and "only counters were recorded, no line can be named" in kept["title"], kept
+    assert kept["site"] is None and "only counters were recorded, so no line can be named" in kept["title"], kept
     assert kept["bytes_per_minute"] > 0, kept
     missing = {gap["kind"]: gap["reason"] for gap in reports["counted"]["not_judged"]}
     assert "only the allocator's counters were recorded" in missing["leak"], missing

@@ -94,14 +94,14 @@ impl Words<'_> {
     fn pace(&self) -> String {
         let (epoch, step) = (self.per_epoch.filter(|_| self.shown.shape != Shape::Teeth), self.per_step);
         let named = |rate: Option<Rate>, unit: &str| rate.map(|rate| format!("{} {unit}", bytes(rate.value)));
-        let of_marks = || named(epoch, "an epoch").or_else(|| named(step, "a step"));
+        let of_marks = || named(epoch, "per epoch").or_else(|| named(step, "per step"));
         let known = match self.shown.per {
             // Steps that rise once in hundreds say nothing by themselves.
             Per::Step if epoch.is_none() && self.shown.group.lead().growth.apart >= SELDOM_STEPS => None,
             Per::Step | Per::Epoch => of_marks(),
             Per::Window => None,
         };
-        let by_clock = || named(self.per_minute, "a minute");
+        let by_clock = || named(self.per_minute, "per minute");
         known
             .or_else(by_clock)
             .or_else(of_marks)
@@ -118,7 +118,7 @@ impl Words<'_> {
     fn at(&self) -> String {
         match &self.shown.group.site {
             Some(site) => format!(", allocated in {}", place(site)),
-            None if self.shown.counters => " (only counters were recorded, no line can be named)".to_owned(),
+            None if self.shown.counters => " (only counters were recorded, so no line can be named)".to_owned(),
             None => " (no stacks were recorded)".to_owned(),
         }
     }
@@ -127,26 +127,29 @@ impl Words<'_> {
         let (pace, who, at) = (self.pace(), self.who(), self.at());
         let end = end.map_or_else(String::new, |end| wording::AHEAD.to_owned() + end);
         if !self.confirmed {
-            return format!("has grown {pace} on {who}{at}; may be a cache that still fills");
+            return format!("Live memory has grown {pace} on {who}{at}; possibly a cache that is still filling");
         }
         let what = match self.shown.pattern {
-            Pattern::EvalGraph => "; evaluation runs with gradients on",
+            Pattern::EvalGraph => "; the evaluation runs with gradients enabled",
             Pattern::GraphKept => "; the graph of each step is kept",
             Pattern::HiddenChain => {
-                let within =
-                    if self.shown.group.lead().is_in_epochs() { "within each epoch" } else { "again and again" };
-                return format!("grows {pace} {within} on {who}{at}; each step's graph hangs on the one before");
+                let within = if self.shown.group.lead().is_in_epochs() { "within each epoch" } else { "repeatedly" };
+                return format!(
+                    "Live memory grows {pace} {within} on {who}{at}; each step's graph keeps the previous step's"
+                );
             }
             Pattern::ReplacedByLarger => "; a tensor is replaced by a larger one each time",
-            Pattern::HooksPileUp => "; a hook is registered again and again",
-            Pattern::OptimizersMadeAnew => "; a new optimizer each time, the old one is still referenced",
+            Pattern::HooksPileUp => "; a hook is registered repeatedly",
+            Pattern::OptimizersMadeAnew => {
+                "; a new optimizer is created each time while the old one is still referenced"
+            }
             Pattern::GraphsCaptured => {
                 let at = at.replacen(", allocated in", ", captured in", 1);
-                return format!("private pools grow {pace} on {who}{at}{end}");
+                return format!("Private pools grow {pace} on {who}{at}{end}");
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => "",
         };
-        format!("grows {pace} on {who}{at}{what}{end}")
+        format!("Live memory grows {pace} on {who}{at}{what}{end}")
     }
 
     fn explanation(&self) -> String {
@@ -163,55 +166,55 @@ impl Words<'_> {
         let times = shown.rises;
         let seen = match shown.pattern {
             Pattern::EvalGraph => format!(
-                "After each of {times} evaluations about {each} more blocks stayed alive, activations of the whole forward pass \
-                 among them; without gradients these would be freed at once, so gradients are on and something keeps the result."
+                "After each of {times} evaluations about {each} more blocks stayed alive, among them activations of the whole \
+                 forward pass. Without gradients these would be freed at once: gradients are enabled, and something keeps the result."
             ),
             Pattern::GraphKept => format!(
-                "{times} times about {each} blocks of one forward pass stayed alive together: not one tensor is kept, but the \
-                 graph behind it."
+                "{times} times, about {each} blocks of one forward pass stayed alive together: what is kept is not one tensor but \
+                 the graph behind it."
             ),
             Pattern::HiddenChain if !shown.group.lead().is_in_epochs() => format!(
-                "{} times about {each} blocks of every step's forward pass stay alive over several steps, then all go at \
-                 once: each step's graph holds the one before it.",
+                "{} times, about {each} blocks of every step's forward pass stay alive over several steps, then all are freed at \
+                 once: each step's graph keeps the previous one.",
                 shown.group.lead().teeth
             ),
             Pattern::HiddenChain => format!(
-                "In each of {} epochs about {each} blocks of every step's forward pass stay alive until the epoch ends, then all \
-                 go at once: each step's graph holds the one before it.",
+                "In each of {} epochs, about {each} blocks of every step's forward pass stay alive until the epoch ends, then all \
+                 are freed at once: each step's graph keeps the previous one.",
                 shown.group.lead().teeth
             ),
             Pattern::ReplacedByLarger => {
-                format!("{times} times a block was replaced by a larger one{phase}; none was ever given back.")
+                format!("A block was replaced by a larger one {times} times{phase}; the growth was never freed.")
             }
             Pattern::HooksPileUp => self.hooks(times),
             Pattern::OptimizersMadeAnew => format!(
-                "{times} times about {each} more blocks of optimizer state stayed alive: whole sets of it, which an optimizer \
-                 makes when it first steps; those before are held by somebody."
+                "{times} times, about {each} more blocks of optimizer state stayed alive: whole sets, which an optimizer \
+                 allocates in its first step. Something still references the earlier optimizers."
             ),
             Pattern::GraphsCaptured => format!(
-                "{times} times more memory was reserved for private pools, which are CUDA graphs' and MemPools' own; no pool \
-                 gives another its memory, and none of these was given back."
+                "{times} times, more memory was reserved for private pools (of CUDA graphs or MemPools). Pools do not share \
+                 memory, and none of these was released."
             ),
             Pattern::TensorsKept | Pattern::CacheEmptied if shown.counters => {
-                format!("{times} times more was allocated than ever before, and none of it was given back.")
+                format!("Allocated memory reached a new maximum {times} times, and none of it was freed.")
             }
             Pattern::TensorsKept | Pattern::CacheEmptied => {
-                format!("{times} times blocks that were allocated there{phase} stayed alive; none was ever given back.")
+                format!("Blocks that were allocated there{phase} stayed alive {times} times; none was ever freed.")
             }
         };
         let doubt = match (self.confirmed, shown.slows) {
             (true, _) => "",
-            (false, true) => " It slows down, as a cache does that fills.",
-            (false, false) => " A cache that fills looks the same until it is full; memctl keeps watching.",
+            (false, true) => " The growth slows down, as that of a filling cache does.",
+            (false, false) => " A cache looks the same until it is full; memctl keeps watching.",
         };
         let weaker = match shown.group.site {
-            None if shown.counters => " Of this process only the allocator's counters are known.",
-            None => " Without stacks nothing can be said about where.",
+            None if shown.counters => " Only the allocator's counters of this process are known.",
+            None => " No stacks were recorded, so no line can be named.",
             Some(_) => "",
         };
         let beside = match shown.beside_bytes {
             0 => String::new(),
-            bytes => format!(" Beside what leaks {} more live there and do not grow.", wording::bytes(bytes)),
+            bytes => format!(" Another {} live there and do not grow.", wording::bytes(bytes)),
         };
         format!("{seen}{beside}{doubt}{weaker}")
     }
@@ -220,10 +223,10 @@ impl Words<'_> {
     fn hooks(&self, times: u32) -> String {
         let calls = self.shown.hooks.map_or_else(String::new, |hooks| {
             let ((first, few), (last, many)) = (hooks.first, hooks.last);
-            format!(": {few:.0} blocks a step in epoch {first}, {many:.0} in epoch {last}")
+            format!(": {few:.0} blocks per step in epoch {first}, {many:.0} in epoch {last}")
         });
         format!(
-            "A hook is registered again and again{calls}. {times} times what it allocates stayed alive; none was ever given back."
+            "A hook is registered repeatedly{calls}. What it allocates stayed alive {times} times; none was ever freed."
         )
     }
 
@@ -231,7 +234,7 @@ impl Words<'_> {
         let site = self.shown.group.site.as_ref().map_or_else(|| "the code that allocates it".to_owned(), place);
         match self.shown.pattern {
             Pattern::EvalGraph => format!(
-                "Put the evaluation in {site} under torch.no_grad() (or torch.inference_mode()), and keep numbers instead of \
+                "Run the evaluation in {site} under torch.no_grad() (or torch.inference_mode()), and keep numbers instead of \
                  tensors: loss.item()."
             ),
             Pattern::GraphKept => format!(
@@ -242,18 +245,18 @@ impl Words<'_> {
                  retain_graph=True."
             ),
             Pattern::ReplacedByLarger => format!(
-                "Look for a tensor that is appended to in {site} (torch.cat); write into one of fixed size, or move it to the host."
+                "Look for a tensor that {site} extends (torch.cat); write into one of fixed size, or move it to the host."
             ),
             Pattern::HooksPileUp => format!(
                 "Register the hook with {site} once, or keep the handle that registering returns and call handle.remove() \
                  before the next; clear what it keeps."
             ),
             Pattern::OptimizersMadeAnew => format!(
-                "Make one optimizer and keep it; where {site} needs a new one, drop every reference to the old one first \
-                 (schedulers, lists and hooks hold it, too)."
+                "Create one optimizer and keep it; where {site} needs a new one, drop every reference to the old one first \
+                 (schedulers, lists and hooks hold it too)."
             ),
             Pattern::GraphsCaptured => format!(
-                "Capture in {site} for a few sizes and pad to them, share one pool (torch.cuda.graph(…, pool=…)), or bound how \
+                "Capture in {site} for a few sizes and pad to them, share one pool (torch.cuda.graph(…, pool=…)), or limit how \
                  many graphs are kept and drop the oldest."
             ),
             Pattern::TensorsKept | Pattern::CacheEmptied => format!(

@@ -5,6 +5,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Momen
 use super::{place, thinned};
 use crate::judge::ratchet::Growth;
 use crate::judge::who::{self, Who};
+use crate::wording::opening;
 
 /// Growth of one quantity of one rank.
 #[derive(Clone, Debug)]
@@ -59,18 +60,19 @@ pub(in crate::judge) fn skew(excess: &Excess<'_>) -> Finding {
         live_bytes: Some(excess.bytes + excess.peers_bytes),
         site: Some(excess.site.clone()),
         title: format!(
-            "{name} holds {} more than {peers}{since}: {}",
+            "{} holds {} more than {peers}{since}: {}",
+            opening(&name),
             HumanBytes::of(excess.bytes),
             place(excess.site)
         ),
         explanation: format!(
-            "Those that do the same work hold {} there; {name} holds {}, {:.0}% of what it has allocated.",
+            "Its peers hold {} there; {name} holds {}, {:.0} % of what it has allocated.",
             HumanBytes::of(excess.peers_bytes),
             HumanBytes::of(excess.bytes + excess.peers_bytes),
             excess.share * 100.0
         ),
-        advice: "The fullest rank decides how large a batch can be: look for work that only this rank does (logging, \
-                 evaluation, checkpoints) and free it or spread it."
+        advice: "The fullest rank limits the batch size: look for work that only this rank does (logging, \
+                 evaluation, checkpoints), and free its memory or spread it."
             .to_owned(),
         processes: vec![name.clone()],
         subject: name,
@@ -90,21 +92,21 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
     let gained = HumanBytes::of(most.growth.gained);
     let (title, explanation, advice) = match kind {
         FindingKind::FragmentationGrowth => (
-            format!("reserved memory that nothing uses has grown by {gained} on {on}"),
-            "The cache of the allocator grows from epoch to epoch while live memory does not: freed blocks are too small or \
-             too scattered for what is asked next.",
-            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad inputs to a few sizes. `memctl frag` shows what holds \
+            format!("Reserved memory that nothing uses has grown by {gained} on {on}"),
+            "The allocator's cache grows from epoch to epoch while live memory does not: freed blocks are too small or too \
+             scattered for the requests that follow.",
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad inputs to a few sizes. `memctl frag` shows what pins \
              the segments.",
         ),
         FindingKind::OutsideAllocator => (
-            format!("device memory outside PyTorch's allocator has grown by {gained} on {on}"),
-            "The process uses more and more of the device that its allocator did not ask for: communicators (NCCL), CUDA \
+            format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}"),
+            "The process uses more and more device memory that its allocator did not request: communicators (NCCL), CUDA \
              graphs, libraries' workspaces, or an extension that calls cudaMalloc itself.",
-            "Look for process groups or CUDA graphs that are made again and again, and for extensions that never free.",
+            "Look for process groups or CUDA graphs that are created repeatedly, and for extensions that never free.",
         ),
         _ => (
-            format!("host memory of the {subject} has grown by {gained} on {on}"),
-            "Resident memory rises again and again and is not given back.",
+            format!("Host memory of the {subject} has grown by {gained} on {on}"),
+            "Resident memory keeps rising and is not released.",
             "Look for lists that keep tensors moved to the host, and for data sets that cache samples in every worker \
              (store arrays, not lists of objects; fewer workers; persistent_workers=False).",
         ),
@@ -136,15 +138,14 @@ pub(in crate::judge) fn foreign(who: &Who, foreign_bytes: u64, total_bytes: Opti
     let name = who.name();
     Finding {
         live_bytes: Some(foreign_bytes),
-        title: format!("other processes use {} of {name}'s device", HumanBytes::of(foreign_bytes)),
+        title: format!("Other processes use {} of {name}'s device", HumanBytes::of(foreign_bytes)),
         explanation:
-            "Processes that are not of this job hold memory on its device, or processes of this job that were not \
-                      recorded: another job, a left-over of an earlier one."
+            "Processes that do not belong to this job, or that were not recorded, hold memory on its device: another \
+                      job, or what an earlier one left behind."
                 .to_owned(),
-        advice:
-            "Look at nvidia-smi for their process ids; in the script call torch.cuda.set_device(local_rank) before \
-                 anything touches CUDA."
-                .to_owned(),
+        advice: "nvidia-smi shows their process ids. In the script, call torch.cuda.set_device(local_rank) before \
+                 anything uses CUDA."
+            .to_owned(),
         processes: vec![name.clone()],
         subject: name,
         evidence: vec![("foreign_used_bytes".to_owned(), EvidenceValue::Count(foreign_bytes))],
@@ -159,20 +160,21 @@ pub(in crate::judge) fn near_oom(near: &Near) -> Finding {
     let (severity, confidence) = if near.tight { (Severity::Warning, 0.85) } else { (Severity::Info, 0.6) };
     let retries = match near.retries {
         0 => String::new(),
-        times => format!(" The allocator had to empty its cache {times} times to find room."),
+        times => format!(" The allocator had to empty its cache {times} times to make room."),
     };
     Finding {
         live_bytes: Some(near.peak_bytes),
-        title: format!("{name} leaves {left} of its device's {total} free at its peak"),
+        title: format!("{} leaves {left} of its device's {total} free at its peak", opening(&name)),
         explanation: format!(
-            "The recent peak is {} allocated; {} of the device are used outside the allocator. Nothing was seen to grow, but a \
-             batch a little larger than usual will not fit.{retries}",
+            "At the recent peak {} were allocated; {} of the device are used outside the allocator. No growth was found, but \
+             a batch a little larger than usual will not fit.{retries}",
             HumanBytes::of(near.peak_bytes),
             HumanBytes::of(near.outside_bytes)
         ),
-        advice: "Make the batch a little smaller, checkpoint activations, or bound the length of inputs; `memctl sites --peak` \
+        advice:
+            "Reduce the batch a little, checkpoint activations, or limit the length of inputs; `memctl sites --peak` \
                  shows what holds most."
-            .to_owned(),
+                .to_owned(),
         evidence: vec![
             ("left_bytes".to_owned(), EvidenceValue::Count(near.left_bytes)),
             ("peak_allocated_bytes".to_owned(), EvidenceValue::Count(near.peak_bytes)),

@@ -58,6 +58,6 @@ fn of_findings(
 fn told(limit: Limit<u64>, per: Per, rate: i64, rank: Option<u32>) -> Checked {
     let grown = u64::try_from(rate).unwrap_or(0);
     let on = rank.map_or(String::new(), |rank| format!(", on rank {rank}"));
-    let because = format!("{} a {} at most{on}", HumanBytes(rate), per.name());
+    let because = format!("{} per {} at most{on}", HumanBytes(rate), per.name());
     Checked { value_bytes: Some(grown), rank, ..verdict(Verdict::of(limit.holds(&grown)), because) }
 }

@@ -52,7 +52,7 @@ pub(super) fn proof(
 fn judgeable(report: &Report) -> Vec<String> {
     let Some(not) = report.scope.inconclusive() else { return Vec::new() };
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(": {remedy}"));
-    vec![format!("The next run has to be one that can be judged{remedy}.")]
+    vec![format!("The next run must be recorded so that it can be judged{remedy}.")]
 }
 
 /// A job without findings: what a run of the same kind has to hold, as this one does.
@@ -71,10 +71,10 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
     let holds = |condition: &String| verdict(report, condition, after) == Some(Verdict::Holds);
     let conditions: Vec<String> = wanted.filter(holds).collect();
     if conditions.is_empty() {
-        return Question::new(TITLE, vec!["Nothing that this run did can be asked of the next one.".to_owned()]);
+        return Question::new(TITLE, vec!["This run sets no condition that the next one could be held to.".to_owned()]);
     }
     let conditions = typed(&conditions, after);
-    let texts = vec!["To keep it so, in CI after a run of the same kind:".to_owned()];
+    let texts = vec!["To keep it that way, run this in CI after a run of the same kind:".to_owned()];
     Question { commands: vec![command("assert", &report.job, &conditions, flags)], ..Question::new(TITLE, texts) }
 }
 

@@ -44,58 +44,61 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
     match kind {
         Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind, pattern),
         Some(Kind::Fragmentation) => Remedy {
-            pattern: "Holes between blocks that live longer.",
+            pattern: "Free memory lies in holes between long-lived blocks.",
             before: &[],
             after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
             proof: Proof::LessFragmented,
         },
         Some(Kind::FragmentationGrowth) => Remedy {
-            pattern: "Sizes that do not fit what was freed before.",
+            pattern: "Request sizes do not fit what was freed before.",
             before: &[],
             after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
             proof: Proof::Stable,
         },
         Some(Kind::ForeignProcess) => Remedy {
-            pattern: "Another process on this rank's device.",
+            pattern: "Another process uses this rank's device.",
             before: &["state = torch.load(path)"],
             after: &["torch.cuda.set_device(local_rank)", "state = torch.load(path, map_location=\"cpu\")"],
             proof: Proof::Ranks,
         },
         Some(Kind::Churn) => Remedy {
-            pattern: "The driver is asked for memory in steady state.",
+            pattern: "Memory is requested from the driver in steady state.",
             before: &["torch.cuda.empty_cache()  # in every step"],
             after: &["# nothing: the allocator reuses what it has"],
             proof: Proof::NoFindings,
         },
         Some(Kind::RankSkew) => {
-            Remedy { pattern: "Work that not every rank does.", before: &[], after: &[], proof: Proof::Ranks }
+            Remedy { pattern: "Some ranks do work that others do not.", before: &[], after: &[], proof: Proof::Ranks }
         }
-        Some(Kind::Oom | Kind::NearOom) => {
-            Remedy { pattern: "A request larger than what is left.", before: &[], after: &[], proof: Proof::PeakFits }
-        }
+        Some(Kind::Oom | Kind::NearOom) => Remedy {
+            pattern: "A request is larger than what is left.",
+            before: &[],
+            after: &[],
+            proof: Proof::PeakFits,
+        },
         Some(Kind::OutsideAllocator) => Remedy {
-            pattern: "Memory that PyTorch's allocator does not hand out.",
+            pattern: "Memory is used outside PyTorch's allocator.",
             before: &[],
             after: &[],
             proof: Proof::Stable,
         },
         Some(Kind::HostGrowth) => {
-            Remedy { pattern: "Host memory that is collected.", before: &[], after: &[], proof: Proof::Stable }
+            Remedy { pattern: "Host memory accumulates.", before: &[], after: &[], proof: Proof::Stable }
         }
         Some(Kind::RankLost) => Remedy {
-            pattern: "A process or its connection ended, or it hangs.",
+            pattern: "A process or its connection ended, or the process hangs.",
             before: &[],
             after: &[],
             proof: Proof::Ranks,
         },
         Some(Kind::PrivatePools) => Remedy {
-            pattern: "CUDA graphs are captured again and again, each with a pool of its own.",
+            pattern: "CUDA graphs are captured repeatedly, each with a pool of its own.",
             before: &["graphs[length] = capture(length)  # every length that comes"],
             after: &["length = round_up(length)  # a few sizes, captured once", "capture(length, pool=shared_pool)"],
             proof: Proof::NoLeak,
         },
         Some(Kind::WrongDevice) => Remedy {
-            pattern: "Tensors are made on another rank's device.",
+            pattern: "Tensors are created on another rank's device.",
             before: &["x = torch.zeros(n, device=\"cuda:0\")"],
             after: &["torch.cuda.set_device(local_rank)", "x = torch.zeros(n, device=\"cuda\")"],
             proof: Proof::Ranks,
@@ -130,7 +133,7 @@ fn kept(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
             proof: Proof::NoChain,
         },
         _ if pattern == Some("replaced_by_larger") => Remedy {
-            pattern: "A tensor that is appended to.",
+            pattern: "A tensor is extended repeatedly.",
             before: &["self.history = torch.cat([self.history, new])"],
             after: &["self.history[n : n + len(new)] = new.detach()  # allocated once, of a fixed size"],
             proof,

@@ -51,7 +51,7 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
     let known = usage.filter(|usage| usage.peak_allocated_bytes.is_some() || usage.allocated_bytes.is_some());
     let Some(usage) = known else { return vec!["Nothing was recorded in this part of the job.".to_owned()] };
     let mut levels = format!(
-        "Rank {} {}: {} allocated in {} reserved; at most {} in {}{}.",
+        "Rank {} {}: {} allocated, {} reserved; peaks: {} allocated, {} reserved{}.",
         usage.rank,
         usage.moment,
         bytes(usage.allocated_bytes),
@@ -62,7 +62,8 @@ fn used(usage: Option<&Usage>) -> Vec<String> {
     );
     if let (Some(used), Some(total)) = (usage.device_used_bytes, usage.device_total_bytes) {
         let others = usage.foreign_used_bytes.filter(|&bytes| bytes > 0);
-        let others = others.map_or(String::new(), |bytes| format!(", {} of it by others", HumanBytes::of(bytes)));
+        let others =
+            others.map_or(String::new(), |bytes| format!(", {} of it by other processes", HumanBytes::of(bytes)));
         levels.push_str(&format!(" The device: {} of {} in use{others}.", HumanBytes::of(used), HumanBytes::of(total)));
     }
     vec![levels, by_what(usage)]
@@ -81,10 +82,10 @@ fn by_class(usage: &Usage) -> String {
 fn by_what(usage: &Usage) -> String {
     if usage.by.is_empty() {
         return match usage.without_stack_bytes {
-            Some(0) | None => "By what is not known: no table of live memory was stored.".to_owned(),
+            Some(0) | None => "What uses it is unknown: no table of live memory was stored.".to_owned(),
             Some(_) => {
-                "By what is not known: no stacks were recorded (memctl run records them unless told --no-stacks; \
-                        a snapshot has them with context=\"all\")."
+                "What uses it is unknown: no stacks were recorded (memctl run records them without --no-stacks; \
+                        snapshots have them with context=\"all\")."
                     .to_owned()
             }
         };
@@ -122,14 +123,14 @@ fn growth(report: &Report) -> Vec<String> {
     }
     text.push('.');
     if worst.known_kind() == Some(FindingKind::HiddenChain) {
-        text.push_str(" It falls back when the state is made anew, so epoch ends look flat.");
+        text.push_str(" It falls back when the state is created anew, so epoch ends look flat.");
     }
     // Where there is a course, its end says it.
     if let Some(live) = show::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
     if let Some(until) = show::until(worst) {
-        text.push_str(&format!(" If it goes on, {until}."));
+        text.push_str(&format!(" If this continues, {until}."));
     }
     let others = growing(report).count() - 1;
     if others > 0 {
@@ -142,10 +143,10 @@ fn place_in(site: &crate::answer::Frame) -> String {
     format!("in {}", place(site))
 }
 
-/// `Not to be told: needs 3 epoch ends, found 1. Call memctl_agent.step() at the end of each step.`
+/// `Unknown: needs 3 epoch ends, found 1. Call memctl_agent.step() at the end of each step.`
 fn not_to_be_told(not: &NotJudged) -> String {
     let remedy = not.remedy.as_deref().map_or(String::new(), |remedy| format!(" {}.", capital(remedy)));
-    format!("Not to be told: {}.{remedy}", not.reason)
+    format!("Unknown: {}.{remedy}", not.reason)
 }
 
 /// What can be said where no finding is about growth.
@@ -160,15 +161,15 @@ fn no_growth(report: &Report) -> String {
         Some((values.iter().max()? - values.iter().min()?, *values.first()?, *values.last()?, rank.rank))
     };
     match report.ranks.iter().filter_map(spread).max() {
-        None => format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged)),
+        None => format!("No growth was found in {}.", crate::page::judged::looked_at(&report.scope.judged)),
         Some((0, first, _, _)) if worth::is_course(ends) => {
             format!("No: {} at every one of {} epoch ends.", HumanBytes::of(first), count(ends as u64))
         }
         Some((_, _, _, _)) if !worth::is_course(ends) => {
-            format!("None was found: {} looked at.", crate::page::judged::looked_at(&report.scope.judged))
+            format!("No growth was found in {}.", crate::page::judged::looked_at(&report.scope.judged))
         }
         Some((_, first, last, rank)) => format!(
-            "No growth without bound: at epoch ends {} became {} (rank {rank}, {ends} epochs).",
+            "No unbounded growth: from {} at the first epoch end to {} at the last (rank {rank}, {ends} epochs).",
             HumanBytes::of(first),
             HumanBytes::of(last),
         ),
@@ -204,15 +205,15 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
     let undecided = report.scope.inconclusive_about(&[Kind::Fragmentation, Kind::Oom]);
     let judged = match (verdict.is_empty(), share) {
         (false, _) => verdict,
-        (true, None) => "Not to be told: no peaks were recorded.".to_owned(),
+        (true, None) => "Unknown: no peaks were recorded.".to_owned(),
         (true, Some(_)) if report.failed() => {
-            "Not to be told: a request or a rank failed, and no finding says why.".to_owned()
+            "Unknown: a request or a rank failed, and no finding says why.".to_owned()
         }
         (true, Some(_)) if undecided.is_some() => {
-            format!("Not to be told: {}.", undecided.map_or("", |not| not.reason.as_str()))
+            format!("Unknown: {}.", undecided.map_or("", |not| not.reason.as_str()))
         }
         (true, Some((allocated, reserved))) if proof::is_real_demand(allocated, reserved) => "Real demand.".to_owned(),
-        (true, Some(_)) => "Real demand, with much in the cache that no request of this job failed for.".to_owned(),
+        (true, Some(_)) => "Real demand, with a large cache; no request failed because of it.".to_owned(),
     };
     vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")]
 }
@@ -225,9 +226,9 @@ fn capital(text: &str) -> String {
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
     let Some(finding) = main else {
         let text = match report.scope.inconclusive() {
-            _ if report.ranks.is_empty() => "None: there is nothing to judge.".to_owned(),
-            Some(not) => format!("Not to be told: {}.", not.reason),
-            None => "None: no finding.".to_owned(),
+            _ if report.ranks.is_empty() => "None: nothing was recorded.".to_owned(),
+            Some(not) => format!("Unknown: {}.", not.reason),
+            None => "None: there is no finding.".to_owned(),
         };
         return vec![text];
     };
@@ -235,7 +236,7 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     match &finding.site {
         Some(site) => texts.push(show::stack(site, CALLERS)),
         None if report.stacks == Some(false) => {
-            texts.push("The line is not known: no stacks were recorded.".to_owned());
+            texts.push("The line is unknown: no stacks were recorded.".to_owned());
         }
         None => {}
     }
@@ -248,9 +249,9 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Optio
     let title = "What to change?";
     let Some(finding) = main else {
         let text = match report.scope.inconclusive() {
-            _ if report.failed() => "Not to be told from what was recorded.".to_owned(),
+            _ if report.failed() => "Unknown: what was recorded does not say.".to_owned(),
             Some(not) => not_to_be_told(not),
-            None => "Nothing that was found asks for a change.".to_owned(),
+            None => "Nothing needs to be changed.".to_owned(),
         };
         return Question::new(title, vec![text]);
     };

@@ -39,18 +39,20 @@ fn devices() -> Check {
             let first = names.first().map_or_else(String::new, |name| format!(" ({name})"));
             ok("devices", format!("driver {driver}, {}{first}", plural(names.len() as u64, "GPU")))
         }
-        Err(reason) => note("devices", reason, "without it the device's memory and its other users are not recorded"),
+        Err(reason) => {
+            note("devices", reason, "without it, the device's memory and its other processes are not recorded")
+        }
     }
 }
 
 fn system() -> Check {
     if seams::host::can_watch_processes() {
-        return ok("kernel", "tells of the end of processes".to_owned());
+        return ok("kernel", "reports the end of processes".to_owned());
     }
     note(
         "kernel",
-        "does not tell of the end of processes (Linux before 5.3, or a sandbox)".to_owned(),
-        "`memctl run` then notices the end of a trainer by its connection alone",
+        "does not report the end of processes (Linux before 5.3, or a sandbox)".to_owned(),
+        "`memctl run` then notices the end of a process by its connection alone",
     )
 }
 
@@ -65,7 +67,7 @@ fn compiler() -> Check {
         None => note(
             "compiler",
             format!("no C++ compiler ({})", names.join(", ")),
-            "the package compiles its hook once for each version of torch that it has no ready one for: install g++ or set CXX",
+            "the package compiles its hook once for each version of torch for which it contains none: install g++ or set CXX",
         ),
     }
 }
@@ -77,7 +79,7 @@ fn python() -> Check {
         Err(reason) => note(
             "python",
             format!("python3 cannot import memctl_agent: {reason}"),
-            "activate the environment that you train in and install it there with `pip install memctl-agent`",
+            "activate the environment that you train in and install the wheel memctl-agent there",
         ),
     }
 }

@@ -40,7 +40,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     if files.is_empty() {
         return Err(Failure::input(format!(
-            "folder {} holds no snapshot: their names end in .pickle, .pickle.gz or .pickle.zst",
+            "folder {} contains no snapshot: their names end in .pickle, .pickle.gz or .pickle.zst",
             folder.display()
         )));
     }
@@ -57,7 +57,9 @@ fn by_rank(files: Vec<PathBuf>) -> Result<Vec<(u32, PathBuf)>, Failure> {
             None if alone => 0,
             None => {
                 let file = file.display();
-                return Err(Failure::input(format!("{file} does not say its rank; name it like rank3.pickle")));
+                return Err(Failure::input(format!(
+                    "the name of {file} does not contain its rank; name it like rank3.pickle"
+                )));
             }
         };
         if let Some(other) = ranks.get(&rank) {
@@ -108,7 +110,7 @@ mod tests {
             assert_eq!(failure.outcome, Outcome::BadInput);
             failure.to_string()
         };
-        assert!(failure(&[folder.path().to_owned()]).contains("holds no snapshot"));
+        assert!(failure(&[folder.path().to_owned()]).contains("contains no snapshot"));
         assert!(failure(&[path("missing.pickle")]).contains("no file or folder"));
         for name in ["rank10.pickle.zst", "rank2.pickle", "rank2.json", "README.md"] {
             std::fs::write(path(name), "").unwrap();
@@ -118,6 +120,6 @@ mod tests {
         assert_eq!(find(&[path("README.md")]).unwrap(), vec![(0, path("README.md"))]);
         std::fs::write(path("rank2.pickle.gz"), "").unwrap();
         assert!(failure(&[folder.path().to_owned()]).contains("both of rank 2"));
-        assert!(failure(&[path("rank2.json"), path("README.md")]).contains("does not say its rank"));
+        assert!(failure(&[path("rank2.json"), path("README.md")]).contains("does not contain its rank"));
     }
 }

@@ -67,7 +67,7 @@ async fn tell(child: &mut Child, group: Group, body: &[u8]) -> Result<String, St
         if open {
             let _ = tokio::time::timeout(LAST_WORDS, talking).await;
         }
-        status.map_err(|error| format!("its end was not learned: {error}"))?
+        status.map_err(|error| format!("its exit status is unknown: {error}"))?
     };
     let words = if complained.is_empty() { &said } else { &complained };
     let words = String::from_utf8_lossy(words).trim().to_owned();

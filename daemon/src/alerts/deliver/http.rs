@@ -40,7 +40,7 @@ pub(in crate::alerts) fn certificates(path: &Path) -> Result<Vec<CertificateDer<
     let shown = path.display();
     let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
-        Ok(found) if found.is_empty() => Err(format!("{shown} holds no certificate in PEM")),
+        Ok(found) if found.is_empty() => Err(format!("{shown} contains no PEM certificate")),
         Ok(found) => Ok(found),
         Err(error) => Err(format!("{shown} cannot be read as PEM: {error}")),
     }
@@ -112,7 +112,7 @@ impl Peer {
             let token = tokio::fs::read(path).await.map_err(|error| Failed::passing(format!("{shown}: {error}")))?;
             let token = std::str::from_utf8(&token).ok().map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
             let value = token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok());
-            let mut value = value.ok_or_else(|| Failed::passing(format!("{shown} holds no token for a header")))?;
+            let mut value = value.ok_or_else(|| Failed::passing(format!("{shown} contains no token")))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }

@@ -184,7 +184,7 @@ fn rule(section: &Section<'_>, receivers: &[String]) -> Result<(Rule, bool), Rul
     let severity = match section.text("severity")? {
         None => Severity::Warning,
         Some(name) => Severity::of_name(&name)
-            .ok_or_else(|| section.error("severity", format!("{name:?} is none of info, warning, critical")))?,
+            .ok_or_else(|| section.error("severity", format!("{name:?} is not one of info, warning, critical")))?,
     };
     let wanted = section.texts("receivers", RECEIVERS_MAX)?;
     if let Some(unknown) = wanted.iter().flatten().find(|name| !receivers.contains(name)) {
@@ -213,7 +213,7 @@ fn rule(section: &Section<'_>, receivers: &[String]) -> Result<(Rule, bool), Rul
 fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
     let name = section.name_of()?;
     if name == "log" {
-        return Err(section.error("name", "`log` is the receiver that is always there; choose another name"));
+        return Err(section.error("name", "`log` is the built-in receiver; choose another name"));
     }
     const HTTP: [&str; 7] = ["name", "type", "timeout", "url", "headers", "bearer_token_file", "ca_file"];
     let (way, most) = match section.text("type")?.as_deref() {
@@ -237,8 +237,8 @@ fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
             (Way::Command(command), 300)
         }
         other => {
-            let found = other.map_or("is missing".to_owned(), |other| format!("{other:?} is no type"));
-            return Err(section.error("type", format!("{found}; there are webhook, alertmanager, command")));
+            let found = other.map_or("is missing".to_owned(), |other| format!("{other:?} is not a type"));
+            return Err(section.error("type", format!("{found}; the types are webhook, alertmanager and command")));
         }
     };
     let timeout_ns = section.time("timeout", SECOND_NS / 10, most * SECOND_NS)?.unwrap_or(10 * SECOND_NS);
@@ -256,7 +256,7 @@ fn http(section: &Section<'_>) -> Result<Http, RulesError> {
     let headers = section.pairs("headers", &[])?;
     for (name, value) in &headers {
         if hyper::header::HeaderName::try_from(name).is_err() || hyper::header::HeaderValue::try_from(value).is_err() {
-            return Err(section.error("headers", format!("{name:?} cannot be sent as a header of HTTP")));
+            return Err(section.error("headers", format!("{name:?} is not a valid HTTP header")));
         }
     }
     Ok(Http { url, headers, bearer_token_file: section.text("bearer_token_file")?.map(PathBuf::from), ca_file })
@@ -271,7 +271,7 @@ fn check_url(url: &str) -> Result<(), String> {
     }
     // Without showing it: it holds a password.
     if authority.as_str().contains('@') {
-        return Err("a URL holds no user and password; use headers or bearer_token_file".into());
+        return Err("a URL must not contain a user and password; use headers or bearer_token_file".into());
     }
     Ok(())
 }
@@ -361,13 +361,13 @@ impl<'t> Section<'t> {
         for (name, value) in table {
             let name = name.get_ref().as_ref();
             if reserved.contains(&name) {
-                return Err(self.error(key, format!("{name:?} is one that memctl gives itself; choose another name")));
+                return Err(self.error(key, format!("{name:?} is reserved for memctl; choose another name")));
             }
             // What Prometheus takes as a label's name; headers have their own check.
             let label = !name.starts_with(|c: char| c.is_ascii_digit())
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
             if name.is_empty() || name.len() > LABEL_BYTES_MAX || (!reserved.is_empty() && !label) {
-                return Err(self.error(key, format!("{name:?} is no name of a label: letters, digits and _")));
+                return Err(self.error(key, format!("{name:?} is not a label name: letters, digits and _")));
             }
             let value = self.text_of(key, value)?;
             if value.len() > PAIR_BYTES_MAX {

@@ -146,14 +146,17 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
             "alert rules r.toml, line 4: rule \"R\", key `receivers`: there is no receiver \"nobody\"; there are none; add a [[receiver]] of that name",
         ),
         (rule("severty = \"info\""), "line 4: rule \"R\", key `severty`: is not known here; there are name, kinds, "),
-        (rule("severity = \"bad\""), "line 4: rule \"R\", key `severity`: \"bad\" is none of info, warning, critical"),
+        (
+            rule("severity = \"bad\""),
+            "line 4: rule \"R\", key `severity`: \"bad\" is not one of info, warning, critical",
+        ),
         (rule("confidence = 2"), "line 4: rule \"R\", key `confidence`: must be a number from 0 to 1"),
         (rule("confidence = nan"), "key `confidence`: must be a number from 0 to 1"),
-        (rule("for = \"soon\""), "key `for`: \"soon\" is not a length of time such as 45s, 90m, 12h or 30d"),
+        (rule("for = \"soon\""), "key `for`: \"soon\" is not a duration such as 45s, 90m, 12h or 30d"),
         (rule("for = 5"), "key `for`: is integer, it must be text in quotes"),
         (rule("repeat = \"1s\""), "key `repeat`: 1s is not between 10s and 365d"),
-        (rule("labels = { job = \"x\" }"), "key `labels`: \"job\" is one that memctl gives itself"),
-        (rule("labels = { \"a-b\" = \"x\" }"), "key `labels`: \"a-b\" is no name of a label"),
+        (rule("labels = { job = \"x\" }"), "key `labels`: \"job\" is reserved for memctl"),
+        (rule("labels = { \"a-b\" = \"x\" }"), "key `labels`: \"a-b\" is not a label name"),
         (rule(&format!("labels = {{ a = \"{}\" }}", "x".repeat(1_025))), "\"a\" has more than 1024 bytes"),
         (
             rule("[[rule]]\nname = \"R\"\nkinds = [\"oom\"]"),
@@ -170,7 +173,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         ("a = ".into(), "line 1: this is not TOML: "),
         (
             receiver("type = \"fax\""),
-            "line 3: receiver \"r\", key `type`: \"fax\" is no type; there are webhook, alertmanager, command",
+            "line 3: receiver \"r\", key `type`: \"fax\" is not a type; the types are webhook, alertmanager and command",
         ),
         (receiver("type = \"webhook\""), "receiver \"r\", key `url`: is missing; write it like http://127.0.0.1:9093"),
         (
@@ -187,20 +190,20 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         ),
         (
             receiver("type = \"webhook\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"c\" }"),
-            "\"a b\" cannot be sent as a header",
+            "\"a b\" is not a valid HTTP header",
         ),
         (receiver("type = \"command\""), "key `command`: is missing; write it as a list"),
         (
             receiver("type = \"command\"\ncommand = [\"x\"]\ntimeout = \"1h\""),
             "key `timeout`: 1h is not between 0s and 5m",
         ),
-        ("[[receiver]]\nname = \"log\"\ntype = \"webhook\"".into(), "`log` is the receiver that is always there"),
+        ("[[receiver]]\nname = \"log\"\ntype = \"webhook\"".into(), "`log` is the built-in receiver"),
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(expected), "{text}\n{error}\n{expected}");
     }
     let password = parse(&receiver("type = \"webhook\"\nurl = \"http://me:hunter2@x\"")).unwrap_err();
-    assert!(password.contains("a URL holds no user and password") && !password.contains("hunter2"), "{password}");
+    assert!(password.contains("a URL must not contain a user and password") && !password.contains("hunter2"), "{password}");
     let nowhere = Rules::from_file(std::path::Path::new("/no/such/file")).unwrap_err().to_string();
     assert!(nowhere.starts_with("alert rules /no/such/file: cannot be read: "), "{nowhere}");
 }
