@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memctl_answers::naming::shell_word;
 use memctl_model::HumanBytes;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1::StatusRequest;
@@ -15,7 +16,6 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::args::{DEFAULT_LISTEN, Global};
 use crate::exit::Failure;
-use crate::page::shell_word;
 use crate::render::text::safe;
 use crate::seams::{self, Daemon, Embedded, host, place};
 

@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use memctl_answers::PartMissing;
 use tonic::{Code, Status};
 
 use crate::render::text;
@@ -112,6 +113,12 @@ impl Failure {
                 Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` may show the reason"))
             }
         }
+    }
+}
+
+impl From<PartMissing> for Failure {
+    fn from(missing: PartMissing) -> Self {
+        Self::unreachable(missing.to_string())
     }
 }
 

@@ -4,8 +4,8 @@
 //! [`exit`]; a failure is one line that names the thing and the way out.
 //! Refuses: to know how events are stored or read. It asks the daemon, its own or another one.
 
-mod answer;
 mod args;
+mod ask;
 mod commands;
 mod connect;
 mod exit;
@@ -16,6 +16,7 @@ mod page;
 mod render;
 mod run;
 mod seams;
+mod show;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -170,7 +170,8 @@ fn every_key_of_a_rules_file_stands_in_alerts() {
 // --- variables ----------------------------------------------------------------------------------
 
 /// Where the sources of what users run lie.
-const SOURCES: [&str; 5] = ["cli/src", "daemon/src", "agent/src", "agent/python/src", "agent/python/memctl_agent"];
+const SOURCES: [&str; 6] =
+    ["answers/src", "cli/src", "daemon/src", "agent/src", "agent/python/src", "agent/python/memctl_agent"];
 /// What stands before a variable's name where one is read.
 const READS: [&str; 10] = [
     "env::var(\"",

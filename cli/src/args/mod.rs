@@ -6,7 +6,6 @@
 //! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
 
 pub mod alerts;
-pub mod conditions;
 pub mod values;
 
 use std::ffi::OsString;
@@ -20,8 +19,9 @@ use clap_complete::engine::ArgValueCandidates;
 use jiff::Timestamp;
 use memctl_proto::v1;
 
+use memctl_answers::conditions::{Condition, Tolerance};
+
 use crate::commands::completions::job_names;
-use conditions::{Condition, Tolerance};
 use values::{EpochRange, LabelArg, Moment, RankList};
 
 /// Where a daemon listens unless told otherwise.

@@ -6,18 +6,19 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
+use memctl_answers::alerts::{Alerts, Answers, Rules, Silences};
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
 use tonic::transport::Channel;
 
-use super::questions::{asking, hint, show};
-use crate::answer::alerts::{Alerts, Answers, Rules, Silences};
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
+use crate::ask::{asking, hint};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
+use crate::show::show;
 
 /// Bytes of a list of as many alerts as there can be.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

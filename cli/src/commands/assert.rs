@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::assert::{Terms, Verdicts};
 use memctl_proto::v1;
 
-use super::questions::{asking, report, show};
-use crate::answer::assert::{Terms, Verdicts};
 use crate::args::{self, Global};
+use crate::ask::{asking, report};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::show::show;
 
 /// See the module.
 ///
@@ -44,5 +45,5 @@ pub async fn run(
     };
     let verdicts = Verdicts::new(report, &args.conditions, &terms, other.as_ref());
     show(&verdicts, global, screen, out)?;
-    verdicts.outcome()
+    verdicts.outcome().map_err(Failure::found)
 }

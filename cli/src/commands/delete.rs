@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write};
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
 
-use super::questions::asking;
 use crate::args::{Delete, Global};
+use crate::ask::asking;
 use crate::exit::Failure;
 use crate::render::text::{plural, safe};
 

@@ -7,17 +7,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memctl_answers::jobs::Jobs;
+use memctl_answers::sites::View;
 use memctl_proto::v1;
 
-use super::questions::{course, live, plot_points, report, show};
-use crate::answer::jobs::Jobs;
-use crate::answer::sites::View;
+use super::questions::plot_points;
 use crate::args::{Format, Global};
+use crate::ask::{course, live, report};
 use crate::connect::{Connection, open_here};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::{Screen, Tone};
 use crate::seams::{self, ImportRequest, import_files};
+use crate::show::show;
 
 /// Four ranks of a real job, in the binary so that the demo works wherever the binary is. On rank
 /// 0 a function keeps what it should forget.

@@ -3,17 +3,18 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::diagnose::{Diagnosis, rank_of};
+use memctl_answers::ledger::{self, Ledger};
+use memctl_answers::sites::View;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
-use super::questions::{asking, live, report, same_job, show};
-use crate::answer::diagnose::{Diagnosis, rank_of};
-use crate::answer::ledger::{self, Ledger};
-use crate::answer::sites::View;
 use crate::args::{self, Global};
+use crate::ask::{asking, live, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::show::show;
 
 /// See the module.
 ///
@@ -48,5 +49,5 @@ pub async fn run(
 async fn at_peak(connection: &mut Connection, selection: Option<v1::Selection>) -> Option<Ledger> {
     let request = v1::LedgerRequest { selection, moment: Some(Moment::Peak(true)), blocks: false };
     let response = connection.query.get_ledger(request).await.ok()?;
-    Ledger::new(response.into_inner(), ledger::View::default()).ok()
+    Ok(Ledger::new(response.into_inner(), ledger::View::default()).ok()?)
 }

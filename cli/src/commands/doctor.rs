@@ -8,18 +8,18 @@ mod recording;
 use std::io::Write;
 use std::path::Path;
 
+use memctl_answers::SCHEMA;
+use memctl_answers::format::csv::{self, Cell};
+use memctl_answers::format::{json, time};
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use serde::Serialize;
 
-use crate::answer::SCHEMA;
 use crate::args::{Format, Global};
 use crate::connect::{self, Connection, WhenMissing};
 use crate::exit::Failure;
-use crate::render::csv::{self, Cell};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, safe};
-use crate::render::{json, time};
 
 /// Below this a store is about to be full: a busy job writes it in minutes.
 const FREE_BYTES_LOW: u64 = 1 << 30;

@@ -3,17 +3,18 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::frag::Fragmentation;
+use memctl_answers::ledger::{Ledger, View};
+use memctl_answers::oom::Oom;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
-use super::questions::{asking, hint, show};
-use crate::answer::frag::Fragmentation;
-use crate::answer::ledger::{Ledger, View};
-use crate::answer::oom::Oom;
 use crate::args::{self, Format, Global};
+use crate::ask::{asking, hint};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
+use crate::show::show;
 
 /// `memctl frag`.
 ///
@@ -30,7 +31,7 @@ pub async fn frag(
     let answer = asking(global, async |connection| {
         let response =
             connection.query.get_fragmentation(request).await.map_err(|status| connection.failure(&status))?;
-        Fragmentation::new(response.into_inner(), hint(connection, global))
+        Ok(Fragmentation::new(response.into_inner(), hint(connection, global))?)
     });
     show(&answer.await?, global, screen, out)
 }
@@ -49,7 +50,7 @@ pub async fn oom(
     let request = v1::OomRequest { selection: Some(args.narrow.selection(now)) };
     let answer = asking(global, async |connection| {
         let response = connection.query.get_oom(request).await.map_err(|status| connection.failure(&status))?;
-        Oom::new(response.into_inner(), hint(connection, global))
+        Ok(Oom::new(response.into_inner(), hint(connection, global))?)
     });
     show(&answer.await?, global, screen, out)
 }
@@ -74,7 +75,7 @@ pub async fn ledger(
     let answer = asking(global, async |connection| {
         let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
         let view = View { moment: in_words(moment), blocks: args.blocks, hint: hint(connection, global) };
-        Ledger::new(response.into_inner(), view)
+        Ok(Ledger::new(response.into_inner(), view)?)
     });
     let answer = answer.await?;
     // Said in the data as well, but for CSV, which has no room for it.

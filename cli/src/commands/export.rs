@@ -7,12 +7,12 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use memctl_answers::sites::View;
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 
-use super::questions::{asking, live};
-use crate::answer::sites::View;
 use crate::args::{self, ExportFormat, Global};
+use crate::ask::{asking, live};
 use crate::connect::Connection;
 use crate::exit::Failure;
 use crate::export::events_csv::EventsCsv;

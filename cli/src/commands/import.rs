@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use memctl_proto::v1;
 
-use super::questions::{report, show};
 use crate::args::{Global, Import};
+use crate::ask::report;
 use crate::connect::{Connection, Place, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use crate::seams::{self, ImportOutcome, ImportRequest, OnProgress};
+use crate::show::show;
 
 /// How often, and how many times, a job that is still being recorded is asked to go: half a minute, the time a large file takes to run dry.
 const TAKE_BACK_EVERY: Duration = Duration::from_millis(250);

@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::leaks::Leaks;
 
-use super::questions::{asking, report, show};
-use crate::answer::leaks::Leaks;
 use crate::args::{self, Global};
+use crate::ask::{asking, report};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::show::show;
 
 /// See the module.
 ///

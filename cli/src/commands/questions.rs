@@ -3,21 +3,19 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::format::time;
+use memctl_answers::jobs::Jobs;
+use memctl_answers::sites::View;
 use memctl_model::Severity;
 use memctl_proto::v1;
 
-use crate::answer::jobs::Jobs;
-use crate::answer::report::{Rank, Report};
-use crate::answer::sites::{Sites, View};
-use crate::answer::timeline::Timeline;
-use crate::answer::{Answer, print};
 use crate::args::{self, Format, Global};
-use crate::connect::{Connection, WhenMissing, connect, take_in};
+use crate::ask::{asking, course, hint, live, report};
 use crate::exit::Failure;
 use crate::page;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
-use crate::render::time;
+use crate::show::show;
 
 /// Points a rank asked for as data.
 const DATA_POINTS: u32 = 240;
@@ -79,28 +77,6 @@ pub async fn query(
     }
 }
 
-/// Asks for a job's report.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn report(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
-    let request = v1::ReportRequest { selection: Some(selection) };
-    let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
-    Report::new(response.into_inner(), hint(connection, global))
-}
-
-/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
-#[must_use]
-pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
-    let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
-    let is_other = |other: &&Rank| other.rank == rank.rank && other.process != rank.process;
-    let processes = match report.ranks.iter().find(is_other) {
-        Some(_) => vec![rank.process.clone()],
-        None => selection.processes,
-    };
-    v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
-}
-
 /// `memctl timeline`.
 ///
 /// # Errors
@@ -125,21 +101,6 @@ pub async fn timeline(
 #[must_use]
 pub fn plot_points(screen: &Screen) -> u32 {
     2 * page::timeline::columns(screen) as u32
-}
-
-/// Asks for a job's course.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn course(
-    connection: &mut Connection,
-    selection: v1::Selection,
-    points: u32,
-    global: &Global,
-) -> Result<Timeline, Failure> {
-    let request = v1::TimelineRequest { selection: Some(selection), points };
-    let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
-    Timeline::new(response.into_inner(), hint(connection, global))
 }
 
 /// `memctl sites`.
@@ -178,15 +139,6 @@ pub async fn sites(
     show(&answer, global, screen, out)
 }
 
-/// Asks for live memory by site.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: View) -> Result<Sites, Failure> {
-    let response = connection.query.get_sites(request).await.map_err(|status| connection.failure(&status))?;
-    Sites::new(response.into_inner(), view)
-}
-
 fn in_words(moment: Option<&v1::sites_request::Moment>) -> String {
     use v1::sites_request::Moment;
     match moment {
@@ -196,33 +148,4 @@ fn in_words(moment: Option<&v1::sites_request::Moment>) -> String {
         Some(Moment::AtNs(ns)) => format!("at {}", time::rfc3339(*ns)),
         Some(Moment::End(_)) => "at the end of the recording".to_owned(),
     }
-}
-
-/// Connects, asks, and closes whatever came of it.
-///
-/// # Errors
-/// See [`Failure`].
-pub async fn asking<T, F>(global: &Global, ask: F) -> Result<T, Failure>
-where
-    F: AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
-{
-    let mut connection = connect(global, WhenMissing::Refuse).await?;
-    take_in(&connection, global).await;
-    let answer = ask(&mut connection).await;
-    connection.close().await;
-    answer
-}
-
-/// The flags for the commands that a page proposes, if it shall propose any.
-#[must_use]
-pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
-    (!global.quiet).then(|| connection.flags.clone())
-}
-
-/// Prints an answer in the format that was asked for.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn show(answer: &dyn Answer, global: &Global, screen: &Screen, out: &mut dyn Write) -> Result<(), Failure> {
-    print(answer, global.output, screen, out).map_err(|error| Failure::output("standard output", &error))
 }

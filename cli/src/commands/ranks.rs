@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use jiff::Timestamp;
+use memctl_answers::ranks::Ranks;
 
-use super::questions::{asking, report, show};
-use crate::answer::ranks::Ranks;
 use crate::args::{self, Global};
+use crate::ask::{asking, report};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::show::show;
 
 /// See the module.
 ///

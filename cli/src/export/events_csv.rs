@@ -5,6 +5,8 @@
 
 use std::io::Write;
 
+use memctl_answers::format::csv::{self, Cell};
+use memctl_answers::format::time;
 use memctl_model::{Action, Event};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::StackDictionary;
@@ -12,8 +14,6 @@ use memctl_proto::v1::export_part::Body;
 
 use super::window::{Window, Windows};
 use super::{ExportError, Sink};
-use crate::render::csv::{self, Cell};
-use crate::render::time;
 
 const COLUMNS: [&str; 13] = [
     "rank",

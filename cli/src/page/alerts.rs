@@ -1,14 +1,22 @@
 //! The pages of `memctl alerts`: alerts with their sentence, silences, what receivers answered.
 
-use super::{next, prose, shell_word};
-use crate::answer::alerts::{Alert, Alerts, Answers, Silences, Watched};
+use memctl_answers::alerts::{Alert, Alerts, Answers, Rules, Silences, Watched};
+use memctl_answers::format::time;
+use memctl_answers::naming::shell_word;
+
+use super::{Page, next, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, rank_list, safe};
-use crate::render::time;
 
 /// Lines of jobs that were not judged; `memctl jobs` has them all.
 const LINES: usize = 4;
+
+impl Page for Alerts {
+    fn page(&self, screen: &Screen) -> String {
+        alerts(self, screen)
+    }
+}
 
 /// Alerts.
 #[must_use]
@@ -116,6 +124,12 @@ fn told(told: Option<&str>, failed: bool) -> &str {
     if failed { "FAILED" } else { told.unwrap_or("not yet") }
 }
 
+impl Page for Silences {
+    fn page(&self, screen: &Screen) -> String {
+        silences(self, screen)
+    }
+}
+
 /// Silences.
 #[must_use]
 pub fn silences(silences: &Silences, screen: &Screen) -> String {
@@ -134,6 +148,12 @@ pub fn silences(silences: &Silences, screen: &Screen) -> String {
         ]);
     }
     table.show(screen)
+}
+
+impl Page for Answers {
+    fn page(&self, screen: &Screen) -> String {
+        answers(self, screen)
+    }
 }
 
 /// What receivers answered to a test.
@@ -161,4 +181,11 @@ pub fn answers(answers: &Answers, screen: &Screen) -> String {
         out.push_str(&format!("\n{} failed.\n", plural(failed, "receiver")));
     }
     out
+}
+
+impl Page for Rules {
+    /// The page is the file itself; this stands for it where a table is wanted.
+    fn page(&self, _: &Screen) -> String {
+        self.rules.iter().map(|rule| format!("{}\n", safe(&rule.name))).collect()
+    }
 }

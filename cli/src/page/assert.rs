@@ -1,12 +1,19 @@
 //! The page of `memctl assert`: a line a condition, and why the data cannot tell where it cannot.
 
-use super::{heading, prose};
-use crate::answer::assert::{Verdict, Verdicts};
+use memctl_answers::assert::{Verdict, Verdicts};
+
+use super::{Page, heading, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{safe, width};
 
 /// Columns of the verdict: the longest is `cannot be told`.
 const VERDICT: usize = 14;
+
+impl Page for Verdicts {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]

@@ -3,8 +3,10 @@
 //! Guarantees: six numbered answers, each short; commands and code are never cut or wrapped, so that they can be copied.
 //! A long explanation ends in `…`: `memctl leaks` has the whole of it.
 
-use super::{completeness, finding, heading, judged, prose};
-use crate::answer::diagnose::{Diagnosis, Question};
+use memctl_answers::diagnose::{Diagnosis, Question};
+use memctl_answers::finding::phrases::sure;
+
+use super::{Page, completeness, finding, heading, judged, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::safe;
 
@@ -14,6 +16,12 @@ const LINES: usize = 4;
 const OTHERS: usize = 2;
 /// The question behind which the course belongs.
 const GROWTH: usize = 1;
+
+impl Page for Diagnosis {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -45,7 +53,7 @@ fn summary(note: &Diagnosis, screen: &Screen) -> String {
         let tone = if bad { Tone::Alert } else { Tone::Good };
         return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
     };
-    let sure = finding::sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();
+    let sure = sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();
     let text = format!("{}. ({}{sure})", note.summary.trim_end_matches('.'), worst.severity);
     let mut out = String::new();
     for line in prose::hanging("In short: ", &text, LINES, screen).lines() {

@@ -3,15 +3,17 @@
 //! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
+use memctl_answers::Frame;
+use memctl_answers::finding::phrases::{live, rates, since, stack, sure, until};
+use memctl_answers::finding::{Evidence, Finding, Site};
+use memctl_answers::format::time;
+use memctl_answers::naming::place;
 use memctl_model::{HumanBytes, Severity};
 
-use super::{place, prose};
-use crate::answer::Frame;
-use crate::answer::finding::{Evidence, Finding, Site};
+use super::prose;
 use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list, safe};
-use crate::render::time;
 
 /// Findings shown in brief; the others are counted. Five fit into what a person reads at once.
 const SHOWN: usize = 5;
@@ -119,69 +121,12 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     out
 }
 
-/// `98 % sure`.
-#[must_use]
-pub fn sure(finding: &Finding) -> Option<String> {
-    // 100 % is said of nothing that was inferred.
-    finding.confidence.map(|share| format!("{:.0} % confidence", (share * 100.0).floor().min(99.0)))
-}
-
 /// `all 4`, `0-1,3`.
 fn ranks(finding: &Finding) -> String {
     match finding.ranks.as_slice() {
         ranks if finding.all_ranks => format!("all {} ({})", ranks.len(), rank_list(ranks)),
         ranks => rank_list(ranks),
     }
-}
-
-/// `on all 4 ranks`, `on rank 0`, `on ranks 0-1`; nothing where no rank is named.
-#[must_use]
-pub fn on_ranks(finding: &Finding) -> String {
-    match finding.ranks.as_slice() {
-        [] => String::new(),
-        ranks if finding.all_ranks => format!("on all {} ranks", ranks.len()),
-        [rank] => format!("on rank {rank}"),
-        ranks => format!("on ranks {}", rank_list(ranks)),
-    }
-}
-
-/// `49.1 MiB an epoch (48.9 to 49.3 MiB), 6.1 MiB a step`.
-#[must_use]
-pub fn rates(finding: &Finding) -> String {
-    let rate = |value: Option<i64>, low: Option<i64>, high: Option<i64>, unit: &str| {
-        let value = value?;
-        let interval = match (low, high) {
-            (Some(low), Some(high)) if low != high => format!(" ({} to {})", HumanBytes(low), HumanBytes(high)),
-            _ => String::new(),
-        };
-        Some(format!("{} {unit}{interval}", HumanBytes(value)))
-    };
-    let epoch = (finding.bytes_per_epoch, finding.bytes_per_epoch_low, finding.bytes_per_epoch_high);
-    let step = (finding.bytes_per_step, finding.bytes_per_step_low, finding.bytes_per_step_high);
-    let rates =
-        [rate(epoch.0, epoch.1, epoch.2, "per epoch"), rate(step.0, step.1, step.2, "per step")].into_iter().flatten();
-    rates.collect::<Vec<_>>().join(", ")
-}
-
-/// `epoch 0, step 7`, and the time when there is room.
-#[must_use]
-pub fn since(finding: &Finding, with_time: bool) -> Option<String> {
-    let seen = &finding.first_seen;
-    let epoch = seen.epoch.map(|epoch| format!("epoch {epoch}"));
-    let step = seen.step.map(|step| format!("step {step}"));
-    let at = seen.time_ns.filter(|_| with_time || (seen.epoch.is_none() && seen.step.is_none())).map(time::date);
-    let parts: Vec<String> = [epoch, step, at].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
-}
-
-/// `441 MiB live in 9 blocks`.
-#[must_use]
-pub fn live(finding: &Finding) -> Option<String> {
-    let bytes = HumanBytes::of(finding.live_bytes?);
-    Some(match finding.live_blocks {
-        Some(blocks) => format!("{bytes} live in {}", plural(blocks, "block")),
-        None => format!("{bytes} live"),
-    })
 }
 
 /// `▁▃▅█  49.0 MiB to 441 MiB (live)`.
@@ -200,35 +145,6 @@ fn thinned(values: &[u64]) -> Vec<u64> {
         return values.to_vec();
     }
     (0..BARS).map(|at| values[at * (values.len() - 1) / (BARS - 1)]).collect()
-}
-
-/// `the device is full in about 17 epochs, 1 h 20 min`.
-#[must_use]
-pub fn until(finding: &Finding) -> Option<String> {
-    let epochs = finding.epochs_to_oom.filter(|epochs| *epochs >= 0.0).map(|epochs| {
-        let whole = epochs.floor() as u64;
-        if whole == 0 { "less than one epoch".to_owned() } else { format!("about {}", plural(whole, "epoch")) }
-    });
-    let seconds = finding.time_to_oom_seconds.filter(|seconds| *seconds >= 0.0);
-    let time = seconds.map(|seconds| time::duration((seconds * 1e9) as u64));
-    let parts: Vec<String> = [epochs, time].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("the device is full in {}", parts.join(", ")))
-}
-
-/// The site and, behind arrows, the user's own code that called it: so many callers at most.
-#[must_use]
-pub fn stack(site: &Site, most: usize) -> String {
-    let outside = site.stack.iter().position(|frame| *frame == site.frame).map_or(0, |at| at + 1);
-    let callers: Vec<&Frame> = site.stack[outside..].iter().filter(|frame| frame.is_user_code()).collect();
-    let mut text = place(&site.frame);
-    for caller in callers.iter().take(most) {
-        text.push_str(" <- ");
-        text.push_str(&place(caller));
-    }
-    if callers.len() > most {
-        text.push_str(" <- ...");
-    }
-    text
 }
 
 /// What stands behind it besides the course.

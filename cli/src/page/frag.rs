@@ -4,11 +4,12 @@
 //! the rank that wastes most; the others are a line each.
 
 use memctl_analysis::worth;
+use memctl_answers::format::folded::NO_STACK;
+use memctl_answers::frag::{Churn, Fragmentation, Holder, Rank, Share};
+use memctl_answers::naming::{chosen, command, name_of, place};
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, judged, next, place};
-use crate::answer::frag::{Churn, Fragmentation, Holder, Rank, Share};
-use crate::render::folded::NO_STACK;
+use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
@@ -17,6 +18,12 @@ use crate::render::text::{count, plural, safe};
 const HOLDERS_SHOWN: usize = 5;
 /// Sizes shown of the curve.
 const SIZES_SHOWN: usize = 5;
+
+impl Page for Fragmentation {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -65,7 +72,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let Some(hint) = &answer.hint {
-        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
+        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory was live then"),
             (command("timeline", &answer.job, &chosen, hint), "allocated and reserved over time"),
@@ -131,7 +138,7 @@ fn bytes(bytes: u64) -> String {
 }
 
 fn detail(rank: &Rank, screen: &Screen) -> String {
-    let mut out = format!("{}\n", screen.paint(Tone::Strong, &super::name_of(&rank.process, rank.rank)));
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &name_of(&rank.process, rank.rank)));
     let mut line = |text: String| out.push_str(&format!("  {}\n", screen.fit(&text, 2)));
     let curve = curve(&rank.unusable_free);
     if !curve.is_empty() {
@@ -172,7 +179,9 @@ fn asked(churn: &Churn) -> String {
     let allocations =
         churn.allocations_per_step.map_or(String::new(), |each| format!(", {each:.0} allocations per step"));
     match (churn.takes, churn.returns) {
-        (0, 0) => format!("No memory was requested from the driver in {}{allocations}", plural(churn.steps, "steady step")),
+        (0, 0) => {
+            format!("No memory was requested from the driver in {}{allocations}", plural(churn.steps, "steady step"))
+        }
         (takes, returns) => format!(
             "Memory was requested from the driver {} ({}) in {} of {}; {} were released in {}{allocations}",
             plural(takes, "time"),

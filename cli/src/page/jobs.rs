@@ -1,14 +1,21 @@
 //! The table of jobs.
 
+use memctl_answers::Job;
+use memctl_answers::format::time;
+use memctl_answers::jobs::Jobs;
+use memctl_answers::naming::shell_word;
 use memctl_model::HumanBytes;
 
-use super::{next, shell_word};
-use crate::answer::Job;
-use crate::answer::jobs::Jobs;
+use super::{Page, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::count;
-use crate::render::time;
+
+impl Page for Jobs {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]

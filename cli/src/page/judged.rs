@@ -2,10 +2,11 @@
 //!
 //! Guarantees: where growth could not be judged no page begins with anything else, and none calls the job well.
 
+use memctl_answers::judged::{NotJudged, Scope, looked_at};
+
 use super::prose;
-use crate::answer::judged::{Judged, NotJudged, Scope};
 use crate::render::screen::{Screen, Tone};
-use crate::render::text::plural;
+use crate::render::text::capital;
 
 /// The first lines of a page on which no finding hurts though nobody could have found one: what, why, and the one thing
 /// to do about it. Nothing where the absence of findings means something.
@@ -23,28 +24,6 @@ pub fn headline(not: Option<&NotJudged>, screen: &Screen) -> String {
     }
     out.push('\n');
     out
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// `4 ranks, 5 epoch ends, 40 steps`: what was looked at.
-#[must_use]
-pub fn looked_at(judged: &Judged) -> String {
-    let mut parts = vec![
-        plural(judged.ranks.len() as u64, "rank"),
-        plural(judged.epoch_ends, "epoch end"),
-        plural(judged.steps, "step"),
-    ];
-    if u64::from(judged.processes) > judged.ranks.len() as u64 {
-        parts.insert(0, plural(u64::from(judged.processes), "process").replace("processs", "processes"));
-    }
-    if judged.windows > 0 {
-        parts.push(plural(judged.windows, "window"));
-    }
-    parts.join(", ")
 }
 
 /// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`. `well`: whether the

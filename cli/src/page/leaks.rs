@@ -1,9 +1,17 @@
 //! The page of `memctl leaks`: each finding about growth in full, or that there is none and what was looked at.
 
-use super::{command, completeness, finding, heading, judged, next};
-use crate::answer::leaks::Leaks;
+use memctl_answers::leaks::Leaks;
+use memctl_answers::naming::command;
+
+use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
+
+impl Page for Leaks {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]

@@ -2,16 +2,23 @@
 //!
 //! Guarantees: a row for everything that is known; what was not measured is said below, not shown as nothing.
 
+use memctl_answers::ledger::{Ledger, Rank, ratio};
+use memctl_answers::naming::{chosen, command, name_of};
 use memctl_model::HumanBytes;
 
-use super::{command, completeness, heading, next};
-use crate::answer::ledger::{Ledger, Rank, ratio};
+use super::{Page, completeness, heading, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
 /// Ranks shown; each takes a dozen lines.
 const RANKS_SHOWN: usize = 8;
+
+impl Page for Ledger {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -35,7 +42,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.view.hint, answer.ranks.first()) {
-        let chosen = super::chosen(&first.rank.process, first.rank.rank);
+        let chosen = chosen(&first.rank.process, first.rank.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "the lines that allocated it"),
             (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "every block"),
@@ -49,7 +56,7 @@ fn of_rank(rank: &Rank, screen: &Screen) -> String {
     let inexact = if rank.exact { "" } else { ", NOT EXACT" };
     let title = format!(
         "{}  device {}  epoch {}, step {}{inexact}",
-        super::name_of(&rank.process, rank.rank),
+        name_of(&rank.process, rank.rank),
         rank.device,
         rank.epoch,
         rank.step

@@ -1,16 +1,23 @@
 //! The page of `memctl oom`: what failed and why in a sentence, the arithmetic rank by rank, what filled the device.
 
+use memctl_answers::format::folded::NO_STACK;
+use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::oom::{Failed, Live, Oom};
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, judged, next, place};
-use crate::answer::oom::{Failed, Live, Oom};
-use crate::render::folded::NO_STACK;
+use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
 /// Sites shown of what filled the device.
 const SITES_SHOWN: usize = 6;
+
+impl Page for Oom {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -46,7 +53,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.hint, answer.failures.first()) {
-        let chosen = super::chosen(&first.process, first.rank);
+        let chosen = chosen(&first.process, first.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --at {}", first.at), hint), "whose memory was live then"),
             (command("frag", &answer.job, &chosen, hint), "how its memory was fragmented"),
@@ -108,7 +115,7 @@ fn failures(answer: &Oom, screen: &Screen) -> String {
 /// What filled the device when the first of them failed.
 fn filled(failed: &Failed, screen: &Screen) -> String {
     let title =
-        format!("What was live on {}: {}", super::name_of(&failed.process, failed.rank), bytes(failed.allocated_bytes));
+        format!("What was live on {}: {}", name_of(&failed.process, failed.rank), bytes(failed.allocated_bytes));
     let mut out = format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
     let classes: Vec<String> = failed
         .classes

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::answer::processes::Process;
-use crate::answer::report::Report;
+use memctl_answers::processes::Process;
+use memctl_answers::report::Report;
+
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe};

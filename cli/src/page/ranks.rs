@@ -1,17 +1,24 @@
 //! The page of `memctl ranks`: the ranks side by side, the odd ones first, and the findings that tell them apart.
 
 use memctl_analysis::worth;
+use memctl_answers::format::time;
+use memctl_answers::naming::{chosen, command, name_of};
+use memctl_answers::ranks::{Rank, Ranks};
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{command, completeness, finding, heading, judged, next};
-use crate::answer::ranks::{Rank, Ranks};
+use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, rank_list, safe};
-use crate::render::time;
 
 /// Ranks in the table; of more, those that stand out come first and the rest is counted.
 const SHOWN: usize = 32;
+
+impl Page for Ranks {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -29,7 +36,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     out.push_str(&standing_out(ranks, screen));
     for rank in &ranks.ranks {
         if let Some(failure) = &rank.failure {
-            let line = format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure));
+            let line = format!("{} ended: {}", name_of(&rank.process, rank.rank), safe(failure));
             out.push_str(&format!("{}\n", screen.paint(Tone::Alert, &screen.fit(&line, 0))));
         }
     }
@@ -46,7 +53,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
     if let Some(hint) = &ranks.hint {
         let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
-        let flag = odd.map_or(String::new(), |rank| super::chosen(&rank.process, rank.rank));
+        let flag = odd.map_or(String::new(), |rank| chosen(&rank.process, rank.rank));
         let commands = [
             (command("sites", &ranks.job, &flag, hint), "whose memory is live there"),
             (command("timeline", &ranks.job, "", hint), "memory of the ranks over time"),

@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use memctl_answers::Frame;
+use memctl_answers::finding::Finding;
+use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::report::{Growth, Rank, RankGrowth, Report};
 use memctl_model::HumanBytes;
 
-use super::{command, completeness, finding, heading, judged, next, place};
-use crate::answer::Frame;
-use crate::answer::finding::Finding;
-use crate::answer::report::{Growth, Rank, RankGrowth, Report};
+use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::plot::sparkline;
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
@@ -18,6 +19,12 @@ use crate::render::text::{count, plural, rank_list, safe, width};
 const GROWTH_SHOWN: usize = 3;
 /// Callers shown behind a site.
 const CALLERS_SHOWN: usize = 3;
+
+impl Page for Report {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -207,7 +214,7 @@ fn troubles(report: &Report, screen: &Screen) -> String {
     let mut ended: Vec<String> = Vec::new();
     for rank in &report.ranks {
         if let Some(failure) = &rank.failure {
-            ended.push(format!("{} ended: {}", super::name_of(&rank.process, rank.rank), safe(failure)));
+            ended.push(format!("{} ended: {}", name_of(&rank.process, rank.rank), safe(failure)));
         }
     }
     // A process has ended once, however many devices it had.
@@ -325,7 +332,7 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
     let rank = meant.map_or(0, |rank| rank.rank);
-    let flag = meant.map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
+    let flag = meant.map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
     // What grew is live at an epoch's end; when the job has ended it may be gone.
     let ends = meant.and_then(|rank| rank.epoch_ends.last());
     let moment = match (grown, ends) {

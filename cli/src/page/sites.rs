@@ -3,15 +3,22 @@
 //! Without a choice of ranks the tree is drawn for the one that holds most; the others are a line
 //! each, because four nearly equal trees help nobody.
 
+use memctl_answers::Frame;
+use memctl_answers::format::folded::NO_STACK;
+use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::sites::{RankSites, Site, Sites};
 use memctl_model::HumanBytes;
 
-use super::{command, completeness, heading, next, place};
-use crate::answer::Frame;
-use crate::answer::sites::{RankSites, Site, Sites};
-use crate::render::folded::NO_STACK;
+use super::{Page, completeness, heading, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::tree::{Node, draw};
+
+impl Page for Sites {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
 
 /// See the module.
 #[must_use]
@@ -32,7 +39,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
         if sites.view.chosen { sites.ranks.iter().collect() } else { most.into_iter().collect() };
     for rank in &drawn {
         let note = if sites.ranks.len() > drawn.len() { " (it holds most; --rank selects others)" } else { "" };
-        let title = format!("{}{note}", super::name_of(&rank.process, rank.rank));
+        let title = format!("{}{note}", name_of(&rank.process, rank.rank));
         out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
         out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
@@ -41,7 +48,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&sites.completeness, sites.job.state == "running", screen));
     if let Some(hint) = &sites.view.hint {
-        let chosen = drawn.first().map_or_else(String::new, |rank| super::chosen(&rank.process, rank.rank));
+        let chosen = drawn.first().map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
         let commands = [
             (
                 command("sites", &sites.job, &format!("{chosen} --folded"), hint),

@@ -6,14 +6,15 @@
 
 use std::collections::HashMap;
 
+use memctl_answers::format::time;
+use memctl_answers::naming::{command, name_of};
+use memctl_answers::timeline::{Point, RankTimeline, Timeline};
 use memctl_model::HumanBytes;
 
-use super::{completeness, heading};
-use crate::answer::timeline::{Point, RankTimeline, Timeline};
+use super::{Page, completeness, heading};
 use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::{plural, rank_list};
-use crate::render::time;
 
 /// Columns of a plot when nobody says how wide the screen is, and at most.
 const COLUMNS_DEFAULT: usize = 90;
@@ -29,6 +30,12 @@ const TICK_COLUMNS: usize = 6;
 #[must_use]
 pub fn columns(screen: &Screen) -> usize {
     screen.columns.map_or(COLUMNS_DEFAULT, |columns| columns.saturating_sub(MARGIN).clamp(20, COLUMNS_MAX))
+}
+
+impl Page for Timeline {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
 }
 
 /// See the module.
@@ -71,7 +78,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&timeline.completeness, timeline.job.state == "running", screen));
     if let Some(hint) = &timeline.hint {
-        let sites = super::command("sites", &timeline.job, "--peak", hint);
+        let sites = command("sites", &timeline.job, "--peak", hint);
         out.push_str(&super::next(&[(sites, "what was live at the peak")], screen));
     }
     out
@@ -92,7 +99,7 @@ fn title(rank: &RankTimeline, expired: bool, screen: &Screen) -> String {
         peak(|point| point.peak_reserved_bytes),
         HumanBytes::of(end)
     );
-    let name = super::name_of(&rank.process, rank.rank);
+    let name = name_of(&rank.process, rank.rank);
     format!("{}  {}", screen.paint(Tone::Strong, &name), screen.fit(&text, name.len() + 2))
 }
 

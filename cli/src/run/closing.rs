@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use memctl_answers::naming::shell_word;
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
 
@@ -18,15 +19,14 @@ use super::child;
 use super::destination::Destination;
 use super::say;
 use super::seen::Seen;
-use crate::answer::print;
 use crate::args::{Format, Global};
-use crate::commands::questions;
+use crate::ask;
 use crate::connect::{self, Connection, Place, WhenMissing};
-use crate::page::shell_word;
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use crate::seams::host::{self, Summary};
 use crate::seams::{self, Daemon};
+use crate::show::print;
 
 /// A store that another program has open is waited for so long at the end.
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -192,7 +192,7 @@ impl Closing<'_> {
     /// Prints the job's page; `false` when there is none.
     async fn page(&self, connection: &mut Connection, job: &str) -> bool {
         let selection = v1::Selection { job: job.to_owned(), ..v1::Selection::default() };
-        let report = match questions::report(connection, selection, self.global).await {
+        let report = match ask::report(connection, selection, self.global).await {
             Ok(report) => report,
             Err(failure) => {
                 say(self.global, &failure.to_string());

@@ -7,12 +7,12 @@ use memctl_analysis::proof;
 
 use super::remedy::{Proof, Remedy};
 use super::{Question, Usage};
-use crate::answer::Job;
-use crate::answer::assert::{Terms, Verdict, Verdicts, settled_after};
-use crate::answer::finding::Finding;
-use crate::answer::report::Report;
-use crate::args::conditions::Condition;
-use crate::page::command;
+use crate::Job;
+use crate::assert::{Terms, Verdict, Verdicts, settled_after};
+use crate::conditions::Condition;
+use crate::finding::Finding;
+use crate::naming::command;
+use crate::report::Report;
 
 const TITLE: &str = "How to prove it?";
 

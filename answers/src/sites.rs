@@ -6,12 +6,10 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::screen::Screen;
-use crate::render::{folded, json, time};
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::{folded, json, time};
+use crate::naming::{name_of, place};
 
 /// Live memory by allocation site.
 #[derive(Clone, Debug, Serialize)]
@@ -100,7 +98,7 @@ impl Sites {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Sites, view: View) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Sites, view: View) -> Result<Self, PartMissing> {
         let v1::Sites { job, completeness, ranks } = wire;
         let mut ranks: Vec<RankSites> = ranks.into_iter().map(RankSites::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
@@ -130,9 +128,9 @@ impl Sites {
         let mut lines: Vec<(String, u64)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         for rank in &self.ranks {
-            let root = (self.ranks.len() > 1).then(|| page::name_of(&rank.process, rank.rank));
+            let root = (self.ranks.len() > 1).then(|| name_of(&rank.process, rank.rank));
             for site in &rank.sites {
-                let frames: Vec<String> = site.stack.iter().rev().map(page::place).collect();
+                let frames: Vec<String> = site.stack.iter().rev().map(place).collect();
                 let stack = folded::stack(root.as_deref(), frames.iter().map(String::as_str));
                 let place = *places.entry(stack.clone()).or_insert_with(|| {
                     lines.push((stack, 0));
@@ -188,10 +186,6 @@ struct Line<'a> {
 }
 
 impl Answer for Sites {
-    fn page(&self, screen: &Screen) -> String {
-        page::sites::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -3,6 +3,8 @@
 //! Guarantees: every documented key is there, null where nothing is known; bytes are integers; a kind or a severity of
 //! a newer daemon is shown as it came. Refuses to judge: what is wrong was decided by the daemon.
 
+pub mod phrases;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -11,9 +13,9 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::{Frame, whole};
-use crate::render::csv::{self, Cell};
-use crate::render::text::rank_list;
-use crate::render::time;
+use crate::format::csv::{self, Cell};
+use crate::format::text::rank_list;
+use crate::format::time;
 
 /// What is wrong, where, on which ranks, how bad, and what to do.
 #[derive(Clone, Debug, Serialize)]

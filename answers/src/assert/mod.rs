@@ -19,13 +19,10 @@ use super::judged::Scope;
 use super::leaks::grows;
 use super::report::{EpochEnd, Rank, Report};
 use super::{Answer, Completeness, Job, SCHEMA};
-use crate::args::conditions::{Asks, Condition, Limit, Tolerance};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
-use crate::render::text::{plural, rank_list};
+use crate::conditions::{Asks, Condition, Limit, Tolerance};
+use crate::format::csv::{self, Cell};
+use crate::format::json;
+use crate::format::text::{plural, rank_list};
 
 /// How the conditions are meant.
 #[derive(Clone, Debug, Default)]
@@ -137,11 +134,11 @@ impl Verdicts {
         }
     }
 
-    /// How the command ends.
+    /// Whether all of them hold.
     ///
     /// # Errors
-    /// A condition that does not hold, or cannot be told.
-    pub fn outcome(&self) -> Result<(), Failure> {
+    /// A condition that does not hold, or cannot be told, in a sentence.
+    pub fn outcome(&self) -> Result<(), String> {
         if self.holds {
             return Ok(());
         }
@@ -153,9 +150,9 @@ impl Verdicts {
         if broken.is_empty() {
             let open = self.conditions.iter().find(|checked| checked.verdict == Verdict::Inconclusive);
             let why = self.incomplete.first().or(open.map(|checked| &checked.because)).map_or("", String::as_str);
-            return Err(Failure::found(format!("inconclusive: {why} ({unknown})")));
+            return Err(format!("inconclusive: {why} ({unknown})"));
         }
-        Err(Failure::found(format!("does not hold: {broken}")))
+        Err(format!("does not hold: {broken}"))
     }
 }
 
@@ -421,10 +418,6 @@ fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
 }
 
 impl Answer for Verdicts {
-    fn page(&self, screen: &Screen) -> String {
-        page::assert::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -6,10 +6,8 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::{Answer, Job, SCHEMA};
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
+use crate::format::csv::{self, Cell};
+use crate::format::json;
 
 /// Jobs, newest first.
 #[derive(Clone, Debug, Serialize)]
@@ -32,10 +30,6 @@ impl Jobs {
 }
 
 impl Answer for Jobs {
-    fn page(&self, screen: &Screen) -> String {
-        page::jobs::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

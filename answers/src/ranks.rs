@@ -10,10 +10,8 @@ use super::finding::Finding;
 use super::judged::Scope;
 use super::report::{self, Report, Spread};
 use super::{Answer, Completeness, Job, SCHEMA};
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
+use crate::format::csv::{self, Cell};
+use crate::format::json;
 
 /// The ranks side by side.
 #[derive(Clone, Debug, Serialize)]
@@ -115,7 +113,7 @@ impl From<report::Rank> for Rank {
         Self {
             device_free_bytes: total.zip(used).map(|(total, used)| total.saturating_sub(used)),
             foreign_used_bytes: sample.and_then(|sample| sample.foreign_used_bytes),
-            last_heard_at: last_heard_ns.map(crate::render::time::rfc3339),
+            last_heard_at: last_heard_ns.map(crate::format::time::rfc3339),
             last_heard_ns,
             rank: rank.rank,
             process: rank.process,
@@ -148,10 +146,6 @@ enum Record<'a> {
 }
 
 impl Answer for Ranks {
-    fn page(&self, screen: &Screen) -> String {
-        page::ranks::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

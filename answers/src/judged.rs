@@ -9,6 +9,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::finding::Finding;
+use crate::format::text::plural;
 
 /// What an answer's findings, or their absence, rest on.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -164,6 +165,23 @@ impl From<v1::NotJudged> for NotJudged {
         let gap = Gap::of_name(&gap).name();
         Self { kind, reason, remedy: (!remedy.is_empty()).then_some(remedy), gap, decides }
     }
+}
+
+/// `4 ranks, 5 epoch ends, 40 steps`: what was looked at.
+#[must_use]
+pub fn looked_at(judged: &Judged) -> String {
+    let mut parts = vec![
+        plural(judged.ranks.len() as u64, "rank"),
+        plural(judged.epoch_ends, "epoch end"),
+        plural(judged.steps, "step"),
+    ];
+    if u64::from(judged.processes) > judged.ranks.len() as u64 {
+        parts.insert(0, plural(u64::from(judged.processes), "process").replace("processs", "processes"));
+    }
+    if judged.windows > 0 {
+        parts.push(plural(judged.windows, "window"));
+    }
+    parts.join(", ")
 }
 
 #[cfg(test)]

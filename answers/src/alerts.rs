@@ -12,12 +12,10 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::{Answer, SCHEMA};
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
-use crate::render::text::rank_list;
-use crate::render::time;
+use crate::format::csv::{self, Cell};
+use crate::format::json;
+use crate::format::text::rank_list;
+use crate::format::time;
 
 /// Alerts, firing ones first.
 #[derive(Clone, Debug, Serialize)]
@@ -224,10 +222,6 @@ impl From<v1::AlertDelivery> for Receiver {
 }
 
 impl Answer for Alerts {
-    fn page(&self, screen: &Screen) -> String {
-        page::alerts::alerts(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }
@@ -354,10 +348,6 @@ impl Silence {
 }
 
 impl Answer for Silences {
-    fn page(&self, screen: &Screen) -> String {
-        page::alerts::silences(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }
@@ -424,10 +414,6 @@ impl From<v1::TestReceiversResponse> for Answers {
 }
 
 impl Answer for Answers {
-    fn page(&self, screen: &Screen) -> String {
-        page::alerts::answers(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }
@@ -503,11 +489,6 @@ impl From<v1::GetRulesResponse> for Rules {
 }
 
 impl Answer for Rules {
-    /// The page is the file itself; this stands for it where a table is wanted.
-    fn page(&self, _: &Screen) -> String {
-        self.rules.iter().map(|rule| format!("{}\n", crate::render::text::safe(&rule.name))).collect()
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -9,9 +9,7 @@ use super::finding::{self, Finding};
 use super::judged::Scope;
 use super::report::Report;
 use super::{Answer, Completeness, Job, SCHEMA};
-use crate::page;
-use crate::render::json;
-use crate::render::screen::Screen;
+use crate::format::json;
 
 /// What grows.
 #[derive(Clone, Debug, Serialize)]
@@ -61,10 +59,6 @@ impl Leaks {
 }
 
 impl Answer for Leaks {
-    fn page(&self, screen: &Screen) -> String {
-        page::leaks::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

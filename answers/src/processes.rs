@@ -4,7 +4,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::{Completeness, state};
-use crate::render::time;
+use crate::format::time;
 
 /// A process that allocated.
 #[derive(Clone, Debug, Serialize)]

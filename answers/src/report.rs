@@ -12,12 +12,9 @@ use serde::Serialize;
 use super::finding::{Finding, findings};
 use super::judged::Scope;
 use super::processes::Process;
-use super::{Answer, Completeness, Frame, Job, SCHEMA, part, state, whole};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::screen::Screen;
-use crate::render::{json, time};
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part, state, whole};
+use crate::format::csv::{self, Cell};
+use crate::format::{json, time};
 
 /// Everything that `memctl query` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -279,7 +276,7 @@ impl Report {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Report, hint: Option<String>) -> Result<Self, PartMissing> {
         let v1::Report {
             job,
             completeness,
@@ -495,10 +492,6 @@ enum Record<'a> {
 }
 
 impl Answer for Report {
-    fn page(&self, screen: &Screen) -> String {
-        page::report::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -5,12 +5,9 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Answer, Completeness, Job, SCHEMA, part};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::screen::Screen;
-use crate::render::{json, time};
+use super::{Answer, Completeness, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::{json, time};
 
 /// Memory over time.
 #[derive(Clone, Debug, Serialize)]
@@ -90,7 +87,7 @@ impl Timeline {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Timeline, hint: Option<String>) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Timeline, hint: Option<String>) -> Result<Self, PartMissing> {
         let v1::Timeline { job, completeness, ranks } = wire;
         let mut ranks: Vec<RankTimeline> = ranks.into_iter().map(RankTimeline::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
@@ -183,10 +180,6 @@ struct Line<'a, T> {
 }
 
 impl Answer for Timeline {
-    fn page(&self, screen: &Screen) -> String {
-        page::timeline::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -4,10 +4,10 @@ use memctl_analysis::proof;
 use memctl_model::HumanBytes;
 
 use super::{ALLOCATED, Checked, RESERVED, Terms, Verdict, concerning, not_judged, peak, verdict};
-use crate::answer::finding::Finding;
-use crate::answer::judged::NotJudged;
-use crate::answer::report::{Rank, Report};
-use crate::args::conditions::Limit;
+use crate::conditions::Limit;
+use crate::finding::Finding;
+use crate::judged::NotJudged;
+use crate::report::{Rank, Report};
 
 /// A figure of a rank.
 type Read = fn(&Rank) -> Option<u64>;

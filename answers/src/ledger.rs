@@ -9,12 +9,9 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::judged::NotJudged;
-use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::screen::Screen;
-use crate::render::{json, time};
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::{json, time};
 
 /// The classes in the order in which they are shown.
 const CLASSES: [&str; 7] =
@@ -159,7 +156,7 @@ impl Ledger {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Ledger, view: View) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Ledger, view: View) -> Result<Self, PartMissing> {
         let v1::Ledger { job, completeness, ranks, not_judged } = wire;
         let mut ranks: Vec<Listed> = ranks.into_iter().map(|rank| Listed::new(rank, view.blocks)).collect();
         ranks.sort_by_key(|listed| (listed.rank.rank, listed.rank.device));
@@ -262,10 +259,6 @@ enum Line<'a> {
 }
 
 impl Answer for Ledger {
-    fn page(&self, screen: &Screen) -> String {
-        page::ledger::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -18,10 +18,8 @@ use super::ledger::{ClassShare, Ledger, Rank as RankLedger};
 use super::report::{EpochEnd, Rank, Report};
 use super::sites::{RankSites, Sites};
 use super::{Answer, Completeness, Frame, Job, SCHEMA};
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
+use crate::format::csv::{self, Cell};
+use crate::format::json;
 
 /// Sites that are named; the others are summed up.
 const SITES_NAMED: usize = 3;
@@ -259,10 +257,6 @@ impl Usage {
 }
 
 impl Answer for Diagnosis {
-    fn page(&self, screen: &Screen) -> String {
-        page::diagnose::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

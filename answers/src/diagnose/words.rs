@@ -8,13 +8,13 @@ use memctl_model::{FindingKind, HumanBytes};
 use super::proving::proof;
 use super::remedy::{Remedy, remedy};
 use super::{Question, Usage};
-use crate::answer::finding::Finding;
-use crate::answer::judged::NotJudged;
-use crate::answer::leaks::grows;
-use crate::answer::ledger::ClassShare;
-use crate::answer::report::{Rank, Report};
-use crate::page::{finding as show, place};
-use crate::render::text::{count, plural, safe};
+use crate::finding::{Finding, phrases};
+use crate::format::text::{capital, count, plural, safe};
+use crate::judged::{NotJudged, looked_at};
+use crate::leaks::grows;
+use crate::ledger::ClassShare;
+use crate::naming::place;
+use crate::report::{Rank, Report};
 
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
@@ -111,14 +111,14 @@ fn growth(report: &Report) -> Vec<String> {
     // A step's share of what grows once an epoch says nothing more.
     let once =
         Finding { bytes_per_step: worst.bytes_per_step.filter(|_| worst.bytes_per_epoch.is_none()), ..worst.clone() };
-    let rates = show::rates(&once);
+    let rates = phrases::rates(&once);
     text.push_str(&format!(": {}", if rates.is_empty() { &worst.title } else { &rates }));
-    for part in [show::on_ranks(worst), worst.site.as_ref().map_or(String::new(), |site| place_in(&site.frame))] {
+    for part in [phrases::on_ranks(worst), worst.site.as_ref().map_or(String::new(), |site| place_in(&site.frame))] {
         if !part.is_empty() && !rates.is_empty() {
             text.push_str(&format!(" {part}"));
         }
     }
-    if let Some(since) = show::since(worst, false) {
+    if let Some(since) = phrases::since(worst, false) {
         text.push_str(&format!(", since {since}"));
     }
     text.push('.');
@@ -126,10 +126,10 @@ fn growth(report: &Report) -> Vec<String> {
         text.push_str(" It falls back when the state is created anew, so epoch ends look flat.");
     }
     // Where there is a course, its end says it.
-    if let Some(live) = show::live(worst).filter(|_| worst.course().is_none()) {
+    if let Some(live) = phrases::live(worst).filter(|_| worst.course().is_none()) {
         text.push_str(&format!(" {live} now."));
     }
-    if let Some(until) = show::until(worst) {
+    if let Some(until) = phrases::until(worst) {
         text.push_str(&format!(" If this continues, {until}."));
     }
     let others = growing(report).count() - 1;
@@ -139,7 +139,7 @@ fn growth(report: &Report) -> Vec<String> {
     vec![text]
 }
 
-fn place_in(site: &crate::answer::Frame) -> String {
+fn place_in(site: &crate::Frame) -> String {
     format!("in {}", place(site))
 }
 
@@ -161,12 +161,12 @@ fn no_growth(report: &Report) -> String {
         Some((values.iter().max()? - values.iter().min()?, *values.first()?, *values.last()?, rank.rank))
     };
     match report.ranks.iter().filter_map(spread).max() {
-        None => format!("No growth was found in {}.", crate::page::judged::looked_at(&report.scope.judged)),
+        None => format!("No growth was found in {}.", looked_at(&report.scope.judged)),
         Some((0, first, _, _)) if worth::is_course(ends) => {
             format!("No: {} at every one of {} epoch ends.", HumanBytes::of(first), count(ends as u64))
         }
         Some((_, _, _, _)) if !worth::is_course(ends) => {
-            format!("No growth was found in {}.", crate::page::judged::looked_at(&report.scope.judged))
+            format!("No growth was found in {}.", looked_at(&report.scope.judged))
         }
         Some((_, first, last, rank)) => format!(
             "No unbounded growth: from {} at the first epoch end to {} at the last (rank {rank}, {ends} epochs).",
@@ -218,11 +218,6 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
     vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")]
 }
 
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-}
-
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
     let Some(finding) = main else {
         let text = match report.scope.inconclusive() {
@@ -234,7 +229,7 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     };
     let mut texts = Vec::new();
     match &finding.site {
-        Some(site) => texts.push(show::stack(site, CALLERS)),
+        Some(site) => texts.push(phrases::stack(site, CALLERS)),
         None if report.stacks == Some(false) => {
             texts.push("The line is unknown: no stacks were recorded.".to_owned());
         }

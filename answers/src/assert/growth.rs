@@ -8,9 +8,9 @@ use memctl_analysis::proof;
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{Checked, Terms, Verdict, concerning, not_judged, too_few, verdict};
-use crate::answer::finding::Finding;
-use crate::answer::report::Report;
-use crate::args::conditions::{Limit, Per};
+use crate::conditions::{Limit, Per};
+use crate::finding::Finding;
+use crate::report::Report;
 
 /// See the module.
 pub(super) fn growth(report: &Report, limit: Limit<u64>, per: Per, terms: &Terms) -> Checked {

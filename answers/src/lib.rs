@@ -1,17 +1,21 @@
-//! Answers as scripts see them: types that belong to memctl's command line alone, not to the wire.
+//! Answers: what JSON, NDJSON and CSV say, and what a diagnosis says, made from what the daemon's queries gave.
 //!
 //! Guarantees: `"schema": 1` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
-//! ratios 0..1; what is not known is null, never 0. Each answer is JSON, NDJSON, CSV or a page.
+//! ratios 0..1; what is not known is null, never 0. Refuses to know a terminal, a command line or a connection: who shows
+//! an answer, and how, is the business of who asked for it.
 
 pub mod alerts;
 pub mod assert;
+pub mod conditions;
 pub mod diagnose;
 pub mod finding;
+pub mod format;
 pub mod frag;
 pub mod jobs;
 pub mod judged;
 pub mod leaks;
 pub mod ledger;
+pub mod naming;
 pub mod oom;
 pub mod processes;
 pub mod ranks;
@@ -25,18 +29,13 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
-use crate::args::Format;
-use crate::render::screen::Screen;
-use crate::render::time;
+use format::time;
 
 /// The schema of every JSON answer.
 pub const SCHEMA: u32 = 1;
 
-/// Something that can be printed in every format.
+/// Something that can be written as data, in every format.
 pub trait Answer {
-    /// The page for people.
-    fn page(&self, screen: &Screen) -> String;
-
     /// One object.
     ///
     /// # Errors
@@ -54,19 +53,6 @@ pub trait Answer {
     /// # Errors
     /// The writer's.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
-}
-
-/// Prints an answer.
-///
-/// # Errors
-/// The writer's.
-pub fn print(answer: &dyn Answer, format: Format, screen: &Screen, out: &mut dyn Write) -> io::Result<()> {
-    match format {
-        Format::Table => out.write_all(answer.page(screen).as_bytes()),
-        Format::Json => answer.json(out),
-        Format::Ndjson => answer.ndjson(out),
-        Format::Csv => answer.csv(out),
-    }
 }
 
 /// A job.
@@ -264,14 +250,11 @@ fn source(source: v1::SourceKind) -> Option<&'static str> {
     }
 }
 
-/// A part that every answer must have.
-///
-/// # Errors
-/// When the daemon left it out.
-pub fn part<T>(part: Option<T>, name: &str) -> Result<T, crate::exit::Failure> {
-    part.ok_or_else(|| {
-        crate::exit::Failure::unreachable(format!(
-            "the daemon's answer has no {name}: it is not the version this memctl knows; upgrade one of them"
-        ))
-    })
+/// A part is missing that every answer of a daemon of this version has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the daemon's answer has no {0}: it is not the version this memctl knows; upgrade one of them")]
+pub struct PartMissing(&'static str);
+
+fn part<T>(part: Option<T>, name: &'static str) -> Result<T, PartMissing> {
+    part.ok_or(PartMissing(name))
 }

@@ -8,12 +8,9 @@ use serde::Serialize;
 use super::finding::{Finding, Site, findings};
 use super::frag::Holder;
 use super::judged::Scope;
-use super::{Answer, Completeness, Job, SCHEMA, part};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::screen::Screen;
-use crate::render::{json, time};
+use super::{Answer, Completeness, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::{json, time};
 
 /// The requests of a job that failed.
 #[derive(Clone, Debug, Serialize)]
@@ -145,7 +142,7 @@ impl Oom {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Oom, hint: Option<String>) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Oom, hint: Option<String>) -> Result<Self, PartMissing> {
         let v1::Oom { job, completeness, reports, findings: found, failed, judged, not_judged } = wire;
         Ok(Self {
             schema: SCHEMA,
@@ -233,10 +230,6 @@ enum Line<'a> {
 }
 
 impl Answer for Oom {
-    fn page(&self, screen: &Screen) -> String {
-        page::oom::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

@@ -7,12 +7,9 @@ use serde::Serialize;
 
 use super::finding::{Finding, Site, findings};
 use super::judged::Scope;
-use super::{Answer, Completeness, Frame, Job, SCHEMA, part};
-use crate::exit::Failure;
-use crate::page;
-use crate::render::csv::{self, Cell};
-use crate::render::json;
-use crate::render::screen::Screen;
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::json;
 
 /// How a job's memory is fragmented.
 #[derive(Clone, Debug, Serialize)]
@@ -191,7 +188,7 @@ impl Fragmentation {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Fragmentation, hint: Option<String>) -> Result<Self, Failure> {
+    pub fn new(wire: v1::Fragmentation, hint: Option<String>) -> Result<Self, PartMissing> {
         let v1::Fragmentation { job, completeness, ranks, findings: found, ranks_left_out, judged, not_judged } = wire;
         Ok(Self {
             schema: SCHEMA,
@@ -357,10 +354,6 @@ enum Line<'a> {
 }
 
 impl Answer for Fragmentation {
-    fn page(&self, screen: &Screen) -> String {
-        page::frag::page(self, screen)
-    }
-
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         json::pretty(out, self)
     }

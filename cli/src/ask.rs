@@ -1,0 +1,79 @@
+//! Asks whoever answers, a daemon or the store in this process, and makes an answer of what comes back.
+//!
+//! Guarantees: a connection is closed whatever came of the question; what waits on this machine is taken in before.
+
+use memctl_answers::report::{Rank, Report};
+use memctl_answers::sites::{Sites, View};
+use memctl_answers::timeline::Timeline;
+use memctl_proto::v1;
+
+use crate::args::Global;
+use crate::connect::{Connection, WhenMissing, connect, take_in};
+use crate::exit::Failure;
+
+/// Connects, asks, and closes whatever came of it.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn asking<T, F>(global: &Global, ask: F) -> Result<T, Failure>
+where
+    F: AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+{
+    let mut connection = connect(global, WhenMissing::Refuse).await?;
+    take_in(&connection, global).await;
+    let answer = ask(&mut connection).await;
+    connection.close().await;
+    answer
+}
+
+/// The flags for the commands that a page proposes, if it shall propose any.
+#[must_use]
+pub fn hint(connection: &Connection, global: &Global) -> Option<String> {
+    (!global.quiet).then(|| connection.flags.clone())
+}
+
+/// Asks for a job's report.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn report(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Report, Failure> {
+    let request = v1::ReportRequest { selection: Some(selection) };
+    let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
+    Ok(Report::new(response.into_inner(), hint(connection, global))?)
+}
+
+/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
+#[must_use]
+pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
+    let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
+    let is_other = |other: &&Rank| other.rank == rank.rank && other.process != rank.process;
+    let processes = match report.ranks.iter().find(is_other) {
+        Some(_) => vec![rank.process.clone()],
+        None => selection.processes,
+    };
+    v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
+}
+
+/// Asks for a job's course.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn course(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    points: u32,
+    global: &Global,
+) -> Result<Timeline, Failure> {
+    let request = v1::TimelineRequest { selection: Some(selection), points };
+    let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
+    Ok(Timeline::new(response.into_inner(), hint(connection, global))?)
+}
+
+/// Asks for live memory by site.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn live(connection: &mut Connection, request: v1::SitesRequest, view: View) -> Result<Sites, Failure> {
+    let response = connection.query.get_sites(request).await.map_err(|status| connection.failure(&status))?;
+    Ok(Sites::new(response.into_inner(), view)?)
+}
