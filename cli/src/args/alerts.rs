@@ -7,8 +7,8 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
+use super::job_names::job_names;
 use super::values::{LabelArg, RankList};
-use crate::commands::completions::job_names;
 
 /// `memctl alerts`.
 #[derive(Clone, Debug, Args)]

@@ -6,6 +6,7 @@
 //! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
 
 pub mod alerts;
+pub mod job_names;
 pub mod values;
 
 use std::ffi::OsString;
@@ -21,7 +22,7 @@ use memctl_proto::v1;
 
 use memctl_answers::conditions::{Condition, Tolerance};
 
-use crate::commands::completions::job_names;
+use job_names::job_names;
 use values::{EpochRange, LabelArg, Moment, RankList};
 
 /// Where a daemon listens unless told otherwise.

@@ -1,25 +1,16 @@
 //! `memctl completions`: what a shell needs to complete verbs, flags and the names of jobs.
 //!
-//! Guarantees: the script asks this program again at every completion, so that it knows the jobs of the moment; a store or a
-//! daemon that does not answer completes nothing and says nothing. Refuses to print to a shell that is typing: what goes
-//! wrong goes nowhere.
+//! Guarantees: the script asks this program again at every completion, so that it knows the jobs of the moment.
 
-use std::ffi::OsString;
 use std::io::Write;
-use std::process::{Command, Stdio};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
-use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::args::Cli;
+use crate::args::job_names::ASKS;
 use crate::exit::Failure;
-
-/// The variable by which a shell's script asks.
-const ASKS: &str = "COMPLETE";
-/// Flags that say whose jobs are meant.
-const PLACES: [&str; 2] = ["--daemon", "--data-dir"];
 
 /// Answers a shell that asks, and ends the program then.
 pub fn answer() {
@@ -35,40 +26,4 @@ pub fn run(shell: Shell, out: &mut dyn Write) -> Result<(), Failure> {
     };
     let written = completer.write_registration(ASKS, "memctl", "memctl", "memctl", out);
     written.map_err(|error| Failure::output("standard output", &error))
-}
-
-/// The jobs of the store or the daemon that the words typed so far name.
-pub fn job_names() -> Vec<CompletionCandidate> {
-    names().unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
-}
-
-fn names() -> Option<Vec<String>> {
-    let mut asks = Command::new(std::env::current_exe().ok()?);
-    asks.args(["jobs", "-o", "json"]).args(places(std::env::args_os())).env_remove(ASKS);
-    let output = asks.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|it| it.status.success())?;
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-    let names = answer["jobs"].as_array()?.iter().filter_map(|job| Some(job["id"].as_str()?.to_owned()));
-    Some(names.chain(["latest".to_owned()]).collect())
-}
-
-/// Of the words typed so far those that say where jobs are.
-fn places(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let words: Vec<OsString> = words.collect();
-    let flags = words.windows(2).filter(|pair| PLACES.iter().any(|&flag| pair[0] == flag));
-    let joined = words.iter().filter(|word| {
-        word.to_str().is_some_and(|word| PLACES.iter().any(|&flag| word.starts_with(&format!("{flag}="))))
-    });
-    flags.flatten().chain(joined).cloned().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_place_that_was_typed_is_the_place_that_is_asked() {
-        let words = "memctl -- memctl query --data-dir /d --daemon=http://h:1 --job".split(' ').map(OsString::from);
-        assert_eq!(places(words), ["--data-dir", "/d", "--daemon=http://h:1"]);
-        assert!(places(["memctl", "--daemon"].map(OsString::from).into_iter()).is_empty());
-    }
 }

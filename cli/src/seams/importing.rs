@@ -1,25 +1,18 @@
-//! Where the command line meets the daemon and the agent: hosting one in this process, serving, importing.
+//! Imports recordings through ring, batcher and uplink, as a live job does.
 //!
-//! Guarantees: nothing else in this crate names those crates; an import returns only when everything is
-//! acknowledged, or fails and says why. Refuses to wait for ever for a daemon that went away.
+//! Guarantees: an import returns only when everything is acknowledged, or fails and says why. Refuses to wait for ever for
+//! a daemon that went away.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memctl_agent::source::recording::{self, Identity};
 use memctl_agent::source::snapshot::{self, Recording};
-use memctl_agent::uplink::backoff::Backoff;
-use memctl_agent::{Agent, AgentConfig, Breaker, Outcome};
-pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity, place};
-use memctl_daemon::alerts::Rules;
-use memctl_daemon::config::{self, AlertsLayer, Config, Layer};
-use memctl_daemon::server::{self, ServeError};
-use memctl_daemon::store::{self, StoreError};
+use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
 use tonic::transport::Channel;
 
-use crate::args;
 use crate::exit::Failure;
 
 /// No acknowledgement for this long: the daemon went away. It has time to restart and to be found again.
@@ -31,158 +24,6 @@ pub const EMBEDDED_SILENCE_MAX: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes of an import in memory.
 const OUTBOX_BYTES: u64 = 16 << 20;
-
-/// Waits between attempts to deliver what lies in a spool: somebody waits for it.
-pub fn backoff() -> Backoff {
-    Backoff { most: Duration::from_secs(1), ..Backoff::default() }
-}
-
-/// The driver's version and the names of this machine's devices, or why there are none. May take seconds.
-///
-/// # Errors
-/// No driver here, in words.
-pub fn devices() -> Result<(String, Vec<String>), String> {
-    let ask = || {
-        let nvml = memctl_agent::sample::nvml::Nvml::open()?;
-        let devices = nvml.devices()?.into_iter().map(|device| device.name.unwrap_or(device.uuid)).collect();
-        Ok((nvml.driver_version()?, devices))
-    };
-    ask().map_err(|reason: memctl_agent::sample::Unavailable| reason.to_string())
-}
-
-/// A daemon in this process. It ends when [`Embedded::close`] is called, with everything durable.
-pub struct Embedded {
-    /// The way to it.
-    pub channel: Channel,
-    daemon: server::Embedded,
-}
-
-impl Embedded {
-    /// Drains, closes the store and waits for both.
-    pub async fn close(self) {
-        let Self { channel, daemon } = self;
-        drop(channel);
-        if let Err(error) = daemon.stop().await {
-            eprintln!("memctl: the store could not be closed: {error}");
-        }
-    }
-}
-
-/// Hosts the daemon in this process on the SQLite store in `data_dir` (made when missing) and gives a way to it.
-///
-/// # Errors
-/// A store that cannot be opened: no permission, newer version, in use by a daemon.
-pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
-    let holder = format!("another memctl (pid {})", std::process::id());
-    let store = store::open(&config::in_folder(data_dir), &holder).await.map_err(|error| store_failure(&error))?;
-    let rules = alert_rules()?;
-    let daemon = server::Embedded::start_with(store, rules).await.map_err(|error| serve_failure(&error))?;
-    Ok(Embedded { channel: daemon.channel(), daemon })
-}
-
-/// The rules of a daemon in this process: those of the file that the environment names, else the built-in ones.
-fn alert_rules() -> Result<Rules, Failure> {
-    match std::env::var_os("MEMCTL_ALERT_RULES").filter(|path| !path.is_empty()) {
-        Some(path) => Rules::from_file(Path::new(&path)).map_err(|error| Failure::usage(error.to_string())),
-        None => Ok(Rules::default()),
-    }
-}
-
-/// Nanoseconds of `45s`, `90m`, `2h`, `7d`, as the daemon's settings have them.
-pub fn length_of_time_ns(text: &str) -> Option<u64> {
-    config::quantity::duration_ns(text).ok()
-}
-
-fn store_failure(error: &StoreError) -> Failure {
-    Failure::unreachable(error.to_string())
-}
-
-fn serve_failure(error: &ServeError) -> Failure {
-    Failure::unreachable(error.to_string())
-}
-
-/// `memctl daemon`: configures, binds, serves until a signal, drains.
-///
-/// # Errors
-/// A configuration that is wrong, an address in use, a store that cannot be opened.
-pub async fn serve(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<(), Failure> {
-    let config = configuration(flags, data_dir)?;
-    if flags.check {
-        return check(&config).await;
-    }
-    let store = config.store.to_string();
-    let terminated = told_to_stop()?;
-    let ready = |address| {
-        say(&format!("memctl daemon listens on http://{address} and stores in {store}"));
-    };
-    server::serve(config, ready, terminated).await.map_err(|error| serve_failure(&error))?;
-    say("memctl daemon has drained and closed its store");
-    Ok(())
-}
-
-/// One line for whoever started the daemon. That nobody reads it (any more) must not end a daemon.
-fn say(line: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-/// Flags before environment before file before the default folder. (Flags that have a variable of their own come with it from the argument parser.)
-fn configuration(flags: &args::Daemon, data_dir: Option<&Path>) -> Result<Config, Failure> {
-    let from_flags = Layer {
-        listen: flags.listen.map(|address| address.to_string()),
-        store: flags.store.clone(),
-        data_dir: data_dir.map(Path::to_path_buf),
-        retain_age: flags.retain_age.clone(),
-        retain_bytes: flags.retain_bytes.clone(),
-        alerts: flags.alert_rules.clone().map(|path| AlertsLayer { rules: Some(path) }),
-        ..Layer::default()
-    };
-    let mut layers = vec![
-        ("the command line or its environment variable".to_owned(), from_flags),
-        ("the environment".to_owned(), config::from_environment(&|name| std::env::var(name).ok())),
-    ];
-    if let Some(path) = &flags.config {
-        let layer = config::from_file(path).map_err(|error| Failure::usage(error.to_string()))?;
-        layers.push((path.display().to_string(), layer));
-    }
-    let default = crate::connect::default_data_dir().ok();
-    config::resolve(&layers, default.as_deref()).map_err(|error| Failure::usage(error.to_string()))
-}
-
-async fn check(config: &Config) -> Result<(), Failure> {
-    let store = store::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
-    let info = store.info().await.map_err(|error| store_failure(&error))?;
-    println!("listen        {}", config.listen);
-    println!("store         {} ({} {}, schema {})", info.place, info.kind, info.version, info.schema_version);
-    let kept = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
-    let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
-    println!("retain age    {}", kept(config.retention.age_ns, &hours));
-    println!(
-        "retain bytes  {}",
-        kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string())
-    );
-    let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
-    let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
-    println!("alert rules   {rules} ({origin}), receivers: {}", [&["log"], &receivers[..]].concat().join(", "));
-    store.close().await.map_err(|error| store_failure(&error))
-}
-
-/// Ends at the first Ctrl-C or SIGTERM from now on.
-///
-/// # Errors
-/// Signals cannot be handled.
-pub fn told_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let no_signals = |error: std::io::Error| Failure::unreachable(format!("signals cannot be handled: {error}"));
-    let mut terminated = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
-    })
-}
 
 /// What to import.
 #[derive(Clone, Debug)]

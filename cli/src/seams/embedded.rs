@@ -1,0 +1,52 @@
+//! A daemon in this process, on the SQLite store in a folder.
+//!
+//! Guarantees: when it is closed everything is durable and the store is free for others.
+
+use std::path::Path;
+
+use memctl_daemon::alerts::Rules;
+use memctl_daemon::config;
+use memctl_daemon::server;
+use memctl_daemon::store;
+use tonic::transport::Channel;
+
+use super::{serve_failure, store_failure};
+use crate::exit::Failure;
+
+/// A daemon in this process. It ends when [`Embedded::close`] is called, with everything durable.
+pub struct Embedded {
+    /// The way to it.
+    pub channel: Channel,
+    daemon: server::Embedded,
+}
+
+impl Embedded {
+    /// Drains, closes the store and waits for both.
+    pub async fn close(self) {
+        let Self { channel, daemon } = self;
+        drop(channel);
+        if let Err(error) = daemon.stop().await {
+            eprintln!("memctl: the store could not be closed: {error}");
+        }
+    }
+}
+
+/// Hosts the daemon in this process on the SQLite store in `data_dir` (made when missing) and gives a way to it.
+///
+/// # Errors
+/// A store that cannot be opened: no permission, newer version, in use by a daemon.
+pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
+    let holder = format!("another memctl (pid {})", std::process::id());
+    let store = store::open(&config::in_folder(data_dir), &holder).await.map_err(|error| store_failure(&error))?;
+    let rules = alert_rules()?;
+    let daemon = server::Embedded::start_with(store, rules).await.map_err(|error| serve_failure(&error))?;
+    Ok(Embedded { channel: daemon.channel(), daemon })
+}
+
+/// The rules of a daemon in this process: those of the file that the environment names, else the built-in ones.
+fn alert_rules() -> Result<Rules, Failure> {
+    match std::env::var_os("MEMCTL_ALERT_RULES").filter(|path| !path.is_empty()) {
+        Some(path) => Rules::from_file(Path::new(&path)).map_err(|error| Failure::usage(error.to_string())),
+        None => Ok(Rules::default()),
+    }
+}

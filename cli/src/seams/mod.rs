@@ -1,0 +1,36 @@
+//! Where the command line meets the daemon and the agent: hosting one in this process, serving, importing.
+//!
+//! Guarantees: nothing else in this crate names those crates.
+
+mod devices;
+mod durations;
+mod embedded;
+mod importing;
+mod serving;
+mod signals;
+mod spool;
+
+use memctl_daemon::server::ServeError;
+use memctl_daemon::store::StoreError;
+
+use crate::exit::Failure;
+
+pub use devices::devices;
+pub use durations::length_of_time_ns;
+pub use embedded::{Embedded, embedded};
+pub use importing::{
+    DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
+    import_files,
+};
+pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity, place};
+pub use serving::{Serving, serve};
+pub use signals::told_to_stop;
+pub use spool::backoff;
+
+fn store_failure(error: &StoreError) -> Failure {
+    Failure::unreachable(error.to_string())
+}
+
+fn serve_failure(error: &ServeError) -> Failure {
+    Failure::unreachable(error.to_string())
+}
