@@ -33,7 +33,7 @@ pub fn command(verb: &str, job: &Job, rest: &str, hint: &str) -> String {
 
 /// The flag that asks for one process: its rank where that names it, else its name, because a rank can have several.
 #[must_use]
-pub fn chosen(process: &str, rank: u32) -> String {
+pub fn process_flag(process: &str, rank: u32) -> String {
     match process.is_empty() || process.strip_prefix("rank ").is_some_and(|number| number == rank.to_string()) {
         true => format!("--rank {rank}"),
         false => format!("--process {}", shell_word(process)),
@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn a_process_is_asked_for_by_what_names_it() {
-        assert_eq!((chosen("", 2), chosen("rank 2", 2)), ("--rank 2".to_owned(), "--rank 2".to_owned()));
-        assert_eq!(chosen("worker-1", 0), "--process worker-1");
-        assert_eq!(chosen("rank 2 (pid 7)", 2), "--process 'rank 2 (pid 7)'");
+        assert_eq!((process_flag("", 2), process_flag("rank 2", 2)), ("--rank 2".to_owned(), "--rank 2".to_owned()));
+        assert_eq!(process_flag("worker-1", 0), "--process worker-1");
+        assert_eq!(process_flag("rank 2 (pid 7)", 2), "--process 'rank 2 (pid 7)'");
     }
 
     #[test]

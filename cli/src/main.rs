@@ -10,8 +10,6 @@ mod commands;
 mod connect;
 mod exit;
 mod export;
-#[cfg(test)]
-mod fixture;
 mod page;
 mod render;
 mod run;

@@ -49,5 +49,5 @@ pub async fn run(
 async fn at_peak(connection: &mut Connection, selection: Option<v1::Selection>) -> Option<Ledger> {
     let request = v1::LedgerRequest { selection, moment: Some(Moment::Peak(true)), blocks: false };
     let response = connection.query.get_ledger(request).await.ok()?;
-    Ok(Ledger::new(response.into_inner(), ledger::View::default()).ok()?)
+    Ledger::new(response.into_inner(), ledger::View::default()).ok()
 }

@@ -56,12 +56,3 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
     };
     done.map(|()| ExitCode::SUCCESS)
 }
-
-#[cfg(test)]
-mod tests;
-
-#[cfg(test)]
-mod explain_tests;
-
-#[cfg(test)]
-mod findings_tests;

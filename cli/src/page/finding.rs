@@ -3,11 +3,8 @@
 //! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
-use memctl_answers::Frame;
 use memctl_answers::finding::phrases::{live, rates, since, stack, sure, until};
-use memctl_answers::finding::{Evidence, Finding, Site};
-use memctl_answers::format::time;
-use memctl_answers::naming::place;
+use memctl_answers::finding::{Evidence, Finding};
 use memctl_model::{HumanBytes, Severity};
 
 use super::prose;

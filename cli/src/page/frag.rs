@@ -6,7 +6,7 @@
 use memctl_analysis::worth;
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::frag::{Churn, Fragmentation, Holder, Rank, Share};
-use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_model::{FindingKind, HumanBytes};
 
 use super::{Page, completeness, finding, heading, judged, next};
@@ -72,7 +72,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let Some(hint) = &answer.hint {
-        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
+        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory was live then"),
             (command("timeline", &answer.job, &chosen, hint), "allocated and reserved over time"),

@@ -3,7 +3,7 @@
 //! Guarantees: a row for everything that is known; what was not measured is said below, not shown as nothing.
 
 use memctl_answers::ledger::{Ledger, Rank, ratio};
-use memctl_answers::naming::{chosen, command, name_of};
+use memctl_answers::naming::{command, name_of, process_flag};
 use memctl_model::HumanBytes;
 
 use super::{Page, completeness, heading, next};
@@ -42,7 +42,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.view.hint, answer.ranks.first()) {
-        let chosen = chosen(&first.rank.process, first.rank.rank);
+        let chosen = process_flag(&first.rank.process, first.rank.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "the lines that allocated it"),
             (command("ledger", &answer.job, &format!("{chosen} --blocks -o csv"), hint), "every block"),

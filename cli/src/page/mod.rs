@@ -27,7 +27,7 @@ use memctl_answers::format::time;
 use memctl_answers::{Answer, Completeness, Job};
 
 use crate::render::screen::{Screen, Tone};
-use crate::render::text::{count, file_name, plural, safe, width};
+use crate::render::text::{count, plural, safe, width};
 
 /// An answer that people can read.
 pub trait Page: Answer {

@@ -1,7 +1,7 @@
 //! The page of `memctl oom`: what failed and why in a sentence, the arithmetic rank by rank, what filled the device.
 
 use memctl_answers::format::folded::NO_STACK;
-use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::oom::{Failed, Live, Oom};
 use memctl_model::{FindingKind, HumanBytes};
 
@@ -53,7 +53,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
     if let (Some(hint), Some(first)) = (&answer.hint, answer.failures.first()) {
-        let chosen = chosen(&first.process, first.rank);
+        let chosen = process_flag(&first.process, first.rank);
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --at {}", first.at), hint), "whose memory was live then"),
             (command("frag", &answer.job, &chosen, hint), "how its memory was fragmented"),

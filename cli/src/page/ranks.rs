@@ -2,7 +2,7 @@
 
 use memctl_analysis::worth;
 use memctl_answers::format::time;
-use memctl_answers::naming::{chosen, command, name_of};
+use memctl_answers::naming::{command, name_of, process_flag};
 use memctl_answers::ranks::{Rank, Ranks};
 use memctl_model::{FindingKind, HumanBytes};
 
@@ -53,7 +53,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
     if let Some(hint) = &ranks.hint {
         let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
-        let flag = odd.map_or(String::new(), |rank| chosen(&rank.process, rank.rank));
+        let flag = odd.map_or(String::new(), |rank| process_flag(&rank.process, rank.rank));
         let commands = [
             (command("sites", &ranks.job, &flag, hint), "whose memory is live there"),
             (command("timeline", &ranks.job, "", hint), "memory of the ranks over time"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use memctl_answers::Frame;
 use memctl_answers::finding::Finding;
-use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::report::{Growth, Rank, RankGrowth, Report};
 use memctl_model::HumanBytes;
 
@@ -332,7 +332,7 @@ fn advice(report: &Report, hint: &str, screen: &Screen) -> String {
     let meant = meant.or_else(|| grown.and_then(|grown| report.ranks.iter().find(|rank| rank.rank == grown.rank)));
     let meant = meant.or(report.ranks.first());
     let rank = meant.map_or(0, |rank| rank.rank);
-    let flag = meant.map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
+    let flag = meant.map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
     // What grew is live at an epoch's end; when the job has ended it may be gone.
     let ends = meant.and_then(|rank| rank.epoch_ends.last());
     let moment = match (grown, ends) {

@@ -5,7 +5,7 @@
 
 use memctl_answers::Frame;
 use memctl_answers::format::folded::NO_STACK;
-use memctl_answers::naming::{chosen, command, name_of, place};
+use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::sites::{RankSites, Site, Sites};
 use memctl_model::HumanBytes;
 
@@ -48,7 +48,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
     out.push('\n');
     out.push_str(&completeness(&sites.completeness, sites.job.state == "running", screen));
     if let Some(hint) = &sites.view.hint {
-        let chosen = drawn.first().map_or_else(String::new, |rank| chosen(&rank.process, rank.rank));
+        let chosen = drawn.first().map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
         let commands = [
             (
                 command("sites", &sites.job, &format!("{chosen} --folded"), hint),

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: widths are terminal columns, not bytes.
 
-pub use memctl_answers::format::text::{capital, count, file_name, plural, rank_list, safe};
+pub use memctl_answers::format::text::{capital, count, plural, rank_list, safe};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns that the text takes on a terminal.

@@ -1,0 +1,70 @@
+//! What people and scripts are told, whole, as text: the real command line, asked about jobs of every kind that a daemon
+//! of the tests' own tells of.
+//!
+//! Guarantees: pages, data, exit codes and sentences are those of the built program. The answers of real daemons about
+//! real recordings have tests of their own.
+
+mod commands;
+mod explain;
+mod findings;
+mod fixture;
+mod memory_viz;
+
+use std::fmt;
+
+use fixture::FakeDaemon;
+use memctl_tests::{memctl, stderr, stdout};
+
+/// What the daemon's address is called in texts, where every run has another.
+const DAEMON: &str = "http://gpu-7:7717";
+
+/// The screen on which a page is shown.
+#[derive(Clone, Copy)]
+struct Screen {
+    /// Columns; `None` = no limit.
+    columns: Option<usize>,
+    /// More than ASCII.
+    unicode: bool,
+}
+
+/// How a command failed.
+#[derive(Debug)]
+struct Failure {
+    /// The exit code.
+    code: i32,
+    /// The sentence.
+    words: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// Runs a command line against the daemon at this address; what it printed, and how it ended.
+fn against(url: &str, line: &str, screen: Screen) -> (String, Result<(), Failure>) {
+    let mut command = memctl();
+    command.args(["--daemon", url]).args(line.split_whitespace());
+    match screen.columns {
+        Some(columns) => command.env("COLUMNS", columns.to_string()),
+        None => command.env_remove("COLUMNS"),
+    };
+    command.env("LC_ALL", if screen.unicode { "C.UTF-8" } else { "C" });
+    let output = command.output().expect("memctl starts");
+    let text = stdout(&output).replace(url, DAEMON);
+    let code = output.status.code().expect("an exit code");
+    let words = stderr(&output).trim_end().trim_start_matches("memctl: ").to_owned();
+    (text, if code == 0 { Ok(()) } else { Err(Failure { code, words }) })
+}
+
+/// The same against a daemon that is there for this command line alone.
+fn ended(line: &str, screen: Screen) -> (String, Result<(), Failure>) {
+    let daemon = FakeDaemon::start();
+    against(daemon.url(), line, screen)
+}
+
+/// The records of newline-delimited JSON.
+fn records(lines: &str) -> Vec<serde_json::Value> {
+    lines.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
