@@ -203,7 +203,10 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         assert!(error.contains(expected), "{text}\n{error}\n{expected}");
     }
     let password = parse(&receiver("type = \"webhook\"\nurl = \"http://me:hunter2@x\"")).unwrap_err();
-    assert!(password.contains("a URL must not contain a user and password") && !password.contains("hunter2"), "{password}");
+    assert!(
+        password.contains("a URL must not contain a user and password") && !password.contains("hunter2"),
+        "{password}"
+    );
     let nowhere = Rules::from_file(std::path::Path::new("/no/such/file")).unwrap_err().to_string();
     assert!(nowhere.starts_with("alert rules /no/such/file: cannot be read: "), "{nowhere}");
 }
