@@ -63,7 +63,7 @@ impl Answer for Jobs {
             let cells = [
                 Cell::text(&job.id),
                 Cell::plain(job.attempt),
-                Cell::plain(job.state),
+                Cell::plain(job.state.name()),
                 Cell::plain(&job.started_at),
                 Cell::maybe(job.ended_at.as_ref()),
                 Cell::maybe(job.world_size),

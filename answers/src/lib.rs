@@ -23,6 +23,7 @@ pub mod report;
 pub mod sites;
 pub mod timeline;
 
+use memctl_model::JobState;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -61,7 +62,8 @@ pub struct Job {
     /// Its name.
     pub id: String,
     /// `running`, `finished`, `failed` or `lost`.
-    pub state: &'static str,
+    #[serde(serialize_with = "by_name")]
+    pub state: JobState,
     /// When it began.
     pub started_at: String,
     /// When it ended.
@@ -98,7 +100,7 @@ pub struct Job {
 
 impl From<v1::Job> for Job {
     fn from(wire: v1::Job) -> Self {
-        let (state, source) = (state(wire.state()), source(wire.source()));
+        let (state, source) = (wire.state().into(), source(wire.source()));
         let v1::Job {
             id,
             attempt,
@@ -230,16 +232,8 @@ pub fn whole(rate: f64) -> Option<i64> {
     rate.is_finite().then(|| rate.round() as i64)
 }
 
-/// The name of a state.
-#[must_use]
-pub fn state(state: v1::JobState) -> &'static str {
-    match state {
-        v1::JobState::Running => "running",
-        v1::JobState::Finished => "finished",
-        v1::JobState::Failed => "failed",
-        // A state of a newer daemon ended in a way that this memctl cannot name.
-        v1::JobState::Lost | v1::JobState::Unspecified => "lost",
-    }
+fn by_name<S: serde::Serializer>(state: &JobState, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(state.name())
 }
 
 fn source(source: v1::SourceKind) -> Option<&'static str> {

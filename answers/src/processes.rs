@@ -1,9 +1,10 @@
 //! The processes of a job as data: one row each, whatever its rank and however many devices it uses.
 
+use memctl_model::JobState;
 use memctl_proto::v1;
 use serde::Serialize;
 
-use super::{Completeness, state};
+use super::{Completeness, by_name};
 use crate::format::time;
 
 /// A process that allocated.
@@ -28,7 +29,8 @@ pub struct Process {
     /// Bytes in the store.
     pub stored_bytes: u64,
     /// `running`, `finished`, `failed` or `lost`.
-    pub state: &'static str,
+    #[serde(serialize_with = "by_name")]
+    pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,
     /// When it was first heard of.
@@ -43,7 +45,7 @@ pub struct Process {
 
 impl From<v1::ProcessReport> for Process {
     fn from(wire: v1::ProcessReport) -> Self {
-        let state = state(wire.state());
+        let state = wire.state().into();
         let v1::ProcessReport {
             process,
             role,

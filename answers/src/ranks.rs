@@ -2,6 +2,7 @@
 //!
 //! Guarantees: which figures stand out and which findings are about single ranks comes with the report. Refuses to compare.
 
+use memctl_model::JobState;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::finding::Finding;
 use super::judged::Scope;
 use super::report::{self, Report, Spread};
-use super::{Answer, Completeness, Job, SCHEMA};
+use super::{Answer, Completeness, Job, SCHEMA, by_name};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
@@ -52,7 +53,8 @@ pub struct Rank {
     /// The device's name.
     pub gpu_name: Option<String>,
     /// State of the rank's session.
-    pub state: &'static str,
+    #[serde(serialize_with = "by_name")]
+    pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,
     /// Epochs that ended.
@@ -189,7 +191,7 @@ fn cells(rank: &Rank) -> [Cell; 18] {
         Cell::maybe(rank.pid),
         Cell::plain(rank.device),
         Cell::maybe_text(rank.gpu_name.as_deref()),
-        Cell::plain(rank.state),
+        Cell::plain(rank.state.name()),
         Cell::plain(rank.epochs),
         Cell::plain(rank.steps),
         Cell::maybe(rank.allocated_bytes),

@@ -4,6 +4,7 @@
 //!
 //! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
 
+use memctl_model::JobState;
 use std::io::{self, Write};
 
 use memctl_proto::v1;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::finding::{Finding, findings};
 use super::judged::Scope;
 use super::processes::Process;
-use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part, state, whole};
+use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, by_name, part, whole};
 use crate::format::csv::{self, Cell};
 use crate::format::{json, time};
 
@@ -138,7 +139,8 @@ pub struct Rank {
     /// All bytes of the device.
     pub device_total_bytes: Option<u64>,
     /// State of the rank's session.
-    pub state: &'static str,
+    #[serde(serialize_with = "by_name")]
+    pub state: JobState,
     /// How it ended, when it did not end well.
     pub failure: Option<String>,
     /// Bytes in the store.
@@ -321,7 +323,7 @@ impl Rank {
 
 impl From<v1::RankReport> for Rank {
     fn from(wire: v1::RankReport) -> Self {
-        let state = state(wire.state());
+        let state = wire.state().into();
         Self {
             rank: wire.rank,
             process: wire.process,
@@ -563,7 +565,7 @@ impl Report {
             Cell::maybe(rank.growth_bytes_per_epoch),
             Cell::maybe(rank.alloc_retries),
             Cell::plain(rank.ooms),
-            Cell::plain(rank.state),
+            Cell::plain(rank.state.name()),
             Cell::plain(rank.completeness.exact),
             Cell::text(&rank.process),
         ]

@@ -12,9 +12,14 @@
 pub mod alerts;
 pub mod clock;
 pub mod config;
+pub mod explain;
 pub mod ingest;
 pub mod judge;
+mod pokes;
+pub mod quantity;
 pub mod query;
+mod read;
 pub mod server;
 pub mod store;
+mod streams;
 pub mod supervise;

@@ -30,11 +30,12 @@ use crate::alerts::{Alerting, Alerts, Pace, Rules, Telling};
 use crate::clock::now_ns;
 use crate::config::Config;
 use crate::ingest::committer::Committer;
-use crate::ingest::streams::Streams;
 use crate::ingest::{IngestLimits, IngestService};
-use crate::judge::{Judge, Judging, Pokes};
+use crate::judge::{Judge, Judging};
+use crate::pokes::Pokes;
 use crate::query::QueryService;
 use crate::store::{self, Retention, Store, StoreError};
+use crate::streams::Streams;
 use crate::supervise::Tasks;
 
 /// HTTP/2 window of a stream: what a daemon with thousands of agents may have to buffer for each. On a local network it does not limit throughput.

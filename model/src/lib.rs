@@ -21,6 +21,7 @@ pub mod session;
 pub mod settings;
 pub mod site;
 pub mod stack;
+pub mod state;
 
 pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
@@ -36,3 +37,4 @@ pub use session::{DeviceInfo, SessionEnd, SessionId, SessionInfo, SourceKind};
 pub use settings::AllocatorSettings;
 pub use site::{Boundary, PoolRow, SiteRow, SiteTable};
 pub use stack::{Frame, FrameId, Stack, StackId, site_of};
+pub use state::JobState;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_daemon::alerts::{Alerting, JobFacts, Pace, Rules, RunState, Telling};
+use memctl_daemon::alerts::{Alerting, JobFacts, Pace, Rules, Telling};
 use memctl_daemon::clock::now_ns;
 use memctl_daemon::store::{MemoryStore, PostgresStore, SqliteStore, Store};
-use memctl_model::{Finding, FindingKind, Frame, Moment, Severity};
+use memctl_model::{Finding, FindingKind, Frame, JobState, Moment, Severity};
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
 use memctl_tests::alertmanager::Alertmanager;
@@ -46,7 +46,7 @@ fn leak(function: &str) -> Finding {
     }
 }
 
-fn job(name: &str, state: RunState, started_ns: u64) -> JobFacts {
+fn job(name: &str, state: Option<JobState>, started_ns: u64) -> JobFacts {
     JobFacts {
         name: name.into(),
         attempt: 0,
@@ -97,7 +97,7 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     // Names are anybody's; what they hold must arrive as it is.
     let hostile = "keep\"\\\u{1b}[31m\u{202e}\n{{ }}é漢";
     let now = now_ns();
-    alerting.alerts.observe(&job("vit", RunState::Running, now), &[leak(hostile)], now);
+    alerting.alerts.observe(&job("vit", Some(JobState::Running), now), &[leak(hostile)], now);
     until("Alertmanager holds it", || alertmanager.active().len() == 1).await;
     let alert = alertmanager.active().remove(0);
     let labels = alert["labels"].as_object().unwrap();
@@ -122,14 +122,14 @@ async fn the_real_alertmanager_hears_of_an_alert_and_of_its_end() {
     until("it was sent again", || alertmanager.active().first().is_some_and(|alert| ends(alert) > first)).await;
     // The same leak gets worse: one alert of the new severity, none of the old.
     let worse = Finding { severity: Severity::Critical, ..leak(hostile) };
-    alerting.alerts.observe(&job("vit", RunState::Running, now), &[worse], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Running), now), &[worse], now_ns());
     until("it is critical and nothing else", || {
         let active = alertmanager.active();
         active.len() == 1 && active[0]["labels"]["severity"] == "critical"
     })
     .await;
     // The fixed script ran under the same name.
-    alerting.alerts.observe(&job("vit", RunState::Finished, now_ns()), &[], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
     until("Alertmanager holds nothing", || alertmanager.active().is_empty()).await;
     until("its end was passed on", || behind.told().contains(&("resolved".into(), "MemoryLeak".into(), "vit".into())))
         .await;
@@ -144,7 +144,7 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     let began = now_ns();
     let store = open().await;
     let alerting = start(store.clone(), &text);
-    alerting.alerts.observe(&job("vit", RunState::Finished, began), &[leak("keep")], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
     until("the first was told", || receiver.told().len() == 1).await;
     let silence = v1::Silence { job: "quiet*".into(), ..Default::default() };
     let request = v1::AddSilenceRequest { silence: Some(silence), for_ns: 3_600 * SECOND_NS };
@@ -159,11 +159,11 @@ async fn survives_a_restart<F: Future<Output = Arc<dyn Store>>>(open: impl Fn() 
     assert_eq!(after.alerts[0].fired_ns, before.alerts[0].fired_ns);
     assert_eq!(after.alerts[0].deliveries[0].told(), v1::AlertPhase::Firing);
     // Judged again, as a daemon that starts judges what it finds: it is the same alert. And one that is silenced.
-    alerting.alerts.observe(&job("vit", RunState::Finished, began), &[leak("keep")], now_ns());
-    alerting.alerts.observe(&job("quiet-1", RunState::Running, began), &[leak("keep")], now_ns());
-    alerting.alerts.observe(&job("gpt", RunState::Running, began), &[leak("keep")], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Finished), began), &[leak("keep")], now_ns());
+    alerting.alerts.observe(&job("quiet-1", Some(JobState::Running), began), &[leak("keep")], now_ns());
+    alerting.alerts.observe(&job("gpt", Some(JobState::Running), began), &[leak("keep")], now_ns());
     until("the other was told", || receiver.told().len() >= 2).await;
-    alerting.alerts.observe(&job("vit", RunState::Finished, now_ns()), &[], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Finished), now_ns()), &[], now_ns());
     until("the end was told", || receiver.told().len() >= 3).await;
     let told: Vec<(String, String)> = receiver.told().into_iter().map(|(status, _, job)| (status, job)).collect();
     let pair = |status: &str, job: &str| (status.to_owned(), job.to_owned());
@@ -207,7 +207,7 @@ async fn two_daemons_on_one_database_tell_once() {
     for round in 0..20 {
         for alerting in &alertings {
             for name in ["a", "b", "c"] {
-                alerting.alerts.observe(&job(name, RunState::Running, began), &findings, began + round);
+                alerting.alerts.observe(&job(name, Some(JobState::Running), began), &findings, began + round);
             }
         }
         tokio::task::yield_now().await;
@@ -215,7 +215,7 @@ async fn two_daemons_on_one_database_tell_once() {
     until("all are told", || receiver.told().len() >= 60).await;
     for alerting in &alertings {
         for name in ["a", "b", "c"] {
-            alerting.alerts.observe(&job(name, RunState::Finished, now_ns()), &[], now_ns());
+            alerting.alerts.observe(&job(name, Some(JobState::Finished), now_ns()), &[], now_ns());
         }
     }
     until("all ends are told", || receiver.told().iter().filter(|(status, ..)| status == "resolved").count() >= 60)
@@ -253,7 +253,7 @@ async fn what_fails_is_tried_again_and_holds_up_nobody() {
     ];
     let alerting = start(Arc::new(MemoryStore::new()), &text.concat());
     for round in 0..1_000 {
-        alerting.alerts.observe(&job("vit", RunState::Running, 1), &[leak("keep")], now_ns() + round);
+        alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep")], now_ns() + round);
     }
     until("the good one was told", || good.told().len() == 1).await;
     until("the shaky one was told", || shaky.received().len() == 3).await;
@@ -308,7 +308,7 @@ async fn the_command_line_lists_tests_and_silences() {
     std::fs::write(&file, webhook("hook", &good.url)).unwrap();
     let store = sqlite(folder.path()).await;
     let alerting = start(store.clone(), &webhook("hook", &good.url));
-    alerting.alerts.observe(&job("vit", RunState::Running, 1), &[leak("keep\u{1b}[31m")], now_ns());
+    alerting.alerts.observe(&job("vit", Some(JobState::Running), 1), &[leak("keep\u{1b}[31m")], now_ns());
     until("it was told", || good.told().len() == 1).await;
     alerting.finish().await;
     store.close().await.unwrap();

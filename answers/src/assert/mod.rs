@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use memctl_analysis::proof;
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::{FindingKind, HumanBytes, JobState};
 use serde::Serialize;
 
 use super::finding::Finding;
@@ -160,10 +160,10 @@ impl Verdicts {
 fn incomplete(report: &Report, terms: &Terms) -> Vec<String> {
     let mut reasons = Vec::new();
     match report.job.state {
-        "running" => reasons.push("the job is still running".to_owned()),
-        "finished" => {}
-        "failed" => reasons.push("the job failed".to_owned()),
-        _ => reasons.push("the job ended without reporting its end".to_owned()),
+        JobState::Running => reasons.push("the job is still running".to_owned()),
+        JobState::Finished => {}
+        JobState::Failed => reasons.push("the job failed".to_owned()),
+        JobState::Lost => reasons.push("the job ended without reporting its end".to_owned()),
     }
     if report.ranks.is_empty() {
         reasons.push("nothing was recorded in this part of the job".to_owned());

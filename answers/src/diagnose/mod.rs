@@ -7,6 +7,7 @@ mod proving;
 mod remedy;
 mod words;
 
+use memctl_model::JobState;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -191,7 +192,7 @@ fn summary(report: &Report) -> String {
         None if report.failed() => "A request or a rank failed, and no finding explains why".to_owned(),
         None => match report.scope.inconclusive() {
             Some(not) => format!("Inconclusive: {}", not.reason),
-            None if report.job.state == "running" => "Nothing wrong was found so far".to_owned(),
+            None if report.job.state == JobState::Running => "Nothing wrong was found so far".to_owned(),
             None => "Nothing wrong was found".to_owned(),
         },
     }

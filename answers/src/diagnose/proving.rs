@@ -4,6 +4,7 @@
 //! it holds itself. Refuses figures of what teardown left: peaks are compared.
 
 use memctl_analysis::proof;
+use memctl_model::JobState;
 
 use super::remedy::{Proof, Remedy};
 use super::{Question, Usage};
@@ -111,7 +112,7 @@ fn verdict(report: &Report, condition: &str, after: Option<u32>) -> Option<Verdi
     let condition: Condition = condition.parse().ok()?;
     // A job that ended badly tells of its figures all the same; growth that nobody could judge stays untold.
     let mut report = report.clone();
-    report.job.state = "finished";
+    report.job.state = JobState::Finished;
     report.completeness.exact = true;
     report.job.world_size = None;
     let terms = Terms { after_epoch: after, allow_suspected: true, ..Terms::default() };

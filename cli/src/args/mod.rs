@@ -9,11 +9,13 @@ pub mod alerts;
 pub mod job_names;
 pub mod values;
 
+use memctl_model::JobState;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
@@ -223,35 +225,24 @@ pub struct Jobs {
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// Only jobs in this state; may be repeated.
-    #[arg(long = "state", value_enum, value_name = "STATE")]
+    #[arg(long = "state", value_parser = job_state(), value_name = "STATE")]
     pub states: Vec<JobState>,
     /// Only jobs with this label; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub labels: Vec<LabelArg>,
 }
 
-/// How a job is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum JobState {
-    /// It goes on.
-    Running,
-    /// It ended well.
-    Finished,
-    /// It ended badly.
-    Failed,
-    /// It ended without a word.
-    Lost,
-}
-
-impl From<JobState> for v1::JobState {
-    fn from(state: JobState) -> Self {
-        match state {
-            JobState::Running => Self::Running,
-            JobState::Finished => Self::Finished,
-            JobState::Failed => Self::Failed,
-            JobState::Lost => Self::Lost,
-        }
-    }
+fn job_state() -> impl TypedValueParser<Value = JobState> {
+    let value = |state: JobState| {
+        PossibleValue::new(state.name()).help(match state {
+            JobState::Running => "Still being recorded",
+            JobState::Finished => "Ended without a failure",
+            JobState::Failed => "Ended with a failure",
+            JobState::Lost => "Was not heard of any more, and never said that it ended",
+        })
+    };
+    let named = |name: String| JobState::ALL.into_iter().find(|state| state.name() == name);
+    PossibleValuesParser::new(JobState::ALL.map(value)).try_map(move |name| named(name).ok_or("no such state"))
 }
 
 /// Which part of which job.

@@ -5,6 +5,7 @@
 
 use memctl_answers::diagnose::{Diagnosis, Question};
 use memctl_answers::finding::phrases::sure;
+use memctl_model::JobState;
 
 use super::{Page, completeness, finding, heading, judged, prose};
 use crate::render::screen::{Screen, Tone};
@@ -43,7 +44,7 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     }
     out.push('\n');
     out.push_str(&judged::not_judged(&note.scope, screen));
-    out.push_str(&completeness(&note.completeness, note.job.state == "running", screen));
+    out.push_str(&completeness(&note.completeness, note.job.state == JobState::Running, screen));
     out
 }
 

@@ -7,7 +7,7 @@ use memctl_analysis::worth;
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::frag::{Churn, Fragmentation, Holder, Rank, Share};
 use memctl_answers::naming::{command, name_of, place, process_flag};
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::{FindingKind, HumanBytes, JobState};
 
 use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
@@ -41,7 +41,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         };
         out.push_str(&format!("{}\n", screen.fit(nothing, 0)));
         if !answer.completeness.exact {
-            out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+            out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
         }
         return out;
     }
@@ -70,7 +70,7 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         out.push_str(&detail(worst, screen));
     }
     out.push('\n');
-    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
     if let Some(hint) = &answer.hint {
         let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
         let commands = [

@@ -4,7 +4,7 @@ use memctl_answers::Job;
 use memctl_answers::format::time;
 use memctl_answers::jobs::Jobs;
 use memctl_answers::naming::shell_word;
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use super::{Page, next};
 use crate::render::screen::{Screen, Tone};
@@ -45,16 +45,16 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     ]);
     for job in &jobs.jobs {
         let tone = match job.state {
-            "failed" | "lost" => Some(Tone::Alert),
-            "running" => Some(Tone::Good),
-            _ => None,
+            JobState::Failed | JobState::Lost => Some(Tone::Alert),
+            JobState::Running => Some(Tone::Good),
+            JobState::Finished => None,
         };
         let labels: Vec<String> =
             job.labels.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
         let cells = [
             (job.id.clone(), Some(Tone::Strong)),
             (job.attempt.to_string(), None),
-            (job.state.to_owned(), tone),
+            (job.state.name().to_owned(), tone),
             worst(job),
             (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
             (time::date(job.started_ns), None),

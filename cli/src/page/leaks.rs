@@ -2,6 +2,7 @@
 
 use memctl_answers::leaks::Leaks;
 use memctl_answers::naming::command;
+use memctl_model::JobState;
 
 use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::Screen;
@@ -33,7 +34,7 @@ pub fn page(leaks: &Leaks, screen: &Screen) -> String {
         let suspected = plural(leaks.suspected_left_out as u64, "suspected finding");
         out.push_str(&format!("{suspected} not shown; growth that is suspected may be harmless (--all shows it).\n"));
     }
-    out.push_str(&completeness(&leaks.completeness, leaks.job.state == "running", screen));
+    out.push_str(&completeness(&leaks.completeness, leaks.job.state == JobState::Running, screen));
     if let (Some(hint), Some(_)) = (&leaks.report.hint, leaks.findings.first()) {
         let commands = [
             (command("diagnose", &leaks.job, "", hint), "what to change, and how to prove it"),

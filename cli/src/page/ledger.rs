@@ -4,7 +4,7 @@
 
 use memctl_answers::ledger::{Ledger, Rank, ratio};
 use memctl_answers::naming::{command, name_of, process_flag};
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use super::{Page, completeness, heading, next};
 use crate::render::screen::{Screen, Tone};
@@ -40,7 +40,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
         out.push_str(&format!("\n{}\n", screen.fit(&line, 0)));
     }
     out.push('\n');
-    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
     if let (Some(hint), Some(first)) = (&answer.view.hint, answer.ranks.first()) {
         let chosen = process_flag(&first.rank.process, first.rank.rank);
         let commands = [

@@ -21,7 +21,7 @@ pub mod sites;
 pub mod timeline;
 
 use memctl_answers::naming::name_of;
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use memctl_answers::format::time;
 use memctl_answers::{Answer, Completeness, Job};
@@ -39,9 +39,9 @@ pub trait Page: Answer {
 #[must_use]
 pub fn heading(job: &Job, screen: &Screen) -> String {
     let tone = match job.state {
-        "failed" | "lost" => Tone::Alert,
-        "finished" => Tone::Good,
-        _ => Tone::Strong,
+        JobState::Failed | JobState::Lost => Tone::Alert,
+        JobState::Finished => Tone::Good,
+        JobState::Running => Tone::Strong,
     };
     let name = safe(&job.id);
     let mut parts = vec![ranks_of(job)];
@@ -56,13 +56,13 @@ pub fn heading(job: &Job, screen: &Screen) -> String {
     if let Some(each) = bytes_each(job) {
         parts.push(each);
     }
-    let mut used = width(&name) + 2 + width(job.state);
+    let mut used = width(&name) + 2 + width(job.state.name());
     let fitting = parts.into_iter().take_while(|part| {
         used += 2 + width(part);
         screen.columns.is_none_or(|columns| used <= columns)
     });
     let rest: String = fitting.map(|part| format!("  {part}")).collect();
-    format!("{}  {}{rest}\n", screen.paint(Tone::Strong, &name), screen.paint(tone, job.state))
+    format!("{}  {}{rest}\n", screen.paint(Tone::Strong, &name), screen.paint(tone, job.state.name()))
 }
 
 fn ranks_of(job: &Job) -> String {

@@ -3,7 +3,7 @@
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::oom::{Failed, Live, Oom};
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::{FindingKind, HumanBytes, JobState};
 
 use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
@@ -51,7 +51,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
         out.push_str(&filled(first, screen));
     }
     out.push('\n');
-    out.push_str(&completeness(&answer.completeness, answer.job.state == "running", screen));
+    out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
     if let (Some(hint), Some(first)) = (&answer.hint, answer.failures.first()) {
         let chosen = process_flag(&first.process, first.rank);
         let commands = [

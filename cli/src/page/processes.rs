@@ -3,6 +3,7 @@
 //! Guarantees: no process that allocated is left out without being counted. Refuses to repeat what the table of ranks says: a
 //! job whose processes are its ranks gets no second table.
 
+use memctl_model::JobState;
 use std::collections::BTreeMap;
 
 use memctl_answers::processes::Process;
@@ -89,11 +90,11 @@ fn is_told(report: &Report, process: &Process) -> bool {
         .any(|finding| finding.processes.contains(&process.process) && finding.processes.len() < report.processes.len())
 }
 
-fn row(process: &Process, job_state: &str) -> Vec<(String, Option<Tone>)> {
+fn row(process: &Process, job_state: JobState) -> Vec<(String, Option<Tone>)> {
     let state = match &process.failure {
         Some(failure) => safe(failure).into_owned(),
         None if process.state == job_state => String::new(),
-        None => process.state.to_owned(),
+        None => process.state.name().to_owned(),
     };
     vec![
         (safe(&process.process).into_owned(), None),

@@ -4,7 +4,7 @@ use memctl_analysis::worth;
 use memctl_answers::format::time;
 use memctl_answers::naming::{command, name_of, process_flag};
 use memctl_answers::ranks::{Rank, Ranks};
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::{FindingKind, HumanBytes, JobState};
 
 use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::screen::{Screen, Tone};
@@ -50,7 +50,7 @@ pub fn page(ranks: &Ranks, screen: &Screen) -> String {
         out.push('\n');
     }
     out.push_str(&judged::not_judged(&ranks.scope, screen));
-    out.push_str(&completeness(&ranks.completeness, ranks.job.state == "running", screen));
+    out.push_str(&completeness(&ranks.completeness, ranks.job.state == JobState::Running, screen));
     if let Some(hint) = &ranks.hint {
         let odd = ranks.ranks.iter().find(|rank| rank.is_odd()).or(ranks.ranks.first());
         let flag = odd.map_or(String::new(), |rank| process_flag(&rank.process, rank.rank));
@@ -111,7 +111,7 @@ fn chosen(ranks: &[Rank]) -> Vec<&Rank> {
     shown
 }
 
-fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option<Tone>)> {
+fn row(rank: &Rank, newest: Option<u64>, job_state: JobState) -> Vec<(String, Option<Tone>)> {
     let figure = |name: &str, text: String| {
         // The mark is read where there are no colours.
         if rank.stands_out.iter().any(|odd| odd == name) {
@@ -124,7 +124,7 @@ fn row(rank: &Rank, newest: Option<u64>, job_state: &str) -> Vec<(String, Option
         figure(name, value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string()))
     };
     let behind = newest.zip(rank.last_heard_ns).map_or(0, |(newest, heard)| newest - heard);
-    let state = if rank.state == job_state { String::new() } else { rank.state.to_owned() };
+    let state = if rank.state == job_state { String::new() } else { rank.state.name().to_owned() };
     vec![
         (super::place_of(&rank.process, rank.rank), None),
         (rank.gpu_name.clone().unwrap_or_else(|| format!("cuda:{}", rank.device)), None),

@@ -7,7 +7,7 @@ use memctl_answers::Frame;
 use memctl_answers::finding::Finding;
 use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::report::{Growth, Rank, RankGrowth, Report};
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use super::{Page, completeness, finding, heading, judged, next};
 use crate::render::plot::sparkline;
@@ -42,7 +42,7 @@ pub fn page(report: &Report, screen: &Screen) -> String {
     out.push_str(&findings(report, screen));
     out.push_str(&growth(report, screen));
     out.push('\n');
-    out.push_str(&completeness(&report.completeness, report.job.state == "running", screen));
+    out.push_str(&completeness(&report.completeness, report.job.state == JobState::Running, screen));
     if let Some(hint) = &report.hint {
         out.push_str(&advice(report, hint, screen));
     }
@@ -77,7 +77,7 @@ fn rank_row(report: &Report, rank: &Rank) -> Vec<(String, Option<Tone>)> {
     let bytes = |value: Option<u64>| value.map_or("-".to_owned(), |value| HumanBytes::of(value).to_string());
     let growth = rank.growth_bytes_per_epoch;
     // A rank in the state of its job says nothing new.
-    let state = if rank.state == report.job.state { String::new() } else { rank.state.to_owned() };
+    let state = if rank.state == report.job.state { String::new() } else { rank.state.name().to_owned() };
     vec![
         (super::place_of(&rank.process, rank.rank), None),
         (device_of(report, rank), None),

@@ -7,7 +7,7 @@ use memctl_answers::Frame;
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::sites::{RankSites, Site, Sites};
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use super::{Page, completeness, heading, next};
 use crate::render::screen::{Screen, Tone};
@@ -46,7 +46,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
         out.push_str(&draw(&tree(rank, sites.view.all_frames), sites.view.min_share, screen));
     }
     out.push('\n');
-    out.push_str(&completeness(&sites.completeness, sites.job.state == "running", screen));
+    out.push_str(&completeness(&sites.completeness, sites.job.state == JobState::Running, screen));
     if let Some(hint) = &sites.view.hint {
         let chosen = drawn.first().map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
         let commands = [

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use memctl_answers::format::time;
 use memctl_answers::naming::{command, name_of};
 use memctl_answers::timeline::{Point, RankTimeline, Timeline};
-use memctl_model::HumanBytes;
+use memctl_model::{HumanBytes, JobState};
 
 use super::{Page, completeness, heading};
 use crate::render::plot::{Column, MARGIN, Tick, legend, plot};
@@ -76,7 +76,7 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
         out.push_str(&format!("\n{}\n", screen.fit(&text, 0)));
     }
     out.push('\n');
-    out.push_str(&completeness(&timeline.completeness, timeline.job.state == "running", screen));
+    out.push_str(&completeness(&timeline.completeness, timeline.job.state == JobState::Running, screen));
     if let Some(hint) = &timeline.hint {
         let sites = command("sites", &timeline.job, "--peak", hint);
         out.push_str(&super::next(&[(sites, "what was live at the peak")], screen));

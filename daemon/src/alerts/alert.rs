@@ -4,7 +4,7 @@
 //! thing, over attempts, runs and restarts.
 
 use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
-use memctl_model::{Finding, Severity};
+use memctl_model::{Finding, JobState, Severity};
 
 use super::rules::{Rule, Rules};
 
@@ -27,21 +27,6 @@ pub enum Phase {
     Resolved,
 }
 
-/// How the run of a job stands that was judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunState {
-    /// It goes on.
-    Running,
-    /// It ended well.
-    Finished,
-    /// It ended badly.
-    Failed,
-    /// It ended without a word.
-    Lost,
-    /// It was deleted, with everything stored for it and for the runs before it.
-    Gone,
-}
-
 /// What alerting needs to know of the job that was judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFacts {
@@ -51,8 +36,8 @@ pub struct JobFacts {
     pub attempt: u32,
     /// Its labels.
     pub labels: Vec<(String, String)>,
-    /// How it stands.
-    pub state: RunState,
+    /// How the run that was judged is doing; none of one that was deleted, with everything stored for it and for the runs before.
+    pub state: Option<JobState>,
     /// When the run began (its first session's start), nanoseconds since the Unix epoch. A later value under the same
     /// name is a later run, whether its attempt differs or not.
     pub started_ns: u64,

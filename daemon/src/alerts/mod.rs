@@ -30,7 +30,7 @@ use memctl_proto::v1;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-pub use alert::{JobFacts, RunState};
+pub use alert::JobFacts;
 pub use deliver::Pace;
 pub use rules::{Rules, RulesError};
 

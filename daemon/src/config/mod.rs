@@ -3,8 +3,6 @@
 //! Guarantees: everything is checked before anything is opened; an error names the setting, where it came
 //! from and what it may be. Refuses: settings it does not know.
 
-pub mod quantity;
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +10,7 @@ use serde::Deserialize;
 
 use crate::alerts::{Rules, RulesError};
 use crate::ingest::IngestLimits;
+use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
 /// The largest queue of one session: beyond it a single agent could fill the memory.

@@ -9,7 +9,6 @@
 pub mod committer;
 pub mod prepare;
 pub mod sequence;
-pub mod streams;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,14 +23,14 @@ use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
 use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, Refused, RefusedReason, Welcome};
 use sequence::{Arrival, Sequence};
-use streams::{Claim, Streams};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::now_ns;
-use crate::judge::Pokes;
+use crate::pokes::Pokes;
 use crate::store::{OpenedSession, Store};
+use crate::streams::{Claim, Streams};
 
 /// A stream that does not say hello in this time is none.
 const HELLO_MAX: Duration = Duration::from_secs(10);

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::query::{Explained, Found, QueryError, explain};
+use crate::explain::{Explained, explain};
+use crate::read::{Found, ReadError};
 use crate::store::{DeviceRow, Store};
 
 /// Jobs of up to so many events are always looked at: tens of milliseconds.
@@ -31,7 +32,7 @@ pub(super) async fn look(
     store: &Arc<dyn Store>,
     found: &Arc<Found>,
     kept: &mut Option<Kept>,
-) -> Result<Option<Explained>, QueryError> {
+) -> Result<Option<Explained>, ReadError> {
     if !is_worth_a_look(found) {
         return Ok(None);
     }

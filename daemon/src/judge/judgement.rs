@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use memctl_analysis::coverage::{self, Recorded};
 use memctl_analysis::judge;
-use memctl_model::{Boundary, Counters, Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, SiteTable};
+use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 use memctl_proto::v1;
 
+use super::shown::Levels;
 use super::watching::JobWatch;
-use crate::query::Found;
+use crate::read::Found;
 use crate::store::{SessionKey, SessionRow};
 
 /// See the module.
@@ -51,79 +52,6 @@ impl Judgement {
             boundaries: v1::Boundaries::default(),
             levels: BTreeMap::new(),
         }
-    }
-}
-
-/// How a device stood at a boundary.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels {
-    pub boundary: Boundary,
-    pub counters: Counters,
-}
-
-/// How many boundaries of each kind a session has shown, and where they come from.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    epochs: Origin,
-    steps: Origin,
-    windows: u64,
-    pub levels: BTreeMap<u8, Levels>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Origin {
-    given: bool,
-    found: bool,
-}
-
-impl Origin {
-    fn see(&mut self, found: bool) {
-        *if found { &mut self.found } else { &mut self.given } = true;
-    }
-
-    /// Given marks win: they are never mixed with what was found.
-    fn name(self) -> &'static str {
-        match (self.given, self.found) {
-            (true, _) => "given",
-            (false, true) => "found",
-            (false, false) => "none",
-        }
-    }
-
-    fn join(&mut self, other: Self) {
-        self.given |= other.given;
-        self.found |= other.found;
-    }
-}
-
-impl Seen {
-    pub fn see(&mut self, table: &SiteTable) {
-        match table.boundary {
-            Boundary::EpochEnd => self.epochs.see(table.found),
-            Boundary::StepEnd => self.steps.see(table.found),
-            Boundary::WindowEnd => self.windows += 1,
-            // What lives at the end of what is stored is what teardown has left.
-            Boundary::End => return,
-        }
-        self.levels.insert(table.device.0, Levels { boundary: table.boundary, counters: table.counters });
-    }
-}
-
-/// Where the boundaries of these sessions come from.
-pub(super) fn boundaries<'a>(sessions: impl Iterator<Item = (&'a SessionRow, &'a Seen)>) -> v1::Boundaries {
-    let (mut epochs, mut steps, mut windows, mut found_by) = (Origin::default(), Origin::default(), 0, None);
-    for (session, seen) in sessions {
-        epochs.join(seen.epochs);
-        steps.join(seen.steps);
-        windows = windows.max(seen.windows / seen.levels.len().max(1) as u64);
-        found_by = found_by.or_else(|| session.info.found_by.clone());
-    }
-    let any_found = [epochs, steps].iter().any(|origin| origin.name() == "found");
-    v1::Boundaries {
-        epochs: epochs.name().to_owned(),
-        steps: steps.name().to_owned(),
-        windows,
-        found_by: found_by.filter(|_| any_found),
     }
 }
 

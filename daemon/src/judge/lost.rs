@@ -4,9 +4,10 @@
 //! sessions are read for the step in which they ended.
 
 use memctl_analysis::deaths::{self, Death, Told};
-use memctl_proto::v1::JobState;
+use memctl_model::JobState;
 
-use crate::query::{Found, QueryError, at_the_end};
+use crate::read::course::at_the_end;
+use crate::read::{Found, ReadError};
 use crate::store::{SessionRow, Store};
 
 /// Deaths whose step is looked up: the first ones, of which the sentence speaks.
@@ -17,7 +18,7 @@ pub(super) async fn tell(
     store: &dyn Store,
     found: &Found,
     state: impl Fn(&SessionRow) -> JobState,
-) -> Result<Told, QueryError> {
+) -> Result<Told, ReadError> {
     let states: Vec<JobState> = found.sessions.iter().map(&state).collect();
     let goes_on = states.iter().any(|state| matches!(state, JobState::Running | JobState::Finished));
     let all_lost = found.sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);

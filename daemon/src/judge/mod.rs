@@ -8,6 +8,7 @@
 mod explaining;
 mod judgement;
 mod lost;
+mod shown;
 mod task;
 mod watching;
 
@@ -18,12 +19,15 @@ use memctl_analysis::{coverage, judge, oom};
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::task::JoinSet;
 
-use crate::ingest::streams::Streams;
-use crate::query::{Explained, Found, QueryError, explain, name_processes, state};
+use crate::explain::{Explained, explain, name_processes};
+use crate::read::job::state;
+use crate::read::{Found, ReadError};
 use crate::store::{SessionKey, Store};
+use crate::streams::Streams;
 use crate::supervise;
-pub(crate) use judgement::{Judgement, Levels};
-pub use task::{Judging, Pokes};
+pub(crate) use judgement::Judgement;
+pub(crate) use shown::Levels;
+pub use task::Judging;
 use watching::JobWatch;
 pub use watching::Range;
 
@@ -70,7 +74,7 @@ impl Judge {
     ///
     /// # Errors
     /// The store fails.
-    pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, QueryError> {
+    pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, ReadError> {
         Ok(self.judgement(found, found, range, true).await?.findings)
     }
 
@@ -85,13 +89,13 @@ impl Judge {
         asked: &Arc<Found>,
         range: Range,
         whole: bool,
-    ) -> Result<Judgement, QueryError> {
+    ) -> Result<Judgement, ReadError> {
         let (judge, job, question) = (self.clone(), found.clone(), asked.clone());
         // A task of its own. Dropped, it ends.
         let mut alone = JoinSet::new();
         alone.spawn(async move { judge.judged(&job, &question, range, whole).await });
         let fault = match alone.join_next().await {
-            Some(Ok(Err(error @ (QueryError::Damaged { .. } | QueryError::Expired { .. })))) => error.to_string(),
+            Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => error.to_string(),
             Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
             None => "nothing was judged".to_owned(),
@@ -108,7 +112,7 @@ impl Judge {
         asked: &Found,
         range: Range,
         whole: bool,
-    ) -> Result<Judgement, QueryError> {
+    ) -> Result<Judgement, ReadError> {
         if range != Range::default() {
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, found).await?;
@@ -131,7 +135,7 @@ impl Judge {
     }
 
     /// With what the sessions themselves tell, the worst first.
-    async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, QueryError> {
+    async fn with_lost(&self, mut judgement: Judgement, found: &Found) -> Result<Judgement, ReadError> {
         let findings = &mut judgement.findings;
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
@@ -152,7 +156,7 @@ impl Judge {
         &self,
         asked: &Arc<Found>,
         everybody: &Arc<Found>,
-    ) -> Result<(Explained, Vec<Finding>), QueryError> {
+    ) -> Result<(Explained, Vec<Finding>), ReadError> {
         let seen = self.watch(everybody.job.key);
         let mut seen = seen.lock().await;
         let (mut explained, ()) =

@@ -4,18 +4,20 @@
 //! as long as it worked, so that judging takes a twentieth of one core at most. A job that cannot be judged is logged once
 //! a round and does not hold up the others.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memctl_model::{JobState, SourceKind};
 use memctl_proto::v1;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{Judge, Range};
-use crate::alerts::{Alerts, JobFacts, RunState};
+use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
-use crate::query::{Found, QueryError, find};
+use crate::pokes::Pokes;
+use crate::read::job::Summary;
+use crate::read::{Found, ReadError, find};
 use crate::supervise::Tasks;
 
 /// A job is judged at most this often.
@@ -28,52 +30,6 @@ const RESTS: u32 = 20;
 const REST_MAX: Duration = Duration::from_secs(60);
 /// How long the last round may take when the daemon ends.
 const LAST_ROUND: Duration = Duration::from_secs(5);
-/// Jobs that are kept in mind; one more takes the place of another, which is judged when it is asked for or sends again.
-const JOBS_MAX: usize = 1_024;
-
-/// Which jobs have something new.
-#[derive(Clone, Default)]
-pub struct Pokes {
-    jobs: Arc<Mutex<BTreeMap<(String, u32), bool>>>,
-    woken: Arc<Notify>,
-}
-
-impl Pokes {
-    /// Something of this job was stored, or will be in a moment.
-    pub fn poke(&self, job: &str, attempt: u32) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        match jobs.get_mut(&(job.to_owned(), attempt)) {
-            Some(true) => return,
-            Some(news) => *news = true,
-            None => {
-                if jobs.len() >= JOBS_MAX {
-                    jobs.pop_first();
-                }
-                jobs.insert((job.to_owned(), attempt), true);
-            }
-        }
-        self.woken.notify_one();
-    }
-
-    /// The jobs to look at: those with news, or all that are kept in mind.
-    fn take(&self, all: bool) -> Vec<(String, u32)> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = jobs.iter_mut().filter(|(_, news)| all || **news);
-        wanted
-            .map(|(job, news)| {
-                *news = false;
-                job.clone()
-            })
-            .collect()
-    }
-
-    fn forget(&self, job: &(String, u32)) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if jobs.get(job) == Some(&false) {
-            jobs.remove(job);
-        }
-    }
-}
 
 /// The task, while it runs.
 pub struct Judging {
@@ -126,7 +82,7 @@ impl Looking {
     async fn run(self, mut shutting_down: watch::Receiver<bool>) {
         loop {
             let idle = tokio::select! {
-                () = self.pokes.woken.notified() => false,
+                () = self.pokes.woken() => false,
                 () = tokio::time::sleep(IDLE_ROUND) => true,
                 _ = shutting_down.wait_for(|down| *down) => return,
             };
@@ -151,36 +107,31 @@ impl Looking {
     }
 
     /// Judges one job; says whether it goes on.
-    async fn look(&self, (name, attempt): &(String, u32)) -> Result<bool, QueryError> {
+    async fn look(&self, (name, attempt): &(String, u32)) -> Result<bool, ReadError> {
         let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
         let found = match find(&*self.judge.store, &selection).await {
             Ok(found) => Arc::new(found),
-            Err(QueryError::NoJob { .. }) => return Ok(false),
+            Err(ReadError::NoJob { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
         let findings = self.judge.findings(&found, Range::default()).await?;
-        let job = found.answer(&self.judge.streams);
+        let summary = found.summary(&self.judge.streams);
         tracing::debug!(job = name, attempt, findings = findings.len(), "judged");
-        self.alerts.observe(&facts(&found, &job), &findings, now_ns());
-        Ok(job.state() == v1::JobState::Running)
+        self.alerts.observe(&facts(&found, &summary), &findings, now_ns());
+        Ok(summary.state == JobState::Running)
     }
 }
 
-fn facts(found: &Found, job: &v1::Job) -> JobFacts {
+fn facts(found: &Found, summary: &Summary) -> JobFacts {
     JobFacts {
         name: found.job.name.clone(),
         attempt: found.job.attempt,
         labels: found.job.labels.clone(),
-        state: match job.state() {
-            v1::JobState::Finished => RunState::Finished,
-            v1::JobState::Failed => RunState::Failed,
-            v1::JobState::Lost => RunState::Lost,
-            v1::JobState::Running | v1::JobState::Unspecified => RunState::Running,
-        },
+        state: Some(summary.state),
         // The run that is judged, not the first of that name.
         started_ns: found.sessions.iter().map(|session| session.info.started_ns).min().unwrap_or(found.job.started_ns),
-        ended_ns: job.ended_ns,
+        ended_ns: summary.ended_ns,
         epochs: found.devices.iter().map(|device| device.epochs as u32).max(),
-        imported: job.source() == v1::SourceKind::Import,
+        imported: summary.source == Some(SourceKind::Import),
     }
 }

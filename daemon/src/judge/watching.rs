@@ -12,8 +12,11 @@ use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::{Boundaries, ItemKind};
 
-use super::judgement::{self, Levels, Seen};
-use crate::query::{Found, Process, QueryError, open, raise};
+use super::shown::{self, Levels, Seen};
+use crate::read::processes::Process;
+use crate::read::samples::raise;
+use crate::read::stacks::open;
+use crate::read::{Found, ReadError};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time; their tables are unfolded one by one.
@@ -100,7 +103,7 @@ impl SessionWatch {
     }
 
     /// Sees what is stored of the session up to `durable`.
-    pub async fn catch_up(&mut self, store: &dyn Store, durable: u64) -> Result<(), QueryError> {
+    pub async fn catch_up(&mut self, store: &dyn Store, durable: u64) -> Result<(), ReadError> {
         while self.seen < durable {
             let mut upto = durable;
             let mut rows = Vec::new();
@@ -123,7 +126,7 @@ impl SessionWatch {
         Ok(())
     }
 
-    fn see(&mut self, row: &ItemRow) -> Result<(), QueryError> {
+    fn see(&mut self, row: &ItemRow) -> Result<(), ReadError> {
         match open(self.session, row)? {
             Content::Stacks(batch) => {
                 if let Err(error) = self.stacks.add(&batch) {
@@ -141,7 +144,7 @@ impl SessionWatch {
                         watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
                     }
                 };
-                tables.each(see).map_err(QueryError::wire(self.session, row.seq))?;
+                tables.each(see).map_err(ReadError::wire(self.session, row.seq))?;
             }
             Content::Samples(samples) => {
                 for sample in &samples {
@@ -211,7 +214,7 @@ impl JobWatch {
     }
 
     /// Sees what is stored of these sessions; others are forgotten.
-    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found) -> Result<(), QueryError> {
+    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found) -> Result<(), ReadError> {
         self.sessions.retain(|key, _| found.sessions.iter().any(|session| session.key == *key));
         for session in &found.sessions {
             let range = self.range;
@@ -256,7 +259,7 @@ impl JobWatch {
         let shown = || asked.iter().filter_map(|session| Some((session, of(session)?)));
         let levels = shown()
             .flat_map(|(session, shown)| shown.levels.iter().map(|(&device, &levels)| ((session.key, device), levels)));
-        (judgement::boundaries(shown()), levels.collect())
+        (shown::boundaries(shown()), levels.collect())
     }
 
     /// Devices watched: what the memory of all this is measured by.

@@ -12,11 +12,11 @@ use memctl_proto::v1::{ExportPart, ItemKind};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::error::QueryError;
-use super::job::{Found, find};
-use super::replay::Replay;
-use super::stacks::{batches, open};
 use super::timeline::{chosen, devices_of};
+use crate::read::error::ReadError;
+use crate::read::job::{Found, find};
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::{batches, open};
 use crate::store::{Selection, SessionRow, Store};
 
 /// Parts that wait for the reader.
@@ -32,11 +32,11 @@ struct Gone;
 
 enum Ended {
     Gone,
-    Failed(QueryError),
+    Failed(ReadError),
 }
 
-impl From<QueryError> for Ended {
-    fn from(error: QueryError) -> Self {
+impl From<ReadError> for Ended {
+    fn from(error: ReadError) -> Self {
         Self::Failed(error)
     }
 }
@@ -54,7 +54,7 @@ impl From<Gone> for Ended {
 }
 
 /// Answers an export request.
-pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) -> Result<Parts, QueryError> {
+pub(super) async fn export(store: Arc<dyn Store>, request: v1::ExportRequest) -> Result<Parts, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = find(&*store, &selection).await?;
     let chosen = chosen(&selection)?;
@@ -91,7 +91,7 @@ async fn send(
             let chunks = store.chunks(session.key, device, chosen).await?;
             let first = chunks.first().map_or(0, |chunk| chunk.index.first_event);
             let mut replay = Replay::before(store, session, device, &epoch_ends, first).await?;
-            replay.run(first, |_, _, _| super::replay::Go::On).await?;
+            replay.run(first, |_, _, _| Go::On).await?;
             let time_ns = chunks.first().map_or(session.info.started_ns, |chunk| chunk.index.first_ns);
             let keyframe = replay.map().keyframe(
                 memctl_model::DeviceIndex(device),

@@ -10,13 +10,14 @@ use memctl_model::{FindingKind, Gap, SegmentKind};
 use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
-use super::error::QueryError;
-use super::job::{completeness_answer, everybody, find};
+use super::answer;
+use super::answer::frame;
 use super::scope::Scope;
-use super::stacks::frame;
-use crate::ingest::streams::Streams;
 use crate::judge::Judge;
+use crate::read::error::ReadError;
+use crate::read::job::{everybody, find};
 use crate::store::Store;
+use crate::streams::Streams;
 
 /// Answers a fragmentation request.
 pub(super) async fn fragmentation(
@@ -24,7 +25,7 @@ pub(super) async fn fragmentation(
     streams: &Streams,
     judge: &Judge,
     request: v1::FragmentationRequest,
-) -> Result<v1::Fragmentation, QueryError> {
+) -> Result<v1::Fragmentation, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
@@ -59,8 +60,8 @@ pub(super) async fn fragmentation(
     }
     let (judged, not_judged) = scope.into_wire();
     Ok(v1::Fragmentation {
-        job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness(streams))),
+        job: Some(answer::found_job(&found, streams)),
+        completeness: Some(answer::completeness(found.completeness(streams))),
         ranks: ranks.collect(),
         findings: findings.map(|finding| to_wire(finding, &found.job.name)).collect(),
         ranks_left_out: explained.left_out,

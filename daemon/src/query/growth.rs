@@ -8,10 +8,11 @@ use memctl_analysis::growth::{rank_by_growth, site_series};
 use memctl_model::{Finding, Frame, SiteTable, StackId};
 use memctl_proto::{StackDictionary, v1};
 
-use super::error::QueryError;
-use super::job::Found;
-use super::side_by_side::side_by_side;
-use super::stacks::{dictionary, frame, open_epoch_ends};
+use super::answer::frame;
+use crate::read::error::ReadError;
+use crate::read::job::Found;
+use crate::read::side_by_side::side_by_side;
+use crate::read::stacks::{dictionary, open_epoch_ends};
 use crate::store::{EpochEndRow, SessionKey, Store};
 
 /// Epoch ends looked at per rank; of longer runs an even choice with both ends.
@@ -33,7 +34,7 @@ pub(super) async fn growth(
     store: &Arc<dyn Store>,
     found: &Found,
     epoch_ends: &[EpochEndRow],
-) -> Result<Vec<v1::SiteGrowth>, QueryError> {
+) -> Result<Vec<v1::SiteGrowth>, ReadError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
     let ranks = found.devices.iter().filter_map(|device| {
         let session = found.sessions.iter().find(|session| session.key == device.session)?;
@@ -109,7 +110,7 @@ async fn rank(
     session: SessionKey,
     who: Who,
     epoch_ends: Vec<EpochEndRow>,
-) -> Result<Option<Rank>, QueryError> {
+) -> Result<Option<Rank>, ReadError> {
     let mut tables = epoch_tables(&*store, session, &epoch_ends).await?;
     tables.retain(|table| table.device.0 == who.device);
     if tables.len() < 2 {
@@ -180,7 +181,7 @@ async fn epoch_tables(
     store: &dyn Store,
     session: SessionKey,
     epoch_ends: &[EpochEndRow],
-) -> Result<Vec<SiteTable>, QueryError> {
+) -> Result<Vec<SiteTable>, ReadError> {
     let mut epochs: Vec<u32> = epoch_ends.iter().map(|end| end.epoch).collect();
     epochs.sort_unstable();
     epochs.dedup();

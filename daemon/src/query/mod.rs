@@ -3,47 +3,34 @@
 //! Guarantees: every answer says how complete it is; figures come from epoch ends, rollups and site tables
 //! where these tell, and from replay only where they do not; an answer's memory is bounded.
 
-mod error;
-pub mod explain;
+mod answer;
 mod export;
 mod fragmentation;
 mod growth;
-pub(crate) mod job;
 mod ledger;
-mod like;
 mod oom;
-mod processes;
-mod replay;
 mod report;
-mod samples;
 mod scope;
-mod side_by_side;
 mod sites;
-mod stacks;
 mod standing;
 mod timeline;
 
 use std::sync::Arc;
 
-pub use error::QueryError;
-pub(crate) use explain::course::at_the_end;
-pub(crate) use explain::{Explained, explain, name_processes};
-pub(crate) use job::{Found, find, state};
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
-pub(crate) use processes::Process;
-pub(crate) use samples::raise;
-pub(crate) use stacks::open;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::alerts::{Alerts, JobFacts, RunState};
+use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::ingest::IngestService;
-use crate::ingest::streams::Streams;
 use crate::judge::{Judge, Range};
+use crate::read::job::{Summary, no_job};
+use crate::read::{ReadError, find};
 use crate::store::Store;
+use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
 
 /// Jobs listed when the question names no number.
@@ -79,7 +66,7 @@ impl QueryService {
         Self { store, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
     }
 
-    async fn jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, QueryError> {
+    async fn jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, ReadError> {
         let limit = if request.limit == 0 { JOBS } else { request.limit.min(JOBS_MAX) };
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
@@ -90,7 +77,7 @@ impl QueryService {
                 break;
             }
             let sessions = self.store.sessions(job.key).await?;
-            let mut answer = job::job_answer(&job, sessions.iter(), &self.streams);
+            let mut answer = answer::job(&job, Summary::new(&job, sessions.iter(), &self.streams));
             let asked = (request.states.is_empty() || request.states.contains(&answer.state))
                 && request.labels.iter().all(|label| answer.labels.contains(label));
             if !asked {
@@ -105,7 +92,7 @@ impl QueryService {
         Ok(v1::ListJobsResponse { jobs })
     }
 
-    async fn verdict(&self, job: &v1::Job) -> Result<v1::JobVerdict, QueryError> {
+    async fn verdict(&self, job: &v1::Job) -> Result<v1::JobVerdict, ReadError> {
         let selection = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..Default::default() };
         let found = Arc::new(find(&*self.store, &selection).await?);
         let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
@@ -123,7 +110,7 @@ impl QueryService {
         })
     }
 
-    async fn status(&self) -> Result<v1::Status, QueryError> {
+    async fn status(&self) -> Result<v1::Status, ReadError> {
         let (info, totals) = (self.store.info().await?, self.store.totals().await?);
         Ok(v1::Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -143,10 +130,10 @@ impl QueryService {
         })
     }
 
-    async fn delete(&self, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, QueryError> {
+    async fn delete(&self, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
         let v1::DeleteJobRequest { job: name, attempt } = request;
         if name.is_empty() || name == "latest" {
-            return Err(QueryError::Invalid("a job is deleted by its own name only".into()));
+            return Err(ReadError::Invalid("a job is deleted by its own name only".into()));
         }
         let mut answer = v1::DeleteJobResponse::default();
         let mut last = None;
@@ -154,7 +141,7 @@ impl QueryService {
         while let Some(job) = self.store.job(Some(&name), attempt).await? {
             let sessions = self.store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
-                return Err(QueryError::Invalid(format!("job {name} is being recorded; stop it first")));
+                return Err(ReadError::Invalid(format!("job {name} is being recorded; stop it first")));
             }
             last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
             let gone = self.store.delete_job(job.key).await?;
@@ -162,7 +149,7 @@ impl QueryService {
             answer.stored_bytes += gone.bytes;
         }
         if answer.sessions == 0 {
-            return Err(job::no_job(&*self.store, &name, attempt).await);
+            return Err(no_job(&*self.store, &name, attempt).await);
         }
         // Where another attempt is left, only what the deleted one and those before it raised is over.
         let everything = self.store.job(Some(&name), None).await?.is_none();
@@ -179,21 +166,21 @@ fn task((name, state): (&'static str, TaskState)) -> v1::TaskStatus {
 
 /// An answer that is worked out apart: a fault in it costs this answer and not the connection's others.
 async fn apart<T: Send + 'static>(
-    answer: impl Future<Output = Result<T, QueryError>> + Send + 'static,
+    answer: impl Future<Output = Result<T, ReadError>> + Send + 'static,
 ) -> Result<Response<T>, Status> {
     // Dropped with the question, it ends the work.
     let mut alone = JoinSet::new();
     alone.spawn(answer);
     match alone.join_next().await {
         Some(Ok(answer)) => Ok(Response::new(answer?)),
-        Some(Err(error)) => Err(QueryError::Fault(supervise::words(error)).into()),
-        None => Err(QueryError::Fault("nothing answered".to_owned()).into()),
+        Some(Err(error)) => Err(ReadError::Fault(supervise::words(error)).into()),
+        None => Err(ReadError::Fault("nothing answered".to_owned()).into()),
     }
 }
 
 /// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
 fn gone(name: String, started_ns: u64, attempt: u32) -> JobFacts {
-    let state = RunState::Gone;
+    let state = None;
     JobFacts { name, attempt, labels: Vec::new(), state, started_ns, ended_ns: None, epochs: None, imported: false }
 }
 

@@ -8,14 +8,15 @@ use memctl_model::FindingKind;
 use memctl_proto::convert::finding::to_wire;
 use memctl_proto::v1;
 
-use super::error::QueryError;
+use super::answer;
+use super::answer::frame;
 use super::fragmentation::holder;
-use super::job::{completeness_answer, everybody, find};
 use super::scope::Scope;
-use super::stacks::frame;
-use crate::ingest::streams::Streams;
 use crate::judge::Judge;
+use crate::read::error::ReadError;
+use crate::read::job::{everybody, find};
 use crate::store::Store;
+use crate::streams::Streams;
 
 /// Answers an out-of-memory request.
 pub(super) async fn oom(
@@ -23,7 +24,7 @@ pub(super) async fn oom(
     streams: &Streams,
     judge: &Judge,
     request: v1::OomRequest,
-) -> Result<v1::Oom, QueryError> {
+) -> Result<v1::Oom, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let (explained, findings) = judge.explained(&found, &everybody(&**store, &found, &selection).await?).await?;
@@ -32,8 +33,8 @@ pub(super) async fn oom(
         Scope::new(&found, &[FindingKind::Oom], selection.ranks.is_empty() && selection.processes.is_empty())
             .into_wire();
     Ok(v1::Oom {
-        job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness(streams))),
+        job: Some(answer::found_job(&found, streams)),
+        completeness: Some(answer::completeness(found.completeness(streams))),
         reports: explained
             .ooms
             .iter()

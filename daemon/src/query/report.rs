@@ -8,13 +8,15 @@ use memctl_model::Sample;
 use memctl_proto::convert::finding::to_wire as finding_to_wire;
 use memctl_proto::v1;
 
-use super::error::QueryError;
+use super::answer;
 use super::growth::{explained, growth};
-use super::job::{Found, completeness, completeness_answer, everybody, find, state};
-use super::{samples, standing};
-use crate::ingest::streams::Streams;
+use super::standing;
 use crate::judge::{Judge, Judgement, Levels, Range};
+use crate::read::error::ReadError;
+use crate::read::job::{Found, completeness, everybody, find, state};
+use crate::read::samples;
 use crate::store::{DeviceRow, EpochEndRow, SessionKey, SessionRow, Store};
+use crate::streams::Streams;
 
 /// Answers a report request.
 pub(super) async fn report(
@@ -22,7 +24,7 @@ pub(super) async fn report(
     streams: &Streams,
     judge: &Judge,
     request: v1::ReportRequest,
-) -> Result<v1::Report, QueryError> {
+) -> Result<v1::Report, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let mut epoch_ends = store.epoch_ends(found.job.key).await?;
@@ -30,7 +32,7 @@ pub(super) async fn report(
     let known = (epoch_ends.iter().map(|end| end.epoch).min(), epoch_ends.iter().map(|end| end.epoch).max());
     epoch_ends.retain(|end| wanted(end, &selection));
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
-        return Err(QueryError::Nothing { job: found.job.name.clone(), first, last });
+        return Err(ReadError::Nothing { job: found.job.name.clone(), first, last });
     }
     let judgement = judgement(store, judge, &found, &selection).await?;
     let mut ranks = rank_reports(&found, &epoch_ends, streams, &judgement);
@@ -55,8 +57,8 @@ pub(super) async fn report(
     let spread = standing::compare(&mut ranks);
     standing::tell_apart(&mut ranks, &judgement.findings, job);
     Ok(v1::Report {
-        job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness(streams))),
+        job: Some(answer::found_job(&found, streams)),
+        completeness: Some(answer::completeness(found.completeness(streams))),
         ranks,
         growth,
         findings: judgement.findings.iter().map(|finding| finding_to_wire(finding, job)).collect(),
@@ -75,7 +77,7 @@ async fn judgement(
     judge: &Judge,
     found: &Arc<Found>,
     selection: &v1::Selection,
-) -> Result<Judgement, QueryError> {
+) -> Result<Judgement, ReadError> {
     let epochs = (selection.first_epoch.is_some() || selection.last_epoch.is_some())
         .then(|| (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX)));
     let times_ns = (selection.since_ns.is_some() || selection.until_ns.is_some())
@@ -132,7 +134,7 @@ fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
             stored_bytes: session.stored_bytes,
             state: state(session, streams) as i32,
             failure: session.end.as_ref().and_then(|end| end.failure.clone()),
-            completeness: Some(completeness_answer(completeness(session, streams))),
+            completeness: Some(answer::completeness(completeness(session, streams))),
             started_ns: session.info.started_ns,
             ended_ns: session.end.as_ref().map(|end| end.time_ns),
             framework: session.info.framework.clone(),
@@ -203,7 +205,7 @@ fn rank_report(session: &SessionRow, device: &DeviceRow, ends: &[&EpochEndRow], 
         alloc_retries: device.alloc_retries,
         ooms: device.ooms,
         epoch_ends: ends.iter().map(|end| epoch_end(end)).collect(),
-        completeness: Some(completeness_answer(completeness(session, streams))),
+        completeness: Some(answer::completeness(completeness(session, streams))),
         failure: session.end.as_ref().and_then(|end| end.failure.clone()),
         state: state(session, streams) as i32,
         stored_bytes: session.stored_bytes,

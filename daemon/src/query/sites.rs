@@ -8,15 +8,16 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::v1::sites_request::Moment;
 
-use super::error::QueryError;
-use super::explain::course::Course;
-use super::job::{completeness_answer, find};
-use super::replay::{Go, Replay};
+use super::answer::{self, frame};
 use super::report::wanted;
-use super::stacks::{dictionary, frame, open};
 use super::timeline::{Span, chosen, devices_of, span};
-use crate::ingest::streams::Streams;
+use crate::read::course::Course;
+use crate::read::error::ReadError;
+use crate::read::job::find;
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
+use crate::streams::Streams;
 
 /// A moment's figures on one device.
 struct State {
@@ -47,7 +48,7 @@ pub(super) async fn sites(
     store: &dyn Store,
     streams: &Streams,
     request: v1::SitesRequest,
-) -> Result<v1::Sites, QueryError> {
+) -> Result<v1::Sites, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
@@ -61,8 +62,8 @@ pub(super) async fn sites(
             ranks.push(v1::RankSites { process, ..answer(store, session, device, state).await? });
         }
     }
-    let completeness = Some(completeness_answer(found.completeness(streams)));
-    Ok(v1::Sites { job: Some(found.answer(streams)), completeness, ranks })
+    let completeness = Some(answer::completeness(found.completeness(streams)));
+    Ok(v1::Sites { job: Some(answer::found_job(&found, streams)), completeness, ranks })
 }
 
 /// The last table of an item that is the one.
@@ -71,14 +72,14 @@ fn last_of(
     seq: u64,
     tables: SiteTables,
     is_it: impl Fn(&SiteTable) -> bool,
-) -> Result<Option<SiteTable>, QueryError> {
+) -> Result<Option<SiteTable>, ReadError> {
     let mut last: Option<SiteTable> = None;
     let keep = |table: &SiteTable| {
         if is_it(table) {
             last.get_or_insert_with(|| table.clone()).clone_from(table);
         }
     };
-    tables.each(keep).map_err(QueryError::wire(session, seq))?;
+    tables.each(keep).map_err(ReadError::wire(session, seq))?;
     Ok(last)
 }
 
@@ -88,7 +89,7 @@ impl Question<'_> {
         session: &SessionRow,
         device: u8,
         moment: Option<Moment>,
-    ) -> Result<Option<State>, QueryError> {
+    ) -> Result<Option<State>, ReadError> {
         let Some(moment) = moment else { return self.at_last_epoch_end(session, device).await };
         match moment {
             Moment::Peak(_) => self.at_peak(session, device).await,
@@ -102,7 +103,7 @@ impl Question<'_> {
         self.epoch_ends.iter().filter(move |end| end.session == session.key && end.device == device)
     }
 
-    async fn at_epoch_end(&self, session: &SessionRow, device: u8, epoch: u32) -> Result<State, QueryError> {
+    async fn at_epoch_end(&self, session: &SessionRow, device: u8, epoch: u32) -> Result<State, ReadError> {
         let end = self.ends(session, device).filter(|end| end.epoch == epoch).last();
         let Some(end) = end else {
             let epochs: Vec<u32> = self.ends(session, device).map(|end| end.epoch).collect();
@@ -110,7 +111,7 @@ impl Question<'_> {
                 (Some(first), Some(last)) => format!(" on rank {}; it has {first} to {last}", session.info.rank),
                 _ => format!(" on rank {}; no epoch has ended there", session.info.rank),
             };
-            return Err(QueryError::NoEpoch { job: self.job.into(), epoch, known });
+            return Err(ReadError::NoEpoch { job: self.job.into(), epoch, known });
         };
         let is_it = |table: &SiteTable| {
             table.device.0 == device && table.epoch == epoch && table.boundary == Boundary::EpochEnd
@@ -120,14 +121,14 @@ impl Question<'_> {
                 let found = last_of(session.key, row.seq, tables, is_it)?;
                 return found
                     .map(State::from)
-                    .ok_or_else(|| QueryError::damaged(session.key, end.table_seq, "its site table is missing"));
+                    .ok_or_else(|| ReadError::damaged(session.key, end.table_seq, "its site table is missing"));
             }
         }
-        Err(QueryError::Expired { what: format!("the site table of rank {}", session.info.rank) })
+        Err(ReadError::Expired { what: format!("the site table of rank {}", session.info.rank) })
     }
 
     /// The end of the last epoch of the selection; where none has ended, the end of what is stored.
-    async fn at_last_epoch_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+    async fn at_last_epoch_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         match self.ends(session, device).filter(|end| wanted(end, self.selection)).last() {
             Some(end) => self.at_epoch_end(session, device, end.epoch).await.map(Some),
             None => self.at_end(session, device).await,
@@ -135,7 +136,7 @@ impl Question<'_> {
     }
 
     /// The last table of all, which the end of a session leaves behind; of a session that runs, its latest step's.
-    async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+    async fn at_end(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         let latest = self.store.devices(session.job).await?;
         let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
         let Some(at) = latest.and_then(|row| row.latest) else { return self.at_time(session, device, u64::MAX).await };
@@ -151,10 +152,10 @@ impl Question<'_> {
         self.at_time(session, device, u64::MAX).await
     }
 
-    async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, QueryError> {
+    async fn at_time(&self, session: &SessionRow, device: u8, time_ns: u64) -> Result<Option<State>, ReadError> {
         if time_ns < session.info.started_ns {
             let rank = session.info.rank;
-            return Err(QueryError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
+            return Err(ReadError::Invalid(format!("the recording of rank {rank} had not begun at that time")));
         }
         let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
         let chunks = self.store.chunks(session.key, device, before).await?;
@@ -174,7 +175,7 @@ impl Question<'_> {
         self.replayed(session, device, state.0, Some((last, state.1))).await
     }
 
-    async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, QueryError> {
+    async fn at_peak(&self, session: &SessionRow, device: u8) -> Result<Option<State>, ReadError> {
         let chunks = self.store.chunks(session.key, device, chosen(self.selection)?).await?;
         let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else {
             part_is_stored(session, None, Span::default())?;
@@ -209,7 +210,7 @@ impl Question<'_> {
     }
 
     /// Retention takes the oldest chunks first, and the highest moment may have been among them.
-    async fn peak_is_stored(&self, session: &SessionRow, device: u8, highest: &ChunkRow) -> Result<(), QueryError> {
+    async fn peak_is_stored(&self, session: &SessionRow, device: u8, highest: &ChunkRow) -> Result<(), ReadError> {
         let rows = self.store.devices(session.job).await?;
         let row = rows.iter().find(|row| row.session == session.key && row.info.index.0 == device);
         peak_is_stored(session, row, highest)
@@ -222,7 +223,7 @@ impl Question<'_> {
         device: u8,
         until: u64,
         within: Option<(&ChunkRow, u64)>,
-    ) -> Result<Option<State>, QueryError> {
+    ) -> Result<Option<State>, ReadError> {
         let mut replay = Replay::before(self.store, session, device, self.epoch_ends, until).await?;
         replay.run(until, |_, _, _| Go::On).await?;
         let (chunk, time_ns) =
@@ -250,7 +251,7 @@ pub(super) fn peak_is_stored(
     session: &SessionRow,
     device: Option<&DeviceRow>,
     highest: &ChunkRow,
-) -> Result<(), QueryError> {
+) -> Result<(), ReadError> {
     if session.expired_events == 0 {
         return Ok(());
     }
@@ -260,29 +261,24 @@ pub(super) fn peak_is_stored(
         peak => {
             let was = peak.map_or(String::new(), |peak| format!(" ({})", HumanBytes::of(peak)));
             let what = format!("the moment at which rank {} had most allocated{was}", session.info.rank);
-            Err(QueryError::Expired { what })
+            Err(ReadError::Expired { what })
         }
     }
 }
 
 /// Refuses where the part of the job that was asked for begins with events that retention removed: the highest moment of it
 /// may have been among them. `first`: the first chunk of that part which is stored.
-pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, span: Span) -> Result<(), QueryError> {
+pub(super) fn part_is_stored(session: &SessionRow, first: Option<&ChunkRow>, span: Span) -> Result<(), ReadError> {
     let begins_before =
         first.is_none_or(|first| span.events.0 < first.index.first_event && span.times_ns.0 < first.index.first_ns);
     if session.expired_events == 0 || !begins_before {
         return Ok(());
     }
     let what = format!("the beginning of this part of rank {}, whose highest moment was asked for,", session.info.rank);
-    Err(QueryError::Expired { what })
+    Err(ReadError::Expired { what })
 }
 
-async fn answer(
-    store: &dyn Store,
-    session: &SessionRow,
-    device: u8,
-    state: State,
-) -> Result<v1::RankSites, QueryError> {
+async fn answer(store: &dyn Store, session: &SessionRow, device: u8, state: State) -> Result<v1::RankSites, ReadError> {
     let stacks = dictionary(store, session.key).await?;
     let mut by_stack: BTreeMap<StackId, v1::SiteStack> = BTreeMap::new();
     for row in &state.rows {

@@ -6,13 +6,14 @@ use memctl_proto::item::Content;
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
-use super::error::QueryError;
-use super::explain::course::Course;
-use super::job::{Found, completeness_answer, find};
-use super::replay::{Go, Replay};
-use super::stacks::open;
-use crate::ingest::streams::Streams;
+use super::answer;
+use crate::read::course::Course;
+use crate::read::error::ReadError;
+use crate::read::job::{Found, find};
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::streams::Streams;
 
 /// Points per rank when the question names no number.
 const POINTS: u32 = 240;
@@ -28,7 +29,7 @@ pub(super) async fn timeline(
     store: &dyn Store,
     streams: &Streams,
     request: v1::TimelineRequest,
-) -> Result<v1::Timeline, QueryError> {
+) -> Result<v1::Timeline, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let points = if request.points == 0 { POINTS } else { request.points.min(POINTS_MAX) };
     let found = find(store, &selection).await?;
@@ -51,8 +52,8 @@ pub(super) async fn timeline(
         }
     }
     Ok(v1::Timeline {
-        job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness(streams))),
+        job: Some(answer::found_job(&found, streams)),
+        completeness: Some(answer::completeness(found.completeness(streams))),
         ranks,
     })
 }
@@ -63,11 +64,11 @@ pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl 
 }
 
 /// The store's selection of a question's.
-pub(super) fn chosen(selection: &v1::Selection) -> Result<Selection, QueryError> {
+pub(super) fn chosen(selection: &v1::Selection) -> Result<Selection, ReadError> {
     let times = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     let epochs = (selection.first_epoch.unwrap_or(0), selection.last_epoch.unwrap_or(u32::MAX));
     if times.0 > times.1 || epochs.0 > epochs.1 {
-        return Err(QueryError::Invalid("the selection ends before it begins".into()));
+        return Err(ReadError::Invalid("the selection ends before it begins".into()));
     }
     Ok(Selection {
         times_ns: (times != (0, u64::MAX)).then_some(times),
@@ -83,7 +84,7 @@ async fn buckets(
     chunks: &[ChunkRow],
     epoch_ends: &[EpochEndRow],
     (span, points): (Span, u32),
-) -> Result<Vec<Bucket>, QueryError> {
+) -> Result<Vec<Bucket>, ReadError> {
     let (Some(first), Some(last)) = (chunks.first(), chunks.last()) else { return Ok(Vec::new()) };
     let start = chunks.iter().map(|chunk| chunk.index.first_ns).min().unwrap_or(0).max(span.times_ns.0);
     let end = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0).min(span.times_ns.1);
@@ -197,7 +198,7 @@ async fn stored_marks(
     store: &dyn Store,
     session: &SessionRow,
     chosen: Selection,
-) -> Result<Vec<memctl_model::Mark>, QueryError> {
+) -> Result<Vec<memctl_model::Mark>, ReadError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {

@@ -12,6 +12,7 @@ pub mod samples;
 pub mod session;
 pub mod site_tables;
 pub mod stacks;
+mod state;
 
 pub use stacks::{StackDictionary, StackSender};
 

@@ -1,6 +1,6 @@
 //! The state machine, case by case and under arbitrary courses; time is a number.
 
-use memctl_model::{Finding, FindingKind, Moment, Severity};
+use memctl_model::{Finding, FindingKind, JobState, Moment, Severity};
 use proptest::prelude::*;
 
 use super::*;
@@ -60,7 +60,7 @@ fn finding(kind: FindingKind) -> Finding {
     }
 }
 
-fn job(state: RunState, started_ns: u64, epochs: Option<u32>) -> JobFacts {
+fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFacts {
     JobFacts {
         name: "j".into(),
         attempt: 0,
@@ -89,14 +89,14 @@ const LEAK: Option<FindingKind> = Some(FindingKind::Leak);
 const OOM: Option<FindingKind> = Some(FindingKind::Oom);
 
 fn firing(run_ns: u64) -> Alert {
-    let alert = judged(None, OOM, &job(RunState::Running, run_ns, Some(4)), run_ns + S).unwrap();
+    let alert = judged(None, OOM, &job(Some(JobState::Running), run_ns, Some(4)), run_ns + S).unwrap();
     assert_eq!((alert.phase, alert.fired_ns, alert.fired_epochs), (Phase::Firing, Some(run_ns + S), Some(4)));
     alert
 }
 
 #[test]
 fn it_is_pending_until_it_was_there_long_enough() {
-    let running = job(RunState::Running, 1, None);
+    let running = job(Some(JobState::Running), 1, None);
     let alert = judged(None, LEAK, &running, 100 * S).unwrap();
     assert_eq!((alert.phase, due_ns(&alert, &rules(), None, 100 * S)), (Phase::Pending, 130 * S));
     let still = judged(Some(alert.clone()), LEAK, &running, 129 * S).unwrap();
@@ -107,12 +107,12 @@ fn it_is_pending_until_it_was_there_long_enough() {
     // Gone before: nothing is left, and it begins anew.
     assert_eq!(judged(Some(still.clone()), None, &running, 129 * S), None);
     // What an ended run leaves behind does not wait.
-    assert_eq!(judged(Some(still), LEAK, &job(RunState::Failed, 1, None), 101 * S).unwrap().phase, Phase::Firing);
+    assert_eq!(judged(Some(still), LEAK, &job(Some(JobState::Failed), 1, None), 101 * S).unwrap().phase, Phase::Firing);
 }
 
 #[test]
 fn in_a_run_that_goes_on_it_resolves_after_a_while_without_it() {
-    let running = job(RunState::Running, 1, Some(9));
+    let running = job(Some(JobState::Running), 1, Some(9));
     let missing = judged(Some(firing(1)), None, &running, 100 * S).unwrap();
     assert_eq!((missing.phase, missing.missing_ns), (Phase::Firing, Some(100 * S)));
     assert_eq!(due_ns(&missing, &rules(), Some(u64::MAX), 100 * S), 160 * S);
@@ -122,13 +122,16 @@ fn in_a_run_that_goes_on_it_resolves_after_a_while_without_it() {
     assert_eq!((gone.phase, gone.resolved_ns), (Phase::Resolved, Some(160 * S)));
     let again = judged(Some(gone), OOM, &running, 170 * S).unwrap();
     assert_eq!((again.phase, again.fired_ns), (Phase::Firing, Some(170 * S)));
-    assert_eq!(judged(Some(firing(1)), None, &job(RunState::Finished, 1, None), 9 * S).unwrap().phase, Phase::Resolved);
+    assert_eq!(
+        judged(Some(firing(1)), None, &job(Some(JobState::Finished), 1, None), 9 * S).unwrap().phase,
+        Phase::Resolved
+    );
 }
 
 #[test]
 fn a_run_that_is_deleted_takes_its_own_alerts_with_it_and_no_later_ones() {
     let after = |alert: &Alert, gone: &JobFacts| judged(Some(alert.clone()), None, gone, 99 * S).unwrap().phase;
-    let (alert, gone) = (firing(5), |run_ns| job(RunState::Gone, run_ns, None));
+    let (alert, gone) = (firing(5), |run_ns| job(None, run_ns, None));
     assert_eq!(after(&alert, &gone(5)), Phase::Resolved);
     assert_eq!(after(&alert, &gone(6)), Phase::Resolved, "everything up to a later one is gone");
     assert_eq!(after(&alert, &gone(4)), Phase::Firing, "only an earlier run is");
@@ -139,23 +142,26 @@ fn a_run_that_is_deleted_takes_its_own_alerts_with_it_and_no_later_ones() {
 
 #[test]
 fn after_its_run_it_fires_until_a_later_run_did_without_it() {
-    let left = judged(Some(firing(1)), OOM, &job(RunState::Finished, 1, Some(6)), 50 * S).unwrap();
+    let left = judged(Some(firing(1)), OOM, &job(Some(JobState::Finished), 1, Some(6)), 50 * S).unwrap();
     assert!(left.run_ended);
     let later = |state, epochs| judged(Some(left.clone()), None, &job(state, 60 * S, epochs), 70 * S).unwrap().phase;
-    assert_eq!(later(RunState::Running, Some(0)), Phase::Firing, "it has just begun");
-    assert_eq!(later(RunState::Running, Some(4)), Phase::Firing, "not further than where it fired");
-    assert_eq!(later(RunState::Running, Some(5)), Phase::Resolved);
-    assert_eq!(later(RunState::Running, None), Phase::Firing);
-    assert_eq!(later(RunState::Failed, Some(2)), Phase::Firing, "it proved nothing");
-    assert_eq!(later(RunState::Lost, None), Phase::Firing);
-    assert_eq!(later(RunState::Finished, None), Phase::Resolved);
+    assert_eq!(later(Some(JobState::Running), Some(0)), Phase::Firing, "it has just begun");
+    assert_eq!(later(Some(JobState::Running), Some(4)), Phase::Firing, "not further than where it fired");
+    assert_eq!(later(Some(JobState::Running), Some(5)), Phase::Resolved);
+    assert_eq!(later(Some(JobState::Running), None), Phase::Firing);
+    assert_eq!(later(Some(JobState::Failed), Some(2)), Phase::Firing, "it proved nothing");
+    assert_eq!(later(Some(JobState::Lost), None), Phase::Firing);
+    assert_eq!(later(Some(JobState::Finished), None), Phase::Resolved);
     // A second run that cannot be told from the first: it has to end well.
     let same = |state| judged(Some(left.clone()), None, &job(state, 1, Some(9)), 70 * S).unwrap();
-    assert_eq!((same(RunState::Running), same(RunState::Finished).phase), (left.clone(), Phase::Resolved));
+    assert_eq!((same(Some(JobState::Running)), same(Some(JobState::Finished)).phase), (left.clone(), Phase::Resolved));
     // An older run does not know what a later one said.
-    let fixed = judged(Some(left.clone()), None, &job(RunState::Finished, 60 * S, None), 70 * S).unwrap();
+    let fixed = judged(Some(left.clone()), None, &job(Some(JobState::Finished), 60 * S, None), 70 * S).unwrap();
     for kind in [OOM, None] {
-        assert_eq!(judged(Some(fixed.clone()), kind, &job(RunState::Finished, 1, None), 80 * S), Some(fixed.clone()));
+        assert_eq!(
+            judged(Some(fixed.clone()), kind, &job(Some(JobState::Finished), 1, None), 80 * S),
+            Some(fixed.clone())
+        );
     }
     // Or it was long ago.
     let day = 24 * 3_600 * S;
@@ -164,7 +170,7 @@ fn after_its_run_it_fires_until_a_later_run_did_without_it() {
     assert_eq!(over.phase, Phase::Resolved);
     assert_eq!(tick(over, &rules(), 50 * S + 2 * day), None, "and forgotten");
     // A daemon that starts and judges an old job anew does not raise it again.
-    let old = JobFacts { ended_ns: Some(50 * S), ..job(RunState::Finished, 1, None) };
+    let old = JobFacts { ended_ns: Some(50 * S), ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(judged(None, OOM, &old, 50 * S + day), None);
 }
 
@@ -197,7 +203,7 @@ fn receivers_are_told_once_again_and_at_the_end() {
     assert_eq!(at(&worse, &told, hook, None, 10 * S), Want::Now);
     let failed = Delivery { retry_ns: Some(50 * S), ..Delivery::default() };
     assert_eq!(at(&alert, &failed, hook, None, 10 * S), Want::At(50 * S));
-    let over = judged(Some(alert), None, &job(RunState::Finished, 1, None), 20 * S).unwrap();
+    let over = judged(Some(alert), None, &job(Some(JobState::Finished), 1, None), 20 * S).unwrap();
     assert_eq!(at(&over, &told, hook, Some(99 * S), 20 * S), Want::Now, "a silence leaves nobody waiting");
     assert_eq!(at(&over, &nothing, hook, None, 20 * S), Want::Nothing);
     assert_eq!(at(&over, &Delivery { told: Some(Phase::Resolved), ..told.clone() }, hook, None, 20 * S), Want::Nothing);
@@ -208,13 +214,13 @@ fn receivers_are_told_once_again_and_at_the_end() {
 fn rules_that_are_gone_take_their_alerts_along() {
     let none = Rules::parse("default_rules = false", "r").unwrap();
     assert_eq!(tick(firing(1), &none, 9 * S).unwrap().phase, Phase::Resolved);
-    let pending = judged(None, LEAK, &job(RunState::Running, 1, None), 9 * S).unwrap();
+    let pending = judged(None, LEAK, &job(Some(JobState::Running), 1, None), 9 * S).unwrap();
     assert_eq!(tick(pending, &none, 10 * S), None);
 }
 
 #[test]
 fn an_imported_job_raises_nothing_unless_told_to() {
-    let imported = JobFacts { imported: true, ..job(RunState::Finished, 1, None) };
+    let imported = JobFacts { imported: true, ..job(Some(JobState::Finished), 1, None) };
     assert_eq!(sightings(&rules(), &imported, &[finding(FindingKind::Oom)], 9), []);
     let wanted = Rules { imported: true, ..rules() };
     assert_eq!(sightings(&wanted, &imported, &[finding(FindingKind::Oom)], 9).len(), 1);
@@ -230,7 +236,7 @@ fn an_alert_stays_small_whatever_a_finding_holds() {
         ..finding(FindingKind::Oom)
     };
     let labels = (0..1_000).map(|at| (format!("l{at}"), "v".repeat(1 << 16))).collect();
-    let facts = JobFacts { labels, ..job(RunState::Running, 1, None) };
+    let facts = JobFacts { labels, ..job(Some(JobState::Running), 1, None) };
     let sightings = sightings(&rules(), &facts, &[large.clone(), large], 9);
     assert_eq!(sightings.len(), 1, "one fingerprint, one alert");
     let put = crate::alerts::record::put(&sightings[0].alert, 0, 0);
@@ -250,7 +256,7 @@ proptest! {
         let mut alert: Option<Alert> = None;
         for (what, run, wait_s) in steps {
             now_ns += wait_s * S;
-            let states = [RunState::Running, RunState::Finished, RunState::Failed, RunState::Lost, RunState::Running];
+            let states = [Some(JobState::Running), Some(JobState::Finished), Some(JobState::Failed), Some(JobState::Lost), Some(JobState::Running)];
             let facts = job(states[(what % 5) as usize], 1 + run, Some(u32::from(what)));
             let before = alert.clone();
             alert = match what {

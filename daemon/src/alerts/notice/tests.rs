@@ -1,9 +1,9 @@
 //! What is sent, as text.
 
 use super::*;
-use crate::alerts::alert::{JobFacts, RunState, sightings};
+use crate::alerts::alert::{JobFacts, sightings};
 use crate::alerts::rules::Rules;
-use memctl_model::{Finding, FindingKind, Moment};
+use memctl_model::{Finding, FindingKind, JobState, Moment};
 
 fn notice(title: &str, phase: Phase) -> Notice {
     let rules = "[[rule]]\nname = \"MemoryLeak\"\nkinds = [\"leak\"]\nlabels = { pager = \"yes\" }\nannotations = { runbook = \"https://w\" }";
@@ -36,7 +36,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         name: "vit".into(),
         attempt: 2,
         labels: vec![("team/a".into(), "v".into()), ("job".into(), "forged".into()), ("other".into(), "x".into())],
-        state: RunState::Running,
+        state: Some(JobState::Running),
         started_ns: 1,
         ended_ns: None,
         epochs: None,

@@ -15,7 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{BUILT_IN, DEFAULT, Http, Receiver, Rule, Rules, Way};
-use crate::config::quantity::duration_ns;
+use crate::quantity::duration_ns;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const RULES_MAX: usize = 256;

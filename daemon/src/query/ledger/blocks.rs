@@ -10,7 +10,7 @@ use memctl_analysis::classes::Class;
 use memctl_model::{BlockState, Frame, Stack, StackId};
 use memctl_proto::v1;
 
-use crate::query::stacks::frame;
+use crate::query::answer::frame;
 
 /// Blocks told of one rank; a training process has some thousands, rarely tens of thousands.
 const BLOCKS_MAX: usize = 200_000;

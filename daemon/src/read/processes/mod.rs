@@ -46,7 +46,7 @@ impl Process {
 }
 
 /// Sessions in whose place another one has come: the same process again, the same recording again, a later run.
-pub(super) fn superseded(sessions: &[SessionRow]) -> HashSet<SessionKey> {
+pub(crate) fn superseded(sessions: &[SessionRow]) -> HashSet<SessionKey> {
     let mut by_rank: BTreeMap<u32, Vec<&SessionRow>> = BTreeMap::new();
     for session in sessions {
         by_rank.entry(session.info.rank).or_default().push(session);
@@ -90,7 +90,7 @@ fn is_same_run(a: &SessionInfo, b: &SessionInfo, pids: &HashSet<(Option<&str>, u
 }
 
 /// The names of a job's processes.
-pub(super) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashMap<SessionKey, Process> {
+pub(crate) fn names<'a>(sessions: impl Iterator<Item = &'a SessionRow>) -> HashMap<SessionKey, Process> {
     let mut sessions: Vec<&SessionRow> = sessions.collect();
     sessions.sort_by_key(|session| (session.info.started_ns, session.info.pid, session.info.rank, session.key));
     let roles = roles(&sessions);

@@ -9,7 +9,7 @@ const TOLD: usize = 3;
 const LETTERS_MAX: usize = 128;
 
 /// Of these names those like `asked`, the nearest first; among equals in their order.
-pub(super) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<String> {
+pub(crate) fn names(asked: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let letters: Vec<char> = lower(asked);
     let mut like: Vec<(usize, String)> = Vec::new();
     for name in there {

@@ -9,8 +9,8 @@ use memctl_model::Sample;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use super::error::QueryError;
-use super::explain::course::last_boundary_ns;
+use super::course::last_boundary_ns;
+use super::error::ReadError;
 use super::job::Found;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, SessionRow, Store};
@@ -21,7 +21,7 @@ const LOOK_BACK_NS: u64 = 30_000_000_000;
 const ITEMS_MAX: usize = 64;
 
 /// The latest figures by session and device.
-pub(super) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(SessionKey, u8), Sample>, QueryError> {
+pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(SessionKey, u8), Sample>, ReadError> {
     let mut latest = HashMap::new();
     for session in &found.sessions {
         let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);
@@ -80,7 +80,7 @@ fn last_ns(found: &Found, session: &SessionRow) -> u64 {
 }
 
 /// Samples come in the order of their sending: what a later one knows replaces what an earlier one knew.
-pub(super) fn fold(known: &mut Sample, later: Sample) {
+pub(crate) fn fold(known: &mut Sample, later: Sample) {
     known.device = later.device;
     known.time_ns = known.time_ns.max(later.time_ns);
     macro_rules! replace {

@@ -11,26 +11,27 @@ use memctl_model::{FindingKind, Gap, Stack, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
-use super::error::QueryError;
-use super::explain::course::Course;
-use super::explain::measured;
-use super::explain::window::state_at;
-use super::job::{completeness_answer, find};
+use super::answer;
 use super::oom::classes;
-use super::replay::{Go, Replay};
 use super::scope::Scope;
 use super::sites::{part_is_stored, peak_is_stored};
-use super::stacks::dictionary;
 use super::timeline::{chosen, span};
-use crate::ingest::streams::Streams;
+use crate::explain::measured;
+use crate::explain::window::state_at;
+use crate::read::course::Course;
+use crate::read::error::ReadError;
+use crate::read::job::find;
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::streams::Streams;
 
 /// Answers a ledger request.
 pub(super) async fn ledger(
     store: &dyn Store,
     streams: &Streams,
     request: v1::LedgerRequest,
-) -> Result<v1::Ledger, QueryError> {
+) -> Result<v1::Ledger, ReadError> {
     let selection = request.selection.unwrap_or_default();
     let moment = request.moment.unwrap_or(Moment::Peak(true));
     let found = find(store, &selection).await?;
@@ -77,8 +78,8 @@ pub(super) async fn ledger(
     }
     let (_, not_judged) = scope.into_wire();
     Ok(v1::Ledger {
-        job: Some(found.answer(streams)),
-        completeness: Some(completeness_answer(found.completeness(streams))),
+        job: Some(answer::found_job(&found, streams)),
+        completeness: Some(answer::completeness(found.completeness(streams))),
         ranks,
         not_judged,
     })
@@ -106,8 +107,8 @@ fn end_of(chunk: &ChunkRow) -> u64 {
     chunk.index.first_event + chunk.index.count
 }
 
-fn no_epoch(job: &str, rank: u32, epoch: u32) -> QueryError {
-    QueryError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
+fn no_epoch(job: &str, rank: u32, epoch: u32) -> ReadError {
+    ReadError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
 }
 
 async fn peak(
@@ -116,7 +117,7 @@ async fn peak(
     device: &DeviceRow,
     chunks: &[ChunkRow],
     everything: bool,
-) -> Result<Option<Place>, QueryError> {
+) -> Result<Option<Place>, ReadError> {
     let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else { return Ok(None) };
     if everything {
         peak_is_stored(session, Some(device), highest)?;
@@ -142,7 +143,7 @@ async fn rank(
     chunks: &[ChunkRow],
     place: Place,
     room: Option<&mut usize>,
-) -> Result<v1::RankLedger, QueryError> {
+) -> Result<v1::RankLedger, ReadError> {
     // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
     let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < place.at).collect();
     let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
@@ -198,13 +199,13 @@ async fn held_at(
     session: &SessionRow,
     device: &DeviceRow,
     time_ns: u64,
-) -> Result<Option<u64>, QueryError> {
+) -> Result<Option<u64>, ReadError> {
     let index = device.info.index.0;
     let before = Selection { times_ns: Some((0, time_ns)), ..Selection::default() };
     let chunks = store.chunks(session.key, index, before).await?;
     let Some(last) = chunks.last() else { return Ok(None) };
     let mut replay = match Replay::before(store, session, index, &[], last.index.first_event).await {
-        Err(QueryError::Expired { .. }) => return Ok(None),
+        Err(ReadError::Expired { .. }) => return Ok(None),
         other => other?,
     };
     let mut held = replay.map().levels().reserved_bytes;
@@ -218,7 +219,7 @@ async fn held_at(
         })
         .await;
     match ran {
-        Err(QueryError::Expired { .. }) => Ok(None),
+        Err(ReadError::Expired { .. }) => Ok(None),
         Err(error) => Err(error),
         Ok(()) => Ok(Some(held)),
     }

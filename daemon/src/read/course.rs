@@ -11,8 +11,8 @@ use memctl_model::{Event, Mark, MarkKind, Phase};
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use crate::query::error::QueryError;
-use crate::query::stacks::open;
+use super::error::ReadError;
+use super::stacks::open;
 use crate::store::{Selection, SessionKey, Store};
 
 /// Items of marks that are read for one stretch: each holds up to four thousand marks, a stretch has a million events.
@@ -20,7 +20,7 @@ const ITEMS_MAX: usize = 1024;
 
 /// A place in a session's marks that moves forward with the events.
 #[derive(Clone, Debug, Default)]
-pub(in crate::query) struct Course {
+pub(crate) struct Course {
     marks: Arc<[Mark]>,
     next: usize,
     epoch: Option<u32>,
@@ -43,7 +43,7 @@ pub(crate) async fn at_the_end(
     store: &dyn Store,
     session: SessionKey,
     end_ns: u64,
-) -> Result<(Option<u32>, Option<u64>, bool), QueryError> {
+) -> Result<(Option<u32>, Option<u64>, bool), ReadError> {
     let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
     let mut course = Course::between(store, session, times_ns).await?;
     course.advance(u64::MAX, |_| ());
@@ -52,11 +52,11 @@ pub(crate) async fn at_the_end(
 
 /// When the last step, epoch or window of a session ended, as far as that lies within the last minute before its end: what
 /// was measured later is its teardown.
-pub(in crate::query) async fn last_boundary_ns(
+pub(crate) async fn last_boundary_ns(
     store: &dyn Store,
     session: SessionKey,
     end_ns: u64,
-) -> Result<Option<u64>, QueryError> {
+) -> Result<Option<u64>, ReadError> {
     let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
     let course = Course::between(store, session, times_ns).await?;
     let ends = course
@@ -68,14 +68,14 @@ pub(in crate::query) async fn last_boundary_ns(
 
 /// A step's boundary that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::query) enum Passed {
+pub(crate) enum Passed {
     StepBegin(u64),
     StepEnd,
 }
 
 impl Course {
     /// The marks of a session between two times.
-    pub async fn between(store: &dyn Store, session: SessionKey, times_ns: (u64, u64)) -> Result<Self, QueryError> {
+    pub async fn between(store: &dyn Store, session: SessionKey, times_ns: (u64, u64)) -> Result<Self, ReadError> {
         let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
         let mut marks = Vec::new();
         for row in store.items(session, ItemKind::Marks as i32, None, selection).await?.iter().take(ITEMS_MAX) {
@@ -87,7 +87,7 @@ impl Course {
     }
 
     /// Where the loop was at a moment: the marks of the minute before tell, of long steps those of the hour before.
-    pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, QueryError> {
+    pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, ReadError> {
         let mut course = Self::default();
         for back_ns in [LAST_NS, 60 * LAST_NS] {
             course = Self::between(store, session, (time_ns.saturating_sub(back_ns), time_ns)).await?;

@@ -15,16 +15,16 @@ use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, S
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use super::course::{Course, Passed};
 use super::measured;
-use crate::query::error::QueryError;
-use crate::query::job::Found;
-use crate::query::replay::{Go, Replay};
-use crate::query::stacks::{dictionary, open};
+use crate::read::course::{Course, Passed};
+use crate::read::error::ReadError;
+use crate::read::job::Found;
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// Failures explained per device: a job that catches them may have thousands.
-pub(in crate::query) const FAILURES_MAX: usize = 4;
+pub(crate) const FAILURES_MAX: usize = 4;
 /// Sites named per failure.
 const SITES_MAX: usize = 20;
 /// Blocks that strand, named per failure.
@@ -45,12 +45,12 @@ struct Place {
 }
 
 /// The last failures of a device, explained, by time.
-pub(in crate::query) async fn of_device(
+pub(crate) async fn of_device(
     store: &dyn Store,
     found: &Found,
     session: &SessionRow,
     device: &DeviceRow,
-) -> Result<Vec<oom::Report>, QueryError> {
+) -> Result<Vec<oom::Report>, ReadError> {
     if device.ooms == 0 {
         return Ok(Vec::new());
     }
@@ -107,7 +107,7 @@ async fn places(
     (first, last): (&ChunkRow, &ChunkRow),
     mut course: Course,
     mut reserved_peak: u64,
-) -> Result<(Vec<Place>, u64), QueryError> {
+) -> Result<(Vec<Place>, u64), ReadError> {
     let from = first.index.first_event;
     let mut replay = Replay::before(store, session, device.info.index.0, &[], from).await?;
     let mut places: Vec<Place> = Vec::new();
@@ -155,7 +155,7 @@ async fn states(
     device: &DeviceRow,
     place: &Place,
     course: Course,
-) -> Result<(Option<BTreeMap<StackId, u64>>, Keyframe), QueryError> {
+) -> Result<(Option<BTreeMap<StackId, u64>>, Keyframe), ReadError> {
     let index = device.info.index;
     let start = place.step_end_at.unwrap_or(place.found_at).min(place.found_at);
     let mut replay = Replay::before(store, session, index.0, &[], start).await?.with_course(course);
@@ -201,7 +201,7 @@ fn sites(
 }
 
 /// How the other ranks stand: their latest boundary, and what was free on their devices at that time.
-async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, QueryError> {
+async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
     let mut peers = Vec::new();
     for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
         for device in found.devices.iter().filter(|device| device.session == session.key) {
@@ -222,7 +222,7 @@ async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64)
 }
 
 /// Ranks that ended by out of memory while no request of the allocator failed: what is known of them.
-pub(in crate::query) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, QueryError> {
+pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
         let Some((end, failure)) = session.end.as_ref().and_then(|end| Some((end, end.failure.as_ref()?))) else {
@@ -260,7 +260,7 @@ pub(in crate::query) async fn deaths(store: &dyn Store, found: &Found) -> Result
 }
 
 /// Ranks of which only counters are known, and whose count of failed requests rose.
-pub(in crate::query) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, QueryError> {
+pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
         let mut devices = found.devices.iter().filter(|device| device.session == session.key);
@@ -282,14 +282,14 @@ pub(in crate::query) async fn counted(store: &dyn Store, found: &Found) -> Resul
     Ok(findings)
 }
 
-async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, QueryError> {
+async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, ReadError> {
     Ok(all_samples(store, session).await?.iter().filter_map(|sample| sample.ooms).max().unwrap_or(0))
 }
 
 /// Items of samples that are opened: of a run of a few hours all of them, of a longer one those at its end.
 const SAMPLE_ITEMS_MAX: usize = 64;
 
-async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, QueryError> {
+async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, ReadError> {
     let rows = store.items(session.key, ItemKind::Samples as i32, None, Selection::default()).await?;
     let mut all = Vec::new();
     for row in &rows[rows.len().saturating_sub(SAMPLE_ITEMS_MAX)..] {

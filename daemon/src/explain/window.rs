@@ -12,18 +12,18 @@ use memctl_analysis::rules::PlacementRules;
 use memctl_analysis::steady::{Request, Steady, WARM_UP_STEPS};
 use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, Sample, Stack, StackId};
 
-use super::course::{Course, Passed};
 use super::measured;
-use crate::query::error::QueryError;
-use crate::query::replay::{Go, Replay, keyframe_before};
-use crate::query::stacks::dictionary;
+use crate::read::course::{Course, Passed};
+use crate::read::error::ReadError;
+use crate::read::replay::{Go, Replay, keyframe_before};
+use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
 
 /// Events of a stretch, at least, where a device told so many: tens of steps of a model, thousands of a small one.
 const EVENTS_MIN: u64 = 1 << 17;
 /// Likewise at most: a stretch begins at a keyframe, which come every quarter of a million events, in older recordings every
 /// million. Tens of milliseconds to replay.
-pub(in crate::query) const EVENTS_MAX: u64 = 1 << 21;
+pub(crate) const EVENTS_MAX: u64 = 1 << 21;
 
 /// The first replay leaves its state behind every so many events, so that the second one is short.
 const STATE_EVERY: u64 = 1 << 17;
@@ -36,18 +36,18 @@ struct State {
 }
 
 /// What was seen of a device.
-pub(in crate::query) struct Looked {
+pub(crate) struct Looked {
     pub fragmentation: RankFragmentation,
     pub churn: RankChurn,
 }
 
 /// Looks at the last stretch. A failure for which the cache had the bytes stands for the fullest moment.
-pub(in crate::query) async fn look(
+pub(crate) async fn look(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     failure: Option<&oom::Report>,
-) -> Result<Option<Looked>, QueryError> {
+) -> Result<Option<Looked>, ReadError> {
     let index = device.info.index;
     // Numbers count dropped events too, so the last stored one has at least the number of those that are stored.
     let last_ones = (device.events.saturating_sub(2 * EVENTS_MAX), u64::MAX);
@@ -110,7 +110,7 @@ async fn steps(
     (from, until): (u64, u64),
     first_step: u64,
     mut course: Course,
-) -> Result<(Steady, Vec<State>), QueryError> {
+) -> Result<(Steady, Vec<State>), ReadError> {
     let rules = PlacementRules::new(&session.info.settings);
     // A stretch that begins in the middle of a job has its warm-up behind it.
     let mut steady = Steady::new(rules, from > 0 && first_step >= WARM_UP_STEPS);
@@ -145,13 +145,13 @@ async fn steps(
 }
 
 /// The state behind so many events, and where the loop was.
-pub(in crate::query) async fn state_at(
+pub(crate) async fn state_at(
     store: &dyn Store,
     session: &SessionRow,
     device: u8,
     at: u64,
     course: Course,
-) -> Result<(Keyframe, Course), QueryError> {
+) -> Result<(Keyframe, Course), ReadError> {
     state_from(store, session, device, at, course, None).await
 }
 
@@ -163,7 +163,7 @@ async fn state_from(
     at: u64,
     mut course: Course,
     near: Option<State>,
-) -> Result<(Keyframe, Course), QueryError> {
+) -> Result<(Keyframe, Course), ReadError> {
     let mut replay = Replay::before(store, session, device, &[], at).await?.with_course(course.clone());
     let mut time_ns = session.info.started_ns;
     if let Some(State { at_event, time_ns: then, map }) = near.filter(|state| state.at_event > replay.at_event()) {

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use memctl_model::{Completeness, SourceKind};
+use memctl_model::{Completeness, JobState, SourceKind};
 use memctl_proto::v1;
 
-use super::error::QueryError;
+use super::error::ReadError;
 use super::like;
 use super::processes::{Process, names, superseded};
 use crate::clock::now_ns;
-use crate::ingest::streams::Streams;
 use crate::store::{DeviceRow, JobRow, SessionKey, SessionRow, Store};
+use crate::streams::Streams;
 
 /// A session that is not streaming and was not heard of for this long is lost: three times the longest wait between attempts to reach the daemon.
 const LOST_AFTER_NS: u64 = 30_000_000_000;
@@ -35,23 +35,23 @@ pub(crate) struct Found {
 const JOBS_ASKED: u32 = 1_000;
 
 /// There is no such job, and what may have been meant.
-pub(super) async fn no_job(store: &dyn Store, name: &str, attempt: Option<u32>) -> QueryError {
+pub(crate) async fn no_job(store: &dyn Store, name: &str, attempt: Option<u32>) -> ReadError {
     let there = match store.jobs(JOBS_ASKED).await {
         Ok(jobs) => jobs,
         Err(error) => return error.into(),
     };
     let like = like::names(name, there.into_iter().map(|job| job.name));
     let name = attempt.map_or_else(|| name.to_owned(), |attempt| format!("{name} (attempt {attempt})"));
-    QueryError::NoJob { name, like }
+    ReadError::NoJob { name, like }
 }
 
 /// Finds the job of a selection and narrows it to the processes and devices asked for.
-pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, QueryError> {
+pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result<Found, ReadError> {
     let name = (!selection.job.is_empty() && selection.job != "latest").then_some(selection.job.as_str());
     let Some(job) = store.job(name, selection.attempt).await? else {
         return match name {
             Some(name) => Err(no_job(store, name, selection.attempt).await),
-            None => Err(QueryError::Empty),
+            None => Err(ReadError::Empty),
         };
     };
     let all = store.sessions(job.key).await?;
@@ -84,27 +84,27 @@ fn check(
     sessions: &[SessionRow],
     processes: &HashMap<SessionKey, Process>,
     selection: &v1::Selection,
-) -> Result<(), QueryError> {
+) -> Result<(), ReadError> {
     let known: BTreeSet<u32> = sessions.iter().map(|session| session.info.rank).collect();
     if let Some(&rank) = selection.ranks.iter().find(|rank| !known.contains(rank)) {
-        return Err(QueryError::NoRank { job: job.name.clone(), rank, known: ranks(&known) });
+        return Err(ReadError::NoRank { job: job.name.clone(), rank, known: ranks(&known) });
     }
     let is_known = |name: &&String| processes.values().any(|process| answers_to(process, name));
     if let Some(name) = selection.processes.iter().find(|name| !is_known(name)) {
         let mut known: Vec<&str> = processes.values().map(|process| process.name.as_str()).collect();
         known.sort_unstable();
         let known = listed(known.iter().map(|name| (*name).to_owned()), known.len());
-        return Err(QueryError::NoProcess { job: job.name.clone(), process: name.clone(), known });
+        return Err(ReadError::NoProcess { job: job.name.clone(), process: name.clone(), known });
     }
     Ok(())
 }
 
 /// The job with all its processes: those that were not asked for still say what is usual.
-pub(super) async fn everybody(
+pub(crate) async fn everybody(
     store: &dyn Store,
     found: &Arc<Found>,
     selection: &v1::Selection,
-) -> Result<Arc<Found>, QueryError> {
+) -> Result<Arc<Found>, ReadError> {
     let v1::Selection { ranks, processes, devices, .. } = selection;
     if ranks.is_empty() && processes.is_empty() && devices.is_empty() {
         return Ok(found.clone());
@@ -162,18 +162,18 @@ impl Found {
 
     /// Whether a process of it still runs, as far as is known.
     pub fn goes_on(&self, streams: &Streams) -> bool {
-        self.sessions.iter().any(|session| state(session, streams) == v1::JobState::Running)
+        self.sessions.iter().any(|session| state(session, streams) == JobState::Running)
     }
 
     /// Leaves the devices with these indexes, and the processes that use one of them.
-    fn narrow(&mut self, wanted: &[u32]) -> Result<(), QueryError> {
+    fn narrow(&mut self, wanted: &[u32]) -> Result<(), ReadError> {
         if wanted.is_empty() {
             return Ok(());
         }
         let known: BTreeSet<u32> = self.devices.iter().map(|device| u32::from(device.info.index.0)).collect();
         if let Some(&device) = wanted.iter().find(|device| !known.contains(device)) {
             let known = listed(known.iter().map(u32::to_string), known.len());
-            return Err(QueryError::NoDevice { job: self.job.name.clone(), device, known });
+            return Err(ReadError::NoDevice { job: self.job.name.clone(), device, known });
         }
         self.devices.retain(|device| wanted.contains(&u32::from(device.info.index.0)));
         let uses = |session: &SessionRow| self.devices.iter().any(|device| device.session == session.key);
@@ -188,9 +188,9 @@ impl Found {
         self.sessions.iter().map(|session| session.info.rank).collect::<HashSet<_>>().len()
     }
 
-    /// The job for an answer, over all its sessions.
-    pub fn answer(&self, streams: &Streams) -> v1::Job {
-        job_answer(&self.job, self.sessions.iter().chain(&self.others).chain(&self.earlier), streams)
+    /// The job over all its sessions.
+    pub fn summary(&self, streams: &Streams) -> Summary {
+        Summary::new(&self.job, self.sessions.iter().chain(&self.others).chain(&self.earlier), streams)
     }
 
     /// How complete what the answer rests on is.
@@ -208,57 +208,64 @@ impl Found {
     }
 }
 
-/// A job for an answer.
-pub(super) fn job_answer<'a>(
-    job: &JobRow,
-    sessions: impl Iterator<Item = &'a SessionRow> + Clone,
-    streams: &Streams,
-) -> v1::Job {
-    let all: Vec<SessionRow> = sessions.clone().cloned().collect();
-    let gone = superseded(&all);
-    let present = || all.iter().filter(|session| !gone.contains(&session.key));
-    let processes = names(present());
-    let ranks: HashSet<u32> = all.iter().map(|session| session.info.rank).collect();
-    let states: Vec<(v1::JobState, bool)> = present()
-        .map(|session| {
-            let is_child = processes.get(&session.key).is_some_and(|process| process.is_child);
-            (state(session, streams), is_child)
-        })
-        .collect();
+/// A job over all its sessions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub state: JobState,
+    /// Of one that does not run any more.
+    pub ended_ns: Option<u64>,
+    /// Of its first session.
+    pub source: Option<SourceKind>,
+    pub ranks: u32,
+    pub processes: u32,
+    /// Sessions whose place another one has taken.
+    pub earlier_sessions: u32,
+    pub events: u64,
+    pub stored_bytes: u64,
+}
+
+impl Summary {
+    pub fn new<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a SessionRow> + Clone, streams: &Streams) -> Self {
+        let all: Vec<SessionRow> = sessions.clone().cloned().collect();
+        let gone = superseded(&all);
+        let present = || all.iter().filter(|session| !gone.contains(&session.key));
+        let processes = names(present());
+        let ranks: HashSet<u32> = all.iter().map(|session| session.info.rank).collect();
+        let states: Vec<(JobState, bool)> = present()
+            .map(|session| {
+                let is_child = processes.get(&session.key).is_some_and(|process| process.is_child);
+                (state(session, streams), is_child)
+            })
+            .collect();
+        let is_partial = is_partial_import(job, sessions.clone());
+        let state = overall(&states, is_partial);
+        let ended = sessions.clone().filter_map(|session| session.end.as_ref().map(|end| end.time_ns)).max();
+        Self {
+            state,
+            ended_ns: ended.filter(|_| state != JobState::Running),
+            source: sessions.clone().next().map(|session| session.info.source),
+            ranks: ranks.len() as u32,
+            processes: states.len() as u32,
+            earlier_sessions: gone.len() as u32,
+            events: sessions.clone().map(|session| session.events).sum(),
+            stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
+        }
+    }
+}
+
+/// How a job is doing whose processes are in these states, each with whether another process of the job started it.
+fn overall(states: &[(JobState, bool)], is_partial: bool) -> JobState {
     let has = |wanted| states.iter().any(|&(state, _)| state == wanted);
     // How a job ended its main processes say: they see what becomes of those that they start, and mostly end them.
     let of_mains = |wanted| states.iter().any(|&(state, is_child)| state == wanted && !is_child);
-    let overall = if has(v1::JobState::Running) {
-        v1::JobState::Running
-    } else if of_mains(v1::JobState::Failed) {
-        v1::JobState::Failed
-    } else if of_mains(v1::JobState::Lost) || states.is_empty() || is_partial_import(job, sessions.clone()) {
-        v1::JobState::Lost
+    if has(JobState::Running) {
+        JobState::Running
+    } else if of_mains(JobState::Failed) {
+        JobState::Failed
+    } else if of_mains(JobState::Lost) || states.is_empty() || is_partial {
+        JobState::Lost
     } else {
-        v1::JobState::Finished
-    };
-    let ended = sessions.clone().filter_map(|session| session.end.as_ref().map(|end| end.time_ns)).max();
-    let source = match sessions.clone().next().map(|session| session.info.source) {
-        Some(SourceKind::Import) => v1::SourceKind::Import,
-        Some(SourceKind::Live) => v1::SourceKind::Live,
-        None => v1::SourceKind::Unspecified,
-    };
-    v1::Job {
-        id: job.name.clone(),
-        attempt: job.attempt,
-        state: overall as i32,
-        started_ns: job.started_ns,
-        ended_ns: ended.filter(|_| overall != v1::JobState::Running),
-        world_size: job.world_size,
-        ranks: ranks.len() as u32,
-        processes: states.len() as u32,
-        earlier_sessions: gone.len() as u32,
-        events: sessions.clone().map(|session| session.events).sum(),
-        stored_bytes: sessions.map(|session| session.stored_bytes).sum(),
-        labels: job.labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
-        attempts: job.attempts,
-        source: source as i32,
-        verdict: None,
+        JobState::Finished
     }
 }
 
@@ -277,23 +284,23 @@ fn is_partial_import<'a>(job: &JobRow, sessions: impl Iterator<Item = &'a Sessio
 }
 
 /// How a session is doing.
-pub(crate) fn state(session: &SessionRow, streams: &Streams) -> v1::JobState {
+pub(crate) fn state(session: &SessionRow, streams: &Streams) -> JobState {
     match &session.end {
-        Some(end) if end.failure.is_some() => v1::JobState::Failed,
-        Some(_) => v1::JobState::Finished,
+        Some(end) if end.failure.is_some() => JobState::Failed,
+        Some(_) => JobState::Finished,
         None if streams.is_streaming(session.key) || now_ns().saturating_sub(session.heard_ns) < LOST_AFTER_NS => {
-            v1::JobState::Running
+            JobState::Running
         }
-        None => v1::JobState::Lost,
+        None => JobState::Lost,
     }
 }
 
 /// How complete a session is. After its end the law must hold: produced = stored + dropped; one that was lost did not say what it produced.
-pub(super) fn completeness(session: &SessionRow, streams: &Streams) -> Completeness {
+pub(crate) fn completeness(session: &SessionRow, streams: &Streams) -> Completeness {
     let dropped = session.end.as_ref().map_or(session.dropped, |end| end.dropped).total();
     let whole = match &session.end {
         Some(end) => end.produced == session.events.saturating_add(dropped),
-        None => state(session, streams) != v1::JobState::Lost,
+        None => state(session, streams) != JobState::Lost,
     };
     Completeness {
         exact: dropped == 0 && session.missing_items == 0 && session.expired_events == 0 && whole,
@@ -302,10 +309,4 @@ pub(super) fn completeness(session: &SessionRow, streams: &Streams) -> Completen
         events_expired: session.expired_events,
         gaps: session.missing_items,
     }
-}
-
-/// Completeness for an answer.
-pub(super) fn completeness_answer(completeness: Completeness) -> v1::Completeness {
-    let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
-    v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }
 }

@@ -4,7 +4,9 @@
 //! alert whose run ended with it fires until a later run did without it or `resolve_after` passed.
 //! Refuses to take a run that has just begun for a proof that something is gone.
 
-use super::alert::{Alert, Delivery, JobFacts, Phase, RunState, Sighting};
+use memctl_model::JobState;
+
+use super::alert::{Alert, Delivery, JobFacts, Phase, Sighting};
 use super::rules::{Receiver, Rules};
 
 /// A resolved alert whose receiver cannot be told is tried so long.
@@ -20,7 +22,7 @@ pub fn seen(known: Option<Alert>, sighting: &Sighting, job: &JobFacts, rules: &R
     if known.as_ref().is_some_and(|alert| job.started_ns < alert.run_started_ns) {
         return known;
     }
-    let ended = job.state != RunState::Running;
+    let ended = job.state != Some(JobState::Running);
     let seen_ns = if ended { job.ended_ns.unwrap_or(now_ns).min(now_ns) } else { now_ns };
     if now_ns.saturating_sub(seen_ns) >= rules.resolve_after_ns {
         return known;
@@ -71,10 +73,10 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
     match (alert.phase, job.state) {
         (Phase::Pending, _) => None,
         (Phase::Resolved, _) => Some(alert),
-        (Phase::Firing, RunState::Gone) => Some(resolve(alert, now_ns)),
+        (Phase::Firing, None) => Some(resolve(alert, now_ns)),
         (Phase::Firing, state) if later_run => {
             let further = job.epochs.zip(alert.fired_epochs).is_some_and(|(done, fired)| done > fired);
-            if state == RunState::Finished || further {
+            if state == Some(JobState::Finished) || further {
                 let (attempt, run_started_ns) = (job.attempt, job.started_ns);
                 Some(resolve(Alert { attempt, run_started_ns, run_ended: false, ..alert }, now_ns))
             } else {
@@ -82,8 +84,8 @@ pub fn missed(alert: Alert, job: &JobFacts, rules: &Rules, now_ns: u64) -> Optio
             }
         }
         // What had ended goes on: another run in the same place, which has proved nothing yet.
-        (Phase::Firing, RunState::Running) if alert.run_ended => Some(alert),
-        (Phase::Firing, RunState::Running) => {
+        (Phase::Firing, Some(JobState::Running)) if alert.run_ended => Some(alert),
+        (Phase::Firing, Some(JobState::Running)) => {
             let missing_ns = alert.missing_ns.unwrap_or(now_ns);
             tick(Alert { missing_ns: Some(missing_ns), ..alert }, rules, now_ns)
         }

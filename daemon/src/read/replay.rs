@@ -8,8 +8,8 @@ use memctl_model::{Event, Keyframe};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
 
-use super::error::QueryError;
-use super::explain::course::Course;
+use super::course::Course;
+use super::error::ReadError;
 use super::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 
@@ -17,7 +17,7 @@ use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Sto
 const PAYLOADS: usize = 16;
 
 /// A device of a session, to be replayed.
-pub(super) struct Replay<'a> {
+pub(crate) struct Replay<'a> {
     store: &'a dyn Store,
     session: &'a SessionRow,
     device: u8,
@@ -34,7 +34,7 @@ pub(super) struct Replay<'a> {
 
 /// What a visitor wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
+pub(crate) enum Go {
     On,
     Stop,
 }
@@ -47,7 +47,7 @@ impl<'a> Replay<'a> {
         device: u8,
         epoch_ends: &[EpochEndRow],
         event: u64,
-    ) -> Result<Self, QueryError> {
+    ) -> Result<Self, ReadError> {
         let mut map = BlockMap::new(&session.info.settings);
         let at_event = match keyframe_before(store, session.key, device, event).await? {
             Some(keyframe) => {
@@ -61,7 +61,7 @@ impl<'a> Replay<'a> {
             .filter(|end| end.session == session.key && end.device == device)
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
-        let decoder = Decoder::new().map_err(QueryError::chunk(session.key, 0))?;
+        let decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
         Ok(Self { store, session, device, map, decoder, epochs, course: None, at_event, jumped: false })
     }
 
@@ -97,7 +97,7 @@ impl<'a> Replay<'a> {
         &mut self,
         until: u64,
         mut visit: impl FnMut(u64, &Event, &BlockMap) -> Go,
-    ) -> Result<(), QueryError> {
+    ) -> Result<(), ReadError> {
         if until <= self.at_event {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl<'a> Replay<'a> {
             for (chunk, (seq, payload)) in group.iter().zip(payloads) {
                 self.expect(chunk)?;
                 events.clear();
-                self.decoder.decode(&payload, &mut events).map_err(QueryError::chunk(self.session.key, seq))?;
+                self.decoder.decode(&payload, &mut events).map_err(ReadError::chunk(self.session.key, seq))?;
                 if self.apply(chunk, &events, until, &mut visit) == Go::Stop {
                     return Ok(());
                 }
@@ -123,7 +123,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A chunk must begin where the state stands, unless what is between was dropped or lost on the way.
-    fn expect(&mut self, chunk: &ChunkRow) -> Result<(), QueryError> {
+    fn expect(&mut self, chunk: &ChunkRow) -> Result<(), ReadError> {
         if chunk.index.first_event <= self.at_event {
             return Ok(());
         }
@@ -134,8 +134,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn expired(&self) -> QueryError {
-        QueryError::Expired { what: format!("rank {} behind event {}", self.session.info.rank, self.at_event) }
+    fn expired(&self) -> ReadError {
+        ReadError::Expired { what: format!("rank {} behind event {}", self.session.info.rank, self.at_event) }
     }
 
     fn apply(
@@ -176,15 +176,15 @@ impl<'a> Replay<'a> {
 }
 
 /// The last keyframe of a device at or before an event.
-pub(super) async fn keyframe_before(
+pub(crate) async fn keyframe_before(
     store: &dyn Store,
     session: SessionKey,
     device: u8,
     event: u64,
-) -> Result<Option<Keyframe>, QueryError> {
+) -> Result<Option<Keyframe>, ReadError> {
     let Some(row) = store.keyframe_before(session, device, event).await? else { return Ok(None) };
     match open(session, &row)? {
         Content::Keyframe(keyframe) => Ok(Some(keyframe)),
-        _ => Err(QueryError::damaged(session, row.seq, "it is no keyframe")),
+        _ => Err(ReadError::damaged(session, row.seq, "it is no keyframe")),
     }
 }

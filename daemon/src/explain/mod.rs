@@ -4,10 +4,9 @@
 //! replayed, on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each; what retention removed is left out,
 //! never guessed. Refuses to look at a device that told no events.
 
-pub(crate) mod course;
-pub(in crate::query) mod measured;
-pub(in crate::query) mod ooms;
-pub(in crate::query) mod window;
+pub(crate) mod measured;
+pub(crate) mod ooms;
+pub(crate) mod window;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -19,9 +18,9 @@ use memctl_analysis::{fragmentation, oom};
 use memctl_model::Finding;
 use memctl_proto::v1;
 
-use super::error::QueryError;
-use super::job::{Found, find};
-use super::side_by_side::side_by_side;
+use crate::read::error::ReadError;
+use crate::read::job::{Found, find};
+use crate::read::side_by_side::side_by_side;
 use crate::store::{DeviceRow, SessionKey, SessionRow, Store};
 
 /// Ranks looked at in full; of larger jobs rank 0 and those that stand out.
@@ -69,7 +68,7 @@ impl Explained {
 ///
 /// # Errors
 /// No such job; the store's; an item that does not open. What retention removed is no error.
-pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, QueryError> {
+pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Result<Vec<Finding>, ReadError> {
     Ok(explain(store, &Arc::new(find(&**store, selection).await?)).await?.settle(Vec::new()))
 }
 
@@ -77,7 +76,7 @@ pub async fn findings(store: &Arc<dyn Store>, selection: &v1::Selection) -> Resu
 ///
 /// # Errors
 /// See [`findings`].
-pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, QueryError> {
+pub(crate) async fn explain(store: &Arc<dyn Store>, found: &Arc<Found>) -> Result<Explained, ReadError> {
     let chosen = chosen(found);
     let mut explained = Explained { known: found.rank_count(), ..Explained::default() };
     let looks = chosen
@@ -120,14 +119,14 @@ async fn look(
     found: Arc<Found>,
     session: SessionRow,
     device: DeviceRow,
-) -> Result<(SessionKey, Vec<oom::Report>, Option<window::Looked>), QueryError> {
+) -> Result<(SessionKey, Vec<oom::Report>, Option<window::Looked>), ReadError> {
     let ooms = match ooms::of_device(&*store, &found, &session, &device).await {
-        Err(QueryError::Expired { .. }) => Vec::new(),
+        Err(ReadError::Expired { .. }) => Vec::new(),
         other => other?,
     };
     match window::look(&*store, &session, &device, ooms.last()).await {
         Ok(looked) => Ok((session.key, ooms, looked)),
-        Err(QueryError::Expired { .. }) => Ok((session.key, ooms, None)),
+        Err(ReadError::Expired { .. }) => Ok((session.key, ooms, None)),
         Err(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use crate::store::StoreError;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum QueryError {
+pub enum ReadError {
     /// No such job.
     #[error("no job {name:?} here{}; `memctl jobs` lists the jobs", meant(.like))]
     NoJob {
@@ -102,8 +102,8 @@ fn meant(like: &[String]) -> String {
     if quoted.is_empty() { String::new() } else { format!(", did you mean {}?", quoted.join(" or ")) }
 }
 
-impl QueryError {
-    pub(super) fn damaged(session: i64, seq: u64, reason: impl ToString) -> Self {
+impl ReadError {
+    pub(crate) fn damaged(session: i64, seq: u64, reason: impl ToString) -> Self {
         Self::Damaged { session, seq, reason: reason.to_string() }
     }
 
@@ -111,26 +111,26 @@ impl QueryError {
         move |error| Self::damaged(session, seq, error)
     }
 
-    pub(super) fn chunk(session: i64, seq: u64) -> impl Fn(ChunkError) -> Self {
+    pub(crate) fn chunk(session: i64, seq: u64) -> impl Fn(ChunkError) -> Self {
         move |error| Self::damaged(session, seq, error)
     }
 }
 
-impl From<QueryError> for Status {
-    fn from(error: QueryError) -> Self {
+impl From<ReadError> for Status {
+    fn from(error: ReadError) -> Self {
         let message = error.to_string();
         match error {
-            QueryError::NoJob { .. } | QueryError::Empty => Self::not_found(message),
-            QueryError::NoRank { .. }
-            | QueryError::NoProcess { .. }
-            | QueryError::NoDevice { .. }
-            | QueryError::NoEpoch { .. }
-            | QueryError::Nothing { .. } => Self::out_of_range(message),
-            QueryError::Expired { .. } => Self::failed_precondition(message),
-            QueryError::Invalid(_) => Self::invalid_argument(message),
-            QueryError::Damaged { .. } => Self::data_loss(message),
-            QueryError::Fault(_) => Self::internal(message),
-            QueryError::Store(_) => Self::unavailable(message),
+            ReadError::NoJob { .. } | ReadError::Empty => Self::not_found(message),
+            ReadError::NoRank { .. }
+            | ReadError::NoProcess { .. }
+            | ReadError::NoDevice { .. }
+            | ReadError::NoEpoch { .. }
+            | ReadError::Nothing { .. } => Self::out_of_range(message),
+            ReadError::Expired { .. } => Self::failed_precondition(message),
+            ReadError::Invalid(_) => Self::invalid_argument(message),
+            ReadError::Damaged { .. } => Self::data_loss(message),
+            ReadError::Fault(_) => Self::internal(message),
+            ReadError::Store(_) => Self::unavailable(message),
         }
     }
 }

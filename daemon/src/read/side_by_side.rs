@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 
 use tokio::task::JoinSet;
 
-use super::error::QueryError;
+use super::error::ReadError;
 
 /// Ranks at the same time, at most: each opens a connection to the store.
 const AT_ONCE: usize = 4;
@@ -17,10 +17,10 @@ const AT_ONCE: usize = 4;
 ///
 /// # Errors
 /// The first of theirs, in their order.
-pub(super) async fn side_by_side<T, W>(works: Vec<W>, mut each: impl FnMut(T)) -> Result<(), QueryError>
+pub(crate) async fn side_by_side<T, W>(works: Vec<W>, mut each: impl FnMut(T)) -> Result<(), ReadError>
 where
     T: Send + 'static,
-    W: Future<Output = Result<T, QueryError>> + Send + 'static,
+    W: Future<Output = Result<T, ReadError>> + Send + 'static,
 {
     let at_once = available_parallelism().map_or(1, NonZero::get).min(AT_ONCE);
     let mut works = works.into_iter().enumerate();

@@ -6,9 +6,9 @@ use memctl_model::Sample;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use crate::query::error::QueryError;
-use crate::query::samples::fold;
-use crate::query::stacks::open;
+use crate::read::error::ReadError;
+use crate::read::samples::fold;
+use crate::read::stacks::open;
 use crate::store::{DeviceRow, Selection, SessionRow, Store};
 
 /// NVML and host memory come once a second, counters every step: half a minute has both, also of slow steps.
@@ -17,12 +17,12 @@ const LOOK_BACK_NS: u64 = 30_000_000_000;
 const ITEMS_MAX: usize = 64;
 
 /// The newest of each quantity within the half minute before `time_ns`; the device's size also from what its session said.
-pub(in crate::query) async fn before(
+pub(crate) async fn before(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     time_ns: u64,
-) -> Result<Option<Sample>, QueryError> {
+) -> Result<Option<Sample>, ReadError> {
     let since = time_ns.saturating_sub(LOOK_BACK_NS);
     let mut known: Option<Sample> = None;
     for sample in samples(store, session, device, (since, time_ns)).await? {
@@ -40,12 +40,12 @@ pub(in crate::query) async fn before(
 
 /// The same, or where the device was not measured in that time: the first measurements within the half minute behind it.
 /// What processes use is read once a second only, so it may come from there where the rest does not.
-pub(in crate::query) async fn nearest(
+pub(crate) async fn nearest(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     time_ns: u64,
-) -> Result<Option<Sample>, QueryError> {
+) -> Result<Option<Sample>, ReadError> {
     let earlier = before(store, session, device, time_ns).await?;
     if earlier.is_some_and(|sample| sample.device_used_bytes.is_some() && sample.process_used_bytes.is_some()) {
         return Ok(earlier);
@@ -64,7 +64,7 @@ pub(in crate::query) async fn nearest(
 
 /// What was measured around a moment, and when its parts were.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::query) struct Around {
+pub(crate) struct Around {
     /// The figures.
     pub sample: Option<Sample>,
     /// When the device's use was measured.
@@ -74,12 +74,12 @@ pub(in crate::query) struct Around {
 }
 
 /// The measurements nearest to a moment, within half a minute on either side: of the device, and of its processes.
-pub(in crate::query) async fn around(
+pub(crate) async fn around(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     time_ns: u64,
-) -> Result<Around, QueryError> {
+) -> Result<Around, ReadError> {
     let times_ns = (time_ns.saturating_sub(LOOK_BACK_NS), time_ns.saturating_add(LOOK_BACK_NS));
     let mut around = of_nearest(&samples(store, session, device, times_ns).await?, time_ns);
     if let Some(total) = device.info.total_bytes {
@@ -120,12 +120,12 @@ fn joined(earlier: Option<Sample>, later: Option<Sample>) -> Option<Sample> {
 }
 
 /// How often the allocator emptied its cache and tried again between two moments.
-pub(in crate::query) async fn retries(
+pub(crate) async fn retries(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
     times_ns: (u64, u64),
-) -> Result<Option<u64>, QueryError> {
+) -> Result<Option<u64>, ReadError> {
     let counts: Vec<u64> = samples(store, session, device, times_ns)
         .await?
         .into_iter()
@@ -139,7 +139,7 @@ async fn samples(
     session: &SessionRow,
     device: &DeviceRow,
     times_ns: (u64, u64),
-) -> Result<Vec<Sample>, QueryError> {
+) -> Result<Vec<Sample>, ReadError> {
     let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
     let rows = store.items(session.key, ItemKind::Samples as i32, None, selection).await?;
     let mut all = Vec::new();

@@ -1,0 +1,52 @@
+//! What several answers share, on the wire: a job, completeness, a frame.
+
+use memctl_model::{Completeness, Frame, SourceKind};
+use memctl_proto::v1;
+
+use crate::read::job::{Found, Summary};
+use crate::store::JobRow;
+use crate::streams::Streams;
+
+/// The job that was found.
+pub(super) fn found_job(found: &Found, streams: &Streams) -> v1::Job {
+    job(&found.job, found.summary(streams))
+}
+
+/// A job; nobody has judged it.
+pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
+    let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
+    let JobRow { key: _, name, attempt, started_ns, world_size, labels, attempts } = job;
+    let source = match source {
+        Some(SourceKind::Import) => v1::SourceKind::Import,
+        Some(SourceKind::Live) => v1::SourceKind::Live,
+        None => v1::SourceKind::Unspecified,
+    };
+    v1::Job {
+        id: name.clone(),
+        attempt: *attempt,
+        state: v1::JobState::from(state) as i32,
+        started_ns: *started_ns,
+        ended_ns,
+        world_size: *world_size,
+        ranks,
+        processes,
+        earlier_sessions,
+        events,
+        stored_bytes,
+        labels: labels.iter().map(|(key, value)| v1::Label { key: key.clone(), value: value.clone() }).collect(),
+        attempts: *attempts,
+        source: source as i32,
+        verdict: None,
+    }
+}
+
+/// How complete what an answer rests on is.
+pub(super) fn completeness(completeness: Completeness) -> v1::Completeness {
+    let Completeness { exact, events_stored, events_dropped, events_expired, gaps } = completeness;
+    v1::Completeness { exact, events_stored, events_dropped, events_expired, gaps }
+}
+
+/// A frame of a stack.
+pub(super) fn frame(Frame { function, file, line }: &Frame) -> v1::Frame {
+    v1::Frame { function: function.to_string(), file: file.to_string(), line: *line }
+}

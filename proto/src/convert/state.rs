@@ -1,0 +1,28 @@
+//! How a job is doing, on the wire.
+
+use memctl_model::JobState;
+
+use crate::v1;
+
+impl From<JobState> for v1::JobState {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Running => Self::Running,
+            JobState::Finished => Self::Finished,
+            JobState::Failed => Self::Failed,
+            JobState::Lost => Self::Lost,
+        }
+    }
+}
+
+impl From<v1::JobState> for JobState {
+    fn from(wire: v1::JobState) -> Self {
+        match wire {
+            v1::JobState::Running => Self::Running,
+            v1::JobState::Finished => Self::Finished,
+            v1::JobState::Failed => Self::Failed,
+            // A state of a newer daemon is an end that this version cannot name.
+            v1::JobState::Lost | v1::JobState::Unspecified => Self::Lost,
+        }
+    }
+}
