@@ -235,7 +235,7 @@ fn a_disk_that_is_full() {
     let said = stderr(&output);
     assert!(said.contains("disk I/O error") || said.contains("is full"), "the fault was delivered: {said}");
     let place = data_dir.display().to_string();
-    assert_said(&output, &[&place, "full", "room"], "a full disk");
+    assert_said(&output, &[&place, "full", "space"], "a full disk");
 
     assert_eq!(levels(data_dir), sums, "what was there is as it was");
     // What could not be taken back without room is taken back with it.

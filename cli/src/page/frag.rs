@@ -180,10 +180,10 @@ fn asked(churn: &Churn) -> String {
         churn.allocations_per_step.map_or(String::new(), |each| format!(", {each:.0} allocations per step"));
     match (churn.takes, churn.returns) {
         (0, 0) => {
-            format!("No memory was requested from the driver in {}{allocations}", plural(churn.steps, "steady step"))
+            format!("No requests to the driver in {}{allocations}", plural(churn.steps, "steady step"))
         }
         (takes, returns) => format!(
-            "Memory was requested from the driver {} ({}) in {} of {}; {} were released in {}{allocations}",
+            "Driver: {} for {} in {} of {}, {} released in {}{allocations}",
             plural(takes, "time"),
             bytes(churn.taken_bytes),
             churn.steps_taking,
