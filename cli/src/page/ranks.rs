@@ -173,7 +173,7 @@ fn medians(ranks: &Ranks) -> Vec<(String, Option<Tone>)> {
 
 fn standing_out(ranks: &Ranks, screen: &Screen) -> String {
     if ranks.spread.is_empty() {
-        return format!("{} cannot stand out from each other.\n", plural(ranks.ranks.len() as u64, "rank"));
+        return "Too few ranks to compare.\n".to_owned();
     }
     let by_figure = ranks.ranks.iter().any(|rank| !rank.stands_out.is_empty());
     let text = match (by_figure, ranks.findings.is_empty()) {
