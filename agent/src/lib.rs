@@ -1,6 +1,7 @@
 //! The agent: what sits in (or beside) a training process and streams its memory events to the daemon.
 //!
-//! An event goes from its [`source`] into a [`ring`], through the [`batch`] stage into an item, and over
+//! An event goes from its source (a trainer that calls [`Recorder`], an allocator that calls the [`hook`], or a recording that
+//! is played) into a [`ring`], through the [`batch`] stage into an item, and over
 //! the [`uplink`] to the daemon, which acknowledges it once it is durable.
 //! `produced = stored + dropped + in flight` at every moment ([`ledger`]).
 //!
@@ -27,7 +28,6 @@ pub mod region;
 pub mod ring;
 pub mod sample;
 pub mod settings;
-pub mod source;
 pub mod uplink;
 
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};

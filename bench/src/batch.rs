@@ -5,9 +5,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use memctl_agent::batch::{BatchConfig, Batcher};
-use memctl_agent::source::snapshot::{Moment, Recording, merge};
 use memctl_analysis::initial_state;
 use memctl_model::Frame;
+use memctl_snapshot::{Moment, Recording, merge};
 
 /// What a recording comes to.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use memctl_agent::source::snapshot::{Recording, load};
 use memctl_model::{Action, BlockUse, Event, MarkKind, Phase, SegmentKind};
+use memctl_snapshot::{Recording, load};
 
 /// Loads a pickle and prints seconds, peak KiB and events. The peak is the process's own: `ru_maxrss` would count its parent.
 const PYTHON: &str = "

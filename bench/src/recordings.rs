@@ -3,8 +3,8 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use memctl_agent::source::snapshot::{Recording, load};
 use memctl_model::Event;
+use memctl_snapshot::{Recording, load};
 
 /// The folder of the bundled recordings.
 #[must_use]

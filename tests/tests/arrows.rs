@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, what of memctl it may import, what it must never import (normal dependencies), and the sentence.
-const RULES: [(&str, &[&str], &[&str], &str); 7] = [
+const RULES: [(&str, &[&str], &[&str], &str); 8] = [
     (
         "memctl-model",
         &[],
@@ -27,10 +27,16 @@ const RULES: [(&str, &[&str], &[&str], &str); 7] = [
         "analysis/ is pure: model only, no I/O and no clock",
     ),
     (
+        "memctl-snapshot",
+        &["memctl-model", "memctl-analysis"],
+        &["tokio", "tonic", "prost", "sqlx", "serde", "tracing"],
+        "snapshot/ reads and writes PyTorch's files: model and analysis; no wire, no runtime, no agent",
+    ),
+    (
         "memctl-agent",
         &["memctl-model", "memctl-proto", "memctl-analysis"],
-        &["sqlx"],
-        "agent/ imports model, proto and analysis; never sqlx or the daemon",
+        &["sqlx", "zstd", "flate2"],
+        "agent/ imports model, proto and analysis; never sqlx, the daemon or the reading of files",
     ),
     (
         "memctl-daemon",
@@ -46,7 +52,15 @@ const RULES: [(&str, &[&str], &[&str], &str); 7] = [
     ),
     (
         "memctl",
-        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-agent", "memctl-daemon", "memctl-answers"],
+        &[
+            "memctl-model",
+            "memctl-proto",
+            "memctl-analysis",
+            "memctl-snapshot",
+            "memctl-agent",
+            "memctl-daemon",
+            "memctl-answers",
+        ],
         &["sqlx"],
         "cli/ uses all others through their front doors, never sqlx directly",
     ),

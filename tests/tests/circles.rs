@@ -29,7 +29,7 @@ struct Module {
 #[test]
 fn modules_form_no_circles() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository");
-    let crates = ["model", "proto", "analysis", "answers", "agent", "daemon", "cli", "bench"];
+    let crates = ["model", "proto", "analysis", "snapshot", "answers", "agent", "daemon", "cli", "bench"];
     let found: Vec<String> = crates
         .iter()
         .filter(|name| root.join(name).is_dir())

@@ -1,8 +1,8 @@
 //! The nine recordings without a single annotation, as `_record_memory_history()` writes them by default: their steps are
 //! found, and they get their truth all the same, on both databases.
 
-use memctl_agent::source::snapshot::{FoundBoundaries, load};
 use memctl_model::MarkKind;
+use memctl_snapshot::{FoundBoundaries, load};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres::Database;
 use memctl_tests::recordings::{NAMES, folder, without_annotations};

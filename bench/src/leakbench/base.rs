@@ -8,11 +8,11 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use memctl_agent::source::snapshot::{Moment, load, merge};
 use memctl_analysis::initial_state;
 use memctl_model::{
     Action, AllocatorSettings, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind, Phase, StackId,
 };
+use memctl_snapshot::{Moment, load, merge};
 
 /// Positions in a stream: from the first to the last moment of something, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,13 +3,12 @@
 //! Guarantees: memory stays bounded by the live state and the dictionary of stacks, whatever the
 //! number of events; parts that contradict each other end the export with a sentence.
 
-mod annotation;
 pub mod events_csv;
 pub mod memory_viz;
-pub mod pickle;
 pub mod window;
 
 use memctl_proto::v1;
+use memctl_snapshot::WriteError;
 
 /// Why an export could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +28,15 @@ pub enum ExportError {
     /// Parts came in an order that has no meaning.
     #[error("the export came out of order: {0}")]
     Order(&'static str),
+}
+
+impl From<WriteError> for ExportError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Output(error) => Self::Output(error),
+            WriteError::Order(words) => Self::Order(words),
+        }
+    }
 }
 
 /// Takes an export's parts in their order.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memctl_agent::source::recording::{self, Identity};
-use memctl_agent::source::snapshot::{self, Recording};
 use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
+use memctl_snapshot::session::{self, Identity};
+use memctl_snapshot::{self as snapshot, Recording};
 use tonic::transport::Channel;
 
+use super::playing;
 use crate::exit::Failure;
 
 /// No acknowledgement for this long: the daemon went away. It has time to restart and to be found again.
@@ -137,7 +138,7 @@ async fn import(
     on_progress: OnProgress,
 ) -> Result<Outcome, Failure> {
     let rank = identity.rank;
-    let session = recording::session(&recording, &identity);
+    let session = session::session(&recording, &identity);
     let agent = Agent::start(AgentConfig {
         memory_bytes_max: OUTBOX_BYTES,
         linger: None,
@@ -153,7 +154,7 @@ async fn import(
     let ended_ns = recording.ended_ns;
     let playing = tokio::task::spawn_blocking(move || {
         // A refused or given-up session ends playing early; the outcome says so.
-        let _ = recording::play(recording, &agent, &mut |_| {});
+        let _ = playing::play(recording, &agent);
         // The watch gives up first; it knows whether anything still moves.
         agent.stop_at(ended_ns, None, 4 * silence_max)
     });

@@ -6,6 +6,7 @@ mod devices;
 mod durations;
 mod embedded;
 mod importing;
+mod playing;
 mod serving;
 mod signals;
 mod spool;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::exit::Failure;
 
 /// What a snapshot's name ends with; a folder holds other files too.
-const ENDINGS: [&str; 6] = [".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.zst", ".pkl.zst"];
+const ENDINGS: [&str; 8] =
+    [".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.zst", ".pkl.zst", ".pickle.zstd", ".pkl.zstd"];
 
 /// Finds the files of some paths.
 ///
@@ -62,7 +63,8 @@ fn by_rank(files: Vec<PathBuf>) -> Result<Vec<(u32, PathBuf)>, Failure> {
                 )));
             }
         };
-        if let Some(other) = ranks.get(&rank) {
+        // A folder and one of its files: the same file twice.
+        if let Some(other) = ranks.get(&rank).filter(|other| **other != file) {
             return Err(Failure::input(format!(
                 "{} and {} are both of rank {rank}; import one of them, or each as a job of its own",
                 other.display(),
@@ -79,7 +81,7 @@ fn rank_of(file: &Path) -> Option<u32> {
     let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
     // The last one counts: `rank_study_rank3.pickle`.
     name.rmatch_indices("rank").find_map(|(at, word)| {
-        let rest = name[at + word.len()..].trim_start_matches(['_', '-', '=']);
+        let rest = name[at + word.len()..].trim_start_matches(['_', '-', '=', '.']);
         let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
         digits.parse().ok()
     })
@@ -97,6 +99,10 @@ mod tests {
         assert_eq!(rank("/rank9/snapshot_rank_12.pkl"), Some(12));
         assert_eq!(rank("Rank-0.pickle.gz"), Some(0));
         assert_eq!(rank("rank_study_rank3.pickle"), Some(3));
+        assert_eq!(rank("mem.rank-03.pkl.gz"), Some(3));
+        assert_eq!(rank("RANK12.pickle"), Some(12));
+        assert_eq!(rank("host7_rank.5.pickle"), Some(5));
+        assert_eq!(rank("rank.pickle"), None);
         assert_eq!(rank("snapshot.pickle"), None);
         assert_eq!(rank("rank99999999999.pickle"), None);
     }
@@ -112,11 +118,13 @@ mod tests {
         };
         assert!(failure(&[folder.path().to_owned()]).contains("contains no snapshot"));
         assert!(failure(&[path("missing.pickle")]).contains("no file or folder"));
-        for name in ["rank10.pickle.zst", "rank2.pickle", "rank2.json", "README.md"] {
+        std::fs::create_dir(path("rank7.pickle")).unwrap();
+        for name in ["rank10.pickle.zst", "rank2.pickle", "rank5.zst", "rank2.json", "README.md"] {
             std::fs::write(path(name), "").unwrap();
         }
         let expected = vec![(2, path("rank2.pickle")), (10, path("rank10.pickle.zst"))];
         assert_eq!(find(&[folder.path().to_owned()]).unwrap(), expected);
+        assert_eq!(find(&[folder.path().to_owned(), path("rank2.pickle")]).unwrap(), expected, "the same file twice");
         assert_eq!(find(&[path("README.md")]).unwrap(), vec![(0, path("README.md"))]);
         std::fs::write(path("rank2.pickle.gz"), "").unwrap();
         assert!(failure(&[folder.path().to_owned()]).contains("both of rank 2"));

@@ -137,7 +137,7 @@ impl<'r> Machine<'r> {
                 let index = u64::from(u32::from_le_bytes(self.input.array()?));
                 self.put(index)
             }
-            _ => self.seldom(opcode),
+            _ => self.rare_opcode(opcode),
         }
     }
 

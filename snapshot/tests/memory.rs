@@ -1,13 +1,13 @@
 //! Peak memory of reading, counted by the allocator itself: below the pickle's size, and
 //! for what is passed over little more than the memo. One test, because it owns the process's allocator.
 
-mod snapshot_pickle;
+mod pickle;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memctl_agent::source::snapshot::{HELD_BYTES_MAX, Recording, load_from};
-use snapshot_pickle::*;
+use memctl_snapshot::{HELD_BYTES_MAX, Recording, load_from};
+use pickle::*;
 
 struct Counting;
 

@@ -70,6 +70,12 @@ impl<W: Write> Pickle<W> {
         self.out.write_all(&long[..bytes])
     }
 
+    /// A key of a dictionary and its integer.
+    pub fn number(&mut self, key: &'static str, value: u64) -> io::Result<()> {
+        self.word(key)?;
+        self.int(value)
+    }
+
     /// `-1`, PyTorch's word for "no limit".
     pub fn minus_one(&mut self) -> io::Result<()> {
         self.out.write_all(b"J\xff\xff\xff\xff")

@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: usize = NAME_BYTES_MAX * 10;
 impl Machine<'_> {
     /// The opcodes that come once in a snapshot or never.
     #[cold]
-    pub(super) fn seldom(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
+    pub(super) fn rare_opcode(&mut self, opcode: u8) -> Result<(), SnapshotFault> {
         match opcode {
             op::PROTO => match self.input.byte()? {
                 0..=5 => Ok(()),

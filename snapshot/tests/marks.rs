@@ -1,10 +1,10 @@
 //! Annotations to marks: epochs, steps, phases and regions, in every way in which loops tell them.
 
-mod snapshot_pickle;
+mod pickle;
 
-use memctl_agent::source::snapshot::{HELD_BYTES_MAX, load_from, mark_precedes};
 use memctl_model::{Event, Mark, MarkKind, Phase};
-use snapshot_pickle::*;
+use memctl_snapshot::{HELD_BYTES_MAX, load_from, mark_precedes};
+use pickle::*;
 
 /// The marks of a recording with events at 100 and 200 µs, as `name@µs`.
 fn marks(annotations: &[(&str, &str, i64)]) -> Vec<String> {

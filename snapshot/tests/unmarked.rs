@@ -1,12 +1,12 @@
 //! Snapshots that mark nothing, or not all: what is found in their stacks, and how it goes with what is given.
 
-mod snapshot_pickle;
+mod pickle;
 
 use std::path::Path;
 
-use memctl_agent::source::snapshot::{FoundBoundaries, HELD_BYTES_MAX, Recording, load_from};
 use memctl_model::{Action, Boundary, Frame, MarkKind, site_of};
-use snapshot_pickle::*;
+use memctl_snapshot::{FoundBoundaries, HELD_BYTES_MAX, Recording, load_from};
+use pickle::*;
 
 const TORCH: &str = "/usr/lib/python3.11/site-packages/torch/";
 

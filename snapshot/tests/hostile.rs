@@ -1,13 +1,13 @@
 //! Files that are no snapshots, or not any more, or never were meant to be: each ends in an error
 //! that names what is wrong, in bounded memory.
 
-mod snapshot_pickle;
+mod pickle;
 
 use std::io::{Read, Write};
 
-use memctl_agent::source::snapshot::{HELD_BYTES_MAX, Recording, SnapshotFault, load, load_from};
+use memctl_snapshot::{HELD_BYTES_MAX, Recording, SnapshotFault, load, load_from};
+use pickle::*;
 use proptest::prelude::*;
-use snapshot_pickle::*;
 
 fn read(bytes: &[u8]) -> Result<Recording, SnapshotFault> {
     load_from(bytes, HELD_BYTES_MAX, &mut |_| {})

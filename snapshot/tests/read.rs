@@ -1,15 +1,15 @@
 //! Reading snapshots: real files of three protocols, the schemas of torch 2.1 to 2.15, and every
 //! way in which a pickler may lay the same values out.
 
-mod snapshot_pickle;
+mod pickle;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use memctl_agent::source::snapshot::{HELD_BYTES_MAX, Moment, Recording, load, load_from};
 use memctl_model::{Action, BlockUse, DeviceIndex, Event, PoolId, SegmentKind, StackId};
-use snapshot_pickle::*;
+use memctl_snapshot::{HELD_BYTES_MAX, Moment, Recording, load, load_from};
+use pickle::*;
 
 fn read(bytes: &[u8]) -> Recording {
     load_from(bytes, HELD_BYTES_MAX, &mut |_| {}).unwrap()

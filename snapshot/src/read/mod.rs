@@ -10,7 +10,6 @@ mod containers;
 mod digest;
 mod error;
 mod events;
-mod files;
 mod found;
 mod heap;
 mod input;
@@ -20,8 +19,8 @@ mod machine;
 mod marks;
 mod merge;
 mod opcode;
+mod rare_opcodes;
 mod segments;
-mod seldom;
 mod shapes;
 mod unmarked;
 mod value;
@@ -34,7 +33,6 @@ use memctl_model::{AllocatorSettings, DeviceIndex, Frame, FrameId, Mark, Segment
 
 pub use error::{SnapshotError, SnapshotFault};
 pub use events::{Drain, EventLog, LOG_CHUNK_EVENTS};
-pub use files::{CollectError, RankFile, collect, rank_of};
 pub use found::Remarks;
 pub use marks::mark_precedes;
 pub use merge::{Merged, Moment, merge};

@@ -1,0 +1,354 @@
+//! Writes a memory snapshot of one process, as `torch.cuda.memory._dump_snapshot` would have written it.
+//!
+//! Guarantees: `segments` is the state after the last event, `device_traces` the events with their stacks,
+//! `external_annotations` the marks: the shape that `torch.cuda._memory_viz`, its viewer in the browser and the tools that
+//! stand on them read. Events stream through; memory holds the block map, what was written of stacks and the end states.
+//! What memctl does not keep (per-event metadata, frames of segments) is absent or empty.
+//!
+//! Refuses devices that do not count up, and events or marks outside a device.
+
+mod annotation;
+mod pickle;
+mod state;
+
+use std::collections::HashMap;
+use std::io::{self, Seek, SeekFrom, Write};
+
+use memctl_analysis::{Birth, BlockMap, initial_state};
+use memctl_model::{
+    Action, AllocatorSettings, DeviceIndex, Event, Frame, Keyframe, KeyframeReason, Mark, PoolId, StackId,
+};
+
+use crate::read::Recording;
+use annotation::{Annotation, note_down};
+use pickle::{Memo, OpenList, Pickle};
+use state::EndState;
+
+/// Annotations are written last but come first: beyond this they wait in a file.
+const ANNOTATIONS_IN_MEMORY_BYTES: usize = 1 << 20;
+/// What the viewers need of times.
+const NS_PER_US: u64 = 1_000;
+
+/// Why a snapshot could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] io::Error),
+    /// Calls came in an order that has no meaning.
+    #[error("{0}")]
+    Order(&'static str),
+}
+
+/// Writes a whole recording: its events, its marks, and the state that both end in.
+///
+/// # Errors
+/// The writer's.
+pub fn write(recording: &Recording, out: impl Write) -> Result<(), WriteError> {
+    let frames = |id: StackId| {
+        let stack = id.0.checked_sub(1).and_then(|at| recording.stacks.get(at as usize));
+        stack.into_iter().flatten().filter_map(|id| recording.frames.get(id.0 as usize))
+    };
+    let mut writer = SnapshotWriter::new(out)?;
+    for (at, device) in recording.devices.iter().enumerate() {
+        writer.begin_device(device.device, &recording.settings)?;
+        let initial = initial_state(&recording.settings, device.device, &device.final_segments, device.events.iter());
+        writer.restore(&initial.keyframe)?;
+        // A mark applies to all devices and is written once.
+        for mark in recording.marks.iter().filter(|_| at == 0) {
+            writer.mark(mark)?;
+        }
+        for event in device.events.iter() {
+            writer.event(&event, frames)?;
+        }
+        writer.end_device(frames)?;
+    }
+    writer.finish()
+}
+
+/// See the module. For every device, in the order of their indices: [`begin_device`](Self::begin_device), its state and
+/// events, [`end_device`](Self::end_device); at last [`finish`](Self::finish).
+pub struct SnapshotWriter<W: Write> {
+    pickle: Pickle<W>,
+    traces: OpenList,
+    traces_begun: u32,
+    device: Option<Device>,
+    ended: Vec<EndState>,
+    settings: AllocatorSettings,
+    written: Written,
+    annotations: tempfile::SpooledTempFile,
+}
+
+/// The device whose events are coming in.
+struct Device {
+    index: DeviceIndex,
+    map: BlockMap,
+    trace: OpenList,
+    last_ns: u64,
+    events: u64,
+}
+
+/// Frames and stacks that are in the file and can be referred to.
+#[derive(Default)]
+struct Written {
+    frames: HashMap<Frame, Memo>,
+    stacks: HashMap<StackId, Memo>,
+}
+
+impl<W: Write> SnapshotWriter<W> {
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn new(out: W) -> Result<Self, WriteError> {
+        let mut pickle = Pickle::new(out)?;
+        pickle.begin_dict()?;
+        pickle.word("device_traces")?;
+        let traces = pickle.begin_list()?;
+        Ok(Self {
+            pickle,
+            traces,
+            traces_begun: 0,
+            device: None,
+            ended: Vec::new(),
+            settings: AllocatorSettings::default(),
+            written: Written::default(),
+            annotations: tempfile::SpooledTempFile::new(ANNOTATIONS_IN_MEMORY_BYTES),
+        })
+    }
+
+    /// From here on stacks are numbered anew: another session's.
+    pub fn forget_stacks(&mut self) {
+        self.written.stacks.clear();
+    }
+
+    /// Begins a device; its allocator was empty unless [`restore`](Self::restore) says otherwise.
+    ///
+    /// # Errors
+    /// The writer's; a device that is not above the last one, or is begun before that one was ended.
+    pub fn begin_device(&mut self, index: DeviceIndex, settings: &AllocatorSettings) -> Result<(), WriteError> {
+        if self.device.is_some() {
+            return Err(WriteError::Order("a device begins before the last one ended"));
+        }
+        let traces_before = u32::from(index.0);
+        if traces_before < self.traces_begun {
+            return Err(WriteError::Order("devices do not count up"));
+        }
+        self.settings.clone_from(settings);
+        // One list a device, by its index: those without events are empty.
+        while self.traces_begun < traces_before {
+            self.pickle.item(&mut self.traces)?;
+            self.pickle.empty_list()?;
+            self.traces_begun += 1;
+        }
+        self.pickle.item(&mut self.traces)?;
+        self.traces_begun += 1;
+        let trace = self.pickle.begin_list()?;
+        self.device = Some(Device { index, map: BlockMap::new(settings), trace, last_ns: 0, events: 0 });
+        Ok(())
+    }
+
+    /// Puts the device into a state.
+    ///
+    /// # Errors
+    /// Outside a device.
+    pub fn restore(&mut self, keyframe: &Keyframe) -> Result<(), WriteError> {
+        self.device()?.map.restore(keyframe);
+        Ok(())
+    }
+
+    /// An event that changes the state and is not written: one from before the slice.
+    ///
+    /// # Errors
+    /// Outside a device.
+    pub fn pass(&mut self, event: &Event) -> Result<(), WriteError> {
+        let device = self.device()?;
+        device.map.apply(event, Birth::default());
+        device.last_ns = event.time_ns;
+        device.events += 1;
+        Ok(())
+    }
+
+    /// Writes an event; `frames` gives the frames of its stack, innermost first, and is asked once a stack.
+    ///
+    /// # Errors
+    /// The writer's; outside a device.
+    pub fn event<'a, I>(&mut self, event: &Event, frames: impl FnOnce(StackId) -> I) -> Result<(), WriteError>
+    where
+        I: IntoIterator<Item = &'a Frame>,
+    {
+        self.pass(event)?;
+        let Some(device) = &mut self.device else { return Ok(()) };
+        self.pickle.item(&mut device.trace)?;
+        let Event { time_ns, addr, size, stream, pool, stack, action } = *event;
+        let pickle = &mut self.pickle;
+        pickle.begin_dict()?;
+        pickle.word("action")?;
+        pickle.word(action.name())?;
+        pickle.number(if action == Action::Oom { "device_free" } else { "addr" }, addr)?;
+        pickle.number("size", size)?;
+        pickle.number("stream", stream)?;
+        pickle.number("time_us", time_ns / NS_PER_US)?;
+        if pool != PoolId::DEFAULT {
+            pickle.word("pool_id")?;
+            pickle.pair(pool.first.into(), pool.second.into())?;
+        }
+        pickle.word("frames")?;
+        self.written.stack(pickle, stack, frames)?;
+        Ok(pickle.end_dict()?)
+    }
+
+    /// Notes a mark down, for the device that is open; it is written with the end of the file.
+    ///
+    /// # Errors
+    /// Those of the temporary file; outside a device.
+    pub fn mark(&mut self, mark: &Mark) -> Result<(), WriteError> {
+        let index = self.device()?.index;
+        Ok(note_down(&mut self.annotations, index, mark)?)
+    }
+
+    /// Ends the device; `frames` gives the frames of the stacks of blocks that live.
+    ///
+    /// # Errors
+    /// The writer's; outside a device.
+    pub fn end_device<'a, I>(&mut self, frames: impl FnMut(StackId) -> I) -> Result<(), WriteError>
+    where
+        I: IntoIterator<Item = &'a Frame>,
+    {
+        self.device()?;
+        let Some(Device { index, map, trace, last_ns, events }) = self.device.take() else { return Ok(()) };
+        self.pickle.end_list(trace)?;
+        let keyframe = map.keyframe(index, events, last_ns, KeyframeReason::Periodic);
+        self.ended.push(EndState::new(keyframe, &self.written, frames));
+        Ok(())
+    }
+
+    /// Writes the end states, the settings and the marks, and ends the file.
+    ///
+    /// # Errors
+    /// The writer's; a device that was not ended.
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        if self.device.is_some() {
+            return Err(WriteError::Order("the file ends before its last device"));
+        }
+        let traces = std::mem::take(&mut self.traces);
+        self.pickle.end_list(traces)?;
+        self.pickle.word("segments")?;
+        let mut list = self.pickle.begin_list()?;
+        for state in std::mem::take(&mut self.ended) {
+            state.write(&mut self.pickle, &mut list, &mut self.written)?;
+        }
+        self.pickle.end_list(list)?;
+        self.allocator_settings()?;
+        self.external_annotations()?;
+        self.pickle.end_dict()?;
+        Ok(self.pickle.stop()?)
+    }
+
+    fn device(&mut self) -> Result<&mut Device, WriteError> {
+        self.device.as_mut().ok_or(WriteError::Order("events, marks or a state outside a device"))
+    }
+
+    fn allocator_settings(&mut self) -> io::Result<()> {
+        let AllocatorSettings {
+            conf,
+            max_split_size,
+            roundup_power2_divisions,
+            expandable_segments,
+            // Part of the string; PyTorch has no key for it.
+            large_segment_size: _,
+            garbage_collection_permille,
+        } = &self.settings;
+        let pickle = &mut self.pickle;
+        pickle.word("allocator_settings")?;
+        pickle.begin_dict()?;
+        pickle.word("PYTORCH_CUDA_ALLOC_CONF")?;
+        pickle.text(conf)?;
+        pickle.word("max_split_size")?;
+        match *max_split_size {
+            Some(bytes) => pickle.int(bytes)?,
+            None => pickle.minus_one()?,
+        }
+        pickle.word("garbage_collection_threshold")?;
+        pickle.float(f64::from(*garbage_collection_permille) / 1000.0)?;
+        pickle.word("expandable_segments")?;
+        pickle.boolean(*expandable_segments)?;
+        pickle.word("roundup_power2_divisions")?;
+        pickle.begin_dict()?;
+        for (power, &divisions) in roundup_power2_divisions.iter().enumerate() {
+            // PyTorch's keys: "1", "2", … "32768".
+            pickle.text(&(1_u32 << power).to_string())?;
+            pickle.int(divisions.into())?;
+        }
+        pickle.end_dict()?;
+        pickle.end_dict()
+    }
+
+    fn external_annotations(&mut self) -> io::Result<()> {
+        self.pickle.word("external_annotations")?;
+        let mut list = self.pickle.begin_list()?;
+        self.annotations.seek(SeekFrom::Start(0))?;
+        let mut waiting =
+            io::BufReader::new(std::mem::replace(&mut self.annotations, tempfile::SpooledTempFile::new(0)));
+        while let Some(Annotation { device, start, time_ns, name }) = Annotation::read(&mut waiting)? {
+            self.pickle.item(&mut list)?;
+            self.pickle.begin_dict()?;
+            self.pickle.word("stage")?;
+            self.pickle.word(if start { "START" } else { "END" })?;
+            self.pickle.word("name")?;
+            self.pickle.text(&name)?;
+            self.pickle.number("device", device.into())?;
+            self.pickle.number("time_us", time_ns / NS_PER_US)?;
+            self.pickle.end_dict()?;
+        }
+        self.pickle.end_list(list)
+    }
+}
+
+impl Written {
+    /// The frames of a stack: written once, referred to afterwards.
+    fn stack<'a, I>(
+        &mut self,
+        pickle: &mut Pickle<impl Write>,
+        stack: StackId,
+        frames: impl FnOnce(StackId) -> I,
+    ) -> io::Result<()>
+    where
+        I: IntoIterator<Item = &'a Frame>,
+    {
+        if !stack.is_some() {
+            return pickle.empty_list();
+        }
+        if let Some(&memo) = self.stacks.get(&stack) {
+            return pickle.again(memo);
+        }
+        let memo = self.list(pickle, frames(stack))?;
+        self.stacks.insert(stack, memo);
+        Ok(())
+    }
+
+    fn list<'a>(
+        &mut self,
+        pickle: &mut Pickle<impl Write>,
+        frames: impl IntoIterator<Item = &'a Frame>,
+    ) -> io::Result<Memo> {
+        let mut list = pickle.begin_list()?;
+        for frame in frames {
+            pickle.item(&mut list)?;
+            if let Some(&memo) = self.frames.get(frame) {
+                pickle.again(memo)?;
+                continue;
+            }
+            pickle.begin_dict()?;
+            pickle.word("name")?;
+            pickle.text(&frame.function)?;
+            pickle.word("filename")?;
+            pickle.text(&frame.file)?;
+            pickle.number("line", frame.line.into())?;
+            pickle.end_dict()?;
+            self.frames.insert(frame.clone(), pickle.remember()?);
+        }
+        pickle.end_list(list)?;
+        pickle.remember()
+    }
+}
