@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX, SMALL_SEGMENT_BYTES};
 use memctl_model::{Action, Event, PoolId, StackId};
 
-use super::replay::{Added, Change};
+use super::overlay::{Added, Change};
 
 const FIRST_ADDRESS: u64 = 1 << 60;
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;

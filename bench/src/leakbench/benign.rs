@@ -9,7 +9,7 @@
 use super::base::Base;
 use super::causes::{Size, weights};
 use super::draw::Draw;
-use super::replay::{Added, Overlay};
+use super::overlay::{Added, Overlay};
 use super::site::{Place, Site, Sites, in_optimizer, position};
 
 /// Share of a run by which a bounded thing has reached its bound.

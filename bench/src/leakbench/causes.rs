@@ -13,7 +13,7 @@ use memctl_model::{BlockUse, FindingKind, Frame, Pattern, Phase};
 use super::arena::captured_bytes;
 use super::base::{Base, Life, Span};
 use super::draw::Draw;
-use super::replay::{Added, Overlay};
+use super::overlay::{Added, Overlay};
 use super::schedule::Rate;
 use super::site::{Place, Site, Sites, in_optimizer, position};
 

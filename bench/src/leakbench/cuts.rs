@@ -11,7 +11,8 @@ use memctl_analysis::boundaries::{self, Boundaries, Span, Stacks};
 use memctl_model::{Event, Frame, FrameId, Mark, MarkKind};
 
 use super::base::{Base, Passing};
-use super::replay::{Overlay, stream};
+use super::events::pass;
+use super::overlay::Overlay;
 use super::site::Sites;
 
 /// See the module.
@@ -72,7 +73,7 @@ impl Windows {
 #[must_use]
 pub fn found(base: &Base, sites: &Sites, overlay: &Overlay) -> Cuts {
     let mut events: Vec<Event> = Vec::with_capacity(base.moments.len());
-    stream(base, overlay.clone(), &mut |_, passing| {
+    pass(base, overlay.clone(), &mut |_, passing| {
         if let Passing::Event(event) = passing {
             events.push(*event);
         }

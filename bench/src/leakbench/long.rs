@@ -1,37 +1,27 @@
 //! One epoch of 20,000 steps: pretraining as it is done.
 //!
-//! Guarantees: the tables are those of a recorded training's steps, over and over, with what is added to them; blocks that are
-//! added have the true sizes that the caching allocator gives them. Made table by table: 20,000 of them are not kept. Peaks
-//! within a step are the recorded step's and what had been added by its end. Refuses trainings whose own memory has not
-//! settled by their last half.
+//! Guarantees: everything follows from the part and the run's number. The tables are [`super::long_stream`]'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memctl_model::{
-    Action, Boundary, Counters, DeviceIndex, Event, Peaks, Phase, PoolId, PoolRow, SiteRow, SiteTable, StackId,
-};
+use memctl_model::{Action, Event, Phase, PoolId, StackId};
 
-use super::arena::Arena;
 use super::base::{Base, Life, Span};
 use super::benign::{self, Kind};
 use super::causes::{self, Cause, Size};
 use super::draw::Draw;
+use super::long_stream::{BEGIN_NS, STEPS, added};
+use super::overlay::Overlay;
 use super::parts::{Part, Training, View};
-use super::replay::{Change, Overlay};
 use super::runs::{Run, Truth, draw_count, draw_device};
 use super::schedule::Rate;
 use super::serving::twentieths;
 use super::site::Sites;
 use super::stream::Stream;
 
-/// Steps of a run.
-pub const STEPS: usize = 20_000;
 /// A leak that was not found when it had leaked so often was missed.
 pub const FOUND_WITHIN_TIMES: u64 = 30;
-/// Detectors are asked so often where nothing leaks.
-const ASKED_EVERY: usize = 200;
-const BEGIN_NS: u64 = 1_767_225_600_000_000_000;
 
 /// What leaks once in a while.
 const CAUSES: [Cause; 10] = [
@@ -63,114 +53,6 @@ const BENIGN: [Kind; 13] = [
     Kind::HeldOver,
     Kind::BestFew,
 ];
-
-/// Blocks and bytes from a step on.
-type Course = Vec<(usize, u64, u64)>;
-
-/// The tables of a rank.
-pub struct LongStream {
-    /// The recorded steps that come again and again.
-    steps: Arc<Vec<SiteTable>>,
-    /// What was added, by stack and phase of birth, and the private pools by stack.
-    rows: BTreeMap<(StackId, Option<Phase>), Course>,
-    pools: BTreeMap<StackId, Course>,
-    /// Allocated, requested and reserved bytes of what was added, from a step on.
-    levels: Vec<(usize, [u64; 3])>,
-    asked: BTreeSet<usize>,
-    step_ns: u64,
-}
-
-fn at<T>(course: &[T], step: usize, of: impl Fn(&T) -> usize) -> Option<&T> {
-    course.get(course.partition_point(|point| of(point) <= step).checked_sub(1)?)
-}
-
-impl LongStream {
-    /// How many tables there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        STEPS
-    }
-
-    /// Whether detectors are asked after a step.
-    #[must_use]
-    pub fn asks_after(&self, step: usize) -> bool {
-        step % ASKED_EVERY == ASKED_EVERY - 1 || self.asked.contains(&step)
-    }
-
-    /// The table of a step.
-    #[must_use]
-    pub fn table(&self, step: usize) -> Option<SiteTable> {
-        let recorded = self.steps.get(step % self.steps.len().max(1)).filter(|_| step < STEPS)?;
-        let mut rows = recorded.rows.clone();
-        for (&(stack, birth_phase), course) in &self.rows {
-            let Some(&(_, blocks, bytes)) = at(course, step, |point| point.0).filter(|point| point.1 > 0) else {
-                continue;
-            };
-            let row = SiteRow { stack, birth_epoch: 0, birth_phase, blocks, bytes };
-            let key = |row: &SiteRow| (row.stack, row.birth_phase);
-            match rows.binary_search_by_key(&key(&row), key) {
-                Ok(known) => {
-                    rows[known].blocks += blocks;
-                    rows[known].bytes += bytes;
-                }
-                Err(place) => rows.insert(place, row),
-            }
-        }
-        let pool = |(&stack, course): (&StackId, &Course)| {
-            let &(_, segments, bytes) = at(course, step, |point| point.0)?;
-            Some(PoolRow { stack, segments, bytes })
-        };
-        let [allocated, requested, reserved] = at(&self.levels, step, |level| level.0).map_or([0; 3], |level| level.1);
-        let counters = Counters {
-            allocated_bytes: recorded.counters.allocated_bytes + allocated,
-            active_bytes: recorded.counters.active_bytes + allocated,
-            requested_bytes: recorded.counters.requested_bytes + requested,
-            reserved_bytes: recorded.counters.reserved_bytes + reserved,
-            ..recorded.counters
-        };
-        let raised = |peaks: Peaks| Peaks {
-            allocated_bytes: peaks.allocated_bytes + allocated,
-            reserved_bytes: peaks.reserved_bytes + reserved,
-        };
-        Some(SiteTable {
-            device: DeviceIndex(0),
-            boundary: Boundary::StepEnd,
-            epoch: 0,
-            step: step as u64,
-            time_ns: BEGIN_NS + step as u64 * self.step_ns,
-            at_event: step as u64,
-            exact: true,
-            counters,
-            peaks: raised(recorded.peaks),
-            peaks_within: raised(recorded.peaks_within),
-            found: false,
-            rows,
-            private_pools: self.pools.iter().filter_map(pool).collect(),
-        })
-    }
-}
-
-/// The steps of a training once it has settled, as of one epoch; `None` of one that still grows.
-pub fn settled_steps(tables: &[SiteTable]) -> Option<Vec<SiteTable>> {
-    let steps: Vec<&SiteTable> = tables.iter().filter(|table| table.boundary == Boundary::StepEnd).collect();
-    let last = &steps[steps.len() / 2..steps.len() * 19 / 20];
-    let bytes = |table: &&SiteTable| table.counters.allocated_bytes;
-    let (least, most) = (last.iter().map(bytes).min()?, last.iter().map(bytes).max()?);
-    // Step ends differ in what the last batch left; they do not drift.
-    let drifts = last.first().map(bytes)?.abs_diff(last.last().map(bytes)?) > (most - least) / 2 + (1 << 20);
-    (last.len() >= 20 && !drifts).then(|| last.iter().map(|&table| in_one_epoch(table)).collect())
-}
-
-fn in_one_epoch(table: &SiteTable) -> SiteTable {
-    let mut rows: BTreeMap<(StackId, Option<Phase>), SiteRow> = BTreeMap::new();
-    for row in &table.rows {
-        let sum =
-            rows.entry((row.stack, row.birth_phase)).or_insert(SiteRow { birth_epoch: 0, blocks: 0, bytes: 0, ..*row });
-        sum.blocks += row.blocks;
-        sum.bytes += row.bytes;
-    }
-    SiteTable { rows: rows.into_values().collect(), ..table.clone() }
-}
 
 /// A base with the run's many steps, each a single moment, in which those that leak have the blocks of a recorded step.
 fn many_steps(base: &Base, steps: &[usize], seed: u64) -> Base {
@@ -281,60 +163,4 @@ fn leak(
 fn phases(base: &Base, evaluates: bool) -> BTreeMap<StackId, Phase> {
     let born = base.lives.iter().filter_map(|life| Some((life.stack, life.phase?)));
     born.map(|(stack, phase)| (stack, if evaluates { Phase::Eval } else { phase })).collect()
-}
-
-/// What an overlay comes to, step by step.
-fn added(
-    overlay: Overlay,
-    phases: &BTreeMap<StackId, Phase>,
-    steps: Arc<Vec<SiteTable>>,
-    asked: BTreeSet<usize>,
-    step_ns: u64,
-) -> LongStream {
-    let mut stream =
-        LongStream { steps, rows: BTreeMap::new(), pools: BTreeMap::new(), levels: Vec::new(), asked, step_ns };
-    let mut arena = Arena::default();
-    let mut live: BTreeMap<u32, (StackId, u64, u64)> = BTreeMap::new();
-    let mut level = [0_u64; 3];
-    for (step, block, change) in overlay.sorted() {
-        let gone = arena.size(block);
-        arena.change(block, change, 0, &mut |event| {
-            if event.action == Action::SegmentAlloc {
-                level[2] += event.size;
-            }
-        });
-        match change {
-            Change::Keep { size, stack } => {
-                let bytes = arena.size(block).unwrap_or(size);
-                live.insert(block.0, (stack, bytes, size));
-                note(stream.rows.entry((stack, phases.get(&stack).copied())).or_default(), step, 1, bytes as i64);
-                (level[0], level[1]) = (level[0] + bytes, level[1] + size);
-            }
-            Change::Capture { size, stack } => {
-                let bytes = super::arena::captured_bytes(size);
-                note(stream.pools.entry(stack).or_default(), step, 1, bytes as i64);
-                note(stream.rows.entry((stack, phases.get(&stack).copied())).or_default(), step, 1, bytes as i64 / 4);
-                (level[0], level[1]) = (level[0] + bytes / 4, level[1] + bytes / 4);
-            }
-            Change::Drop => {
-                let Some((stack, bytes, size)) = live.remove(&block.0).filter(|_| gone.is_some()) else { continue };
-                note(stream.rows.entry((stack, phases.get(&stack).copied())).or_default(), step, -1, -(bytes as i64));
-                (level[0], level[1]) = (level[0] - bytes, level[1] - size);
-            }
-        }
-        match stream.levels.last_mut() {
-            Some(last) if last.0 == step => last.1 = level,
-            _ => stream.levels.push((step, level)),
-        }
-    }
-    stream
-}
-
-fn note(course: &mut Course, step: usize, blocks: i64, bytes: i64) {
-    let (before, known_blocks, known_bytes) = course.last().copied().unwrap_or((usize::MAX, 0, 0));
-    let point = (step, known_blocks.saturating_add_signed(blocks), known_bytes.saturating_add_signed(bytes));
-    if before == step {
-        course.pop();
-    }
-    course.push(point);
 }

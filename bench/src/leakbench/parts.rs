@@ -11,8 +11,9 @@ use memctl_model::{FindingKind, SiteTable};
 use super::base::Base;
 use super::causes::Cause;
 use super::cuts::{self, Cuts};
-use super::long::settled_steps;
-use super::replay::{Overlay, Replayed, replay};
+use super::long_stream::settled_steps;
+use super::overlay::Overlay;
+use super::replay::{Replayed, replay};
 use super::serving::Style;
 use super::site::Sites;
 

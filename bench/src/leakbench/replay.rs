@@ -1,87 +1,16 @@
 //! A stream through the block map, as the agent's batch stage passes it: the site tables at its boundaries.
 //!
 //! Guarantees: with marks epoch, step and phase of birth, boundaries and peaks are those of a live agent (a test compares with
-//! the batch stage itself), without them what [`super::cuts`] finds takes their place; injected blocks get addresses of their own by the caching allocator's rules, so that the map finds no
-//! contradiction. Refuses nothing; what the map had to put right is counted in [`Replayed::anomalies`].
+//! the batch stage itself), without them what [`super::cuts`] finds takes their place; injected blocks have addresses of their
+//! own by the caching allocator's rules, so that the map finds no contradiction. Refuses nothing; what the map had to put right is counted in [`Replayed::anomalies`].
 
 use memctl_analysis::{Anomalies, Birth, BlockMap};
 use memctl_model::{Action, Boundary, DeviceIndex, Event, MarkKind, Peaks, Phases, SiteTable, StackId};
 
-use super::arena::Arena;
 use super::base::{Base, Passing};
 use super::cuts::{Cuts, Windows};
-
-/// A block that the benchmark adds to a stream, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Added(pub u32);
-
-/// What happens to an added block.
-#[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// It is allocated.
-    Keep {
-        /// Requested bytes.
-        size: u64,
-        /// By whom.
-        stack: StackId,
-    },
-    /// A CUDA graph is captured: a private pool of its own, which is never given back.
-    Capture {
-        /// Bytes that it asks for.
-        size: u64,
-        /// Who captures it.
-        stack: StackId,
-    },
-    /// It is given back.
-    Drop,
-}
-
-/// What the benchmark adds to one rank's stream.
-#[derive(Clone, Debug, Default)]
-pub struct Overlay {
-    changes: Vec<(usize, Added, Change)>,
-    /// Where each block was made.
-    born: Vec<usize>,
-}
-
-impl Overlay {
-    /// Allocates a block behind the moment at a position.
-    pub fn keep(&mut self, at: usize, size: u64, stack: StackId) -> Added {
-        let block = self.add(at);
-        self.changes.push((at, block, Change::Keep { size, stack }));
-        block
-    }
-
-    /// Captures a graph behind the moment at a position.
-    pub fn capture(&mut self, at: usize, size: u64, stack: StackId) {
-        let block = self.add(at);
-        self.changes.push((at, block, Change::Capture { size, stack }));
-    }
-
-    fn add(&mut self, at: usize) -> Added {
-        self.born.push(at);
-        Added(self.born.len() as u32 - 1)
-    }
-
-    /// Gives a block back behind the moment at a position, and never before it was made: requests overlap.
-    pub fn drop(&mut self, at: usize, block: Added) {
-        let at = at.max(self.born.get(block.0 as usize).copied().unwrap_or(at));
-        self.changes.push((at, block, Change::Drop));
-    }
-
-    /// Whether nothing is added.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    /// The changes in the order of the stream, those at one place in the order in which they were made.
-    #[must_use]
-    pub fn sorted(mut self) -> Vec<(usize, Added, Change)> {
-        self.changes.sort_by_key(|&(at, ..)| at);
-        self.changes
-    }
-}
+use super::events::pass;
+use super::overlay::Overlay;
 
 /// One of Scalene's samples that was settled: an allocation that set a new high of the footprint.
 #[derive(Clone, Copy, Debug)]
@@ -154,24 +83,6 @@ struct Rank<'a> {
     out: Replayed,
 }
 
-/// Every event of a base with what is added to it, in order, each with the position behind which it happens.
-pub fn stream(base: &Base, overlay: Overlay, sink: &mut dyn FnMut(usize, &Passing)) {
-    let mut arena = Arena::default();
-    let changes = overlay.sorted();
-    let mut waiting = changes.iter().peekable();
-    let mut time_ns = 0;
-    for (at, moment) in base.moments.iter().enumerate() {
-        time_ns = match moment {
-            Passing::Event(event) => event.time_ns,
-            Passing::Mark(mark) => mark.time_ns.max(time_ns),
-        };
-        sink(at, moment);
-        while let Some(&(_, block, change)) = waiting.next_if(|&&(place, ..)| place <= at) {
-            arena.change(block, change, time_ns, &mut |event| sink(at, &Passing::Event(event)));
-        }
-    }
-}
-
 /// Passes a base with what is added to it through the block map.
 #[must_use]
 pub fn replay(base: &Base, overlay: Overlay, cuts: &Cuts) -> Replayed {
@@ -189,7 +100,7 @@ pub fn replay(base: &Base, overlay: Overlay, cuts: &Cuts) -> Replayed {
         out: Replayed::default(),
     };
     rank.map.restore(&base.start);
-    stream(base, overlay, &mut |at, passing| match passing {
+    pass(base, overlay, &mut |at, passing| match passing {
         Passing::Event(event) => {
             rank.found(rank.events);
             rank.at = at;

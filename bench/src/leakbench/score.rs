@@ -6,7 +6,7 @@
 
 use memctl_model::{FindingKind, Frame, SiteTable};
 
-use super::detect::{Detector, Given, Level, Verdict};
+use super::detect::{Detector, Given, Level, Notified, Verdict};
 use super::parts::{View, own_findings};
 use super::runs::{Run, Truth};
 
@@ -22,9 +22,6 @@ pub struct Delay {
     /// Seconds of recorded time.
     pub seconds: f64,
 }
-
-/// Notifications by the kind of their finding, in the order of [`FindingKind::ALL`].
-pub type Notified = [u32; FindingKind::ALL.len()];
 
 /// What one detector said of one run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,7 +11,7 @@ use memctl_model::{Event, Frame, StackId};
 use super::arena::Arena;
 use super::base::{Base, Span};
 use super::draw::Draw;
-use super::replay::{Added, Change};
+use super::overlay::{Added, Change};
 
 /// What a server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

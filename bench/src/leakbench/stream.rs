@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memctl_model::SiteTable;
 
-use super::long::LongStream;
+use super::long_stream::LongStream;
 use super::replay::{Replayed, Settled};
 
 /// See the module.

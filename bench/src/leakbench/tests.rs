@@ -1,16 +1,17 @@
 //! What leakbench stands on: its site tables are the batch stage's, what it adds contradicts nothing, and its truth is in them.
 
-use memctl_agent::batch::{BatchConfig, Batcher};
+use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_model::{Boundary, SiteTable};
 use memctl_proto::item::Content;
 
 use super::base::{Base, Passing};
 use super::causes::Cause;
 use super::cuts::Cuts;
+use super::overlay::Overlay;
 use super::parts::{self, Part, View};
-use super::replay::{Overlay, replay};
+use super::replay::replay;
 use super::stream::Stream;
-use super::{Corpus, detect, long, score, server_runs};
+use super::{Corpus, detect, long, long_stream, score, server_runs};
 
 fn recorded() -> Base {
     Base::load(&crate::recordings::folder().join("gpt_clean/rank0.pickle.zst")).unwrap()
@@ -161,7 +162,7 @@ fn a_long_epoch_holds_what_it_leaks() {
             assert!(table.rows.is_sorted_by_key(|row| (row.stack, row.birth_phase)));
             rows + table.private_pools.iter().map(|row| row.bytes).sum::<u64>()
         };
-        let grown = added(long::STEPS - 1).saturating_sub(added(0));
+        let grown = added(long_stream::STEPS - 1).saturating_sub(added(0));
         assert!(grown >= leaked * 8 / 10, "{:?}: {grown} of {leaked}", truth.cause);
         let times = truth.blocks.chunk_by(|a, b| a.0 == b.0).count();
         assert!((10..400).contains(&times), "{times}");

@@ -12,7 +12,9 @@ mod scalene;
 use memctl_model::{Boundary, FindingKind, Frame, Pattern, SiteTable};
 
 use super::replay::Settled;
-use super::score::Notified;
+
+/// Notifications by the kind of their finding, in the order of [`FindingKind::ALL`].
+pub type Notified = [u32; FindingKind::ALL.len()];
 
 /// How sure a detector is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
