@@ -112,7 +112,7 @@ fn session(job: String) -> Result<SessionInfo, Failure> {
         run: None,
         role: None,
         found_by: None,
-        started_ns: memctl_agent::clock::now_ns(),
+        started_ns: memctl_agent::now_ns(),
         framework: Some("cudarc".into()),
         settings: AllocatorSettings::default(),
         // Filled in from the contexts.

@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         run: None,
         role: None,
         found_by: None,
-        started_ns: memctl_agent::clock::now_ns(),
+        started_ns: memctl_agent::now_ns(),
         framework: Some("example".into()),
         settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { total_bytes: Some(1 << 30), ..DeviceInfo::default() }],

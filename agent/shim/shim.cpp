@@ -4,8 +4,8 @@
 // numbers to two C functions and do nothing else; no exception leaves any function of this file; it knows no Python.
 // Refuses: allocators that cannot be traced (cudaMallocAsync, pluggable ones): attach says why.
 //
-// The layouts of the structures below are repeated in agent/src/hook/mod.rs and agent/src/live/shim.rs; a change of
-// either raises MEMCTL_SHIM_ABI.
+// The layouts of the structures below are those of agent/src/hook/mod.rs and agent/src/live/shim.rs: both sides assert the
+// same numbers, and a test compares them. A change raises MEMCTL_SHIM_ABI.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -25,6 +26,8 @@
 #define MEMCTL_TORCH_BUILD TORCH_VERSION
 #endif
 #define MEMCTL_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
+#define MEMCTL_SIZE(type, bytes) static_assert(sizeof(type) == (bytes), "size of " #type)
+#define MEMCTL_AT(type, field, at) static_assert(offsetof(type, field) == (at), "offset of " #type "." #field)
 #define MEMCTL_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -71,6 +74,46 @@ struct Block {
   uint64_t addr, size, requested;
   uint8_t allocated, active, pad[6];
 };
+
+// What memctl's side asserts as well.
+MEMCTL_SIZE(Event, 48);
+MEMCTL_AT(Event, addr, 0);
+MEMCTL_AT(Event, size, 8);
+MEMCTL_AT(Event, stream, 16);
+MEMCTL_AT(Event, ticks, 24);
+MEMCTL_AT(Event, pool, 32);
+MEMCTL_AT(Event, action, 40);
+MEMCTL_AT(Event, device, 44);
+MEMCTL_SIZE(OutOfMemory, 32);
+MEMCTL_AT(OutOfMemory, device, 0);
+MEMCTL_AT(OutOfMemory, asked, 8);
+MEMCTL_AT(OutOfMemory, device_total, 16);
+MEMCTL_AT(OutOfMemory, device_free, 24);
+MEMCTL_SIZE(Node, 16);
+MEMCTL_AT(Node, kind, 0);
+MEMCTL_AT(Node, made_by, 8);
+MEMCTL_SIZE(Counters, 56);
+MEMCTL_AT(Counters, allocated, 0);
+MEMCTL_AT(Counters, active, 8);
+MEMCTL_AT(Counters, reserved, 16);
+MEMCTL_AT(Counters, peak_allocated, 24);
+MEMCTL_AT(Counters, peak_reserved, 32);
+MEMCTL_AT(Counters, retries, 40);
+MEMCTL_AT(Counters, ooms, 48);
+MEMCTL_SIZE(Segment, 40);
+MEMCTL_AT(Segment, addr, 0);
+MEMCTL_AT(Segment, size, 8);
+MEMCTL_AT(Segment, stream, 16);
+MEMCTL_AT(Segment, pool, 24);
+MEMCTL_AT(Segment, device, 32);
+MEMCTL_AT(Segment, is_large, 36);
+MEMCTL_AT(Segment, is_expandable, 37);
+MEMCTL_SIZE(Block, 32);
+MEMCTL_AT(Block, addr, 0);
+MEMCTL_AT(Block, size, 8);
+MEMCTL_AT(Block, requested, 16);
+MEMCTL_AT(Block, allocated, 24);
+MEMCTL_AT(Block, active, 25);
 
 using OnEvent = void (*)(const Event*);
 using OnOutOfMemory = void (*)(const OutOfMemory*);

@@ -12,25 +12,47 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// Ticks of the clock that `c10::getApproximateTime` reads: the time-stamp counter on x86-64, the virtual counter on
-/// aarch64, nanoseconds of the wall clock elsewhere (c10/util/ApproximateClock.h).
+/// A stamp of the clock that `c10::getApproximateTime` reads, as PyTorch's events carry it: no time until a [`TickClock`]
+/// makes one of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Ticks(pub u64);
+
+impl Ticks {
+    /// The time of a stamp that is one already: nanoseconds since the Unix epoch, as a [`crate::Recorder`] stamps its events.
+    #[inline]
+    #[must_use]
+    pub fn as_ns(self) -> u64 {
+        self.0
+    }
+
+    /// Ticks from an earlier stamp to this one.
+    #[inline]
+    #[must_use]
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.wrapping_sub(earlier.0)
+    }
+}
+
+/// This moment: the time-stamp counter on x86-64, the virtual counter on aarch64, nanoseconds of the wall clock elsewhere
+/// (c10/util/ApproximateClock.h).
 #[inline]
 #[must_use]
-pub fn ticks() -> u64 {
+pub fn ticks() -> Ticks {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: every x86-64 has the instruction.
-        unsafe { std::arch::x86_64::_rdtsc() }
+        Ticks(unsafe { std::arch::x86_64::_rdtsc() })
     }
     #[cfg(target_arch = "aarch64")]
     {
         let ticks: u64;
         // SAFETY: reads a register that Linux lets user code read.
         unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
-        ticks
+        Ticks(ticks)
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    now_ns()
+    Ticks(now_ns())
 }
 
 /// How long the first measurement of the rate takes: 20 ns of reading jitter in 5 ms are 4 µs a second, until the first refinement.
@@ -41,7 +63,7 @@ const REFINE: Duration = Duration::from_secs(1);
 /// Converts ticks to nanoseconds since the Unix epoch.
 pub struct TickClock {
     /// Ticks, monotonic time and nanoseconds since the epoch of the same moment.
-    base_ticks: u64,
+    base_ticks: Ticks,
     base: Instant,
     base_ns: u64,
     ns_per_tick: f64,
@@ -58,9 +80,9 @@ impl TickClock {
         clock
     }
 
-    fn measure(&mut self) -> (u64, Instant) {
+    fn measure(&mut self) -> (Ticks, Instant) {
         let (now_ticks, now) = (ticks(), Instant::now());
-        let passed = now_ticks.wrapping_sub(self.base_ticks);
+        let passed = now_ticks.since(self.base_ticks);
         if passed > 0 {
             self.ns_per_tick = now.duration_since(self.base).as_nanos() as f64 / passed as f64;
         }
@@ -77,11 +99,11 @@ impl TickClock {
         (self.base_ticks, self.base) = (now_ticks, now);
     }
 
-    /// Nanoseconds since the Unix epoch of a tick count, which may lie before the clock's start.
+    /// Nanoseconds since the Unix epoch of a stamp, which may lie before the clock's start.
     #[inline]
     #[must_use]
-    pub fn ns(&self, ticks: u64) -> u64 {
-        let passed = ticks.wrapping_sub(self.base_ticks) as i64 as f64 * self.ns_per_tick;
+    pub fn ns(&self, ticks: Ticks) -> u64 {
+        let passed = ticks.since(self.base_ticks) as i64 as f64 * self.ns_per_tick;
         self.base_ns.saturating_add_signed(passed as i64)
     }
 }
@@ -106,6 +128,6 @@ mod tests {
     fn ticks_before_the_start_lie_before_it() {
         let clock = TickClock::start();
         let now = ticks();
-        assert!(clock.ns(now.wrapping_sub(1_000_000)) < clock.ns(now));
+        assert!(clock.ns(Ticks(now.0.wrapping_sub(1_000_000))) < clock.ns(now));
     }
 }

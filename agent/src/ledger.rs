@@ -72,10 +72,4 @@ impl Ledger {
         let in_flight = produced.saturating_sub(dropped).saturating_sub(stored);
         Counts { produced, stored, dropped, in_flight, in_flight_bytes: window.waiting_bytes }
     }
-
-    /// Events counted in chunks under way and in the outbox.
-    #[must_use]
-    pub fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed) + self.window.counts().waiting_events
-    }
 }

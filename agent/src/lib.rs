@@ -1,36 +1,122 @@
 //! The agent: what sits in (or beside) a training process and streams its memory events to the daemon.
 //!
-//! An event goes from its source (a trainer that calls [`Recorder`], an allocator that calls the [`hook`], or a recording that
-//! is played) into a [`ring`], through the [`batch`] stage into an item, and over
-//! the [`uplink`] to the daemon, which acknowledges it once it is durable.
-//! `produced = stored + dropped + in flight` at every moment ([`ledger`]).
+//! An event goes from its source into a ring, through the batch stage into an item, and over the uplink to the daemon, which
+//! acknowledges it once it is durable. `produced = stored + dropped + in flight` at every moment ([`Counts`]).
 //!
-//! For a trainer written in Rust: [`Agent::start`], [`Agent::recorder`], marks, [`Agent::stop`];
-//! `examples/trainer.rs` shows it.
+//! # A trainer written in Rust
+//!
+//! starts an [`Agent`], takes a [`Recorder`] a device, marks its steps and epochs, and stops:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use memctl_agent::{Agent, AgentConfig, Daemon, now_ns};
+//! use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let session = SessionInfo {
+//!     id: SessionId(*b"16 random bytes."),
+//!     job: "mnist".into(),
+//!     attempt: 0,
+//!     rank: 0,
+//!     world_size: Some(1),
+//!     source: SourceKind::Live,
+//!     host: None,
+//!     pid: Some(std::process::id()),
+//!     parent_pid: None,
+//!     run: None,
+//!     role: None,
+//!     found_by: None,
+//!     started_ns: now_ns(),
+//!     framework: None,
+//!     settings: AllocatorSettings::default(),
+//!     devices: vec![DeviceInfo { total_bytes: Some(80 << 30), ..DeviceInfo::default() }],
+//!     labels: vec![("team".into(), "vision".into())],
+//!     resolution_ns: 100,
+//! };
+//! // Nobody has to listen there yet: the agent tries again, and what it cannot deliver it counts.
+//! let daemon = Daemon::Address("http://127.0.0.1:9".into());
+//! let agent = Agent::start(AgentConfig::new(session, daemon))?;
+//! let mut recorder = agent.recorder(DeviceIndex(0)).ok_or("taken already")?;
+//! assert!(agent.recorder(DeviceIndex(0)).is_none(), "one recorder a device");
+//!
+//! let site = agent.stack(&[Frame { function: "forward".into(), file: "train.rs".into(), line: 20 }]);
+//! agent.step_begin(0);
+//! assert!(recorder.alloc(0x7f00_0000_0000, 4 << 20, 0, site), "the ring has room");
+//! recorder.free(0x7f00_0000_0000, 4 << 20, 0);
+//! agent.step_end(0);
+//!
+//! let outcome = agent.stop(None, Duration::from_millis(50));
+//! // An allocation, and both halves of its free.
+//! assert_eq!(outcome.counts.produced, 3);
+//! assert!(!outcome.delivered && outcome.counts.dropped == 3, "nobody listened: {outcome:?}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/trainer.rs` is a whole trainer. With the feature `cuda`, `cuda` records what a program allocates through cudarc.
+//!
+//! # Other processes
+//!
+//! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes in what such
+//! processes record, and [`sample`] measures devices and processes from outside. [`identity`], [`place`] and [`settings`] say
+//! who a process is, where its data goes, and how its allocator is set.
 //!
 //! Refuses: to make the trainer wait for anything but [`Agent::stop`], and to know a database.
 
-pub mod agent;
-pub mod batch;
-pub mod clock;
+mod agent;
+mod batch;
+mod clock;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod hook;
+mod hook;
 pub mod host;
 pub mod identity;
-pub mod ledger;
-pub mod link;
+mod layout;
+mod ledger;
+mod link;
 pub mod live;
 pub mod place;
-pub mod python;
-pub mod recorder;
-pub mod region;
-pub mod ring;
+mod python;
+mod recorder;
+mod region;
+mod ring;
 pub mod sample;
 pub mod settings;
-pub mod uplink;
+mod uplink;
 
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};
+pub use clock::now_ns;
 pub use ledger::Counts;
 pub use recorder::{Recorder, Stopped};
+pub use ring::EVENTS as RING_EVENTS;
 pub use uplink::Daemon;
+pub use uplink::backoff::Backoff;
+
+/// For the benchmarks and tests of memctl itself, which look at single stages; nothing is promised about it.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::batch::{BatchConfig, Batcher};
+    pub use crate::clock::{Ticks, ticks};
+
+    /// What runs in the allocator's callback.
+    pub mod hook {
+        pub use crate::hook::frames::Version;
+        pub use crate::hook::{Hook, RawEvent, RawNode, Shim, install, on_event};
+    }
+
+    /// The trainer's side of the launcher's socket.
+    pub mod link {
+        pub use crate::link::greet;
+    }
+
+    /// The memory that trainer and launcher share.
+    pub mod region {
+        pub use crate::region::{Region, dictionary, messages};
+    }
+
+    /// The ring of a device.
+    pub mod ring {
+        pub use crate::ring::{Position, Record, ring};
+    }
+}

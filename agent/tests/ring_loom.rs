@@ -4,7 +4,8 @@
 #![cfg(feature = "loom")]
 
 use loom::thread;
-use memctl_agent::ring::{Record, ring};
+use memctl_agent::internals::Ticks;
+use memctl_agent::internals::ring::{Record, ring};
 use memctl_model::Event;
 
 fn numbered(number: u64) -> Record {
@@ -20,15 +21,15 @@ fn every_interleaving_keeps_order_and_counts() {
         let (mut last, mut read) = (0, 0);
         for _ in 0..3 {
             read += consumer.read(u64::MAX, |record| {
-                assert_eq!(record.event().time_ns, last + 1 + u64::from(record.dropped_before()));
-                last = record.event().time_ns;
+                assert_eq!(record.event(Ticks::as_ns).time_ns, last + 1 + u64::from(record.dropped_before()));
+                last = record.event(Ticks::as_ns).time_ns;
             });
             thread::yield_now();
         }
         let pushed = pushing.join().unwrap();
         read += consumer.read(u64::MAX, |record| {
-            assert_eq!(record.event().time_ns, last + 1 + u64::from(record.dropped_before()));
-            last = record.event().time_ns;
+            assert_eq!(record.event(Ticks::as_ns).time_ns, last + 1 + u64::from(record.dropped_before()));
+            last = record.event(Ticks::as_ns).time_ns;
         });
         assert_eq!(read, pushed);
         assert_eq!(pushed + gauge.dropped(), 4);

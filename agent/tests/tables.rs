@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memctl_agent::batch::{BatchConfig, Batcher};
+use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
     Action, AllocatorSettings, BlockUse, Boundary, DeviceIndex, Event, KeyframeReason, Mark, MarkKind, Phase, Phases,

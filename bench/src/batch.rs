@@ -4,7 +4,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use memctl_agent::batch::{BatchConfig, Batcher};
+use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_analysis::initial_state;
 use memctl_model::Frame;
 use memctl_snapshot::{Moment, Recording, merge};

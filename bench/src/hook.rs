@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use memctl_agent::clock::ticks;
-use memctl_agent::hook::frames::Version;
-use memctl_agent::hook::{self, Hook, RawEvent, RawNode, Shim};
-use memctl_agent::region::Region;
-use memctl_agent::region::dictionary::Reader;
-use memctl_agent::ring;
+use memctl_agent::RING_EVENTS;
+use memctl_agent::internals::hook::{self, Hook, RawEvent, RawNode, Shim, Version};
+use memctl_agent::internals::region::Region;
+use memctl_agent::internals::region::dictionary::Reader;
+use memctl_agent::internals::{Ticks, ticks};
 
 /// Callbacks of one run.
 const EVENTS: u64 = 3_000_000;
@@ -250,9 +249,9 @@ fn many_lines(thread: &mut Thread) -> (Vec<u64>, Vec<u64>) {
         let begun = ticks();
         // SAFETY: this thread alone makes events.
         unsafe { hook::on_event(&raw const *std::hint::black_box(&raw)) };
-        let took = ticks().wrapping_sub(begun);
+        let took = ticks().since(begun);
         let begun = ticks();
-        empty.push(ticks().wrapping_sub(begun));
+        empty.push(ticks().since(begun));
         // The first steps teach the stacks.
         if number >= 2 * STACKS {
             calls.push(took);
@@ -267,7 +266,7 @@ fn recorded<T>(
     stacks: Walk,
     work: impl FnOnce(&mut Thread) -> T,
 ) -> Result<(T, Hook, Arc<Region>), Box<dyn Error>> {
-    let region = Region::create(1, ring::EVENTS)?;
+    let region = Region::create(1, RING_EVENTS)?;
     region.populate(0);
     let hook = Hook::new(region.clone(), thread_state, Shim { sequence, node, node_type });
     if stacks != Walk::None {
@@ -314,7 +313,7 @@ fn drain(region: &Arc<Region>, stop: Arc<AtomicBool>) -> std::thread::JoinHandle
         let mut sum = 0_u64;
         // Relaxed: only ends the loop.
         while !stop.load(Ordering::Relaxed) {
-            if consumer.read(16_384, |record| sum = sum.wrapping_add(record.event().addr)) == 0 {
+            if consumer.read(16_384, |record| sum = sum.wrapping_add(record.event(Ticks::as_ns).addr)) == 0 {
                 std::thread::park_timeout(std::time::Duration::from_millis(2));
             }
         }
@@ -327,7 +326,13 @@ const BURST: u64 = 4_096;
 
 fn event(number: u64, every: u64) -> RawEvent {
     // 0 alloc, 1 free requested, 2 free completed; without stacks the action does not matter.
-    RawEvent { addr: number << 9, size: 512, ticks: number, action: (number % every) as i32, ..RawEvent::default() }
+    RawEvent {
+        addr: number << 9,
+        size: 512,
+        ticks: Ticks(number),
+        action: (number % every) as i32,
+        ..RawEvent::default()
+    }
 }
 
 fn mean(every: u64) -> f64 {
@@ -355,9 +360,9 @@ fn singles(every: u64) -> (f64, f64) {
         let begun = ticks();
         // SAFETY: this thread alone makes events.
         unsafe { hook::on_event(&raw const *std::hint::black_box(&raw)) };
-        calls.push(ticks().wrapping_sub(begun));
+        calls.push(ticks().since(begun));
         let begun = ticks();
-        empty.push(ticks().wrapping_sub(begun));
+        empty.push(ticks().since(begun));
         if number % BURST == 0 {
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
@@ -372,5 +377,5 @@ fn singles(every: u64) -> (f64, f64) {
 fn rate() -> f64 {
     let (begun, first) = (Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(20));
-    begun.elapsed().as_nanos() as f64 / ticks().wrapping_sub(first) as f64
+    begun.elapsed().as_nanos() as f64 / ticks().since(first) as f64
 }

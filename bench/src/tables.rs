@@ -8,7 +8,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use memctl_agent::batch::{BatchConfig, Batcher};
+use memctl_agent::internals::{BatchConfig, Batcher};
 use memctl_model::{Action, AllocatorSettings, DeviceIndex, Dropped, Event, Mark, MarkKind, StackId};
 use memctl_proto::v1::ItemKind;
 

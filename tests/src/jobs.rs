@@ -39,7 +39,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
         run: None,
         role: None,
         found_by: None,
-        started_ns: memctl_agent::clock::now_ns(),
+        started_ns: memctl_agent::now_ns(),
         framework: None,
         settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { total_bytes: Some(80 << 30), ..DeviceInfo::default() }],
@@ -140,7 +140,7 @@ pub fn train_counted(agent: &Agent, epochs: u32, kept_an_epoch: u64) {
             agent.step_begin(step);
             let allocated = 64 * MIB + u64::from(epoch) * kept_an_epoch;
             agent.sample(Sample {
-                time_ns: memctl_agent::clock::now_ns(),
+                time_ns: memctl_agent::now_ns(),
                 allocated_bytes: Some(allocated),
                 reserved_bytes: Some(allocated + 64 * MIB),
                 peak_allocated_bytes: Some(allocated + 32 * MIB),
@@ -164,7 +164,7 @@ pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("a device");
     let stack = agent.stack(&[Frame { function: "work".into(), file: "/home/me/train.py".into(), line: 5 }]);
     let mut say = |action, addr, size, stack| {
-        let event = Event { time_ns: memctl_agent::clock::now_ns(), action, addr, size, stack, ..Event::default() };
+        let event = Event { time_ns: memctl_agent::now_ns(), action, addr, size, stack, ..Event::default() };
         recorder.event_waiting(&event).expect("the agent goes on");
     };
     let base = 1 << 44;

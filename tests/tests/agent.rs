@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memctl_agent::uplink::backoff::Backoff;
+use memctl_agent::Backoff;
 use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::MemoryStore;

@@ -85,7 +85,7 @@ fn crowded(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
         process_used_bytes: Some(600 * MIB),
         foreign_used_bytes: Some(324 * MIB),
         reserved_bytes: Some(600 * MIB),
-        time_ns: memctl_agent::clock::now_ns(),
+        time_ns: memctl_agent::now_ns(),
         ..Sample::default()
     };
     agent.sample(sample);
@@ -136,8 +136,8 @@ fn churning(agent: &Agent, recorder: &mut Recorder, stack: StackId) {
         recorder.free(1 << 40, 100 * MIB, 0);
         recorder.segment_free(1 << 40, 100 * MIB, 0);
         // Marks and events carry the time: the next step has to begin at a later one.
-        let now = memctl_agent::clock::now_ns();
-        while memctl_agent::clock::now_ns() < now + 2_000 {
+        let now = memctl_agent::now_ns();
+        while memctl_agent::now_ns() < now + 2_000 {
             std::hint::spin_loop();
         }
         agent.step_end(step);
@@ -196,8 +196,8 @@ async fn reported(daemon: &Embedded, job: &str) -> v1::Report {
 
 fn wait_a_little() {
     // Marks and events carry the time: what follows has to happen at a later one.
-    let now = memctl_agent::clock::now_ns();
-    while memctl_agent::clock::now_ns() < now + 2_000 {
+    let now = memctl_agent::now_ns();
+    while memctl_agent::now_ns() < now + 2_000 {
         std::hint::spin_loop();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use memctl_agent::uplink::backoff::Backoff;
+use memctl_agent::Backoff;
 use memctl_agent::{Agent, AgentConfig, Daemon, Outcome};
 use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
 use memctl_tests::daemon::{DaemonProcess, free_port};

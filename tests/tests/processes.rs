@@ -99,7 +99,7 @@ fn train(agent: &Agent, keeps: &[Keeps], foreign_bytes: Option<u64>) {
             }
             if let Some(foreign) = foreign_bytes {
                 agent.sample(Sample {
-                    time_ns: memctl_agent::clock::now_ns(),
+                    time_ns: memctl_agent::now_ns(),
                     foreign_used_bytes: Some(foreign),
                     process_used_bytes: Some(1 << 30),
                     device_total_bytes: Some(80 << 30),

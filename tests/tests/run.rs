@@ -16,10 +16,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_agent::clock::{now_ns, ticks};
-use memctl_agent::link;
-use memctl_agent::region::{Level, Region, messages};
-use memctl_agent::ring::Record;
+use memctl_agent::internals::link;
+use memctl_agent::internals::region::{Region, messages};
+use memctl_agent::internals::ring::{Position, Record};
+use memctl_agent::internals::ticks;
+use memctl_agent::live::Level;
+use memctl_agent::now_ns;
 use memctl_model::{
     AllocatorSettings, DeviceIndex, DeviceInfo, Event, MarkKind, SessionId, SessionInfo, SourceKind, StackId,
 };
@@ -167,9 +169,9 @@ fn push(region: &Arc<Region>, folder: &Path, rank: u64, count: u64) {
         while !may_drop && !producer.has_room() {
             std::thread::sleep(Duration::from_micros(200));
         }
-        producer.push(Record::new(&Event { time_ns: ticks(), ..event }));
+        producer.push(Record::stamped(ticks(), &event));
     }
-    let at = memctl_agent::ring::Position { pushed: producer.pushed(), dropped: producer.dropped() };
+    let at = Position { pushed: producer.pushed(), dropped: producer.dropped() };
     notes.push(&[&messages::mark(ticks(), &MarkKind::EpochEnd(0), &[at])]);
 }
 

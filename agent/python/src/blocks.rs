@@ -2,9 +2,8 @@
 //!
 //! Guarantees: a segment that does not look like one makes the whole snapshot refused, nothing half is handed over.
 
-use memctl_agent::clock::now_ns;
-use memctl_agent::live;
-use memctl_agent::region::Level;
+use memctl_agent::live::{self, Level};
+use memctl_agent::now_ns;
 use memctl_model::{
     BlockState, BlockUse, DeviceIndex, Keyframe, KeyframeReason, PoolId, Sample, SegmentKind, SegmentState, StackId,
 };

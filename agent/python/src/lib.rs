@@ -26,7 +26,7 @@ fn shim_source() -> &'static str {
 /// The version that a built hook has to have.
 #[pyfunction]
 fn shim_abi() -> u32 {
-    memctl_agent::live::shim::ABI
+    memctl_agent::live::SHIM_ABI
 }
 
 /// The module.

@@ -7,16 +7,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use memctl_agent::SpoolConfig;
-use memctl_agent::clock::now_ns;
-use memctl_agent::hook::gone;
-use memctl_agent::hook::proof::Shown;
 use memctl_agent::identity::{self, Given, Identity, Process};
-use memctl_agent::live::{self, LiveConfig};
-use memctl_agent::place;
-use memctl_agent::region::messages::mark_kind;
-use memctl_agent::ring;
-use memctl_agent::settings;
+use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
+use memctl_agent::{RING_EVENTS, SpoolConfig, now_ns, place, settings};
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
@@ -93,7 +86,7 @@ pub fn start<'py>(
     let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| place::DEFAULT_URL.to_owned());
     let config = LiveConfig {
         session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
-        ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(ring::EVENTS),
+        ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
         spool: spool(&daemon),
         daemon,
@@ -244,7 +237,7 @@ type OnCode = extern "C" fn(c_int, *mut pyo3::ffi::PyObject) -> c_int;
 /// What the interpreter calls for a code object that was made (0) or dies (1).
 extern "C" fn on_code(event: c_int, code: *mut pyo3::ffi::PyObject) -> c_int {
     if event == 1 {
-        gone::died(code as usize);
+        code_died(code as usize);
     }
     0
 }

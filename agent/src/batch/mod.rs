@@ -304,12 +304,6 @@ impl Batcher {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether items are ready.
-    #[must_use]
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// Events that wait for their chunk to fill.
     #[must_use]
     pub fn waiting_events(&self) -> u64 {

@@ -17,6 +17,7 @@ use crate::python::{lines, names};
 use crate::region::dictionary::{self, Entry};
 use crate::region::messages::{self, Said};
 use crate::region::{Region, State, notes};
+use crate::ring::Record;
 
 /// A code object's part of a frame.
 struct Code {
@@ -66,11 +67,12 @@ impl Translator {
 
     /// Gives an event its time and its stack.
     #[inline]
-    pub(crate) fn event(&mut self, event: &mut Event, batcher: &mut Batcher) {
-        event.time_ns = self.clock.ns(event.time_ns);
+    pub(crate) fn event(&mut self, record: &Record, batcher: &mut Batcher) -> Event {
+        let mut event = record.event(|ticks| self.clock.ns(ticks));
         if event.stack.is_some() {
             event.stack = self.stack(event.stack, batcher);
         }
+        event
     }
 
     #[inline]

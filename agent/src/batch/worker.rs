@@ -21,7 +21,7 @@ use super::Batcher;
 use super::note::Note;
 use super::translate::Translator;
 use super::windows::Windows;
-use crate::clock::now_ns;
+use crate::clock::{Ticks, now_ns};
 use crate::ledger::Ledger;
 use crate::region::Region;
 use crate::ring::Consumer;
@@ -318,10 +318,10 @@ impl Worker {
                     *announced += hole;
                     holes.announce(batcher, index, hole, wanted);
                 }
-                let mut event = record.event();
-                if let Some(translator) = translator {
-                    translator.event(&mut event, batcher);
-                }
+                let event = match translator {
+                    Some(translator) => translator.event(record, batcher),
+                    None => record.event(Ticks::as_ns),
+                };
                 batcher.event(index, &event);
             });
         }

@@ -6,15 +6,15 @@
 //!
 //! The known path walks the frames (pointers only), looks one key up and writes 48 bytes. A training calls it every few
 //! microseconds with its own work between, so what counts is how many cache lines and pages it touches: frames are told
-//! apart by their instruction's address alone where dead code objects are reported ([`gone`]), recent keys lie close
+//! apart by their instruction's address alone where dead code objects are reported ([`code_deaths`]), recent keys lie close
 //! together ([`intern::Near`]), forward calls in the order of their numbers. A stack that was never seen is written
 //! into the dictionary under a latch that is tried, not waited for: two devices that meet new stacks in the same instant
 //! leave one of them without.
 //!
 //! (Over 400 lines: everything that runs inside the callback is here, to be read in one piece.)
 
+pub mod code_deaths;
 pub mod frames;
-pub mod gone;
 pub mod intern;
 pub mod places;
 pub mod proof;
@@ -29,12 +29,14 @@ use intern::{Codes, Near, Stacks};
 use memctl_model::{Action, Event, PoolId, StackId};
 use places::Trail;
 
+use crate::clock::Ticks;
+use crate::layout::shared_layout;
 use crate::region::Region;
 use crate::region::dictionary::{self, Kind};
 use crate::ring::Position;
 use crate::ring::{Gauge, Producer, Record};
 
-/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is repeated in `agent/shim/shim.cpp`.
+/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is the shim's, see [`crate::layout`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawEvent {
@@ -45,7 +47,7 @@ pub struct RawEvent {
     /// The stream's handle.
     pub stream: u64,
     /// Ticks of PyTorch's approximate clock.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// The pool, lower halves.
     pub pool: [u32; 2],
     /// PyTorch's number of the action.
@@ -62,6 +64,13 @@ pub struct RawNode {
     pub kind: usize,
     /// Sequence and thread of the forward call, as [`Shim::sequence`] gave it there; `u64::MAX` when it has none.
     pub made_by: u64,
+}
+
+shared_layout! {
+    /// What the shim has of this module.
+    LAYOUT:
+    RawEvent is Event, 48 { addr at 0, size at 8, stream at 16, ticks at 24, pool at 32, action at 40, device at 44 }
+    RawNode is Node, 16 { kind at 0, made_by at 8 }
 }
 
 /// What the hook asks PyTorch: thread-local reads.
@@ -134,7 +143,7 @@ unsafe impl Send for Hook {}
 struct Gate {
     /// The session that records, or null. Set by [`install`].
     hook: AtomicPtr<Hook>,
-    /// How often a code object that was seen on a stack has died, see [`gone`].
+    /// How often a code object that was seen on a stack has died, see [`code_deaths`].
     deaths: AtomicU64,
 }
 
@@ -234,15 +243,9 @@ impl Hook {
             StackId::NONE
         };
         let [first, second] = raw.pool;
-        producer.push(Record::new(&Event {
-            time_ns: raw.ticks,
-            addr: raw.addr,
-            size: raw.size,
-            stream: raw.stream,
-            pool: PoolId { first, second },
-            stack,
-            action,
-        }));
+        let pool = PoolId { first, second };
+        let event = Event { time_ns: 0, addr: raw.addr, size: raw.size, stream: raw.stream, pool, stack, action };
+        producer.push(Record::stamped(raw.ticks, &event));
         if action == Action::Snapshot {
             // Relaxed: read by the thread that asked for the snapshot, after the allocator's lock was given back.
             lane.snapshot_pushed.store(producer.pushed(), Ordering::Relaxed);
@@ -365,7 +368,7 @@ impl Hook {
             let (mut ids, mut depth, mut complete) = ([(0_u32, 0_u32); DEPTH_MAX], 0, true);
             let mut add = |frame: RawFrame| {
                 let dictionary = &mut unknown.dictionary;
-                gone::watch(frame.code);
+                code_deaths::watch(frame.code);
                 let id = unknown.codes.id(frame.code, frame.identity, || {
                     // SAFETY: a frame of this thread holds the code object now.
                     define_code(dictionary, &unsafe { CodeParts::of(version, frame.code) })
@@ -425,16 +428,11 @@ impl Hook {
         self.version.store(number, Ordering::Relaxed);
     }
 
-    /// From here on frames are told apart by the address of their instruction alone. Only where [`gone::died`] hears of
+    /// From here on frames are told apart by the address of their instruction alone. Only where [`code_deaths::died`] hears of
     /// every code object's death, and the interpreter shows the address (3.12 and later).
     pub fn trust_places(&self, version: Version) {
         // Relaxed: a switch; both ways give the same stacks.
         self.by_place.store(version.has_places(), Ordering::Relaxed);
-    }
-
-    /// Records without stacks from here on.
-    pub fn stop_stacks(&self) {
-        self.set_stacks(0);
     }
 
     /// Where the rings stand.

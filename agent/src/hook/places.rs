@@ -2,7 +2,7 @@
 //!
 //! Guarantees: reads two words of a frame and nothing else; what it asks for ahead of time is only a hint.
 //! Refuses: versions whose frames have no such address; what lies at an address is another file's matter (`frames.rs`,
-//! `gone.rs`).
+//! `code_deaths.rs`).
 
 use super::frames::{DEPTH_MAX, Version, word};
 

@@ -122,7 +122,7 @@ fn stacks(region: &Arc<Region>) -> Vec<u32> {
     // SAFETY: the only consumer; called once a test.
     let mut consumer = unsafe { region.consumer(1) };
     let mut stacks = Vec::new();
-    consumer.read(u64::MAX, |record| stacks.push(record.event().stack.0));
+    consumer.read(u64::MAX, |record| stacks.push(record.event(Ticks::as_ns).stack.0));
     stacks
 }
 
@@ -186,9 +186,9 @@ fn code_at_a_dead_ones_address_is_met_as_new() {
         // Another code object at the same address, at the same instruction: its version and first line differ.
         thread.memory[32 + FRAME + words.first_line] += 1 << 32;
         alloc(&hook, 2);
-        gone::died(thread.expected[0].0 ^ 0x7_0000);
+        code_deaths::died(thread.expected[0].0 ^ 0x7_0000);
         alloc(&hook, 3);
-        gone::died(thread.expected[0].0);
+        code_deaths::died(thread.expected[0].0);
         alloc(&hook, 4);
         alloc(&hook, 5);
         STATE.set(0);

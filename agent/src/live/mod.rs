@@ -10,7 +10,7 @@
 //! (Over 400 lines: a session's start, its calls and its end share one state and one set of promises.)
 
 pub mod foreign;
-pub mod shim;
+mod shim;
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -23,13 +23,20 @@ use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, MarkKind, Sample, Sess
 use crate::agent::{Agent, AgentConfig, SpoolConfig, StartError};
 use crate::clock::{now_ns, ticks};
 use crate::hook::frames::Version;
-use crate::hook::proof::{self, Shown};
+use crate::hook::proof;
 use crate::hook::{self, Hook};
-use crate::link::{self, LinkError};
-use crate::region::{Level, Region, RegionError, messages, notes};
+use crate::link;
+use crate::region::{Region, messages, notes};
 use crate::ring::Position;
 use crate::uplink::Daemon;
-use shim::{RawOutOfMemory, Shim, ShimError};
+use shim::{RawOutOfMemory, Shim};
+
+pub use crate::hook::code_deaths::died as code_died;
+pub use crate::hook::proof::Shown;
+pub use crate::link::LinkError;
+pub use crate::region::messages::mark_kind;
+pub use crate::region::{Level, RegionError};
+pub use shim::{ABI as SHIM_ABI, ShimError};
 
 /// How often at most the device's memory is asked of the driver: 6 to 9 µs each on an H200.
 const DEVICE_EVERY_NS: u64 = 100_000_000;
@@ -290,7 +297,7 @@ impl Live {
     }
 
     /// Turns stacks on if the frames of this thread, innermost first, lie and read as the interpreter itself shows them.
-    /// `deaths`: [`crate::hook::gone::died`] hears of every code object that dies.
+    /// `deaths`: [`code_died`] hears of every code object that dies.
     pub fn check_stacks(&self, python: (u8, u8), shown: &[Shown], deaths: bool) -> bool {
         let Some(version) = Version::of(python.0, python.1) else { return false };
         let frames: Vec<(usize, u32)> = shown.iter().map(|frame| (frame.code, frame.lasti)).collect();

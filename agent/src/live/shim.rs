@@ -11,6 +11,7 @@ use memctl_model::{
 };
 
 use crate::hook::{self, RawEvent, RawNode};
+use crate::layout::shared_layout;
 
 /// Version of the structures and functions in `shim.cpp`.
 pub const ABI: u32 = 3;
@@ -51,7 +52,7 @@ pub enum ShimError {
     Refused(String),
 }
 
-/// The allocator's own counters, bytes. Repeated in `shim.cpp`.
+/// The allocator's own counters, bytes. Its layout is the shim's, see [`crate::layout`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawCounters {
@@ -71,7 +72,7 @@ pub struct RawCounters {
     pub ooms: i64,
 }
 
-/// What the out-of-memory observer hears. Repeated in `shim.cpp`.
+/// What the out-of-memory observer hears. Its layout is the shim's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawOutOfMemory {
@@ -105,6 +106,19 @@ struct RawBlock {
     allocated: u8,
     active: u8,
     _pad: [u8; 6],
+}
+
+shared_layout! {
+    /// What the shim has of this module.
+    LAYOUT:
+    RawOutOfMemory is OutOfMemory, 32 { device at 0, asked at 8, device_total at 16, device_free at 24 }
+    RawCounters is Counters, 56 {
+        allocated at 0, active at 8, reserved at 16, peak_allocated at 24, peak_reserved at 32, retries at 40, ooms at 48
+    }
+    RawSegment is Segment, 40 {
+        addr at 0, size at 8, stream at 16, pool at 24, device at 32, is_large at 36, is_expandable at 37
+    }
+    RawBlock is Block, 32 { addr at 0, size at 8, requested at 16, allocated at 24, active at 25 }
 }
 
 type OnEvent = unsafe extern "C" fn(*const RawEvent);
@@ -309,5 +323,38 @@ fn last_words() -> String {
     unsafe {
         let words = libc::dlerror();
         if words.is_null() { "no reason given".into() } else { CStr::from_ptr(words).to_string_lossy().into_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    /// The numbers in the shim's source, by structure and field; a size has no field.
+    fn of_the_shim() -> BTreeMap<(String, String), usize> {
+        let source = include_str!("../../shim/shim.cpp");
+        let mut found = BTreeMap::new();
+        for line in source.lines() {
+            let Some((what, rest)) = line.strip_suffix(");").and_then(|line| line.split_once('(')) else { continue };
+            let words: Vec<&str> = rest.split(", ").collect();
+            let (name, at) = match (what, words.as_slice()) {
+                ("MEMCTL_SIZE", [name, bytes]) => ((*name, ""), bytes),
+                ("MEMCTL_AT", [name, field, at]) => ((*name, *field), at),
+                _ => continue,
+            };
+            let key = (name.0.to_owned(), name.1.to_owned());
+            assert!(found.insert(key, at.parse().expect("a number")).is_none(), "{line}: twice");
+        }
+        found
+    }
+
+    #[test]
+    fn the_shim_has_the_layouts_of_the_hook() {
+        let mut expected = BTreeMap::new();
+        for (name, size, fields) in crate::hook::LAYOUT.iter().chain(super::LAYOUT) {
+            expected.insert(((*name).to_owned(), String::new()), *size);
+            expected.extend(fields.iter().map(|(field, at)| (((*name).to_owned(), (*field).to_owned()), *at)));
+        }
+        assert_eq!(of_the_shim(), expected);
     }
 }

@@ -8,6 +8,7 @@ use memctl_model::{Keyframe, MarkKind, Phase, Sample};
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
 
+use crate::clock::Ticks;
 use crate::ring::Position;
 
 const MARK: u8 = 1;
@@ -19,8 +20,8 @@ const SETTLED: u8 = 5;
 /// What a note says, before ticks have become times.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
-    /// A mark at a tick count, with where each ring stood.
-    Mark(u64, MarkKind, Box<[Position]>),
+    /// A mark at its stamp, with where each ring stood.
+    Mark(Ticks, MarkKind, Box<[Position]>),
     /// Measurements.
     Samples(Vec<Sample>),
     /// The state of a device, with where its ring stood; its time is in nanoseconds.
@@ -69,10 +70,10 @@ pub fn mark_kind(kind: u8, number: u64, name: &str) -> Option<MarkKind> {
 
 /// A mark.
 #[must_use]
-pub fn mark(ticks: u64, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
+pub fn mark(ticks: Ticks, kind: &MarkKind, positions: &[Position]) -> Vec<u8> {
     let (kind, number, name) = number(kind);
     let mut bytes = vec![MARK, kind];
-    bytes.extend(ticks.to_le_bytes());
+    bytes.extend(ticks.0.to_le_bytes());
     bytes.extend(number.to_le_bytes());
     put_positions(&mut bytes, positions);
     bytes.extend(name.as_bytes());
@@ -165,7 +166,7 @@ fn read_mark(bytes: &[u8]) -> Option<Said> {
     let (number, rest) = take_u64(rest)?;
     let (positions, rest) = read_positions(rest)?;
     let kind = mark_kind(kind, number, std::str::from_utf8(rest).ok()?)?;
-    Some(Said::Mark(ticks, kind, positions))
+    Some(Said::Mark(Ticks(ticks), kind, positions))
 }
 
 fn read_positions(bytes: &[u8]) -> Option<(Box<[Position]>, &[u8])> {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::dictionary::{Entry, Kind};
 use super::messages::{self, Said};
 use super::*;
+use crate::clock::Ticks;
 use crate::ring::Position;
 
 /// The same memory as another process would see it.
@@ -26,7 +27,7 @@ fn what_one_side_writes_the_other_reads() {
         producer.push(Record::new(&Event { addr: number, ..Event::default() }));
     }
     let mut read = Vec::new();
-    consumer.read(u64::MAX, |record| read.push(record.event().addr));
+    consumer.read(u64::MAX, |record| read.push(record.event(Ticks::as_ns).addr));
     assert_eq!(read, (1..=128).collect::<Vec<_>>(), "rounded up to 128 records, the rest dropped");
     assert_eq!(consumer.gauge().dropped(), 72);
     host.want_snapshot(1, true);
@@ -55,7 +56,7 @@ fn a_burst_finds_room_and_nothing_else_touches_memory() {
     let numbered = |number| Record::new(&Event { addr: number, ..Event::default() });
     let (mut pushed, mut read) = (0_u64, 0_u64);
     let mut next = |record: &Record| {
-        assert_eq!((record.event().addr, record.dropped_before()), (read, 0));
+        assert_eq!((record.event(Ticks::as_ns).addr, record.dropped_before()), (read, 0));
         read += 1;
     };
     // Ten times the ring, as much at once as comes in 50 ms of the busiest training seen.
@@ -92,7 +93,7 @@ fn released_pages_read_as_zeros_and_stay_mapped() {
     let (mut producer, mut consumer) = unsafe { (region.producer(0), region.consumer(0)) };
     region.release_pages();
     assert!(producer.push(Record::new(&Event { addr: 5, ..Event::default() })));
-    assert_eq!(consumer.read(1, |record| assert_eq!(record.event().addr, 5)), 1);
+    assert_eq!(consumer.read(1, |record| assert_eq!(record.event(Ticks::as_ns).addr, 5)), 1);
 }
 
 #[test]
@@ -180,8 +181,8 @@ proptest! {
         let number = if kind == 5 || kind == 6 { Phase::ALL[number as usize % 5] as u64 } else { u64::from(number) };
         let kind = messages::mark_kind(kind, number, &name).expect("a known kind");
         let positions = [Position { pushed, dropped: 3 }, Position::default()];
-        let bytes = messages::mark(ticks, &kind, &positions);
-        prop_assert_eq!(messages::read(&bytes), Some(Said::Mark(ticks, kind, positions.into())));
+        let bytes = messages::mark(Ticks(ticks), &kind, &positions);
+        prop_assert_eq!(messages::read(&bytes), Some(Said::Mark(Ticks(ticks), kind, positions.into())));
     }
 }
 

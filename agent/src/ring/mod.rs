@@ -20,7 +20,7 @@ mod record;
 use std::sync::Arc;
 
 use pages::Pages;
-pub use pages::{RECORDS_MAX, Shape};
+pub use pages::Shape;
 pub use position::Position;
 pub use record::Record;
 

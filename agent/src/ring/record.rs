@@ -1,12 +1,17 @@
 //! What lies in the ring: an event and, in its spare bytes, how many were dropped just before it.
+//!
+//! Guarantees: a stamp becomes a time in [`Record::event`] alone, by the clock that the reader names. A hook stamps with ticks,
+//! a [`crate::Recorder`] with nanoseconds.
 
 use memctl_model::{Action, Event, PoolId, StackId};
+
+use crate::clock::Ticks;
 
 /// One slot of the ring, 48 bytes: the fields of [`Event`] with the action and the hole in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Record {
-    time: u64,
+    stamp: Ticks,
     addr: u64,
     size: u64,
     stream: u64,
@@ -19,21 +24,28 @@ pub struct Record {
 const HOLE_MAX: u32 = (1 << 24) - 1;
 
 impl Record {
-    /// Packs an event.
+    /// Packs an event that has its time.
     #[inline]
     #[must_use]
     pub fn new(event: &Event) -> Self {
-        let Event { time_ns, addr, size, stream, pool, stack, action } = *event;
-        Self { time: time_ns, addr, size, stream, pool, stack, action_and_hole: action as u32 }
+        Self::stamped(Ticks(event.time_ns), event)
     }
 
-    /// The event; a number that is no action (only a broken hook writes one) reads as an annotation, which changes nothing.
+    /// Packs an event whose time is not known yet: its `time_ns` is not looked at.
     #[inline]
     #[must_use]
-    pub fn event(&self) -> Event {
-        let Self { time, addr, size, stream, pool, stack, action_and_hole } = *self;
+    pub fn stamped(stamp: Ticks, event: &Event) -> Self {
+        let Event { time_ns: _, addr, size, stream, pool, stack, action } = *event;
+        Self { stamp, addr, size, stream, pool, stack, action_and_hole: action as u32 }
+    }
+
+    /// The event, its time by `time_ns`: [`Ticks::as_ns`] or a clock's. A number that is no action (only a broken hook writes one) reads as an annotation, which changes nothing.
+    #[inline]
+    #[must_use]
+    pub fn event(&self, time_ns: impl FnOnce(Ticks) -> u64) -> Event {
+        let Self { stamp, addr, size, stream, pool, stack, action_and_hole } = *self;
         let action = Action::from_number(action_and_hole as u8).unwrap_or(Action::Annotate);
-        Event { time_ns: time, addr, size, stream, pool, stack, action }
+        Event { time_ns: time_ns(stamp), addr, size, stream, pool, stack, action }
     }
 
     /// Records dropped just before this one; 2^24 - 1 means "at least".

@@ -6,6 +6,7 @@ use memctl_model::Event;
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::Ticks;
 
 fn numbered(number: u64) -> Record {
     Record::new(&Event { time_ns: number, ..Event::default() })
@@ -43,7 +44,7 @@ proptest! {
                 Do::Read(count) => {
                     let read = consumer.read(u64::from(count), |record| {
                         let (number, hole) = model.pop_front().expect("the model has as many");
-                        assert_eq!((record.event().time_ns, record.dropped_before()), (number, hole));
+                        assert_eq!((record.event(Ticks::as_ns).time_ns, record.dropped_before()), (number, hole));
                     });
                     prop_assert!(read <= u64::from(count));
                 }
@@ -71,7 +72,7 @@ proptest! {
                 let before = model.len() as u64;
                 let read = consumer.read(count, |record| {
                     let (number, hole) = model.pop_front().expect("the model has as many");
-                    assert_eq!((record.event().time_ns, record.dropped_before()), (number, hole));
+                    assert_eq!((record.event(Ticks::as_ns).time_ns, record.dropped_before()), (number, hole));
                 });
                 prop_assert_eq!(read, count.min(before));
                 continue;
@@ -101,7 +102,7 @@ fn two_threads_lose_nothing_but_what_was_counted() {
     let (mut last, mut read, mut holes) = (0, 0, 0);
     while !pushing.is_finished() || consumer.available() > 0 {
         read += consumer.read(u64::MAX, |record| {
-            let number = record.event().time_ns;
+            let number = record.event(Ticks::as_ns).time_ns;
             holes += u64::from(record.dropped_before());
             assert_eq!(number, last + 1 + u64::from(record.dropped_before()), "a record is late or its hole is wrong");
             last = number;

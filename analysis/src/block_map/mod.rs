@@ -152,11 +152,6 @@ impl BlockMap {
         }
     }
 
-    /// Follows changed settings from the next event on; the blocks stay as they are.
-    pub fn set_settings(&mut self, settings: &AllocatorSettings) {
-        self.rules = PlacementRules::new(settings);
-    }
-
     /// Takes one event. `birth` is when a block that it allocates is born.
     #[inline]
     pub fn apply(&mut self, event: &Event, birth: Birth) {

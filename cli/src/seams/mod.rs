@@ -23,7 +23,7 @@ pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,
 };
-pub use memctl_agent::{Daemon, SpoolConfig, clock::now_ns, host, identity, place};
+pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place};
 pub use serving::{Serving, serve};
 pub use signals::told_to_stop;
 pub use spool::backoff;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memctl_agent::uplink::backoff::Backoff;
+use memctl_agent::Backoff;
 
 /// Waits between attempts to deliver what lies in a spool: somebody waits for it.
 pub fn backoff() -> Backoff {

@@ -1,0 +1,21 @@
+//! The layouts that the shim (C++) and the hook (Rust) share: sizes and offsets, asserted when either is compiled.
+//!
+//! Guarantees: a structure that changes on one side alone does not compile there; numbers that differ between both sides
+//! fail a test (`live::shim`), which reads the shim's.
+
+/// Asserts sizes and offsets of structures that the shim has as well, and keeps them for the comparison.
+macro_rules! shared_layout {
+    ($(#[$doc:meta])* $name:ident: $($rust:ident is $shim:ident, $size:literal { $($field:ident at $at:literal),+ })+) => {
+        $(const _: () = {
+            assert!(std::mem::size_of::<$rust>() == $size);
+            $(assert!(std::mem::offset_of!($rust, $field) == $at);)+
+        };)+
+
+        $(#[$doc])*
+        #[cfg(test)]
+        pub(crate) const $name: &[(&str, usize, &[(&str, usize)])] =
+            &[$((stringify!($shim), $size, &[$((stringify!($field), $at)),+])),+];
+    };
+}
+
+pub(crate) use shared_layout;
