@@ -18,7 +18,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 #[derive(Clone, Debug)]
-enum Told {
+enum Incidents {
     Table(SiteTable),
     /// So many tables, each with some blocks more than the one before.
     Growth(SiteTable, u8),
@@ -95,19 +95,19 @@ fn sample() -> impl Strategy<Value = Sample> {
     )
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn told() -> impl Strategy<Value = Incidents> {
     prop_oneof![
-        table().prop_map(Told::Table),
-        (table(), 1..120_u8).prop_map(|(table, times)| Told::Growth(table, times)),
-        sample().prop_map(Told::Sample),
-        (0..12_u32, 0..4_u8).prop_map(|(id, way)| Told::Stack(id, way)),
+        table().prop_map(Incidents::Table),
+        (table(), 1..120_u8).prop_map(|(table, times)| Incidents::Growth(table, times)),
+        sample().prop_map(Incidents::Sample),
+        (0..12_u32, 0..4_u8).prop_map(|(id, way)| Incidents::Stack(id, way)),
     ]
 }
 
-fn tell(watch: &mut RankWatch, told: &Told) {
+fn tell(watch: &mut RankWatch, told: &Incidents) {
     match told {
-        Told::Table(table) => watch.table(table),
-        Told::Growth(table, times) => {
+        Incidents::Table(table) => watch.table(table),
+        Incidents::Growth(table, times) => {
             for time in 0..u64::from(*times) {
                 let mut table = table.clone();
                 table.time_ns = table.time_ns.wrapping_add(time * 1_000_000_000);
@@ -125,8 +125,8 @@ fn tell(watch: &mut RankWatch, told: &Told) {
                 watch.table(&table);
             }
         }
-        Told::Sample(sample) => watch.sample(sample),
-        Told::Stack(id, way) => {
+        Incidents::Sample(sample) => watch.sample(sample),
+        Incidents::Stack(id, way) => {
             let frames = match way {
                 0 => vec![],
                 1 => vec![frame("keep", "/home/me/train.py", *id)],

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::alerts::{Alerting, Alerts, Pace, Rules, Telling};
+use crate::alerts::{Alerting, Alerts, Notifying, Pace, Rules};
 use crate::clock::now_ns;
 use crate::config::Config;
 use crate::ingest::committer::Committer;
@@ -88,7 +88,7 @@ struct Parts {
     judging: Judging,
     alerting: Alerting,
     /// Ends with the daemon.
-    telling: JoinSet<()>,
+    reporting: JoinSet<()>,
     streams: Streams,
     store: Arc<dyn Store>,
     shut_down: watch::Sender<bool>,
@@ -100,7 +100,7 @@ async fn parts(
     retention: Retention,
     judging: bool,
     rules: Rules,
-    telling: Telling,
+    notifying: Notifying,
 ) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
@@ -110,15 +110,15 @@ async fn parts(
     let ingest =
         IngestService::new(store.clone(), committer, streams.clone(), limits, pokes.clone(), shutting_down.clone());
     let judge = Judge::new(store.clone(), streams.clone());
-    let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), telling, &tasks);
+    let alerting = Alerting::supervised(store.clone(), rules, Pace::default(), notifying, &tasks);
     let alerts = alerting.alerts.clone();
     let query = QueryService::new(store.clone(), streams.clone(), ingest.clone(), judge.clone(), alerts, tasks.clone());
     let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging, shutting_down.clone(), &tasks);
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_serving::<QueryServer<QueryService>>().await;
-    tell_health(&tasks, &reporter).await;
-    let mut telling = JoinSet::new();
-    telling.spawn(keep_telling_health(tasks.clone(), reporter));
+    report_health(&tasks, &reporter).await;
+    let mut reporting = JoinSet::new();
+    reporting.spawn(keep_reporting_health(tasks.clone(), reporter));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
@@ -143,11 +143,11 @@ async fn parts(
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
     let kept = store.clone();
     let expiring = tasks.supervise("retention", move || expire(kept.clone(), retention, shutting_down.clone()));
-    Ok(Parts { router, committing, expiring, judging, alerting, telling, streams, store, shut_down })
+    Ok(Parts { router, committing, expiring, judging, alerting, reporting, streams, store, shut_down })
 }
 
 /// Services without which a task is down, as gRPC's health service calls them; the empty one stands for the whole daemon.
-async fn tell_health(tasks: &Tasks, reporter: &HealthReporter) {
+async fn report_health(tasks: &Tasks, reporter: &HealthReporter) {
     let states = tasks.states();
     let status = |running: bool| if running { ServingStatus::Serving } else { ServingStatus::NotServing };
     let runs = |name: &str| status(states.get(name).is_none_or(|state| state.running));
@@ -157,10 +157,10 @@ async fn tell_health(tasks: &Tasks, reporter: &HealthReporter) {
 }
 
 /// Health follows the tasks.
-async fn keep_telling_health(tasks: Tasks, reporter: HealthReporter) {
+async fn keep_reporting_health(tasks: Tasks, reporter: HealthReporter) {
     let mut changes = tasks.changes();
     loop {
-        tell_health(&tasks, &reporter).await;
+        report_health(&tasks, &reporter).await;
         if changes.changed().await.is_err() {
             return;
         }
@@ -186,12 +186,13 @@ pub async fn serve(
         retain_bytes = config.retention.bytes, session_queue_bytes = config.limits.session_bytes,
         total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes,
         judging = config.judging, alert_rules = config.alerts.origin, "configuration");
-    let parts = parts(store, config.limits, config.retention, config.judging, config.alerts, Telling::Always).await?;
+    let parts = parts(store, config.limits, config.retention, config.judging, config.alerts, Notifying::Always).await?;
     let info = parts.store.info().await?;
     tracing::info!(address = %bound, store = info.place, store_kind = info.kind, store_version = info.version,
         schema = info.schema_version, version = env!("CARGO_PKG_VERSION"), "serving");
     ready(bound);
-    let Parts { router, committing, expiring, judging, alerting, telling: _telling, streams, store, shut_down } = parts;
+    let Parts { router, committing, expiring, judging, alerting, reporting: _reporting, streams, store, shut_down } =
+        parts;
     let ending = async move {
         shutdown.await;
         tracing::info!("shutting down: streams are ended and received items committed");
@@ -295,7 +296,7 @@ pub struct Embedded {
     expiring: JoinHandle<()>,
     judging: Judging,
     alerting: Alerting,
-    telling: JoinSet<()>,
+    reporting: JoinSet<()>,
     store: Arc<dyn Store>,
 }
 
@@ -314,8 +315,8 @@ impl Embedded {
     /// See [`ServeError`].
     pub async fn start_with(store: Arc<dyn Store>, rules: Rules) -> Result<Self, ServeError> {
         let (limits, retention) = (IngestLimits::default(), Retention::default());
-        let Parts { router, committing, expiring, judging, alerting, telling, streams, store, shut_down } =
-            parts(store, limits, retention, true, rules, Telling::AfterObserving).await?;
+        let Parts { router, committing, expiring, judging, alerting, reporting, streams, store, shut_down } =
+            parts(store, limits, retention, true, rules, Notifying::AfterObserving).await?;
         let (connections, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(16);
         let mut down = shut_down.subscribe();
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
@@ -335,7 +336,7 @@ impl Embedded {
         });
         // The address is never looked up: the connector ignores it.
         let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
-        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, alerting, telling, store })
+        Ok(Self { channel, shut_down, streams, serving, committing, expiring, judging, alerting, reporting, store })
     }
 
     /// A connection to it.
@@ -349,9 +350,19 @@ impl Embedded {
     /// # Errors
     /// When the store cannot be closed.
     pub async fn stop(self) -> Result<(), ServeError> {
-        let Self { channel, shut_down, streams, mut serving, committing, expiring, judging, alerting, telling, store } =
-            self;
-        drop(telling);
+        let Self {
+            channel,
+            shut_down,
+            streams,
+            mut serving,
+            committing,
+            expiring,
+            judging,
+            alerting,
+            reporting,
+            store,
+        } = self;
+        drop(reporting);
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);

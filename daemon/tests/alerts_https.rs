@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memctl_daemon::alerts::{Alerting, Pace, Rules, Telling};
+use memctl_daemon::alerts::{Alerting, Notifying, Pace, Rules};
 use memctl_daemon::store::MemoryStore;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_server::Alerts as _;
@@ -60,7 +60,7 @@ async fn a_certificate_has_to_be_vouched_for() {
     };
     let rules = Rules::parse(&(receiver("known", &file) + &receiver("unknown", &foreign)), "r.toml").unwrap();
     let pace = Pace { attempts: 1, first_pause: Duration::ZERO, longest_pause: Duration::ZERO };
-    let alerting = Alerting::start(Arc::new(MemoryStore::new()), rules, pace, Telling::Always);
+    let alerting = Alerting::start(Arc::new(MemoryStore::new()), rules, pace, Notifying::Always);
     let request = tonic::Request::new(v1::TestReceiversRequest { receiver: None });
     let answers = alerting.alerts.test_receivers(request).await.unwrap().into_inner().answers;
     let said: Vec<(&str, bool)> = answers.iter().map(|it| (it.receiver.as_str(), it.delivered)).collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_daemon::alerts::{Alerting, JobFacts, Pace, Rules, Telling};
+use memctl_daemon::alerts::{Alerting, JobFacts, Notifying, Pace, Rules};
 use memctl_daemon::clock::now_ns;
 use memctl_daemon::store::{MemoryStore, PostgresStore, SqliteStore, Store};
 use memctl_model::{Finding, FindingKind, Frame, JobState, Moment, Severity};
@@ -73,7 +73,7 @@ fn fast() -> Pace {
 }
 
 fn start(store: Arc<dyn Store>, text: &str) -> Alerting {
-    Alerting::start(store, rules(text), fast(), Telling::Always)
+    Alerting::start(store, rules(text), fast(), Notifying::Always)
 }
 
 async fn listed(alerting: &Alerting) -> v1::ListAlertsResponse {

@@ -49,7 +49,7 @@ pub struct AfterOom {
 
 /// What the deaths of a job amount to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Incidents {
     /// One finding an incident.
     pub findings: Vec<Finding>,
     /// Incidents that began with an out of memory.
@@ -71,8 +71,8 @@ struct Incident<'a> {
 
 /// Tells who died of what. `known` is how many ranks the job shows; `goes_on` whether others run or have ended well.
 #[must_use]
-pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Told {
-    let mut told = Told::default();
+pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
+    let mut told = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
             Some(Dead { death, cause: Cause::OutOfMemory }) => {

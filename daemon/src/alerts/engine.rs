@@ -10,16 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use memctl_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::alert::{Alert, ERROR_BYTES_MAX, Phase, cut};
-use super::deliver::{ALERTS_MAX, Failed, Message, Outcome, Told, Worker};
+use super::deliver::{ALERTS_MAX, Failed, Message, Notification, Outcome, Worker};
 use super::mailbox::Observation;
 use super::notice::Notice;
 use super::record::{self, Stored};
-use super::{LAST_WORDS, Shared, Telling, machine, silence};
+use super::{LAST_WORDS, Notifying, Shared, machine, silence};
 use crate::clock::now_ns;
 use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
 
@@ -42,19 +41,19 @@ struct Engine {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
     /// Claims under way, by receiver and alert.
-    claims: BTreeMap<(String, u64), Told>,
-    telling: bool,
+    claims: BTreeMap<(String, u64), Notification>,
+    notifying: bool,
     /// Whether the store's last answer was an error: it is said once.
     failing: bool,
 }
 
 /// Runs until it is told to stop.
-pub(super) async fn run(shared: Arc<Shared>, telling: Telling, mut stopping: watch::Receiver<bool>) {
+pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping: watch::Receiver<bool>) {
     let (told, mut outcomes) = mpsc::channel(64);
     let workers =
-        shared.tellers.iter().map(|teller| Worker::start(teller.clone(), shared.pace, told.clone())).collect();
-    let telling = telling == Telling::Always;
-    let mut engine = Engine { shared: shared.clone(), workers, claims: BTreeMap::new(), telling, failing: false };
+        shared.notifiers.iter().map(|notifier| Worker::start(notifier.clone(), shared.pace, told.clone())).collect();
+    let notifying = notifying == Notifying::Always;
+    let mut engine = Engine { shared: shared.clone(), workers, claims: BTreeMap::new(), notifying, failing: false };
     loop {
         let outcome = tokio::select! {
             () = shared.wake.notified() => None,
@@ -87,7 +86,7 @@ impl Engine {
 
     async fn looked(&mut self) -> Result<(), StoreError> {
         while let Some(observation) = self.shared.mailbox.take() {
-            self.telling = true;
+            self.notifying = true;
             if let Err(error) = self.observed(&observation).await {
                 // One that can never be stored must not hold up the others.
                 if !matches!(error, StoreError::Refused { .. }) {
@@ -97,7 +96,7 @@ impl Engine {
                 tracing::error!(job = observation.job.name, %error, "alerts of a job were dropped");
             }
         }
-        if !self.telling {
+        if !self.notifying {
             return Ok(());
         }
         // AcqRel: whoever set it has stored the change before.
@@ -221,13 +220,13 @@ impl Engine {
     }
 
     /// What has to be done about one alert now; `None` when it is to be forgotten.
-    fn step(&self, alert: Alert, silences: &[v1::Silence], now_ns: u64) -> Option<Step> {
+    fn step(&self, alert: Alert, silences: &[silence::Silence], now_ns: u64) -> Option<Step> {
         let rules = &self.shared.rules;
         let mut after = machine::tick(alert, rules, now_ns)?;
         let silenced_until_ns = silence::of(silences, &after, now_ns).map(|silence| silence.ends_ns);
         let mut tell = Vec::new();
         for (at, worker) in self.workers.iter().enumerate() {
-            let name = worker.teller.name();
+            let name = worker.notifier.name();
             let Some(receiver) = rules.receiver(name).filter(|_| after.receivers.iter().any(|it| it == name)) else {
                 continue;
             };
@@ -235,7 +234,7 @@ impl Engine {
             if machine::wants(&after, &known, receiver, rules, silenced_until_ns, now_ns) != machine::Want::Now {
                 continue;
             }
-            let lasts = self.shared.pace.longest(worker.teller.timeout()) + BUSY;
+            let lasts = self.shared.pace.longest(worker.notifier.timeout()) + BUSY;
             let until_ns = now_ns.saturating_add(lasts.as_nanos() as u64);
             let delivery = after.delivery_mut(name);
             delivery.claimed_until_ns = Some(until_ns);
@@ -258,14 +257,14 @@ impl Engine {
 
     async fn send_one(&mut self, worker: usize, notices: Vec<(Notice, u64)>) {
         let worker = &self.workers[worker];
-        let name = worker.teller.name().to_owned();
+        let name = worker.notifier.name().to_owned();
         let claimed_until_ns = notices.iter().map(|(_, until_ns)| *until_ns).min().unwrap_or(0);
         let notices: Vec<Notice> = notices.into_iter().map(|(notice, _)| notice).collect();
         for notice in &notices {
-            self.claims.insert((name.clone(), notice.alert.id), Told::from(&notice.alert));
+            self.claims.insert((name.clone(), notice.alert.id), Notification::from(&notice.alert));
         }
         if let Err(message) = worker.take(Message { notices, claimed_until_ns }) {
-            let told = message.notices.iter().map(|notice| Told::from(&notice.alert)).collect();
+            let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
             self.settled(&name, told, &Settled::Later(BUSY_NS)).await;
         }
     }
@@ -290,7 +289,7 @@ impl Engine {
         self.settled(&receiver, told, &settled).await;
     }
 
-    async fn settled(&mut self, receiver: &str, told: Vec<Told>, settled: &Settled) {
+    async fn settled(&mut self, receiver: &str, told: Vec<Notification>, settled: &Settled) {
         for told in &told {
             self.claims.remove(&(receiver.to_owned(), told.id));
         }
@@ -299,7 +298,12 @@ impl Engine {
         }
     }
 
-    async fn write_down(&self, receiver: &str, mut told: Vec<Told>, settled: &Settled) -> Result<(), StoreError> {
+    async fn write_down(
+        &self,
+        receiver: &str,
+        mut told: Vec<Notification>,
+        settled: &Settled,
+    ) -> Result<(), StoreError> {
         let rules = &self.shared.rules;
         for _ in 0..TRIES {
             let ids: Vec<u64> = told.iter().map(|told| told.id).collect();
@@ -338,7 +342,7 @@ impl Engine {
         for worker in &self.workers {
             worker.abort();
         }
-        let mut open: BTreeMap<String, Vec<Told>> = BTreeMap::new();
+        let mut open: BTreeMap<String, Vec<Notification>> = BTreeMap::new();
         for ((receiver, _), told) in std::mem::take(&mut self.claims) {
             open.entry(receiver).or_default().push(told);
         }
@@ -385,7 +389,7 @@ enum Settled {
 }
 
 impl Settled {
-    fn apply(&self, alert: &mut Alert, receiver: &str, told: Told, now_ns: u64) {
+    fn apply(&self, alert: &mut Alert, receiver: &str, told: Notification, now_ns: u64) {
         let delivery = alert.delivery_mut(receiver);
         delivery.claimed_until_ns = None;
         match self {

@@ -11,6 +11,7 @@
 //!   is stored; [`notice`]: what is sent; [`deliver`]: workers; `engine`: the task; `service`: the gRPC service.
 
 pub mod alert;
+mod certificates;
 pub mod deliver;
 mod engine;
 pub mod machine;
@@ -26,7 +27,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use memctl_model::Finding;
-use memctl_proto::v1;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,7 @@ pub use rules::{Rules, RulesError};
 
 use crate::store::{AlertKind, AlertSelection, Store, StoreError};
 use crate::supervise::Tasks;
-use deliver::Teller;
+use deliver::Notifier;
 use mailbox::{Mailbox, Observation};
 
 /// Alerts of one job, of one judgement; the mildest beyond it are left out and counted.
@@ -53,7 +53,7 @@ pub struct Alerts {
 pub(crate) struct Shared {
     store: Arc<dyn Store>,
     rules: Rules,
-    tellers: Vec<Arc<Teller>>,
+    notifiers: Vec<Arc<Notifier>>,
     pace: Pace,
     mailbox: Mailbox,
     wake: Notify,
@@ -75,7 +75,7 @@ pub struct Alerting {
 
 /// When notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum Notifying {
     /// As they are due.
     Always,
     /// Only once something was observed: a process that merely answers a question tells nobody anything.
@@ -85,18 +85,18 @@ pub enum Telling {
 impl Alerting {
     /// Starts it over a store.
     #[must_use]
-    pub fn start(store: Arc<dyn Store>, rules: Rules, pace: Pace, telling: Telling) -> Self {
-        Self::supervised(store, rules, pace, telling, &Tasks::default())
+    pub fn start(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying) -> Self {
+        Self::supervised(store, rules, pace, notifying, &Tasks::default())
     }
 
     /// The same, as one of the daemon's tasks: it is started anew should it fail.
     #[must_use]
-    pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, telling: Telling, tasks: &Tasks) -> Self {
-        let tellers = rules.receivers.iter().map(|receiver| Arc::new(Teller::new(receiver, &rules))).collect();
+    pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying, tasks: &Tasks) -> Self {
+        let notifiers = rules.receivers.iter().map(|receiver| Arc::new(Notifier::new(receiver, &rules))).collect();
         let shared = Arc::new(Shared {
             store,
             rules,
-            tellers,
+            notifiers,
             pace,
             mailbox: Mailbox::default(),
             wake: Notify::new(),
@@ -106,7 +106,7 @@ impl Alerting {
         });
         let (stop, stopping) = watch::channel(false);
         let behind = shared.clone();
-        let task = tasks.supervise("alerts", move || engine::run(behind.clone(), telling, stopping.clone()));
+        let task = tasks.supervise("alerts", move || engine::run(behind.clone(), notifying, stopping.clone()));
         Self { alerts: Alerts { shared }, stop, task }
     }
 
@@ -148,7 +148,7 @@ impl Alerts {
         &self.shared.rules
     }
 
-    pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
+    pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
         self.shared.silences(now_ns).await
     }
 }
@@ -167,9 +167,9 @@ impl Shared {
     }
 
     /// Silences that have not ended, those that end first first.
-    async fn silences(&self, now_ns: u64) -> Result<Vec<v1::Silence>, StoreError> {
+    async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
         let records = self.store.alert_records(AlertSelection::All(AlertKind::Silence)).await?;
-        let mut silences: Vec<v1::Silence> = records.iter().filter_map(silence::read).collect();
+        let mut silences: Vec<silence::Silence> = records.iter().filter_map(record::read_silence).collect();
         silences.retain(|silence| silence.ends_ns > now_ns);
         silences.sort_by(|a, b| (a.ends_ns, &a.id).cmp(&(b.ends_ns, &b.id)));
         Ok(silences)

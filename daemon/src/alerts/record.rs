@@ -1,4 +1,4 @@
-//! Alerts as the wire and the store have them, and as records of the store.
+//! Alerts and silences as the wire and the store have them, and as records of the store.
 //!
 //! Guarantees: what goes out comes back the same; an alert of a newer memctl with a phase or severity that is not known here
 //! is left alone, as is one that does not decode.
@@ -8,6 +8,7 @@ use memctl_proto::v1;
 use prost::Message as _;
 
 use super::alert::{Alert, Delivery, Phase};
+use super::silence::Silence;
 use crate::store::{AlertKind, AlertPut, AlertRecord};
 
 /// An alert with the version of its record; 0 for one that is not stored yet.
@@ -19,7 +20,7 @@ pub struct Stored {
     pub version: u64,
 }
 
-/// Reads a record.
+/// Reads the record of an alert.
 #[must_use]
 pub fn read(record: &AlertRecord) -> Option<Stored> {
     let alert = v1::Alert::decode(record.body.clone()).ok().and_then(from_wire);
@@ -49,7 +50,7 @@ fn from_pairs(labels: Vec<v1::Label>) -> Vec<(String, String)> {
     labels.into_iter().map(|v1::Label { key, value }| (key, value)).collect()
 }
 
-const fn phase(phase: Phase) -> v1::AlertPhase {
+const fn wire_phase(phase: Phase) -> v1::AlertPhase {
     match phase {
         Phase::Pending => v1::AlertPhase::Pending,
         Phase::Firing => v1::AlertPhase::Firing,
@@ -78,36 +79,66 @@ const fn from_severity(severity: v1::Severity) -> Option<Severity> {
 /// An alert for the wire.
 #[must_use]
 pub fn to_wire(alert: &Alert) -> v1::Alert {
-    let alert = alert.clone();
+    let id = alert.id_text();
+    let Alert {
+        id: _,
+        rule,
+        job,
+        attempt,
+        run_started_ns,
+        phase,
+        finding,
+        kind,
+        severity,
+        confidence,
+        ranks,
+        rank_count,
+        all_ranks,
+        title,
+        explanation,
+        advice,
+        labels,
+        annotations,
+        receivers,
+        job_labels,
+        since_ns,
+        fired_ns,
+        resolved_ns,
+        seen_ns,
+        missing_ns,
+        fired_epochs,
+        run_ended,
+        deliveries,
+    } = alert.clone();
     v1::Alert {
-        id: alert.id_text(),
-        rule: alert.rule,
-        job: alert.job,
-        attempt: alert.attempt,
-        run_started_ns: alert.run_started_ns,
-        phase: phase(alert.phase) as i32,
-        finding: format!("{:016x}", alert.finding),
-        kind: alert.kind,
-        severity: v1::Severity::from(alert.severity) as i32,
-        confidence: alert.confidence,
-        ranks: alert.ranks,
-        rank_count: alert.rank_count,
-        all_ranks: alert.all_ranks,
-        title: alert.title,
-        explanation: alert.explanation,
-        advice: alert.advice,
-        labels: pairs(&alert.labels),
-        annotations: pairs(&alert.annotations),
-        receivers: alert.receivers,
-        since_ns: alert.since_ns,
-        fired_ns: alert.fired_ns,
-        resolved_ns: alert.resolved_ns,
-        seen_ns: alert.seen_ns,
-        missing_ns: alert.missing_ns,
-        fired_epochs: alert.fired_epochs,
-        run_ended: alert.run_ended,
-        deliveries: alert.deliveries.into_iter().map(delivery).collect(),
-        job_labels: pairs(&alert.job_labels),
+        id,
+        rule,
+        job,
+        attempt,
+        run_started_ns,
+        phase: wire_phase(phase) as i32,
+        finding: format!("{finding:016x}"),
+        kind,
+        severity: v1::Severity::from(severity) as i32,
+        confidence,
+        ranks,
+        rank_count,
+        all_ranks,
+        title,
+        explanation,
+        advice,
+        labels: pairs(&labels),
+        annotations: pairs(&annotations),
+        receivers,
+        since_ns,
+        fired_ns,
+        resolved_ns,
+        seen_ns,
+        missing_ns,
+        fired_epochs,
+        run_ended,
+        deliveries: deliveries.into_iter().map(delivery).collect(),
+        job_labels: pairs(&job_labels),
         silenced_by: String::new(),
     }
 }
@@ -126,7 +157,7 @@ fn delivery(delivery: Delivery) -> v1::AlertDelivery {
     } = delivery;
     v1::AlertDelivery {
         receiver,
-        told: told.map_or(v1::AlertPhase::Unspecified, phase) as i32,
+        told: told.map_or(v1::AlertPhase::Unspecified, wire_phase) as i32,
         told_fired_ns,
         told_severity: told_severity.map_or(v1::Severity::Unspecified, Into::into) as i32,
         told_ns,
@@ -141,48 +172,114 @@ fn delivery(delivery: Delivery) -> v1::AlertDelivery {
 #[must_use]
 pub fn from_wire(wire: v1::Alert) -> Option<Alert> {
     let (phase, severity) = (from_phase(wire.phase())?, from_severity(wire.severity())?);
+    let v1::Alert {
+        id,
+        rule,
+        job,
+        attempt,
+        run_started_ns,
+        phase: _,
+        finding,
+        kind,
+        severity: _,
+        confidence,
+        ranks,
+        rank_count,
+        all_ranks,
+        title,
+        explanation,
+        advice,
+        labels,
+        annotations,
+        receivers,
+        since_ns,
+        fired_ns,
+        resolved_ns,
+        seen_ns,
+        missing_ns,
+        fired_epochs,
+        run_ended,
+        deliveries,
+        job_labels,
+        // Told with an answer, and never stored.
+        silenced_by: _,
+    } = wire;
     Some(Alert {
-        id: u64::from_str_radix(&wire.id, 16).ok()?,
-        rule: wire.rule,
-        job: wire.job,
-        attempt: wire.attempt,
-        run_started_ns: wire.run_started_ns,
+        id: u64::from_str_radix(&id, 16).ok()?,
+        rule,
+        job,
+        attempt,
+        run_started_ns,
         phase,
-        finding: u64::from_str_radix(&wire.finding, 16).ok()?,
-        kind: wire.kind,
+        finding: u64::from_str_radix(&finding, 16).ok()?,
+        kind,
         severity,
-        confidence: wire.confidence,
-        ranks: wire.ranks,
-        rank_count: wire.rank_count,
-        all_ranks: wire.all_ranks,
-        title: wire.title,
-        explanation: wire.explanation,
-        advice: wire.advice,
-        labels: from_pairs(wire.labels),
-        annotations: from_pairs(wire.annotations),
-        receivers: wire.receivers,
-        job_labels: from_pairs(wire.job_labels),
-        since_ns: wire.since_ns,
-        fired_ns: wire.fired_ns,
-        resolved_ns: wire.resolved_ns,
-        seen_ns: wire.seen_ns,
-        missing_ns: wire.missing_ns,
-        fired_epochs: wire.fired_epochs,
-        run_ended: wire.run_ended,
-        deliveries: wire.deliveries.into_iter().map(from_delivery).collect(),
+        confidence,
+        ranks,
+        rank_count,
+        all_ranks,
+        title,
+        explanation,
+        advice,
+        labels: from_pairs(labels),
+        annotations: from_pairs(annotations),
+        receivers,
+        job_labels: from_pairs(job_labels),
+        since_ns,
+        fired_ns,
+        resolved_ns,
+        seen_ns,
+        missing_ns,
+        fired_epochs,
+        run_ended,
+        deliveries: deliveries.into_iter().map(from_delivery).collect(),
     })
 }
 
 fn from_delivery(wire: v1::AlertDelivery) -> Delivery {
-    Delivery {
-        told: from_phase(wire.told()),
-        told_severity: from_severity(wire.told_severity()),
-        receiver: wire.receiver,
-        told_fired_ns: wire.told_fired_ns,
-        told_ns: wire.told_ns,
-        claimed_until_ns: wire.claimed_until_ns,
-        retry_ns: wire.retry_ns,
-        given_up: wire.given_up,
-        last_error: wire.last_error,
-    }
+    let (told, told_severity) = (from_phase(wire.told()), from_severity(wire.told_severity()));
+    let v1::AlertDelivery {
+        receiver,
+        told: _,
+        told_fired_ns,
+        told_severity: _,
+        told_ns,
+        claimed_until_ns,
+        retry_ns,
+        given_up,
+        last_error,
+    } = wire;
+    Delivery { receiver, told, told_fired_ns, told_severity, told_ns, claimed_until_ns, retry_ns, given_up, last_error }
+}
+
+/// The record of a new silence.
+#[must_use]
+pub fn put_silence(silence: &Silence) -> AlertPut {
+    let (id, due_ns) = (silence.id, silence.ends_ns);
+    let body = silence_to_wire(silence).encode_to_vec().into();
+    let record = AlertRecord { kind: AlertKind::Silence, id, version: 0, job: String::new(), due_ns, body };
+    AlertPut { record, expected_version: 0, remove: false }
+}
+
+/// Reads the record of a silence; `None` for what is none.
+#[must_use]
+pub fn read_silence(record: &AlertRecord) -> Option<Silence> {
+    let wire = v1::Silence::decode(record.body.clone()).ok()?;
+    Some(Silence { id: record.id, ..silence_from_wire(wire) })
+}
+
+/// A silence for the wire.
+#[must_use]
+pub fn silence_to_wire(silence: &Silence) -> v1::Silence {
+    let Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = silence.clone();
+    let (id, labels) = (format!("{id:016x}"), pairs(&labels));
+    v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment }
+}
+
+/// A silence from the wire: a stored one, or one that is asked for, which has no id yet.
+#[must_use]
+pub fn silence_from_wire(wire: v1::Silence) -> Silence {
+    let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = wire;
+    let id = u64::from_str_radix(&id, 16).unwrap_or(0);
+    Silence { id, job, kind, rule, ranks, labels: from_pairs(labels), created_ns, ends_ns, author, comment }
 }

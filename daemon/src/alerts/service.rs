@@ -12,7 +12,7 @@ use memctl_proto::v1::alerts_server;
 use tonic::{Request, Response, Status};
 
 use super::alert::{Alert, Phase, cut};
-use super::deliver::Teller;
+use super::deliver::Notifier;
 use super::notice::Notice;
 use super::{Alerts, record, silence};
 use crate::clock::now_ns;
@@ -46,7 +46,8 @@ impl Alerts {
             (order(a), b.severity, newest(b), a.id).cmp(&(order(b), a.severity, newest(a), b.id))
         });
         let wire = |alert: &Alert| v1::Alert {
-            silenced_by: silence::of(&silences, alert, now_ns).map(|silence| silence.id.clone()).unwrap_or_default(),
+            silenced_by: silence::of(&silences, alert, now_ns)
+                .map_or_else(String::new, |silence| format!("{:016x}", silence.id)),
             ..record::to_wire(alert)
         };
         Ok(v1::ListAlertsResponse {
@@ -57,16 +58,16 @@ impl Alerts {
         })
     }
 
-    async fn tested(&self, teller: &Teller, now_ns: u64) -> v1::ReceiverAnswer {
+    async fn tested(&self, notifier: &Notifier, now_ns: u64) -> v1::ReceiverAnswer {
         let began = Instant::now();
-        let result = teller.tell(&[Notice { alert: test_alert(now_ns), replaces: None }]).await;
+        let result = notifier.tell(&[Notice { alert: test_alert(now_ns), replaces: None }]).await;
         let (delivered, answer) = match result {
             Ok(answer) => (true, answer),
             Err(failed) => (false, failed.reason),
         };
         v1::ReceiverAnswer {
-            receiver: teller.name().into(),
-            r#type: teller.kind().into(),
+            receiver: notifier.name().into(),
+            r#type: notifier.kind().into(),
             delivered,
             answer: cut(&answer, ANSWER_BYTES_MAX),
             took_ns: began.elapsed().as_nanos() as u64,
@@ -129,7 +130,7 @@ impl alerts_server::Alerts for Alerts {
     ) -> Result<Response<v1::TestReceiversResponse>, Status> {
         let wanted = request.into_inner().receiver;
         let chosen = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
-        let tellers: Vec<_> = self.shared.tellers.iter().filter(|teller| chosen(teller.name())).collect();
+        let notifiers: Vec<_> = self.shared.notifiers.iter().filter(|notifier| chosen(notifier.name())).collect();
         let mut answers = Vec::new();
         let now_ns = now_ns();
         if chosen("log") {
@@ -141,16 +142,16 @@ impl alerts_server::Alerts for Alerts {
                 answer: "written".into(),
                 took_ns: 0,
             });
-        } else if tellers.is_empty() {
-            let names: Vec<&str> = self.shared.tellers.iter().map(|teller| teller.name()).collect();
+        } else if notifiers.is_empty() {
+            let names: Vec<&str> = self.shared.notifiers.iter().map(|notifier| notifier.name()).collect();
             let known = [&["log"], &names[..]].concat().join(", ");
             let wanted = cut(wanted.as_deref().unwrap_or_default(), 64);
             return Err(Status::invalid_argument(format!("there is no receiver {wanted:?}; there are {known}")));
         }
         let mut tests = tokio::task::JoinSet::new();
-        for (at, teller) in tellers.into_iter().enumerate() {
-            let (alerts, teller) = (self.clone(), teller.clone());
-            tests.spawn(async move { (at, alerts.tested(&teller, now_ns).await) });
+        for (at, notifier) in notifiers.into_iter().enumerate() {
+            let (alerts, notifier) = (self.clone(), notifier.clone());
+            tests.spawn(async move { (at, alerts.tested(&notifier, now_ns).await) });
         }
         let mut tested = tests.join_all().await;
         tested.sort_by_key(|(at, _)| *at);
@@ -164,8 +165,9 @@ impl alerts_server::Alerts for Alerts {
         self.forget_ended(now_ns).await.map_err(failed)?;
         let id =
             getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
+        let asked = record::silence_from_wire(asked.unwrap_or_default());
         let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
-        let outcomes = self.shared.store.put_alert_records(&[silence::put(&silence, id)]).await.map_err(failed)?;
+        let outcomes = self.shared.store.put_alert_records(&[record::put_silence(&silence)]).await.map_err(failed)?;
         if outcomes.first() != Some(&PutOutcome::Done) {
             let most = AlertKind::Silence.most();
             return Err(Status::failed_precondition(format!(
@@ -173,7 +175,7 @@ impl alerts_server::Alerts for Alerts {
             )));
         }
         tracing::info!(
-            id = silence.id,
+            id = format!("{:016x}", silence.id),
             job = silence.job,
             kind = silence.kind,
             rule = silence.rule,
@@ -182,7 +184,7 @@ impl alerts_server::Alerts for Alerts {
             "silence added"
         );
         self.reconsider();
-        Ok(Response::new(silence))
+        Ok(Response::new(record::silence_to_wire(&silence)))
     }
 
     async fn remove_silence(
@@ -211,6 +213,7 @@ impl alerts_server::Alerts for Alerts {
         _: Request<v1::ListSilencesRequest>,
     ) -> Result<Response<v1::ListSilencesResponse>, Status> {
         let silences = self.silences(now_ns()).await.map_err(failed)?;
+        let silences = silences.iter().map(record::silence_to_wire).collect();
         Ok(Response::new(v1::ListSilencesResponse { silences }))
     }
 

@@ -5,23 +5,44 @@
 
 use memctl_model::FindingKind;
 use memctl_model::limits::{LABEL_BYTES_MAX, LABELS_MAX};
-use memctl_proto::v1;
-use prost::Message as _;
 
 use super::alert::{Alert, RANKS_MAX, cut};
-use crate::store::{AlertKind, AlertPut, AlertRecord};
 
 /// The longest silence: a year.
 const LONGEST_NS: u64 = 365 * 86_400 * 1_000_000_000;
 const TEXT_BYTES_MAX: usize = 1_024;
 
+/// One silence. What is empty matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Silence {
+    /// Its id; 0 of one that is asked for.
+    pub id: u64,
+    /// The job's name; `*` in it stands for anything.
+    pub job: String,
+    /// The finding's kind.
+    pub kind: String,
+    /// The rule's name.
+    pub rule: String,
+    /// Alerts about these ranks alone.
+    pub ranks: Vec<u32>,
+    /// Labels that the alert or its job has, all of them.
+    pub labels: Vec<(String, String)>,
+    /// When it was added, nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+    /// When it ends.
+    pub ends_ns: u64,
+    /// Who added it.
+    pub author: String,
+    /// Why.
+    pub comment: String,
+}
+
 /// A silence as it is asked for, checked and completed.
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Result<v1::Silence, String> {
-    let asked = asked.unwrap_or_default();
-    let v1::Silence { job, kind, rule, ranks, labels, author, comment, .. } = asked;
+pub fn made(asked: Silence, for_ns: u64, id: u64, now_ns: u64) -> Result<Silence, String> {
+    let Silence { id: _, job, kind, rule, ranks, labels, created_ns: _, ends_ns: _, author, comment } = asked;
     if job.is_empty() && kind.is_empty() && rule.is_empty() && ranks.is_empty() && labels.is_empty() {
         return Err("a silence needs a job, a kind, a rule, ranks or labels; `*` as job matches all jobs".into());
     }
@@ -34,15 +55,15 @@ pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Re
             "a job's or rule's name has {LABEL_BYTES_MAX} bytes at most, a list of ranks 65536 entries"
         ));
     }
-    let long = |label: &v1::Label| label.key.is_empty() || label.key.len().max(label.value.len()) > LABEL_BYTES_MAX;
+    let long = |(key, value): &(String, String)| key.is_empty() || key.len().max(value.len()) > LABEL_BYTES_MAX;
     if labels.len() > LABELS_MAX || labels.iter().any(long) {
         return Err(format!("a silence has {LABELS_MAX} labels of {LABEL_BYTES_MAX} bytes at most, each with a name"));
     }
     if for_ns == 0 || for_ns > LONGEST_NS {
         return Err("a silence must last longer than 0 s and at most a year".into());
     }
-    Ok(v1::Silence {
-        id: format!("{id:016x}"),
+    Ok(Silence {
+        id,
         job,
         kind,
         rule,
@@ -55,35 +76,18 @@ pub fn made(asked: Option<v1::Silence>, for_ns: u64, id: u64, now_ns: u64) -> Re
     })
 }
 
-/// The record of a new silence.
-#[must_use]
-pub fn put(silence: &v1::Silence, id: u64) -> AlertPut {
-    let body = silence.encode_to_vec().into();
-    let record =
-        AlertRecord { kind: AlertKind::Silence, id, version: 0, job: String::new(), due_ns: silence.ends_ns, body };
-    AlertPut { record, expected_version: 0, remove: false }
-}
-
-/// Reads a record; `None` for what is none.
-#[must_use]
-pub fn read(record: &AlertRecord) -> Option<v1::Silence> {
-    v1::Silence::decode(record.body.clone()).ok()
-}
-
 /// The silence that keeps an alert quiet: of several, the one that ends last.
 #[must_use]
-pub fn of<'s>(silences: &'s [v1::Silence], alert: &Alert, now_ns: u64) -> Option<&'s v1::Silence> {
+pub fn of<'s>(silences: &'s [Silence], alert: &Alert, now_ns: u64) -> Option<&'s Silence> {
     let matching = silences.iter().filter(|silence| silence.ends_ns > now_ns && matches(silence, alert));
     matching.max_by_key(|silence| silence.ends_ns)
 }
 
-fn matches(silence: &v1::Silence, alert: &Alert) -> bool {
+fn matches(silence: &Silence, alert: &Alert) -> bool {
     let whole = alert.ranks.len() < RANKS_MAX || alert.rank_count as usize == alert.ranks.len();
     let ranks = silence.ranks.is_empty()
         || whole && !alert.ranks.is_empty() && alert.ranks.iter().all(|rank| silence.ranks.contains(rank));
-    let labelled = |label: &v1::Label| {
-        alert.labels.iter().chain(&alert.job_labels).any(|(key, value)| *key == label.key && *value == label.value)
-    };
+    let labelled = |label: &(String, String)| alert.labels.iter().chain(&alert.job_labels).any(|known| known == label);
     (silence.job.is_empty() || fits(&silence.job, &alert.job))
         && (silence.kind.is_empty() || silence.kind == alert.kind)
         && (silence.rule.is_empty() || silence.rule == alert.rule)
@@ -109,6 +113,7 @@ fn fits(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alerts::record;
 
     #[test]
     fn patterns() {
@@ -129,15 +134,15 @@ mod tests {
 
     #[test]
     fn what_names_nothing_or_never_ends_is_refused() {
-        let job = |job: &str| Some(v1::Silence { job: job.into(), ..Default::default() });
-        assert!(made(None, 1, 1, 1).unwrap_err().contains("needs a job"));
+        let job = |job: &str| Silence { job: job.into(), ..Silence::default() };
+        assert!(made(Silence::default(), 1, 1, 1).unwrap_err().contains("needs a job"));
         assert!(made(job("a"), 0, 1, 1).unwrap_err().contains("at most a year"));
         assert!(made(job("a"), u64::MAX, 1, 1).unwrap_err().contains("at most a year"));
         assert!(made(job(&"a".repeat(257)), 1, 1, 1).is_err());
-        let leek = Some(v1::Silence { kind: "leek".into(), ..Default::default() });
+        let leek = Silence { kind: "leek".into(), ..Silence::default() };
         assert!(made(leek, 1, 1, 1).unwrap_err().contains("there are leak, eval_graph"));
         let silence = made(job("a"), 5, 0xabc, 10).unwrap();
-        assert_eq!((silence.id.as_str(), silence.created_ns, silence.ends_ns), ("0000000000000abc", 10, 15));
-        assert_eq!(read(&put(&silence, 0xabc).record), Some(silence));
+        assert_eq!((silence.id, silence.created_ns, silence.ends_ns), (0xabc, 10, 15));
+        assert_eq!(record::read_silence(&record::put_silence(&silence).record), Some(silence));
     }
 }

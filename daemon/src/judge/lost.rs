@@ -3,7 +3,7 @@
 //! Guarantees: of a job that was lost as a whole nothing is said about single ranks; the marks of at most [`PLACES_MAX`]
 //! sessions are read for the step in which they ended.
 
-use memctl_analysis::deaths::{self, Death, Told};
+use memctl_analysis::deaths::{self, Death, Incidents};
 use memctl_model::JobState;
 
 use crate::read::course::at_the_end;
@@ -18,7 +18,7 @@ pub(super) async fn tell(
     store: &dyn Store,
     found: &Found,
     state: impl Fn(&SessionRow) -> JobState,
-) -> Result<Told, ReadError> {
+) -> Result<Incidents, ReadError> {
     let states: Vec<JobState> = found.sessions.iter().map(&state).collect();
     let goes_on = states.iter().any(|state| matches!(state, JobState::Running | JobState::Finished));
     let all_lost = found.sessions.len() > 1 && states.iter().all(|state| *state == JobState::Lost);

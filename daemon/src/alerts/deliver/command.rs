@@ -1,4 +1,4 @@
-//! Telling a program: JSON on its standard input.
+//! Notifying a program: JSON on its standard input.
 //!
 //! Guarantees: no shell, unless the command is one; it ends within its time, with everything it started in its group; its
 //! output is read and bounded, so that it can neither block nor fill the memory.

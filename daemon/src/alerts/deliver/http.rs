@@ -1,10 +1,9 @@
-//! Telling somebody over HTTP or HTTPS.
+//! Notifying somebody over HTTP or HTTPS.
 //!
 //! Guarantees: one request has one time limit for everything (name, connection, TLS, answer); an answer's body is read up
 //! to a bound; certificates are checked against the system's, or those that the rules name.
 //! Refuses redirects: the address in the rules is the one that is told.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +15,10 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::Failed;
+use crate::alerts::certificates;
 use crate::alerts::rules::Http;
 
 /// Bytes of an answer that are read; what it says is cut further.
@@ -35,22 +33,11 @@ pub(super) struct Peer {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-/// The certificates of a PEM file.
-pub(in crate::alerts) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let shown = path.display();
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => Err(format!("{shown} contains no PEM certificate")),
-        Ok(found) => Ok(found),
-        Err(error) => Err(format!("{shown} cannot be read as PEM: {error}")),
-    }
-}
-
 fn tls(http: &Http) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     match &http.ca_file {
         Some(path) => {
-            for certificate in certificates(path)? {
+            for certificate in certificates::read(path)? {
                 roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
             }
         }

@@ -5,7 +5,7 @@
 //! always told. One slow receiver does not hold up another.
 
 mod command;
-pub(in crate::alerts) mod http;
+mod http;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::alert::{Alert, Phase};
 use super::notice::{self, Notice};
-use super::rules::{Receiver, Rules, Way};
+use super::rules::{Receiver, ReceiverKind, Rules};
 use crate::clock::now_ns;
 
 /// Messages that wait for one receiver.
@@ -83,7 +83,7 @@ pub struct Message {
 
 /// One alert of a message, as the receiver was told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Notification {
     /// The alert.
     pub id: u64,
     /// What was told.
@@ -94,7 +94,7 @@ pub struct Told {
     pub severity: Severity,
 }
 
-impl From<&Alert> for Told {
+impl From<&Alert> for Notification {
     fn from(alert: &Alert) -> Self {
         let Alert { id, phase, severity, fired_ns, .. } = *alert;
         Self { id, phase, fired_ns: fired_ns.unwrap_or(0), severity }
@@ -107,12 +107,12 @@ pub struct Outcome {
     /// The receiver's name.
     pub receiver: String,
     /// Its alerts.
-    pub told: Vec<Told>,
+    pub told: Vec<Notification>,
     /// Whether it was delivered, or why not.
     pub result: Result<(), Failed>,
 }
 
-enum Line {
+enum Target {
     Webhook(http::Peer),
     Alertmanager(http::Peer, u64),
     Command(Vec<String>),
@@ -121,31 +121,31 @@ enum Line {
 }
 
 /// One receiver, ready to be told.
-pub struct Teller {
+pub struct Notifier {
     name: String,
     kind: &'static str,
     timeout: Duration,
     external_url: String,
-    line: Line,
+    target: Target,
 }
 
-impl Teller {
+impl Notifier {
     /// A receiver of these rules. What cannot be set up is said with every attempt.
     #[must_use]
     pub fn new(receiver: &Receiver, rules: &Rules) -> Self {
-        let line = match &receiver.way {
-            Way::Webhook(http) => http::Peer::new(http, "").map(Line::Webhook),
-            Way::Alertmanager { http, resend_ns } => {
-                http::Peer::new(http, "/api/v2/alerts").map(|peer| Line::Alertmanager(peer, *resend_ns))
+        let target = match &receiver.kind {
+            ReceiverKind::Webhook(http) => http::Peer::new(http, "").map(Target::Webhook),
+            ReceiverKind::Alertmanager { http, resend_ns } => {
+                http::Peer::new(http, "/api/v2/alerts").map(|peer| Target::Alertmanager(peer, *resend_ns))
             }
-            Way::Command(command) => Ok(Line::Command(command.clone())),
+            ReceiverKind::Command(command) => Ok(Target::Command(command.clone())),
         };
         Self {
             name: receiver.name.clone(),
-            kind: receiver.kind(),
+            kind: receiver.kind_name(),
             timeout: Duration::from_nanos(receiver.timeout_ns),
             external_url: rules.external_url.clone(),
-            line: line.unwrap_or_else(Line::Unusable),
+            target: target.unwrap_or_else(Target::Unusable),
         }
     }
 
@@ -170,7 +170,7 @@ impl Teller {
     /// Whether alerts of different jobs may share a message.
     #[must_use]
     pub fn mixes_jobs(&self) -> bool {
-        matches!(self.line, Line::Alertmanager(..))
+        matches!(self.target, Target::Alertmanager(..))
     }
 
     /// Tells it once; what it answered.
@@ -179,15 +179,15 @@ impl Teller {
     /// Why it did not take it.
     pub async fn tell(&self, notices: &[Notice]) -> Result<String, Failed> {
         let webhook = || notice::webhook(notices, &self.name, &self.external_url).to_string().into_bytes();
-        match &self.line {
-            Line::Webhook(peer) => peer.post(webhook(), self.timeout).await,
-            Line::Alertmanager(peer, resend_ns) => {
+        match &self.target {
+            Target::Webhook(peer) => peer.post(webhook(), self.timeout).await,
+            Target::Alertmanager(peer, resend_ns) => {
                 let lasts_ns = resend_ns.saturating_mul(ENDS_AFTER_RESENDS);
                 let body = notice::alertmanager(notices, &self.external_url, lasts_ns, now_ns());
                 peer.post(body.to_string().into_bytes(), self.timeout).await
             }
-            Line::Command(command) => command::run(command, &webhook(), self.timeout).await.map_err(Failed::passing),
-            Line::Unusable(reason) => Err(Failed { reason: reason.clone(), passing: false }),
+            Target::Command(command) => command::run(command, &webhook(), self.timeout).await.map_err(Failed::passing),
+            Target::Unusable(reason) => Err(Failed { reason: reason.clone(), passing: false }),
         }
     }
 }
@@ -195,7 +195,7 @@ impl Teller {
 /// A receiver's queue and the task that empties it.
 pub struct Worker {
     /// The receiver.
-    pub teller: Arc<Teller>,
+    pub notifier: Arc<Notifier>,
     queue: mpsc::Sender<Message>,
     task: JoinHandle<()>,
 }
@@ -203,10 +203,10 @@ pub struct Worker {
 impl Worker {
     /// Starts one; what becomes of messages goes to `outcomes`.
     #[must_use]
-    pub fn start(teller: Arc<Teller>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
+    pub fn start(notifier: Arc<Notifier>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
-        let task = tokio::spawn(work(teller.clone(), pace, messages, outcomes));
-        Self { teller, queue, task }
+        let task = tokio::spawn(work(notifier.clone(), pace, messages, outcomes));
+        Self { notifier, queue, task }
     }
 
     /// Takes a message, unless the queue is full or the worker gone.
@@ -225,28 +225,33 @@ impl Worker {
     }
 }
 
-async fn work(teller: Arc<Teller>, pace: Pace, mut messages: mpsc::Receiver<Message>, outcomes: mpsc::Sender<Outcome>) {
+async fn work(
+    notifier: Arc<Notifier>,
+    pace: Pace,
+    mut messages: mpsc::Receiver<Message>,
+    outcomes: mpsc::Sender<Outcome>,
+) {
     while let Some(message) = messages.recv().await {
-        let result = tried(&teller, pace, &message).await;
-        let told = message.notices.iter().map(|notice| Told::from(&notice.alert)).collect();
-        let outcome = Outcome { receiver: teller.name.clone(), told, result };
+        let result = tried(&notifier, pace, &message).await;
+        let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
+        let outcome = Outcome { receiver: notifier.name.clone(), told, result };
         if outcomes.send(outcome).await.is_err() {
             return;
         }
     }
 }
 
-async fn tried(teller: &Teller, pace: Pace, message: &Message) -> Result<(), Failed> {
+async fn tried(notifier: &Notifier, pace: Pace, message: &Message) -> Result<(), Failed> {
     let mut last = Failed::passing("it waited too long in the queue".into());
     for attempt in 0..pace.attempts.max(1) {
-        let ends_ns = now_ns().saturating_add(teller.timeout.as_nanos() as u64);
+        let ends_ns = now_ns().saturating_add(notifier.timeout.as_nanos() as u64);
         if ends_ns > message.claimed_until_ns {
             return Err(last);
         }
-        match teller.tell(&message.notices).await {
+        match notifier.tell(&message.notices).await {
             Ok(answer) => {
                 tracing::debug!(
-                    receiver = teller.name,
+                    receiver = notifier.name,
                     alerts = message.notices.len(),
                     attempt,
                     answer,
@@ -256,7 +261,7 @@ async fn tried(teller: &Teller, pace: Pace, message: &Message) -> Result<(), Fai
             }
             Err(failed) => last = failed,
         }
-        tracing::debug!(receiver = teller.name, attempt, reason = last.reason, "alerts not delivered");
+        tracing::debug!(receiver = notifier.name, attempt, reason = last.reason, "alerts not delivered");
         if !last.passing {
             break;
         }

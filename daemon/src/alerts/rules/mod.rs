@@ -73,12 +73,12 @@ pub struct Receiver {
     /// For one attempt to tell it.
     pub timeout_ns: u64,
     /// How.
-    pub way: Way,
+    pub kind: ReceiverKind,
 }
 
 /// How a receiver is told.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Way {
+pub enum ReceiverKind {
     /// Alertmanager's webhook shape, version 4.
     Webhook(Http),
     /// Alertmanager's own interface; told again every `resend_ns`.
@@ -195,20 +195,20 @@ impl Rule {
 impl Receiver {
     /// `webhook`, `alertmanager` or `command`.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self.way {
-            Way::Webhook(_) => "webhook",
-            Way::Alertmanager { .. } => "alertmanager",
-            Way::Command(_) => "command",
+    pub const fn kind_name(&self) -> &'static str {
+        match self.kind {
+            ReceiverKind::Webhook(_) => "webhook",
+            ReceiverKind::Alertmanager { .. } => "alertmanager",
+            ReceiverKind::Command(_) => "command",
         }
     }
 
     /// After how long it is told again that an alert still fires.
     #[must_use]
     pub const fn repeat_ns(&self, rule_repeat_ns: u64) -> u64 {
-        match self.way {
-            Way::Alertmanager { resend_ns, .. } => resend_ns,
-            Way::Webhook(_) | Way::Command(_) => rule_repeat_ns,
+        match self.kind {
+            ReceiverKind::Alertmanager { resend_ns, .. } => resend_ns,
+            ReceiverKind::Webhook(_) | ReceiverKind::Command(_) => rule_repeat_ns,
         }
     }
 }

@@ -14,7 +14,7 @@ use memctl_model::{FindingKind, Severity};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{BUILT_IN, DEFAULT, Http, Receiver, Rule, Rules, Way};
+use super::{BUILT_IN, DEFAULT, Http, Receiver, ReceiverKind, Rule, Rules};
 use crate::quantity::duration_ns;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -216,15 +216,15 @@ fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
         return Err(section.error("name", "`log` is the built-in receiver; choose another name"));
     }
     const HTTP: [&str; 7] = ["name", "type", "timeout", "url", "headers", "bearer_token_file", "ca_file"];
-    let (way, most) = match section.text("type")?.as_deref() {
+    let (kind, most) = match section.text("type")?.as_deref() {
         Some("webhook") => {
             section.only(&HTTP)?;
-            (Way::Webhook(http(section)?), 60)
+            (ReceiverKind::Webhook(http(section)?), 60)
         }
         Some("alertmanager") => {
             section.only(&[&HTTP[..], &["resend"]].concat())?;
             let resend_ns = section.time("resend", SECOND_NS, 3_600 * SECOND_NS)?.unwrap_or(60 * SECOND_NS);
-            (Way::Alertmanager { http: http(section)?, resend_ns }, 60)
+            (ReceiverKind::Alertmanager { http: http(section)?, resend_ns }, 60)
         }
         Some("command") => {
             section.only(&["name", "type", "timeout", "command"])?;
@@ -234,7 +234,7 @@ fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
                     section.error("command", "is missing; write it as a list: [\"/path/to/program\", \"argument\"]")
                 );
             }
-            (Way::Command(command), 300)
+            (ReceiverKind::Command(command), 300)
         }
         other => {
             let found = other.map_or("is missing".to_owned(), |other| format!("{other:?} is not a type"));
@@ -242,7 +242,7 @@ fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
         }
     };
     let timeout_ns = section.time("timeout", SECOND_NS / 10, most * SECOND_NS)?.unwrap_or(10 * SECOND_NS);
-    Ok(Receiver { name, timeout_ns, way })
+    Ok(Receiver { name, timeout_ns, kind })
 }
 
 fn http(section: &Section<'_>) -> Result<Http, RulesError> {
@@ -251,7 +251,7 @@ fn http(section: &Section<'_>) -> Result<Http, RulesError> {
     check_url(&url).map_err(|reason| section.error("url", reason))?;
     let ca_file = section.text("ca_file")?.map(PathBuf::from);
     if let Some(path) = &ca_file {
-        crate::alerts::deliver::http::certificates(path).map_err(|reason| section.error("ca_file", reason))?;
+        crate::alerts::certificates::read(path).map_err(|reason| section.error("ca_file", reason))?;
     }
     let headers = section.pairs("headers", &[])?;
     for (name, value) in &headers {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Http, Rules, Way};
+use super::{Http, ReceiverKind, Rules};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -28,15 +28,15 @@ pub(super) fn toml(rules: &Rules) -> String {
     for receiver in receivers {
         out.push_str("\n[[receiver]]\n");
         key(&mut out, "name", text(&receiver.name));
-        key(&mut out, "type", text(receiver.kind()));
+        key(&mut out, "type", text(receiver.kind_name()));
         key(&mut out, "timeout", text(&time(receiver.timeout_ns)));
-        match &receiver.way {
-            Way::Webhook(to) => http(&mut out, to),
-            Way::Alertmanager { http: to, resend_ns } => {
+        match &receiver.kind {
+            ReceiverKind::Webhook(to) => http(&mut out, to),
+            ReceiverKind::Alertmanager { http: to, resend_ns } => {
                 http(&mut out, to);
                 key(&mut out, "resend", text(&time(*resend_ns)));
             }
-            Way::Command(command) => key(&mut out, "command", list(command)),
+            ReceiverKind::Command(command) => key(&mut out, "command", list(command)),
         }
     }
     for rule in rules {
