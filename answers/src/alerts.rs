@@ -51,6 +51,7 @@ pub struct Watched {
 
 impl From<v1::ListJobsResponse> for Watched {
     fn from(wire: v1::ListJobsResponse) -> Self {
+        let v1::ListJobsResponse { jobs } = wire;
         let undecided = |job: &&v1::Job| {
             let open = |verdict: &v1::JobVerdict| {
                 let harmless = verdict.severity.is_none() || verdict.severity() == v1::Severity::Info;
@@ -58,11 +59,11 @@ impl From<v1::ListJobsResponse> for Watched {
             };
             job.verdict.as_ref().is_none_or(open)
         };
-        let imported = wire.jobs.iter().filter(|job| job.source() == v1::SourceKind::Import);
+        let imported = jobs.iter().filter(|job| job.source() == v1::SourceKind::Import);
         Self {
-            jobs: wire.jobs.len() as u32,
+            jobs: jobs.len() as u32,
             imported: imported.count() as u32,
-            not_judged: wire.jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
+            not_judged: jobs.iter().filter(undecided).map(|job| job.id.clone()).collect(),
         }
     }
 }
@@ -158,7 +159,7 @@ fn named(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-fn labels(labels: Vec<v1::Label>) -> BTreeMap<String, String> {
+fn by_key(labels: Vec<v1::Label>) -> BTreeMap<String, String> {
     labels.into_iter().map(|label| (label.key, label.value)).collect()
 }
 
@@ -179,31 +180,62 @@ fn nanoseconds(now: Timestamp) -> u64 {
 impl From<v1::Alert> for Alert {
     fn from(wire: v1::Alert) -> Self {
         let (state, severity) = (state(wire.phase()), severity(wire.severity()));
+        let v1::Alert {
+            id,
+            rule,
+            job,
+            attempt,
+            run_started_ns: _,
+            phase: _,
+            finding,
+            kind,
+            severity: _,
+            confidence,
+            ranks,
+            rank_count,
+            all_ranks,
+            title,
+            explanation,
+            advice,
+            labels,
+            annotations,
+            receivers: _,
+            since_ns,
+            fired_ns,
+            resolved_ns,
+            seen_ns,
+            missing_ns: _,
+            fired_epochs: _,
+            run_ended: _,
+            deliveries,
+            job_labels: _,
+            silenced_by,
+        } = wire;
         Self {
-            id: wire.id,
-            rule: wire.rule,
+            id,
+            rule,
             state,
-            job: wire.job,
-            attempt: wire.attempt,
-            finding: wire.finding,
-            kind: wire.kind,
+            job,
+            attempt,
+            finding,
+            kind,
             severity,
-            confidence: wire.confidence,
-            ranks: wire.ranks,
-            rank_count: wire.rank_count,
-            all_ranks: wire.all_ranks,
-            title: wire.title,
-            explanation: wire.explanation,
-            advice: wire.advice,
-            labels: labels(wire.labels),
-            annotations: labels(wire.annotations),
-            since: time::rfc3339(wire.since_ns),
-            fired_at: wire.fired_ns.map(time::rfc3339),
-            resolved_at: wire.resolved_ns.map(time::rfc3339),
-            seen_at: time::rfc3339(wire.seen_ns),
-            silenced_by: named(wire.silenced_by),
-            receivers: wire.deliveries.into_iter().map(Receiver::from).collect(),
-            since_ns: wire.resolved_ns.or(wire.fired_ns).unwrap_or(wire.since_ns),
+            confidence,
+            ranks,
+            rank_count,
+            all_ranks,
+            title,
+            explanation,
+            advice,
+            labels: by_key(labels),
+            annotations: by_key(annotations),
+            since: time::rfc3339(since_ns),
+            fired_at: fired_ns.map(time::rfc3339),
+            resolved_at: resolved_ns.map(time::rfc3339),
+            seen_at: time::rfc3339(seen_ns),
+            silenced_by: named(silenced_by),
+            receivers: deliveries.into_iter().map(Receiver::from).collect(),
+            since_ns: resolved_ns.or(fired_ns).unwrap_or(since_ns),
         }
     }
 }
@@ -211,13 +243,18 @@ impl From<v1::Alert> for Alert {
 impl From<v1::AlertDelivery> for Receiver {
     fn from(wire: v1::AlertDelivery) -> Self {
         let told = Some(state(wire.told())).filter(|_| wire.told() != v1::AlertPhase::Unspecified);
-        Self {
-            receiver: wire.receiver,
-            told,
-            told_at: told.map(|_| time::rfc3339(wire.told_ns)),
-            given_up: wire.given_up,
-            last_error: named(wire.last_error),
-        }
+        let v1::AlertDelivery {
+            receiver,
+            told: _,
+            told_fired_ns: _,
+            told_severity: _,
+            told_ns,
+            claimed_until_ns: _,
+            retry_ns: _,
+            given_up,
+            last_error,
+        } = wire;
+        Self { receiver, told, told_at: told.map(|_| time::rfc3339(told_ns)), given_up, last_error: named(last_error) }
     }
 }
 
@@ -314,20 +351,26 @@ impl Silences {
     /// From the daemon's answer.
     #[must_use]
     pub fn new(silences: Vec<v1::Silence>, now: Timestamp) -> Self {
-        let silence = |wire: v1::Silence| Silence {
-            id: wire.id,
-            job: named(wire.job),
-            kind: named(wire.kind),
-            rule: named(wire.rule),
-            ranks: wire.ranks,
-            labels: labels(wire.labels),
-            created_at: time::rfc3339(wire.created_ns),
-            ends_at: time::rfc3339(wire.ends_ns),
-            author: named(wire.author),
-            comment: named(wire.comment),
-            ends_ns: wire.ends_ns,
-        };
-        Self { schema: SCHEMA, silences: silences.into_iter().map(silence).collect(), now_ns: nanoseconds(now) }
+        Self { schema: SCHEMA, silences: silences.into_iter().map(Silence::from).collect(), now_ns: nanoseconds(now) }
+    }
+}
+
+impl From<v1::Silence> for Silence {
+    fn from(wire: v1::Silence) -> Self {
+        let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = wire;
+        Self {
+            id,
+            job: named(job),
+            kind: named(kind),
+            rule: named(rule),
+            ranks,
+            labels: by_key(labels),
+            created_at: time::rfc3339(created_ns),
+            ends_at: time::rfc3339(ends_ns),
+            author: named(author),
+            comment: named(comment),
+            ends_ns,
+        }
     }
 }
 
@@ -401,15 +444,16 @@ pub struct Tested {
 
 impl From<v1::TestReceiversResponse> for Answers {
     fn from(wire: v1::TestReceiversResponse) -> Self {
-        let tested = |wire: v1::ReceiverAnswer| Tested {
-            receiver: wire.receiver,
-            r#type: wire.r#type,
-            delivered: wire.delivered,
-            answer: wire.answer,
-            seconds: wire.took_ns as f64 / 1e9,
-            took_ns: wire.took_ns,
+        let v1::TestReceiversResponse { answers } = wire;
+        let tested = |v1::ReceiverAnswer { receiver, r#type, delivered, answer, took_ns }| Tested {
+            receiver,
+            r#type,
+            delivered,
+            answer,
+            seconds: took_ns as f64 / 1e9,
+            took_ns,
         };
-        Self { schema: SCHEMA, receivers: wire.answers.into_iter().map(tested).collect() }
+        Self { schema: SCHEMA, receivers: answers.into_iter().map(tested).collect() }
     }
 }
 
@@ -473,18 +517,36 @@ pub struct Rule {
 
 impl From<v1::GetRulesResponse> for Rules {
     fn from(wire: v1::GetRulesResponse) -> Self {
-        let rule = |wire: v1::AlertRule| Rule {
-            severity: severity(wire.severity()),
-            name: wire.name,
-            kinds: wire.kinds,
-            confidence: wire.confidence,
-            horizon_seconds: wire.horizon_seconds,
-            horizon_epochs: wire.horizon_epochs,
-            for_seconds: wire.for_ns as f64 / 1e9,
-            repeat_seconds: wire.repeat_ns as f64 / 1e9,
-            receivers: wire.receivers,
-        };
-        Self { schema: SCHEMA, origin: wire.origin, rules: wire.rules.into_iter().map(rule).collect() }
+        let v1::GetRulesResponse { toml: _, origin, rules } = wire;
+        Self { schema: SCHEMA, origin, rules: rules.into_iter().map(Rule::from).collect() }
+    }
+}
+
+impl From<v1::AlertRule> for Rule {
+    fn from(wire: v1::AlertRule) -> Self {
+        let severity = severity(wire.severity());
+        let v1::AlertRule {
+            name,
+            kinds,
+            severity: _,
+            confidence,
+            horizon_seconds,
+            horizon_epochs,
+            for_ns,
+            repeat_ns,
+            receivers,
+        } = wire;
+        Self {
+            severity,
+            name,
+            kinds,
+            confidence,
+            horizon_seconds,
+            horizon_epochs,
+            for_seconds: for_ns as f64 / 1e9,
+            repeat_seconds: repeat_ns as f64 / 1e9,
+            receivers,
+        }
     }
 }
 

@@ -25,7 +25,8 @@ impl Jobs {
     /// From the wire.
     #[must_use]
     pub fn new(wire: v1::ListJobsResponse, filtered: bool) -> Self {
-        Self { schema: SCHEMA, jobs: wire.jobs.into_iter().map(Job::from).collect(), filtered }
+        let v1::ListJobsResponse { jobs } = wire;
+        Self { schema: SCHEMA, jobs: jobs.into_iter().map(Job::from).collect(), filtered }
     }
 }
 

@@ -142,7 +142,8 @@ impl From<v1::Judged> for Judged {
 impl From<v1::JudgedKind> for JudgedKind {
     fn from(wire: v1::JudgedKind) -> Self {
         let boundaries = wire.boundaries().filter_map(boundary).collect();
-        Self { kind: wire.kind, boundaries }
+        let v1::JudgedKind { kind, boundaries: _ } = wire;
+        Self { kind, boundaries }
     }
 }
 

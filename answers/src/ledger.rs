@@ -186,33 +186,54 @@ impl Listed {
 
 impl From<v1::RankLedger> for Rank {
     fn from(wire: v1::RankLedger) -> Self {
+        let v1::RankLedger {
+            rank,
+            device,
+            time_ns,
+            epoch,
+            step,
+            allocated_bytes,
+            classes,
+            cached_bytes,
+            context_bytes,
+            others_bytes,
+            unexplained_bytes,
+            device_used_bytes,
+            device_total_bytes,
+            measured_ns,
+            exact,
+            blocks: _,
+            sites: _,
+            blocks_left_out,
+            process,
+        } = wire;
         // What nobody measured is no riddle. That the known parts exceed the whole is one all the same.
-        let measured = wire.context_bytes.is_some() && wire.others_bytes.is_some();
-        let rest = wire.unexplained_bytes;
+        let measured = context_bytes.is_some() && others_bytes.is_some();
+        let rest = unexplained_bytes;
         let unmeasured_bytes = rest.filter(|_| !measured).and_then(|rest| u64::try_from(rest).ok());
         let unexplained_bytes = rest.filter(|_| unmeasured_bytes.is_none());
         let unexplained_share =
-            unexplained_bytes.zip(wire.device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
+            unexplained_bytes.zip(device_used_bytes).map(|(rest, used)| rest as f64 / used.max(1) as f64);
         Self {
-            rank: wire.rank,
-            process: wire.process,
-            device: wire.device,
-            at: time::rfc3339(wire.time_ns),
-            epoch: wire.epoch,
-            step: wire.step,
-            exact: wire.exact,
-            allocated_bytes: wire.allocated_bytes,
-            classes: shares(wire.classes),
-            cached_bytes: wire.cached_bytes,
-            context_bytes: wire.context_bytes,
-            others_bytes: wire.others_bytes,
+            rank,
+            process,
+            device,
+            at: time::rfc3339(time_ns),
+            epoch,
+            step,
+            exact,
+            allocated_bytes,
+            classes: shares(classes),
+            cached_bytes,
+            context_bytes,
+            others_bytes,
             unmeasured_bytes,
             unexplained_bytes,
             unexplained_share,
-            device_used_bytes: wire.device_used_bytes,
-            device_total_bytes: wire.device_total_bytes,
-            measured_at: wire.measured_ns.map(time::rfc3339),
-            blocks_left_out: wire.blocks_left_out,
+            device_used_bytes,
+            device_total_bytes,
+            measured_at: measured_ns.map(time::rfc3339),
+            blocks_left_out,
         }
     }
 }
@@ -226,15 +247,16 @@ impl Rank {
 
 impl Block {
     fn new(wire: v1::LiveBlock, sites: &[Frame]) -> Self {
-        let site = (wire.site as usize).checked_sub(1).and_then(|at| sites.get(at));
+        let v1::LiveBlock { address, bytes, requested_bytes, class, birth_epoch, birth_step, birth_phase, site } = wire;
+        let site = (site as usize).checked_sub(1).and_then(|at| sites.get(at));
         Self {
-            address: wire.address,
-            bytes: wire.bytes,
-            requested_bytes: wire.requested_bytes,
-            class: wire.class,
-            birth_epoch: wire.birth_epoch,
-            birth_step: wire.birth_step,
-            birth_phase: Some(wire.birth_phase).filter(|phase| !phase.is_empty()),
+            address,
+            bytes,
+            requested_bytes,
+            class,
+            birth_epoch,
+            birth_step,
+            birth_phase: Some(birth_phase).filter(|phase| !phase.is_empty()),
             site: site.cloned(),
         }
     }
