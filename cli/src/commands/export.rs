@@ -80,12 +80,12 @@ struct Stored {
 
 impl Stored {
     async fn of(connection: &mut Connection, selection: &v1::Selection) -> Result<Self, Failure> {
-        // Of epochs that have no end yet there is no report, and there are events.
+        // A part of a job that has no epoch end yet has events all the same.
         let whole = v1::Selection { first_epoch: None, last_epoch: None, ..selection.clone() };
-        let request = v1::ReportRequest { selection: Some(whole) };
-        let report = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
-        let v1::Report { job, completeness, ranks, .. } = report.into_inner();
-        let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
+        let request = v1::JobRequest { selection: Some(whole) };
+        let answer = connection.query.get_job(request).await.map_err(|status| connection.failure(&status))?;
+        let v1::JobAnswer { job, completeness, processes } = answer.into_inner();
+        let mut ranks: Vec<u32> = processes.iter().map(|process| process.rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         let job = job.map_or_else(|| selection.job.clone(), |job| job.id);

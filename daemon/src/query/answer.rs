@@ -1,10 +1,10 @@
-//! What several answers share, on the wire: a job, completeness, a frame.
+//! What several answers share, on the wire: a job and its processes, completeness, a frame.
 
 use memctl_model::{Completeness, Frame, SourceKind};
 use memctl_proto::v1;
 
-use crate::read::job::{Found, Summary};
-use crate::store::JobRow;
+use crate::read::job::{self, Found, Summary};
+use crate::store::{JobRow, SessionRow};
 use crate::streams::Streams;
 
 /// The job that was found.
@@ -49,4 +49,30 @@ pub(super) fn completeness(completeness: Completeness) -> v1::Completeness {
 /// A frame of a stack.
 pub(super) fn frame(Frame { function, file, line }: &Frame) -> v1::Frame {
     v1::Frame { function: function.to_string(), file: file.to_string(), line: *line }
+}
+
+/// Every process of the selection.
+pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
+    let process = |session: &SessionRow| {
+        let called = found.process(session.key);
+        let devices = found.devices.iter().filter(|device| device.session == session.key);
+        v1::ProcessReport {
+            process: called.name.clone(),
+            role: called.role.clone(),
+            rank: session.info.rank,
+            host: session.info.host.clone(),
+            pid: session.info.pid,
+            parent_pid: session.info.parent_pid,
+            devices: devices.map(|device| u32::from(device.info.index.0)).collect(),
+            events: session.events,
+            stored_bytes: session.stored_bytes,
+            state: v1::JobState::from(job::state(session, streams)) as i32,
+            failure: session.end.as_ref().and_then(|end| end.failure.clone()),
+            completeness: Some(completeness(job::completeness(session, streams))),
+            started_ns: session.info.started_ns,
+            ended_ns: session.end.as_ref().map(|end| end.time_ns),
+            framework: session.info.framework.clone(),
+        }
+    };
+    found.sessions.iter().map(process).collect()
 }

@@ -9,6 +9,7 @@ mod fragmentation;
 mod growth;
 mod ledger;
 mod oom;
+mod rank;
 mod report;
 mod scope;
 mod sites;
@@ -190,6 +191,16 @@ impl Query for QueryService {
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
         Ok(Response::new(self.jobs(request.into_inner()).await?))
+    }
+
+    async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::JobAnswer>, Status> {
+        let selection = request.into_inner().selection.unwrap_or_default();
+        let found = find(&*self.store, &selection).await?;
+        Ok(Response::new(v1::JobAnswer {
+            job: Some(answer::found_job(&found, &self.streams)),
+            completeness: Some(answer::completeness(found.completeness(&self.streams))),
+            processes: answer::processes(&found, &self.streams),
+        }))
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {

@@ -6,10 +6,12 @@ use memctl_analysis::outliers::{Measure, Spread, tells_ranks_apart};
 use memctl_model::Finding;
 use memctl_proto::v1;
 
+use super::rank::Rank;
+
 /// A figure that ranks are compared by.
 struct Figure {
     name: &'static str,
-    read: fn(&v1::RankReport) -> Option<f64>,
+    read: fn(&Rank<'_>) -> Option<f64>,
     measure: Measure,
 }
 
@@ -17,35 +19,28 @@ fn bytes(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
 
-fn device_free(rank: &v1::RankReport) -> Option<f64> {
-    let sample = rank.sample.as_ref();
-    let total = sample.and_then(|sample| sample.device_total_bytes).or(rank.device_total_bytes)?;
-    let used = sample.and_then(|sample| sample.device_used_bytes).or(rank.device_used_bytes)?;
-    Some(total.saturating_sub(used) as f64)
-}
-
 const FIGURES: [Figure; 7] = [
-    Figure { name: "allocated_bytes", read: |rank| bytes(rank.allocated_bytes), measure: Measure::Bytes },
-    Figure { name: "reserved_bytes", read: |rank| bytes(rank.reserved_bytes), measure: Measure::Bytes },
-    Figure { name: "peak_allocated_bytes", read: |rank| bytes(rank.peak_allocated_bytes), measure: Measure::Bytes },
-    Figure { name: "peak_reserved_bytes", read: |rank| bytes(rank.peak_reserved_bytes), measure: Measure::Bytes },
+    Figure { name: "allocated_bytes", read: |rank| bytes(rank.levels.allocated_bytes), measure: Measure::Bytes },
+    Figure { name: "reserved_bytes", read: |rank| bytes(rank.levels.reserved_bytes), measure: Measure::Bytes },
+    Figure { name: "peak_allocated_bytes", read: |rank| bytes(rank.peaks.allocated_bytes), measure: Measure::Bytes },
+    Figure { name: "peak_reserved_bytes", read: |rank| bytes(rank.peaks.reserved_bytes), measure: Measure::Bytes },
     Figure { name: "growth_bytes_per_epoch", read: |rank| rank.growth_bytes_per_epoch, measure: Measure::Growth },
-    Figure { name: "device_free_bytes", read: device_free, measure: Measure::Bytes },
+    Figure { name: "device_free_bytes", read: |rank| bytes(rank.device_free_bytes()), measure: Measure::Bytes },
     Figure {
         name: "foreign_used_bytes",
-        read: |rank| bytes(rank.sample.as_ref().and_then(|sample| sample.foreign_used_bytes)),
+        read: |rank| bytes(rank.sample.and_then(|sample| sample.foreign_used_bytes)),
         measure: Measure::Bytes,
     },
 ];
 
 /// Marks what stands out, and says what is usual.
-pub(super) fn compare(ranks: &mut [v1::RankReport]) -> Vec<v1::Spread> {
+pub(super) fn compare(ranks: &mut [Rank<'_>]) -> Vec<v1::Spread> {
     let mut all = Vec::new();
     for Figure { name, read, measure } in FIGURES {
         let values: Vec<f64> = ranks.iter().filter_map(read).filter(|value| value.is_finite()).collect();
         let Some(spread) = Spread::of(&values, measure) else { continue };
         for rank in ranks.iter_mut().filter(|rank| read(rank).is_some_and(|value| spread.is_odd(value))) {
-            rank.stands_out.push(name.to_owned());
+            rank.stands_out.push(name);
         }
         let Spread { median, mad, limit } = spread;
         all.push(v1::Spread { figure: name.to_owned(), median, mad, limit });
@@ -54,11 +49,11 @@ pub(super) fn compare(ranks: &mut [v1::RankReport]) -> Vec<v1::Spread> {
 }
 
 /// Notes with each rank the findings that tell it apart from the others.
-pub(super) fn tell_apart(ranks: &mut [v1::RankReport], findings: &[Finding], job: &str) {
-    let known: BTreeSet<u32> = ranks.iter().map(|rank| rank.rank).collect();
+pub(super) fn tell_apart(ranks: &mut [Rank<'_>], findings: &[Finding], job: &str) {
+    let known: BTreeSet<u32> = ranks.iter().map(|rank| rank.number()).collect();
     for finding in findings.iter().filter(|finding| tells_ranks_apart(finding, known.len())) {
         let id = finding.fingerprint(job).to_string();
-        for rank in ranks.iter_mut().filter(|rank| finding.ranks.contains(&rank.rank)) {
+        for rank in ranks.iter_mut().filter(|rank| finding.ranks.contains(&rank.number())) {
             rank.findings.push(id.clone());
         }
     }

@@ -2597,6 +2597,21 @@ pub struct ListJobsResponse {
     pub jobs: ::prost::alloc::vec::Vec<Job>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobRequest {
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JobAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    /// Of the processes that were asked for.
+    #[prost(message, optional, tag = "2")]
+    pub completeness: ::core::option::Option<Completeness>,
+    #[prost(message, repeated, tag = "3")]
+    pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
@@ -3321,6 +3336,25 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "ListJobs"));
             self.inner.unary(req, path, codec).await
         }
+        /// A job and its processes, unjudged: what there is, not how it is.
+        pub async fn get_job(
+            &mut self,
+            request: impl tonic::IntoRequest<super::JobRequest>,
+        ) -> std::result::Result<tonic::Response<super::JobAnswer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetJob");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetJob"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Everything `memctl query` prints.
         pub async fn get_report(
             &mut self,
@@ -3535,6 +3569,11 @@ pub mod query_server {
             tonic::Response<super::ListJobsResponse>,
             tonic::Status,
         >;
+        /// A job and its processes, unjudged: what there is, not how it is.
+        async fn get_job(
+            &self,
+            request: tonic::Request<super::JobRequest>,
+        ) -> std::result::Result<tonic::Response<super::JobAnswer>, tonic::Status>;
         /// Everything `memctl query` prints.
         async fn get_report(
             &self,
@@ -3694,6 +3733,49 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListJobsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/GetJob" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetJobSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::JobRequest>
+                    for GetJobSvc<T> {
+                        type Response = super::JobAnswer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::JobRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::get_job(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetJobSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -98,8 +98,8 @@ async fn make_room(args: &Import, files: &[(u32, PathBuf)], connection: &mut Con
 }
 
 async fn exists(job: &str, attempt: Option<u32>, connection: &mut Connection) -> Result<bool, Failure> {
-    let request = v1::ReportRequest { selection: Some(only(job, attempt)) };
-    match connection.query.get_report(request).await {
+    let request = v1::JobRequest { selection: Some(only(job, attempt)) };
+    match connection.query.get_job(request).await {
         Ok(_) => Ok(true),
         Err(status) => {
             let failure = connection.failure(&status);

@@ -1,0 +1,185 @@
+//! One device of one process as a report shows it: how it stands, how it stood before its teardown, how it grows.
+//!
+//! Guarantees: whatever decides something about ranks (outliers, findings that tell them apart) decides it on this type; the
+//! wire's message is made of it once, at the end.
+
+use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
+use memctl_model::{Boundary, Completeness, Counters, JobState, Sample};
+use memctl_proto::v1;
+
+use super::answer;
+use crate::judge::Levels;
+use crate::read::Found;
+use crate::read::job::{completeness, state};
+use crate::store::{DeviceRow, EpochEndRow, SessionRow};
+use crate::streams::Streams;
+
+/// Bytes of the allocator at one moment; what nobody told is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Amounts {
+    pub allocated_bytes: Option<u64>,
+    pub reserved_bytes: Option<u64>,
+}
+
+/// See the module.
+pub(super) struct Rank<'a> {
+    pub session: &'a SessionRow,
+    device: &'a DeviceRow,
+    epoch_ends: Vec<&'a EpochEndRow>,
+    process: String,
+    state: JobState,
+    completeness: Completeness,
+    /// At the boundary of [`Self::levels_at`].
+    pub levels: Amounts,
+    /// The last boundary before the teardown, of a session that has ended.
+    levels_at: Option<Boundary>,
+    /// What teardown has left.
+    left: Amounts,
+    pub peaks: Amounts,
+    fragmentation_ratio: Option<f64>,
+    pub growth_bytes_per_epoch: Option<f64>,
+    /// What was measured last.
+    pub sample: Option<Sample>,
+    /// The highest of each quantity that was measured.
+    highest: Option<Sample>,
+    /// Figures that stand out from the other ranks'.
+    pub stands_out: Vec<&'static str>,
+    /// Ids of findings that tell it apart.
+    pub findings: Vec<String>,
+}
+
+impl<'a> Rank<'a> {
+    pub fn new(
+        found: &Found,
+        session: &'a SessionRow,
+        device: &'a DeviceRow,
+        epoch_ends: Vec<&'a EpochEndRow>,
+        streams: &Streams,
+    ) -> Self {
+        let series: Vec<EpochBytes> =
+            epoch_ends.iter().map(|end| EpochBytes { epoch: end.epoch, bytes: end.counters.allocated_bytes }).collect();
+        let latest = device.latest.as_ref().filter(|_| device.is_known());
+        let levels = latest.map_or_else(Amounts::default, |latest| Amounts::of(&latest.counters));
+        let peaks = latest.map_or_else(Amounts::default, |latest| Amounts {
+            allocated_bytes: Some(latest.peaks.allocated_bytes),
+            reserved_bytes: Some(latest.peaks.reserved_bytes),
+        });
+        Self {
+            process: found.process_name(session),
+            state: state(session, streams),
+            completeness: completeness(session, streams),
+            levels,
+            levels_at: None,
+            left: Amounts::default(),
+            peaks,
+            fragmentation_ratio: latest.and_then(|latest| latest.counters.fragmentation_ratio()),
+            growth_bytes_per_epoch: growth_bytes_per_epoch(&series),
+            sample: None,
+            highest: None,
+            stands_out: Vec::new(),
+            findings: Vec::new(),
+            session,
+            device,
+            epoch_ends,
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.session.info.rank
+    }
+
+    /// Whose figures these are.
+    pub fn key(&self) -> (i64, u8) {
+        (self.session.key, self.device.info.index.0)
+    }
+
+    /// Bytes of the device that nobody uses, as far as they were measured.
+    pub fn device_free_bytes(&self) -> Option<u64> {
+        let total = self.sample.and_then(|sample| sample.device_total_bytes).or(self.device.info.total_bytes)?;
+        let used = self.sample.and_then(|sample| sample.device_used_bytes).or(self.device.device_used_bytes)?;
+        Some(total.saturating_sub(used))
+    }
+
+    /// A session that has ended is shown as its last boundary left it: the end of the record is what teardown has left.
+    pub fn before_teardown(&mut self, levels: Option<&Levels>) {
+        let Some(Levels { boundary, counters }) = levels.filter(|_| self.session.end.is_some()) else { return };
+        self.left = std::mem::replace(&mut self.levels, Amounts::of(counters));
+        self.fragmentation_ratio = counters.fragmentation_ratio();
+        self.levels_at = Some(*boundary);
+    }
+
+    /// Adds what was measured. A framework that tells no events (JAX) has only that: its own counters stand for the figures
+    /// that events would give.
+    pub fn measured(&mut self, sample: Option<&Sample>, highest: Option<&Sample>) {
+        (self.sample, self.highest) = (sample.copied(), highest.copied());
+        let Some(sample) = sample.filter(|sample| sample.allocated_bytes.is_some()) else { return };
+        let nothing = |amount: Option<u64>| amount.unwrap_or(0) == 0;
+        let Amounts { allocated_bytes, reserved_bytes } = self.levels;
+        if self.device.events == 0 && nothing(reserved_bytes) && nothing(allocated_bytes) {
+            self.levels = Amounts { allocated_bytes: sample.allocated_bytes, reserved_bytes: sample.reserved_bytes };
+            self.peaks =
+                Amounts { allocated_bytes: sample.peak_allocated_bytes, reserved_bytes: sample.peak_reserved_bytes };
+            self.fragmentation_ratio = None;
+        }
+    }
+
+    /// For the answer.
+    pub fn into_wire(self) -> v1::RankReport {
+        let (info, device) = (&self.session.info, self.device);
+        v1::RankReport {
+            rank: info.rank,
+            host: info.host.clone(),
+            pid: info.pid,
+            device: u32::from(device.info.index.0),
+            gpu_uuid: device.info.uuid.clone(),
+            gpu_name: device.info.name.clone(),
+            framework: info.framework.clone(),
+            allocator_conf: info.settings.conf.clone(),
+            epochs: device.epochs,
+            steps: device.steps,
+            events: device.events,
+            allocated_bytes: self.levels.allocated_bytes,
+            reserved_bytes: self.levels.reserved_bytes,
+            peak_allocated_bytes: self.peaks.allocated_bytes,
+            peak_reserved_bytes: self.peaks.reserved_bytes,
+            device_used_bytes: device.device_used_bytes,
+            device_total_bytes: device.info.total_bytes,
+            fragmentation_ratio: self.fragmentation_ratio,
+            growth_bytes_per_epoch: self.growth_bytes_per_epoch,
+            alloc_retries: device.alloc_retries,
+            ooms: device.ooms,
+            epoch_ends: self.epoch_ends.into_iter().map(epoch_end).collect(),
+            completeness: Some(answer::completeness(self.completeness)),
+            failure: self.session.end.as_ref().and_then(|end| end.failure.clone()),
+            state: v1::JobState::from(self.state) as i32,
+            stored_bytes: self.session.stored_bytes,
+            sample: self.sample.as_ref().map(Into::into),
+            highest: self.highest.as_ref().map(Into::into),
+            process: self.process,
+            stands_out: self.stands_out.into_iter().map(str::to_owned).collect(),
+            levels_at: self.levels_at.map_or_else(|| "end".to_owned(), |boundary| format!("{}_end", boundary.name())),
+            end_allocated_bytes: self.left.allocated_bytes,
+            end_reserved_bytes: self.left.reserved_bytes,
+            findings: self.findings,
+        }
+    }
+}
+
+impl Amounts {
+    fn of(counters: &Counters) -> Self {
+        Self { allocated_bytes: Some(counters.allocated_bytes), reserved_bytes: Some(counters.reserved_bytes) }
+    }
+}
+
+fn epoch_end(end: &EpochEndRow) -> v1::EpochEnd {
+    v1::EpochEnd {
+        epoch: end.epoch,
+        step: end.step,
+        time_ns: end.time_ns,
+        counters: Some((&end.counters).into()),
+        peaks: Some(end.peaks.into()),
+        peaks_within: Some(end.peaks_within.into()),
+        exact: end.exact,
+    }
+}
