@@ -12,7 +12,7 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// A stamp of the clock that `c10::getApproximateTime` reads, as PyTorch's events carry it: no time until a [`TickClock`]
+/// A stamp of the clock that `c10::getApproximateTime` reads, as PyTorch's events carry it: no time until a `TickClock`
 /// makes one of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(transparent)]

@@ -44,7 +44,7 @@ pub struct SiteRequests {
     pub steps: u64,
     /// Steps in which it asked for less in all than in the one before.
     pub falls: u64,
-    /// Different sums, up to [`SIZES_MAX`].
+    /// Different sums, up to `SIZES_MAX`.
     pub sums: Vec<u64>,
     /// Bytes asked for in all.
     pub total_bytes: u64,

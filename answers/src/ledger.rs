@@ -131,7 +131,7 @@ pub struct Block {
     pub site: Option<Frame>,
 }
 
-/// The classes of a ledger, in the order of [`CLASSES`], what a newer daemon calls otherwise behind them.
+/// The classes of a ledger, in the order of `CLASSES`, what a newer daemon calls otherwise behind them.
 #[must_use]
 pub fn shares(wire: Vec<v1::ClassBytes>) -> Vec<ClassShare> {
     let all = wire.iter().fold(0_u64, |sum, class| sum.saturating_add(class.bytes));

@@ -36,7 +36,7 @@ use crate::region::dictionary::{self, Kind};
 use crate::ring::Position;
 use crate::ring::{Gauge, Producer, Record};
 
-/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is the shim's, see [`crate::layout`].
+/// What the shim passes for one event: the fields of PyTorch's `TraceEntry`. Its layout is the shim's, see `layout.rs`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawEvent {

@@ -52,7 +52,7 @@ pub enum ShimError {
     Refused(String),
 }
 
-/// The allocator's own counters, bytes. Its layout is the shim's, see [`crate::layout`].
+/// The allocator's own counters, bytes. Its layout is the shim's, see `layout.rs`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawCounters {

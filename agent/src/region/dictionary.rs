@@ -54,7 +54,7 @@ pub enum Entry {
         file: String,
         /// Qualified name.
         name: String,
-        /// `co_linetable`, see [`crate::python::lines`].
+        /// `co_linetable`, see `crate::python::lines`.
         table: Vec<u8>,
     },
     /// The next stack.

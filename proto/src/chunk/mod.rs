@@ -10,7 +10,7 @@
 //! into a dictionary of (stack, size, stream, pool), and its address is where a recent allocation began or
 //! ended; a free is the distance to the allocation freed before, and the two events of an ordinary free
 //! are one; all of this repeats from step to step and vanishes in zstd. Times do not repeat, so they have
-//! prefix codes of their own ([`codes`]), which depend on what was allocated.
+//! prefix codes of their own (`codes`), which depend on what was allocated.
 
 mod addresses;
 mod bits;
