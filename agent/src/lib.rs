@@ -81,8 +81,11 @@ mod python;
 mod recorder;
 mod region;
 mod ring;
+#[cfg(test)]
+mod ring_tests;
 pub mod sample;
 pub mod settings;
+mod sync;
 mod uplink;
 
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};

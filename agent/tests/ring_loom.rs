@@ -1,12 +1,36 @@
 //! The ring's protocol under loom: every interleaving of one producer and one consumer.
 //!
-//! `cargo test -p memctl-agent --features loom --test ring_loom --release`
-#![cfg(feature = "loom")]
+//! The ring's own sources are compiled into this test, with loom's atomics and cells where the agent has the standard
+//! library's (`sync`). A model ends where every interleaving was seen.
 
 use loom::thread;
 use memctl_agent::internals::Ticks;
-use memctl_agent::internals::ring::{Record, ring};
 use memctl_model::Event;
+use ring::{Record, ring};
+
+#[path = "../src/ring/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "what the model does not need")]
+mod ring;
+
+/// Under the name that the ring's sources call it by.
+mod clock {
+    pub use memctl_agent::internals::Ticks;
+}
+
+/// Under the names of the agent's `sync`.
+mod sync {
+    pub use loom::cell::UnsafeCell;
+    pub use loom::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+    /// As the agent's.
+    ///
+    /// # Safety
+    /// A `T` of zeros is a value.
+    pub unsafe fn zeroed<T>(count: usize) -> Box<[UnsafeCell<T>]> {
+        // SAFETY: the caller says so.
+        (0..count).map(|_| UnsafeCell::new(unsafe { std::mem::zeroed() })).collect()
+    }
+}
 
 fn numbered(number: u64) -> Record {
     Record::new(&Event { time_ns: number, ..Event::default() })

@@ -11,7 +11,7 @@
 //! Refuses: a second producer (events of one device come from under that device's allocator lock) and
 //! growing.
 //!
-//! The protocol between both sides is checked with loom (feature `loom`, test `ring_loom`).
+//! The protocol between both sides is checked with loom (test `ring_loom`).
 
 mod pages;
 mod position;
@@ -24,27 +24,7 @@ pub use pages::Shape;
 pub use position::Position;
 pub use record::Record;
 
-#[cfg(feature = "loom")]
-use loom::{
-    cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
-};
-#[cfg(not(feature = "loom"))]
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-
-#[cfg(not(feature = "loom"))]
-#[repr(transparent)]
-struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-#[cfg(not(feature = "loom"))]
-impl<T> UnsafeCell<T> {
-    fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-        f(self.0.get())
-    }
-    fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-        f(self.0.get())
-    }
-}
+use crate::sync::{AtomicBool, AtomicU16, AtomicU64, Ordering, UnsafeCell, zeroed};
 
 /// Events of a device's ring, unless told otherwise. A million blocks that go at once (a training that ends) are two
 /// million events, half of which may come before the batcher has taken them. Memory is there for what came at once: a
@@ -129,7 +109,8 @@ impl Shared {
     fn own(shape: Shape) -> Self {
         let control = Box::new(Control::new());
         let order: Box<[AtomicU16]> = (0..shape.pages()).map(|_| AtomicU16::new(0)).collect();
-        let slots = slots(shape.records);
+        // SAFETY: a record of zeros is the default one.
+        let slots = unsafe { zeroed::<Record>(shape.records as usize) };
         Self {
             control: &raw const *control,
             order: order.as_ptr(),
@@ -167,18 +148,6 @@ impl Shared {
         // SAFETY: records are a power of two, so the mask keeps the index inside the slots of `_memory`, whatever `first` is.
         unsafe { &*self.slots.add(((first + (position & (page - 1))) & (records - 1)) as usize) }
     }
-}
-
-/// Slots that are all zero. What is not touched takes no memory.
-#[cfg(not(feature = "loom"))]
-fn slots(records: u64) -> Box<[UnsafeCell<Record>]> {
-    // SAFETY: a record of zeros is the default one.
-    unsafe { Box::new_zeroed_slice(records as usize).assume_init() }
-}
-
-#[cfg(feature = "loom")]
-fn slots(records: u64) -> Box<[UnsafeCell<Record>]> {
-    (0..records).map(|_| UnsafeCell::new(Record::default())).collect()
 }
 
 /// The side of the hook.
@@ -267,12 +236,12 @@ impl Producer {
     /// unlock, which waits for every store before it, would wait for that line to come back (100 ns and more).
     #[inline(always)]
     fn prepare(&self, position: u64) {
-        #[cfg(all(target_arch = "x86_64", not(feature = "loom")))]
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint about memory of ours; where the processor does not know it, it does nothing.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self.shared.slot(self.first, position), options(nostack, preserves_flags));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(feature = "loom"))))]
+        #[cfg(not(target_arch = "x86_64"))]
         let _ = position;
     }
 
@@ -394,6 +363,3 @@ impl Drop for Consumer {
         self.shared.consumed().closed.store(true, Ordering::Relaxed);
     }
 }
-
-#[cfg(all(test, not(feature = "loom")))]
-mod tests;

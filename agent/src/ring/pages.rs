@@ -17,9 +17,9 @@ pub const RECORDS_MAX: u64 = PAGES_MAX * PAGE_RECORDS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Records, a power of two.
-    pub(super) records: u64,
+    pub(crate) records: u64,
     /// Records of a page, a power of two.
-    pub(super) page: u64,
+    pub(crate) page: u64,
 }
 
 impl Shape {

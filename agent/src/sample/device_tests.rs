@@ -1,10 +1,9 @@
-//! Driver and NVML against a library that answers: the fake GPU (`MEMCTL_FAKE_GPU`, a folder that `tests/fakegpu/setup`
-//! made), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored on_a_device`.
+//! Driver and NVML against a library that answers: the fake GPU (`MEMCTL_FAKE_GPU`, the `run` that
+//! `tests/fakegpu/setup none` prints), or a real GPU: `cargo test -p memctl-agent --features driver -- --ignored on_a_device`.
 //!
 //! The test that asserts needs a process of its own, in which CUDA is in use from some moment on; the other one starts it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::path::Path;
 use std::process::Command;
 
 use memctl_model::DeviceIndex;
@@ -21,13 +20,13 @@ const TAKEN_BYTES: u64 = 64 << 20;
 
 #[test]
 fn driver_and_nvml_on_the_fake_gpu() {
-    let Some(folder) = std::env::var_os("MEMCTL_FAKE_GPU") else {
-        println!("not run: MEMCTL_FAKE_GPU names no folder (tests/fakegpu/setup none makes one)");
+    let Some(run) = std::env::var_os("MEMCTL_FAKE_GPU") else {
+        println!("not run: MEMCTL_FAKE_GPU is not set; MEMCTL_FAKE_GPU=$(tests/fakegpu/setup none) runs this test");
         return;
     };
     let state = tempfile::NamedTempFile::new().expect("a file");
     let inside = |nvml: &str| {
-        Command::new(Path::new(&folder).join("run"))
+        Command::new(&run)
             .arg(std::env::current_exe().expect("this program"))
             .args(["--ignored", "--exact", "--nocapture", "sample::device_tests::on_a_device"])
             .envs([("FAKE_GPU_COUNT", "2"), ("FAKE_GPU_MIB", "4096"), ("FAKE_GPU_CONTEXT_MIB", "300")])

@@ -1,12 +1,14 @@
 //! The ring against a model: a queue of fixed length that drops the newest.
+//!
+//! Beside the ring and not within it: `ring_loom` compiles the ring's folder as a part of a test.
 
 use std::collections::VecDeque;
 
 use memctl_model::Event;
 use proptest::prelude::*;
 
-use super::*;
 use crate::clock::Ticks;
+use crate::ring::*;
 
 fn numbered(number: u64) -> Record {
     Record::new(&Event { time_ns: number, ..Event::default() })
