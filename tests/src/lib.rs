@@ -4,6 +4,7 @@
 
 pub mod alertmanager;
 pub mod daemon;
+pub mod fuzz;
 pub mod http;
 pub mod jobs;
 pub mod postgres;

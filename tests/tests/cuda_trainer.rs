@@ -1,6 +1,6 @@
 //! The agent's example `cuda_trainer`, a cudarc program, against a real daemon: what is stored is what it allocated.
 //!
-//! It runs where `MEMCTL_FAKE_GPU` names the `run` of a fake GPU (`tests/fakegpu/setup VERSION` prints it): genuine
+//! It runs where `MEMCTL_FAKE_GPU` names the `run` of a fake GPU (`tests/fakegpu/setup none` prints it): genuine
 //! cudarc, genuine memory calls, no kernels. Without it the tests say that they were skipped, and pass.
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const KEPT_BYTES: u64 = 1 << 20;
 fn fake_gpu() -> Option<PathBuf> {
     let found = std::env::var_os("MEMCTL_FAKE_GPU").map(PathBuf::from);
     if found.is_none() {
-        eprintln!("SKIPPED: MEMCTL_FAKE_GPU is not set; MEMCTL_FAKE_GPU=$(tests/fakegpu/setup 2.11.0) runs this test");
+        eprintln!("SKIPPED: MEMCTL_FAKE_GPU is not set; MEMCTL_FAKE_GPU=$(tests/fakegpu/setup none) runs this test");
     }
     found
 }
@@ -37,11 +37,7 @@ fn example() -> PathBuf {
         path.pop();
     }
     path.push("examples/cuda_trainer");
-    assert!(
-        path.exists(),
-        "{} is not there: run `cargo build -p memctl-agent --features cuda --example cuda_trainer` first",
-        path.display()
-    );
+    assert!(path.exists(), "{} is not there: run `cargo build --workspace --all-targets` first", path.display());
     path
 }
 
