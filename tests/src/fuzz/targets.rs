@@ -1,6 +1,5 @@
 //! The targets: what is promised for every input of each.
 
-use memctl_agent::source::snapshot;
 use memctl_answers::conditions::Condition;
 use memctl_daemon::alerts::Rules;
 use memctl_model::SessionInfo;
@@ -119,7 +118,7 @@ fn session(payload: &[u8]) -> String {
 
 /// A memory snapshot, packed or plain: what is read can be walked through.
 pub fn snapshot(bytes: &[u8]) -> String {
-    match snapshot::load_from(bytes, HELD_BYTES_MAX, &mut |_| {}) {
+    match memctl_snapshot::load_from(bytes, HELD_BYTES_MAX, &mut |_| {}) {
         Ok(recording) => {
             assert_eq!(recording.merged().count() as u64, recording.events() + recording.marks.len() as u64);
             format!("{} devices, {} marks", recording.devices.len().min(2), recording.marks.len().min(1))
