@@ -272,7 +272,7 @@ fn chunk(seq: u64, payload: Bytes) -> NewItem {
     let first_ns = 1_780_000_000_000_000_000 + seq * 1_000_000_000;
     NewItem {
         seq,
-        kind: ItemKind::Chunk as i32,
+        kind: ItemKind::Chunk,
         payload,
         unpacked_bytes: 0,
         index: ItemIndex {

@@ -17,8 +17,8 @@ use memctl_daemon::store::{
     Totals,
 };
 use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};
-use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
+use memctl_proto::v1::{self, ItemKind};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -89,7 +89,7 @@ impl Store for Faulty {
     async fn items_after(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError> {
@@ -101,7 +101,7 @@ impl Store for Faulty {
     async fn items(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError> {

@@ -141,7 +141,7 @@ async fn samples(
     times_ns: (u64, u64),
 ) -> Result<Vec<Sample>, ReadError> {
     let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
-    let rows = store.items(session.key, ItemKind::Samples as i32, None, selection).await?;
+    let rows = store.items(session.key, ItemKind::Samples, None, selection).await?;
     let mut all = Vec::new();
     for row in &rows[rows.len().saturating_sub(ITEMS_MAX)..] {
         if let Content::Samples(samples) = open(session.key, row)? {

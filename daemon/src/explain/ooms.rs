@@ -16,9 +16,9 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
 use super::measured;
-use crate::read::course::{Course, Passed};
 use crate::read::error::ReadError;
 use crate::read::job::Found;
+use crate::read::mark_cursor::{MarkCursor, Passed};
 use crate::read::replay::{Go, Replay};
 use crate::read::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
@@ -60,16 +60,16 @@ pub(crate) async fn of_device(
     let first = &chunks[at.saturating_sub(1)];
     let last = &chunks[at];
     let reserved_peak = chunks[..at].iter().map(|chunk| chunk.levels.reserved_max).max().unwrap_or(0);
-    let course = Course::between(store, session.key, (first.index.first_ns, last.index.last_ns)).await?;
+    let cursor = MarkCursor::between(store, session.key, (first.index.first_ns, last.index.last_ns)).await?;
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let (places, reserved_peak) = places(store, session, device, (first, last), course.clone(), reserved_peak).await?;
+    let (places, reserved_peak) = places(store, session, device, (first, last), cursor.clone(), reserved_peak).await?;
     let mut reports = Vec::new();
     // Failures of one chunk are close together: the others are looked at once, at the first of them.
     let first_ns = places.first().map_or(0, |place| place.event.time_ns);
     let peers = peers(store, found, session, first_ns).await?;
     for place in places {
-        let (before, keyframe) = states(store, session, device, &place, course.clone()).await?;
+        let (before, keyframe) = states(store, session, device, &place, cursor.clone()).await?;
         let sample = measured::before(store, session, device, place.event.time_ns).await?;
         let picture = Picture::of(&keyframe, session.info.settings.large_segment_size);
         reports.push(oom::explain(Facts {
@@ -105,7 +105,7 @@ async fn places(
     session: &SessionRow,
     device: &DeviceRow,
     (first, last): (&ChunkRow, &ChunkRow),
-    mut course: Course,
+    mut cursor: MarkCursor,
     mut reserved_peak: u64,
 ) -> Result<(Vec<Place>, u64), ReadError> {
     let from = first.index.first_event;
@@ -115,7 +115,7 @@ async fn places(
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
             reserved_peak = reserved_peak.max(map.levels().reserved_bytes);
-            course.advance(event.time_ns, |passed| {
+            cursor.advance(event.time_ns, |passed| {
                 if passed == Passed::StepEnd {
                     step_end_at = Some(number - 1);
                 }
@@ -135,8 +135,8 @@ async fn places(
                         found_at: burst.unwrap_or(number - 1),
                         step_end_at,
                         reserved_after_bytes: map.levels().reserved_bytes,
-                        epoch: course.epoch(),
-                        step: course.step(),
+                        epoch: cursor.epoch(),
+                        step: cursor.step(),
                     });
                     burst = None;
                 }
@@ -154,11 +154,11 @@ async fn states(
     session: &SessionRow,
     device: &DeviceRow,
     place: &Place,
-    course: Course,
+    cursor: MarkCursor,
 ) -> Result<(Option<BTreeMap<StackId, u64>>, Keyframe), ReadError> {
     let index = device.info.index;
     let start = place.step_end_at.unwrap_or(place.found_at).min(place.found_at);
-    let mut replay = Replay::before(store, session, index.0, &[], start).await?.with_course(course);
+    let mut replay = Replay::before(store, session, index.0, &[], start).await?.with_cursor(cursor);
     let mut before = None;
     if place.step_end_at.is_some() {
         replay.run(start, |_, _, _| Go::On).await?;
@@ -290,7 +290,7 @@ async fn highest_ooms(store: &dyn Store, session: &SessionRow) -> Result<u64, Re
 const SAMPLE_ITEMS_MAX: usize = 64;
 
 async fn all_samples(store: &dyn Store, session: &SessionRow) -> Result<Vec<Sample>, ReadError> {
-    let rows = store.items(session.key, ItemKind::Samples as i32, None, Selection::default()).await?;
+    let rows = store.items(session.key, ItemKind::Samples, None, Selection::default()).await?;
     let mut all = Vec::new();
     for row in &rows[rows.len().saturating_sub(SAMPLE_ITEMS_MAX)..] {
         if let Content::Samples(samples) = open(session.key, row)? {

@@ -13,8 +13,8 @@ use memctl_analysis::steady::{Request, Steady, WARM_UP_STEPS};
 use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, Sample, Stack, StackId};
 
 use super::measured;
-use crate::read::course::{Course, Passed};
 use crate::read::error::ReadError;
+use crate::read::mark_cursor::{MarkCursor, Passed};
 use crate::read::replay::{Go, Replay, keyframe_before};
 use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, Selection, SessionRow, Store};
@@ -60,23 +60,23 @@ pub(crate) async fn look(
     let of_stretch = |chunk: &&ChunkRow| chunk.index.first_event + chunk.index.count > from;
     let Some(first) = chunks.iter().find(of_stretch).filter(|_| until - from <= EVENTS_MAX) else { return Ok(None) };
     let times_ns = (first.index.first_ns, last.index.last_ns);
-    let course = Course::between(store, session.key, times_ns).await?;
-    let (steady, states) = steps(store, session, index, (from, until), first.index.first_step, course.clone()).await?;
+    let cursor = MarkCursor::between(store, session.key, times_ns).await?;
+    let (steady, states) = steps(store, session, index, (from, until), first.index.first_step, cursor.clone()).await?;
     let retries = measured::retries(store, session, device, times_ns).await?;
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let churn = RankChurn::of(session.info.rank, index.0, &steady, retries, &resolve);
     let settings = &session.info.settings;
     let failed = failure.filter(|report| report.cause == oom::Cause::Fragmentation).map(|report| &report.facts);
-    let (picture, course, time_ns) = match failed {
+    let (picture, cursor, time_ns) = match failed {
         Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
         None => {
             let at = steady.highest().at.unwrap_or(until);
             let near = states.into_iter().rev().find(|state| state.at_event <= at);
-            let (keyframe, course) = state_from(store, session, index.0, at, course, near).await?;
+            let (keyframe, cursor) = state_from(store, session, index.0, at, cursor, near).await?;
             (
                 Picture::of(&keyframe, settings.large_segment_size),
-                (course.epoch(), steady.highest().step),
+                (cursor.epoch(), steady.highest().step),
                 keyframe.time_ns,
             )
         }
@@ -86,8 +86,8 @@ pub(crate) async fn look(
         rank: session.info.rank,
         device: index.0,
         picture: &picture,
-        epoch: course.0,
-        step: course.1,
+        epoch: cursor.0,
+        step: cursor.1,
         steady: &steady,
         // Since the job began, whether its events are still stored or not.
         peak_bytes: device.latest.map(|latest| latest.peaks.allocated_bytes),
@@ -109,19 +109,19 @@ async fn steps(
     device: DeviceIndex,
     (from, until): (u64, u64),
     first_step: u64,
-    mut course: Course,
+    mut cursor: MarkCursor,
 ) -> Result<(Steady, Vec<State>), ReadError> {
     let rules = PlacementRules::new(&session.info.settings);
     // A stretch that begins in the middle of a job has its warm-up behind it.
     let mut steady = Steady::new(rules, from > 0 && first_step >= WARM_UP_STEPS);
-    let mut replay = Replay::before(store, session, device.0, &[], from).await?.with_course(course.clone());
+    let mut replay = Replay::before(store, session, device.0, &[], from).await?.with_cursor(cursor.clone());
     let mut states: Vec<State> = Vec::new();
     let mut next_state = from + STATE_EVERY;
     let mut before = replay.map().levels();
     replay
         .run(until, |number, event, map| {
             if number > from {
-                course.advance(event.time_ns, |passed| match passed {
+                cursor.advance(event.time_ns, |passed| match passed {
                     Passed::StepBegin(step) => steady.step_begins(step, before),
                     Passed::StepEnd => steady.step_ends(before),
                 });
@@ -136,7 +136,7 @@ async fn steps(
         })
         .await?;
     // The step under way has not ended: its height counts, its requests are among the last ones.
-    course.advance(u64::MAX, |passed| {
+    cursor.advance(u64::MAX, |passed| {
         if passed == Passed::StepEnd {
             steady.step_ends(before);
         }
@@ -150,9 +150,9 @@ pub(crate) async fn state_at(
     session: &SessionRow,
     device: u8,
     at: u64,
-    course: Course,
-) -> Result<(Keyframe, Course), ReadError> {
-    state_from(store, session, device, at, course, None).await
+    cursor: MarkCursor,
+) -> Result<(Keyframe, MarkCursor), ReadError> {
+    state_from(store, session, device, at, cursor, None).await
 }
 
 /// The same, from a state before it.
@@ -161,10 +161,10 @@ async fn state_from(
     session: &SessionRow,
     device: u8,
     at: u64,
-    mut course: Course,
+    mut cursor: MarkCursor,
     near: Option<State>,
-) -> Result<(Keyframe, Course), ReadError> {
-    let mut replay = Replay::before(store, session, device, &[], at).await?.with_course(course.clone());
+) -> Result<(Keyframe, MarkCursor), ReadError> {
+    let mut replay = Replay::before(store, session, device, &[], at).await?.with_cursor(cursor.clone());
     let mut time_ns = session.info.started_ns;
     if let Some(State { at_event, time_ns: then, map }) = near.filter(|state| state.at_event > replay.at_event()) {
         time_ns = then;
@@ -176,8 +176,8 @@ async fn state_from(
             Go::On
         })
         .await?;
-    course.advance(time_ns, |_| ());
-    Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), course))
+    cursor.advance(time_ns, |_| ());
+    Ok((replay.map().keyframe(DeviceIndex(device), at, time_ns, KeyframeReason::Periodic), cursor))
 }
 
 /// What the driver could still give when so much is reserved. Samples are taken at step ends, so what was reserved then counts.

@@ -82,7 +82,7 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
     let mut prepared = Prepared {
         item: NewItem {
             seq,
-            kind: packed.kind as i32,
+            kind: packed.kind,
             payload: packed.payload.clone(),
             unpacked_bytes: packed.unpacked_bytes,
             index: ItemIndex::default(),

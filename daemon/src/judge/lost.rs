@@ -6,7 +6,7 @@
 use memctl_analysis::deaths::{self, Death, Incidents};
 use memctl_model::JobState;
 
-use crate::read::course::at_the_end;
+use crate::read::mark_cursor::at_the_end;
 use crate::read::{Found, ReadError};
 use crate::store::{SessionRow, Store};
 

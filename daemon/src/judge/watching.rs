@@ -108,7 +108,7 @@ impl SessionWatch {
             let mut upto = durable;
             let mut rows = Vec::new();
             for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
-                let mut page = store.items_after(self.session, kind as i32, self.seen, PAGE).await?;
+                let mut page = store.items_after(self.session, kind, self.seen, PAGE).await?;
                 page.retain(|row| row.seq <= durable);
                 if page.len() == PAGE as usize {
                     // There may be more of this kind: the others are seen no further, so that all keep their order.

@@ -116,7 +116,7 @@ async fn send(
 
 async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: &Out) -> Result<(), Ended> {
     let by_time = Selection { epochs: None, ..chosen };
-    for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {
+    for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {
         if let Content::Marks(mut marks) = open(session.key, &row)? {
             if let Some((first, last)) = chosen.times_ns {
                 marks.retain(|mark| (first..=last).contains(&mark.time_ns));

@@ -11,9 +11,9 @@ use memctl_proto::v1::sites_request::Moment;
 use super::answer::{self, frame};
 use super::report::wanted;
 use super::timeline::{Span, chosen, devices_of, span};
-use crate::read::course::Course;
 use crate::read::error::ReadError;
 use crate::read::job::find;
+use crate::read::mark_cursor::MarkCursor;
 use crate::read::replay::{Go, Replay};
 use crate::read::stacks::{dictionary, open};
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
@@ -141,7 +141,7 @@ impl Question<'_> {
         let latest = latest.into_iter().find(|row| row.session == session.key && row.info.index.0 == device);
         let Some(at) = latest.and_then(|row| row.latest) else { return self.at_time(session, device, u64::MAX).await };
         let since = Selection { times_ns: Some((at.time_ns, u64::MAX)), ..Selection::default() };
-        let rows = self.store.items(session.key, ItemKind::SiteTables as i32, None, since).await?;
+        let rows = self.store.items(session.key, ItemKind::SiteTables, None, since).await?;
         for row in rows.iter().rev() {
             if let Content::SiteTables(tables) = open(session.key, row)?
                 && let Some(table) = last_of(session.key, row.seq, tables, |table| table.device.0 == device)?
@@ -234,11 +234,11 @@ impl Question<'_> {
             |end| (end.epoch, end.step),
         );
         // Marks know the step itself; an epoch's end and a chunk only know one that comes later.
-        let course = Course::at(self.store, session.key, time_ns).await?;
+        let cursor = MarkCursor::at(self.store, session.key, time_ns).await?;
         Ok(Some(State {
             time_ns,
-            epoch: course.epoch().unwrap_or(epoch),
-            step: course.last_step().unwrap_or(step),
+            epoch: cursor.epoch().unwrap_or(epoch),
+            step: cursor.last_step().unwrap_or(step),
             counters: replay.map().counters(),
             rows: replay.map().site_rows(),
             exact: chunk.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),

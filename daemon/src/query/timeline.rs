@@ -7,9 +7,9 @@ use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
 
 use super::answer;
-use crate::read::course::Course;
 use crate::read::error::ReadError;
 use crate::read::job::{Found, find};
+use crate::read::mark_cursor::MarkCursor;
 use crate::read::replay::{Go, Replay};
 use crate::read::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionRow, Store};
@@ -45,7 +45,13 @@ pub(super) async fn timeline(
             ranks.push(v1::RankTimeline {
                 rank: session.info.rank,
                 device: u32::from(device),
-                points: answer_points(&buckets, &chunks, &epoch_ends, (session.key, device), Course::of(marks.clone())),
+                points: answer_points(
+                    &buckets,
+                    &chunks,
+                    &epoch_ends,
+                    (session.key, device),
+                    MarkCursor::of(marks.clone()),
+                ),
                 marks: shown(marks, chosen),
                 process: found.process_name(session),
             });
@@ -165,7 +171,7 @@ fn answer_points(
     chunks: &[ChunkRow],
     epoch_ends: &[EpochEndRow],
     (session, device): (i64, u8),
-    mut course: Course,
+    mut cursor: MarkCursor,
 ) -> Vec<v1::TimelinePoint> {
     let ends: Vec<&EpochEndRow> =
         epoch_ends.iter().filter(|end| end.session == session && end.device == device).collect();
@@ -177,12 +183,12 @@ fn answer_points(
             let last = chunks.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
             let (epoch, step) = next.map_or(last, |end| (end.epoch, end.step));
             // Marks know the step itself; an epoch's end and a chunk only know its last.
-            course.advance(bucket.end_ns, |_| ());
+            cursor.advance(bucket.end_ns, |_| ());
             v1::TimelinePoint {
                 first_ns: bucket.start_ns,
                 last_ns: bucket.end_ns,
                 epoch,
-                step: course.last_step().unwrap_or(step),
+                step: cursor.last_step().unwrap_or(step),
                 allocated_bytes: bucket.last.allocated_bytes,
                 reserved_bytes: bucket.last.reserved_bytes,
                 peak_allocated_bytes: bucket.max.allocated_bytes,
@@ -201,7 +207,7 @@ async fn stored_marks(
 ) -> Result<Vec<memctl_model::Mark>, ReadError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
-    for row in store.items(session.key, ItemKind::Marks as i32, None, by_time).await? {
+    for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {
         if let Content::Marks(marks) = open(session.key, &row)? {
             all.extend(marks);
         }

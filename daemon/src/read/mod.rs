@@ -4,10 +4,10 @@
 //! bounded by what is read at a time; what retention removed is an error and never a wrong state. Refuses to judge anything
 //! and to know the wire's answers.
 
-pub(crate) mod course;
 pub(crate) mod error;
 pub(crate) mod job;
 mod like;
+pub(crate) mod mark_cursor;
 pub(crate) mod processes;
 pub(crate) mod replay;
 pub(crate) mod samples;

@@ -8,8 +8,8 @@ use memctl_model::{Event, Keyframe};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
 
-use super::course::Course;
 use super::error::ReadError;
+use super::mark_cursor::MarkCursor;
 use super::stacks::open;
 use crate::store::{ChunkRow, EpochEndRow, Selection, SessionKey, SessionRow, Store};
 
@@ -26,7 +26,7 @@ pub(crate) struct Replay<'a> {
     /// Epoch ends of this device, by event.
     epochs: Vec<(u64, u32, u64)>,
     /// What marks tell of births, where somebody wants it.
-    course: Option<Course>,
+    cursor: Option<MarkCursor>,
     at_event: u64,
     /// Items that never came left a hole that was passed.
     jumped: bool,
@@ -62,7 +62,7 @@ impl<'a> Replay<'a> {
             .map(|end| (end.at_event, end.epoch, end.step))
             .collect();
         let decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
-        Ok(Self { store, session, device, map, decoder, epochs, course: None, at_event, jumped: false })
+        Ok(Self { store, session, device, map, decoder, epochs, cursor: None, at_event, jumped: false })
     }
 
     /// Goes on from a state that an earlier replay of this device had behind so many events.
@@ -72,8 +72,8 @@ impl<'a> Replay<'a> {
     }
 
     /// Blocks are born in the steps and phases that these marks tell.
-    pub fn with_course(mut self, course: Course) -> Self {
-        self.course = Some(course);
+    pub fn with_cursor(mut self, cursor: MarkCursor) -> Self {
+        self.cursor = Some(cursor);
         self
     }
 
@@ -161,8 +161,8 @@ impl<'a> Replay<'a> {
                 Some(&(_, epoch, step)) => Birth { epoch, step, phase: None },
                 None => Birth { epoch: chunk.index.last_epoch, step: chunk.index.last_step, phase: None },
             };
-            if let Some(course) = &mut self.course {
-                course.refine(event, &mut birth);
+            if let Some(cursor) = &mut self.cursor {
+                cursor.refine(event, &mut birth);
             }
             self.map.apply(event, birth);
             number += 1;

@@ -9,9 +9,9 @@ use memctl_model::Sample;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
-use super::course::last_boundary_ns;
 use super::error::ReadError;
 use super::job::Found;
+use super::mark_cursor::last_boundary_ns;
 use super::stacks::open;
 use crate::store::{Selection, SessionKey, SessionRow, Store};
 
@@ -26,7 +26,7 @@ pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(
     for session in &found.sessions {
         let since = last_ns(found, session).saturating_sub(LOOK_BACK_NS);
         let times = Selection { times_ns: Some((since, u64::MAX)), ..Selection::default() };
-        let rows = store.items(session.key, ItemKind::Samples as i32, None, times).await?;
+        let rows = store.items(session.key, ItemKind::Samples, None, times).await?;
         let mut last: Vec<Sample> = Vec::new();
         for row in &rows[rows.len().saturating_sub(ITEMS_MAX)..] {
             if let Content::Samples(samples) = open(session.key, row)? {

@@ -27,7 +27,7 @@ fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, ReadError> {
 
 /// The batches of stacks of a session, as stored.
 pub(crate) async fn batches(store: &dyn Store, session: SessionKey) -> Result<Vec<(u64, v1::StackBatch)>, ReadError> {
-    let rows = store.items(session, ItemKind::Stacks as i32, None, Selection::default()).await?;
+    let rows = store.items(session, ItemKind::Stacks, None, Selection::default()).await?;
     rows.iter()
         .filter_map(|row| match open(session, row) {
             Ok(Content::Stacks(batch)) => Some(Ok((row.seq, batch))),

@@ -157,7 +157,7 @@ impl Store for MemoryStore {
     async fn items_after(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError> {
@@ -171,7 +171,7 @@ impl Store for MemoryStore {
     async fn items(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError> {
@@ -463,8 +463,7 @@ impl Inner {
 
 impl Session {
     fn keyframes(&self, device: u8) -> impl Iterator<Item = &NewItem> {
-        let is_keyframe =
-            move |item: &&NewItem| item.kind == ItemKind::Keyframe as i32 && item.index.device == Some(device);
+        let is_keyframe = move |item: &&NewItem| item.kind == ItemKind::Keyframe && item.index.device == Some(device);
         self.items.values().filter(is_keyframe)
     }
 
@@ -506,7 +505,7 @@ fn chunk_row(item: &NewItem, device: u8, selection: &Selection) -> Option<ChunkR
 
 fn item_row(item: &NewItem) -> ItemRow {
     let NewItem { seq, kind, payload, unpacked_bytes, index, levels: _ } = item.clone();
-    ItemRow { seq, kind, payload, unpacked_bytes, index }
+    ItemRow { seq, kind: kind as i32, payload, unpacked_bytes, index }
 }
 
 fn device_row(session: SessionKey, info: DeviceInfo) -> DeviceRow {

@@ -28,6 +28,7 @@ mod wire_form;
 use async_trait::async_trait;
 use bytes::Bytes;
 use memctl_model::SessionInfo;
+use memctl_proto::v1::ItemKind;
 
 pub use address::{AddressError, StoreAddress, open};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
@@ -189,7 +190,7 @@ pub trait Store: Send + Sync + 'static {
     async fn items_after(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError>;
@@ -198,7 +199,7 @@ pub trait Store: Send + Sync + 'static {
     async fn items(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError>;

@@ -76,8 +76,8 @@ pub struct Append {
 pub struct NewItem {
     /// Its number within the session.
     pub seq: u64,
-    /// `memctl.v1.ItemKind` as a number.
-    pub kind: i32,
+    /// What it is.
+    pub kind: ItemKind,
     /// Its bytes as they came.
     pub payload: Bytes,
     /// Size before compression; 0 = not compressed.
@@ -377,7 +377,7 @@ impl NewItem {
     /// Whether it is a chunk of events.
     #[must_use]
     pub fn is_chunk(&self) -> bool {
-        self.kind == ItemKind::Chunk as i32
+        self.kind == ItemKind::Chunk
     }
 
     /// Whether it can be stored, see [`Append::check`].

@@ -45,7 +45,7 @@ pub async fn an_append_is_there_with_its_sums(store: Arc<dyn Store>) {
             let items = store.items(key, sent.kind, None, Selection::default()).await.unwrap();
             let expected = ItemRow {
                 seq: sent.seq,
-                kind: sent.kind,
+                kind: sent.kind as i32,
                 payload: sent.payload,
                 unpacked_bytes: 80,
                 index: sent.index,
@@ -428,7 +428,7 @@ pub async fn ten_thousand_items(store: Arc<dyn Store>) {
         (1..=10_000).map(|seq| if seq % 4 == 0 { item(seq, ItemKind::Marks, None) } else { chunk(seq, 0) }).collect();
     store.append(vec![append(key, items)]).await.unwrap();
     assert_eq!(chunk_seqs(&*store, key, 0).await.len(), 7_500);
-    let marks = store.items(key, ItemKind::Marks as i32, None, Selection::default()).await.unwrap();
+    let marks = store.items(key, ItemKind::Marks, None, Selection::default()).await.unwrap();
     assert!(marks.iter().map(|row| row.seq).eq((1..=2_500).map(|n| n * 4)));
     let seqs: Vec<u64> = (1..=10_000).rev().collect();
     let payloads = store.payloads(key, &seqs).await.unwrap();

@@ -86,7 +86,7 @@ pub fn chunk(seq: u64, device: u8) -> NewItem {
     let first_ns = NOW_NS + seq * 10_000;
     NewItem {
         seq,
-        kind: ItemKind::Chunk as i32,
+        kind: ItemKind::Chunk,
         payload: payload(seq, 100),
         unpacked_bytes: 0,
         index: ItemIndex {
@@ -117,7 +117,7 @@ pub fn chunk(seq: u64, device: u8) -> NewItem {
 pub fn item(seq: u64, kind: ItemKind, device: Option<u8>) -> NewItem {
     let chunk = chunk(seq, 0);
     NewItem {
-        kind: kind as i32,
+        kind,
         payload: payload(seq, 50),
         unpacked_bytes: 80,
         index: ItemIndex { device, count: 3, ..chunk.index },

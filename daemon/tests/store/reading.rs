@@ -81,10 +81,10 @@ pub async fn items_are_selected_as_rust_says(store: Arc<dyn Store>) {
     for selection in selections(&items[8..14]) {
         for kind in [ItemKind::SiteTables, ItemKind::Keyframe, ItemKind::Marks, ItemKind::Chunk] {
             for device in [None, Some(0), Some(1)] {
-                let rows = store.items(key, kind as i32, device, selection).await.unwrap();
+                let rows = store.items(key, kind, device, selection).await.unwrap();
                 let expected: Vec<u64> = items
                     .iter()
-                    .filter(|item| item.kind == kind as i32 && !item.is_chunk())
+                    .filter(|item| item.kind == kind && !item.is_chunk())
                     .filter(|item| device.is_none() || item.index.device == device)
                     .filter(|item| selection.overlaps(&item.index, false))
                     .map(|item| item.seq)
@@ -120,12 +120,12 @@ pub async fn items_come_after_a_number_and_as_many_as_asked_for(store: Arc<dyn S
     for (after, limit, expected) in
         [(0, 10, vec![1, 3, 5, 8]), (1, 2, vec![3, 5]), (5, 9, vec![8]), (u64::MAX, 9, vec![])]
     {
-        let found = store.items_after(key, ItemKind::Marks as i32, after, limit).await.unwrap();
+        let found = store.items_after(key, ItemKind::Marks, after, limit).await.unwrap();
         assert_eq!(found.iter().map(|item| item.seq).collect::<Vec<_>>(), expected, "after {after}");
         assert!(found.iter().all(|item| item.payload == super::made::payload(item.seq, 50)));
     }
-    assert_eq!(store.items_after(key, ItemKind::Chunk as i32, 0, 9).await.unwrap(), []);
-    assert_eq!(store.items_after(key + 1, ItemKind::Marks as i32, 0, 9).await.unwrap(), []);
+    assert_eq!(store.items_after(key, ItemKind::Chunk, 0, 9).await.unwrap(), []);
+    assert_eq!(store.items_after(key + 1, ItemKind::Marks, 0, 9).await.unwrap(), []);
 }
 
 pub async fn the_keyframe_before_an_event(store: Arc<dyn Store>) {

@@ -53,7 +53,7 @@ pub async fn deleting_a_job_leaves_the_others(store: Arc<dyn Store>) {
     for key in keys {
         assert_eq!(chunk_seqs(&*store, key).await, [0_u64; 0]);
         assert_eq!(store.payloads(key, &[2, 3, 4]).await.unwrap(), []);
-        assert_eq!(store.items(key, ItemKind::Marks as i32, None, Selection::default()).await.unwrap(), []);
+        assert_eq!(store.items(key, ItemKind::Marks, None, Selection::default()).await.unwrap(), []);
     }
     assert_eq!(store.delete_job(a).await.unwrap(), Expired::default());
     assert_eq!(sessions(&*store, "b").await, b);
@@ -152,7 +152,7 @@ pub async fn the_oldest_chunks_of_ended_sessions_go_first(store: Arc<dyn Store>)
     assert_eq!((gone.chunks, gone.bytes), (4, 400));
     assert_eq!(store.totals().await.unwrap().stored_bytes, 150);
     for key in &keys {
-        assert_eq!(store.items(*key, ItemKind::Marks as i32, None, Selection::default()).await.unwrap().len(), 1);
+        assert_eq!(store.items(*key, ItemKind::Marks, None, Selection::default()).await.unwrap().len(), 1);
     }
     assert_sums(&*store).await;
     // What expired and comes again stays away; the running session goes on.
@@ -186,7 +186,7 @@ pub async fn idle_keyframes_go_with_their_chunks(store: Arc<dyn Store>) {
     }
     store.append(vec![sent]).await.unwrap();
     let keyframes = || async {
-        let rows = store.items(key, ItemKind::Keyframe as i32, Some(0), Selection::default()).await.unwrap();
+        let rows = store.items(key, ItemKind::Keyframe, Some(0), Selection::default()).await.unwrap();
         rows.iter().map(|row| row.seq).collect::<Vec<_>>()
     };
     let stored = 5 * 100 + 4 * 50;
@@ -200,7 +200,7 @@ pub async fn idle_keyframes_go_with_their_chunks(store: Arc<dyn Store>) {
     // When no chunk remains the last keyframe does.
     store.expire(by_bytes(0), NOW_NS).await.unwrap();
     assert_eq!((chunk_seqs(&*store, key).await, keyframes().await), (vec![], vec![7]));
-    assert_eq!(store.items(key, ItemKind::Keyframe as i32, Some(1), Selection::default()).await.unwrap().len(), 1);
+    assert_eq!(store.items(key, ItemKind::Keyframe, Some(1), Selection::default()).await.unwrap().len(), 1);
     let row = sessions(&*store, "job").await.remove(0);
     assert_eq!((row.stored_bytes, row.expired_events, row.events), (100, 50, 50));
     assert_sums(&*store).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use memctl_daemon::store::{Retention, Selection, Store, StoreError, Totals};
 use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, SourceKind};
+use memctl_proto::v1::ItemKind;
 
 use super::made::{self, NOW_NS, append, chunk, open, session};
 
@@ -20,7 +21,7 @@ pub async fn an_empty_store_answers_everything(store: Arc<dyn Store>) {
     assert_eq!(store.epoch_ends(1).await.unwrap(), []);
     assert_eq!(store.chunks(1, 0, Selection::default()).await.unwrap(), []);
     assert_eq!(store.payloads(1, &[1]).await.unwrap(), []);
-    assert_eq!(store.items(1, 2, None, Selection::default()).await.unwrap(), []);
+    assert_eq!(store.items(1, ItemKind::Marks, None, Selection::default()).await.unwrap(), []);
     assert_eq!(store.keyframe_before(1, 0, u64::MAX).await.unwrap(), None);
     assert_eq!(store.gaps(1).await.unwrap(), []);
     assert_eq!(store.totals().await.unwrap(), Totals::default());

@@ -18,9 +18,9 @@ use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
 use crate::explain::measured;
 use crate::explain::window::state_at;
-use crate::read::course::Course;
 use crate::read::error::ReadError;
 use crate::read::job::find;
+use crate::read::mark_cursor::MarkCursor;
 use crate::read::replay::{Go, Replay};
 use crate::read::stacks::dictionary;
 use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
@@ -149,11 +149,11 @@ async fn rank(
     let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
     let times_ns =
         (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
-    let course = Course::between(store, session.key, times_ns).await?;
-    let (keyframe, course) = state_at(store, session, device.info.index.0, place.at, course).await?;
+    let cursor = MarkCursor::between(store, session.key, times_ns).await?;
+    let (keyframe, cursor) = state_at(store, session, device.info.index.0, place.at, cursor).await?;
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let step = if place.between_steps { None } else { course.step() };
+    let step = if place.between_steps { None } else { cursor.step() };
     let classed = Classifier::new(&resolve).blocks(&keyframe, step, None);
     let mut shares = Shares::default();
     classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
@@ -173,8 +173,8 @@ async fn rank(
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
         time_ns: keyframe.time_ns,
-        epoch: place.ended.map(|(epoch, _)| epoch).or(course.epoch()).unwrap_or(within.0),
-        step: place.ended.map(|(_, step)| step).or(course.step()).unwrap_or(within.1),
+        epoch: place.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
+        step: place.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
         allocated_bytes: ledger.allocated_bytes(),
         classes: classes(&ledger.classes),
         cached_bytes: ledger.cached_bytes,

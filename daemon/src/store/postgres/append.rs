@@ -161,7 +161,7 @@ async fn insert_items(tx: &mut PgConnection, rows: &[PlannedItem<'_>]) -> Result
     sqlx::query(include_str!("sql/items_insert.sql"))
         .bind(column(rows, |row| row.job))
         .bind(column(rows, |row| row.session))
-        .bind(column(rows, |row| i64::from(row.item.kind)))
+        .bind(column(rows, |row| i64::from(row.item.kind as i32)))
         .bind(column(rows, |row| row.item.seq.cast_signed()))
         .bind(column(rows, |row| row.item.index.device.map(i64::from)))
         .bind(column(rows, |row| row.item.index.first_ns.cast_signed()))

@@ -18,6 +18,7 @@ mod read;
 use async_trait::async_trait;
 use bytes::Bytes;
 use memctl_model::SessionInfo;
+use memctl_proto::v1::ItemKind;
 use sqlx::postgres::PgPool;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
@@ -118,7 +119,7 @@ impl Store for PostgresStore {
     async fn items_after(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError> {
@@ -128,7 +129,7 @@ impl Store for PostgresStore {
     async fn items(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError> {

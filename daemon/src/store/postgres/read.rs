@@ -70,13 +70,13 @@ pub(super) async fn items_at(pool: &PgPool, session: SessionKey, seqs: &[u64]) -
 pub(super) async fn items_after(
     pool: &PgPool,
     session: SessionKey,
-    kind: i32,
+    kind: ItemKind,
     after: u64,
     limit: u32,
 ) -> Result<Vec<ItemRow>, Fault> {
     let rows = sqlx::query(include_str!("sql/items_after.sql"))
         .bind(session)
-        .bind(i64::from(kind))
+        .bind(i64::from(kind as i32))
         .bind(i64::try_from(after).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
         .fetch_all(pool)
@@ -87,12 +87,14 @@ pub(super) async fn items_after(
 pub(super) async fn items(
     pool: &PgPool,
     session: SessionKey,
-    kind: i32,
+    kind: ItemKind,
     device: Option<u8>,
     selection: Selection,
 ) -> Result<Vec<ItemRow>, Fault> {
-    let query =
-        sqlx::query(include_str!("sql/items.sql")).bind(session).bind(i64::from(kind)).bind(device.map(i64::from));
+    let query = sqlx::query(include_str!("sql/items.sql"))
+        .bind(session)
+        .bind(i64::from(kind as i32))
+        .bind(device.map(i64::from));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
     rows.iter().map(cells::item).collect()
 }

@@ -166,7 +166,7 @@ async fn insert_item(
     sqlx::query(include_str!("sql/item_insert.sql"))
         .bind(job)
         .bind(session)
-        .bind(i64::from(item.kind))
+        .bind(i64::from(item.kind as i32))
         .bind(item.seq.cast_signed())
         .bind(index.device.map(i64::from))
         .bind(index.first_ns.cast_signed())

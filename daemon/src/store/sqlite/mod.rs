@@ -19,6 +19,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use bytes::Bytes;
 use memctl_model::SessionInfo;
+use memctl_proto::v1::ItemKind;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::Mutex;
 
@@ -151,7 +152,7 @@ impl Store for SqliteStore {
     async fn items_after(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError> {
@@ -161,7 +162,7 @@ impl Store for SqliteStore {
     async fn items(
         &self,
         session: SessionKey,
-        kind: i32,
+        kind: ItemKind,
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError> {

@@ -1,4 +1,4 @@
-//! The course of a training loop under a replay: which epoch, step and phase an event belongs to, from the stored marks.
+//! The training loop under a replay: which epoch, step and phase an event belongs to, from the stored marks.
 //!
 //! Guarantees: an end takes effect behind the events of its own instant, a begin before them, as when they were recorded.
 //! Refuses to claim a phase that nobody marked, with one exception: what a thread without Python frames allocates between a
@@ -20,7 +20,7 @@ const ITEMS_MAX: usize = 1024;
 
 /// A place in a session's marks that moves forward with the events.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct MarkCursor {
     marks: Arc<[Mark]>,
     next: usize,
     epoch: Option<u32>,
@@ -45,9 +45,9 @@ pub(crate) async fn at_the_end(
     end_ns: u64,
 ) -> Result<(Option<u32>, Option<u64>, bool), ReadError> {
     let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
-    let mut course = Course::between(store, session, times_ns).await?;
-    course.advance(u64::MAX, |_| ());
-    Ok((course.epoch, course.step.or(course.last_step), course.step.is_some()))
+    let mut cursor = MarkCursor::between(store, session, times_ns).await?;
+    cursor.advance(u64::MAX, |_| ());
+    Ok((cursor.epoch, cursor.step.or(cursor.last_step), cursor.step.is_some()))
 }
 
 /// When the last step, epoch or window of a session ended, as far as that lies within the last minute before its end: what
@@ -58,8 +58,8 @@ pub(crate) async fn last_boundary_ns(
     end_ns: u64,
 ) -> Result<Option<u64>, ReadError> {
     let times_ns = (end_ns.saturating_sub(LAST_NS), u64::MAX);
-    let course = Course::between(store, session, times_ns).await?;
-    let ends = course
+    let cursor = MarkCursor::between(store, session, times_ns).await?;
+    let ends = cursor
         .marks
         .iter()
         .filter(|mark| matches!(mark.kind, MarkKind::StepEnd(_) | MarkKind::EpochEnd(_) | MarkKind::WindowEnd(_)));
@@ -73,12 +73,12 @@ pub(crate) enum Passed {
     StepEnd,
 }
 
-impl Course {
+impl MarkCursor {
     /// The marks of a session between two times.
     pub async fn between(store: &dyn Store, session: SessionKey, times_ns: (u64, u64)) -> Result<Self, ReadError> {
         let selection = Selection { times_ns: Some(times_ns), ..Selection::default() };
         let mut marks = Vec::new();
-        for row in store.items(session, ItemKind::Marks as i32, None, selection).await?.iter().take(ITEMS_MAX) {
+        for row in store.items(session, ItemKind::Marks, None, selection).await?.iter().take(ITEMS_MAX) {
             if let Content::Marks(found) = open(session, row)? {
                 marks.extend(found);
             }
@@ -88,24 +88,24 @@ impl Course {
 
     /// Where the loop was at a moment: the marks of the minute before tell, of long steps those of the hour before.
     pub async fn at(store: &dyn Store, session: SessionKey, time_ns: u64) -> Result<Self, ReadError> {
-        let mut course = Self::default();
+        let mut cursor = Self::default();
         for back_ns in [LAST_NS, 60 * LAST_NS] {
-            course = Self::between(store, session, (time_ns.saturating_sub(back_ns), time_ns)).await?;
-            course.advance(time_ns, |_| ());
-            if course.last_step.is_some() {
+            cursor = Self::between(store, session, (time_ns.saturating_sub(back_ns), time_ns)).await?;
+            cursor.advance(time_ns, |_| ());
+            if cursor.last_step.is_some() {
                 break;
             }
         }
-        Ok(course)
+        Ok(cursor)
     }
 
     /// The marks of a session, in any order.
     pub fn of(mut marks: Vec<Mark>) -> Self {
         // Items come in the order of their sending, marks of several threads may be out of order by a little.
         marks.sort_by_key(|mark| mark.time_ns);
-        let mut course = Self::default();
-        course.enter(&marks);
-        Self { marks: marks.into(), ..course }
+        let mut cursor = Self::default();
+        cursor.enter(&marks);
+        Self { marks: marks.into(), ..cursor }
     }
 
     /// Where the loop was before the first of these marks: the first of a kind tells, if it is an end, what was under way,
@@ -230,10 +230,10 @@ mod tests {
             (40, MarkKind::StepEnd(7)),
             (50, MarkKind::PhaseBegin(Phase::Eval)),
         ];
-        let mut course = Course::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
+        let mut cursor = MarkCursor::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
         let mut born = |time_ns, stack| {
             let mut birth = Birth { epoch: 9, step: 99, phase: None };
-            course.refine(&Event { time_ns, stack: StackId(stack), ..Event::default() }, &mut birth);
+            cursor.refine(&Event { time_ns, stack: StackId(stack), ..Event::default() }, &mut birth);
             (birth.epoch, birth.step, birth.phase)
         };
         assert_eq!(born(5, 1), (1, 6, None), "before what begins first");
@@ -255,16 +255,16 @@ mod tests {
             (30, MarkKind::PhaseBegin(Phase::Forward)),
             (35, MarkKind::PhaseEnd(Phase::Forward)),
         ];
-        let mut course = Course::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
-        assert_eq!(course.step(), Some(4));
+        let mut cursor = MarkCursor::of(marks.map(|(time_ns, kind)| Mark { time_ns, kind }).to_vec());
+        assert_eq!(cursor.step(), Some(4));
         let mut birth = Birth { epoch: 9, step: 99, phase: None };
-        course.refine(&Event { time_ns: 5, ..Event::default() }, &mut birth);
+        cursor.refine(&Event { time_ns: 5, ..Event::default() }, &mut birth);
         assert_eq!((birth.epoch, birth.step, birth.phase), (3, 4, Some(Phase::Eval)));
-        course.refine(&Event { time_ns: 25, stack: StackId(1), ..Event::default() }, &mut birth);
-        assert_eq!((course.step(), birth.step, birth.phase), (None, 4, None));
+        cursor.refine(&Event { time_ns: 25, stack: StackId(1), ..Event::default() }, &mut birth);
+        assert_eq!((cursor.step(), birth.step, birth.phase), (None, 4, None));
         // Without marks nothing is claimed.
         let mut birth = Birth { epoch: 9, step: 99, phase: None };
-        Course::of(Vec::new()).refine(&Event::default(), &mut birth);
+        MarkCursor::of(Vec::new()).refine(&Event::default(), &mut birth);
         assert_eq!((birth.epoch, birth.step), (9, 99));
     }
 }
