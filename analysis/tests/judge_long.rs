@@ -23,7 +23,7 @@ fn rows(kept: u64) -> Vec<Row> {
     vec![(1, None, 10, 100 * MIB), (KEPT, None, kept, kept * MIB)]
 }
 
-fn course(finding: &Finding) -> Vec<u64> {
+fn history(finding: &Finding) -> Vec<u64> {
     let series = finding.evidence.iter().find(|(name, _)| name == "live_bytes_series");
     match series {
         Some((_, EvidenceValue::Series(series))) => series.clone(),
@@ -61,9 +61,9 @@ fn over_a_million_steps_beginning_slope_and_course_stay_true() {
     assert_eq!(found[0].first_seen.step, Some(499));
     let slope = found[0].bytes_per_step.unwrap().value * 500.0 / MIB as f64;
     assert!((0.9..1.1).contains(&slope), "{slope}");
-    let course = course(&found[0]);
-    let last = course.len() - 1;
-    for (index, bytes) in course.iter().enumerate() {
+    let history = history(&found[0]);
+    let last = history.len() - 1;
+    for (index, bytes) in history.iter().enumerate() {
         let truth = 2_000 * index as u64 / last as u64 * MIB;
         assert!(bytes.abs_diff(truth) <= 100 * MIB, "point {index} of {last}: {} MiB", bytes / MIB);
     }

@@ -89,7 +89,7 @@ pub struct Job {
     /// `live` or `import`.
     pub source: Option<&'static str>,
     /// What judging it came to; null where it was not judged for this answer.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<JobVerdict>,
     /// For the page.
     #[serde(skip)]
     pub started_ns: u64,
@@ -133,7 +133,7 @@ impl From<v1::Job> for Job {
             earlier_sessions,
             attempts,
             source,
-            verdict: verdict.map(Verdict::from),
+            verdict: verdict.map(JobVerdict::from),
             started_ns,
             ended_ns,
         }
@@ -142,7 +142,7 @@ impl From<v1::Job> for Job {
 
 /// What is wrong with a job, in short.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct JobVerdict {
     /// Of the worst finding; null where nothing was found.
     pub severity: Option<&'static str>,
     /// Its kind.
@@ -155,7 +155,7 @@ pub struct Verdict {
     pub inconclusive: Option<String>,
 }
 
-impl From<v1::JobVerdict> for Verdict {
+impl From<v1::JobVerdict> for JobVerdict {
     fn from(wire: v1::JobVerdict) -> Self {
         let severity = wire.severity.map(|_| finding::level(wire.severity()).name());
         let v1::JobVerdict { severity: _, kind, title, findings, inconclusive } = wire;

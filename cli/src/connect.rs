@@ -39,14 +39,14 @@ const SAID_BYTES_MIN: u64 = 8 << 20;
 
 /// Where a command's answers come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Source {
     /// A daemon.
     Daemon(String),
     /// A store, opened in this process.
     DataDir(PathBuf),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Daemon(url) => write!(f, "the daemon at {url}"),
@@ -62,7 +62,7 @@ pub struct Connection {
     /// The way there, for the importer.
     pub channel: Channel,
     /// Where it leads.
-    pub place: Place,
+    pub place: Source,
     /// Flags that lead there again, for the commands that a page proposes.
     pub flags: String,
     embedded: Option<Embedded>,
@@ -115,7 +115,7 @@ pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection
     }
     let url = default_url();
     if let Some(channel) = probe(&url).await {
-        return Ok(connection(channel, Place::Daemon(url), String::new(), None));
+        return Ok(connection(channel, Source::Daemon(url), String::new(), None));
     }
     let dir = default_data_dir()?;
     if missing == WhenMissing::Refuse && !dir.is_dir() {
@@ -165,8 +165,8 @@ pub async fn take_in(connection: &Connection, global: &Global) {
         return;
     }
     let daemon = match &connection.place {
-        Place::Daemon(url) => Daemon::Address(url.clone()),
-        Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+        Source::Daemon(url) => Daemon::Address(url.clone()),
+        Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
     };
     if bytes > SAID_BYTES_MIN {
         say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
@@ -196,7 +196,7 @@ async fn open_daemon(url: &str, flags: String) -> Result<Connection, Failure> {
             innermost(&error)
         ))
     })?;
-    Ok(connection(channel, Place::Daemon(url.to_owned()), flags, None))
+    Ok(connection(channel, Source::Daemon(url.to_owned()), flags, None))
 }
 
 /// Whether this can be a daemon's address; nobody is asked.
@@ -247,7 +247,7 @@ async fn open_store(dir: &Path, flags: String) -> Result<Connection, Failure> {
         ))
     })?;
     let embedded = seams::embedded(dir).await?;
-    Ok(connection(embedded.channel.clone(), Place::DataDir(dir.to_owned()), flags, Some(embedded)))
+    Ok(connection(embedded.channel.clone(), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
 }
 
 /// A connection to a store in this folder, whatever else there is.
@@ -258,7 +258,7 @@ pub async fn open_here(dir: &Path) -> Result<Connection, Failure> {
     open_store(dir, format!("--data-dir {}", shell_word(&dir.to_string_lossy()))).await
 }
 
-fn connection(channel: Channel, place: Place, flags: String, embedded: Option<Embedded>) -> Connection {
+fn connection(channel: Channel, place: Source, flags: String, embedded: Option<Embedded>) -> Connection {
     let query = QueryClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
     Connection { query, channel, place, flags, embedded }
 }

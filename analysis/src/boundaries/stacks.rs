@@ -59,7 +59,7 @@ pub(super) struct Reading {
 
 const UNSEEN: Reading = Reading { work: Work::Unseen, leaf: None, caller: None };
 
-struct Place {
+struct PathNode {
     parent: Option<Node>,
     frame: FrameId,
     depth: usize,
@@ -71,7 +71,7 @@ pub(super) struct Paths<'a> {
     /// Frames of compiled languages, which a recording with `stacks="all"` has between and around those of Python.
     native: Vec<bool>,
     readings: Vec<Reading>,
-    places: Vec<Place>,
+    places: Vec<PathNode>,
     /// A number for each function, by frame.
     functions: Vec<u32>,
 }
@@ -126,7 +126,7 @@ impl<'a> Paths<'a> {
                 std::collections::hash_map::Entry::Vacant(_) if full => break,
                 std::collections::hash_map::Entry::Vacant(entry) => {
                     let depth = leaf.map_or(0, |Node(at)| self.places[at as usize].depth + 1);
-                    self.places.push(Place { parent: leaf, frame, depth });
+                    self.places.push(PathNode { parent: leaf, frame, depth });
                     *entry.insert(Node((self.places.len() - 1) as u32))
                 }
             };

@@ -6,7 +6,7 @@
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum CauseOfDeath {
     /// Nothing was heard of it any more.
     Silent,
     /// It was gone, and nobody saw how.
@@ -93,7 +93,7 @@ pub fn says_out_of_memory(failure: &str) -> bool {
         .any(|words| failure.contains(words))
 }
 
-impl Cause {
+impl CauseOfDeath {
     /// Reads the words; `None` = nothing was heard of it any more.
     #[must_use]
     pub fn of(failure: Option<&str>) -> Self {
@@ -338,30 +338,37 @@ mod tests {
     #[test]
     fn the_agents_words_are_understood() {
         assert_eq!(
-            Cause::of(Some("killed by signal 9 (SIGKILL)")),
-            Cause::Signal { number: SIGKILL, oom_killer: false }
+            CauseOfDeath::of(Some("killed by signal 9 (SIGKILL)")),
+            CauseOfDeath::Signal { number: SIGKILL, oom_killer: false }
         );
         assert_eq!(
-            Cause::of(Some("killed by signal 9 (SIGKILL), probably the kernel's out-of-memory killer")),
-            Cause::Signal { number: SIGKILL, oom_killer: true }
+            CauseOfDeath::of(Some("killed by signal 9 (SIGKILL), probably the kernel's out-of-memory killer")),
+            CauseOfDeath::Signal { number: SIGKILL, oom_killer: true }
         );
-        assert_eq!(Cause::of(Some("exit code 3: no data")), Cause::ExitCode(3));
-        assert_eq!(Cause::of(Some("exit code 143")), Cause::Signal { number: SIGTERM, oom_killer: false });
-        assert_eq!(Cause::of(Some("ended without a goodbye")), Cause::Unseen);
-        assert_eq!(Cause::of(Some("out of memory: CUDA out of memory. Tried")), Cause::OutOfMemory);
-        assert_eq!(Cause::of(Some("MemoryError")), Cause::OutOfMemory);
-        assert_eq!(Cause::of(None), Cause::Silent);
-        let Cause::Exception { name, .. } = Cause::of(Some("AcceleratorError: CUDA error: an illegal memory access"))
+        assert_eq!(CauseOfDeath::of(Some("exit code 3: no data")), CauseOfDeath::ExitCode(3));
+        assert_eq!(
+            CauseOfDeath::of(Some("exit code 143")),
+            CauseOfDeath::Signal { number: SIGTERM, oom_killer: false }
+        );
+        assert_eq!(CauseOfDeath::of(Some("ended without a goodbye")), CauseOfDeath::Unseen);
+        assert_eq!(CauseOfDeath::of(Some("out of memory: CUDA out of memory. Tried")), CauseOfDeath::OutOfMemory);
+        assert_eq!(CauseOfDeath::of(Some("MemoryError")), CauseOfDeath::OutOfMemory);
+        assert_eq!(CauseOfDeath::of(None), CauseOfDeath::Silent);
+        let CauseOfDeath::Exception { name, .. } =
+            CauseOfDeath::of(Some("AcceleratorError: CUDA error: an illegal memory access"))
         else {
             panic!("an illegal access is no out of memory")
         };
         assert_eq!(name, "AcceleratorError");
-        assert_eq!(Cause::of(Some("the agent was dropped")), Cause::Other("the agent was dropped".into()));
+        assert_eq!(
+            CauseOfDeath::of(Some("the agent was dropped")),
+            CauseOfDeath::Other("the agent was dropped".into())
+        );
     }
 
     #[test]
     fn advice_fits_the_cause_and_the_kernels_log_is_read_for_sigkill_alone() {
-        let advice = |failure: &str| Cause::of(Some(failure)).advice();
+        let advice = |failure: &str| CauseOfDeath::of(Some(failure)).advice();
         assert!(advice("killed by signal 9 (SIGKILL)").contains("dmesg"));
         for other in [
             "killed by signal 15 (SIGTERM)",
@@ -382,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_peers_suffer_is_told_from_what_a_process_does_itself() {
-        let is = |failure: &str| Cause::of(Some(failure)).is_consequence();
+        let is = |failure: &str| CauseOfDeath::of(Some(failure)).is_consequence();
         assert!(is("killed by signal 15 (SIGTERM)"));
         assert!(is("RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]"));
         assert!(is("DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error"));

@@ -10,7 +10,7 @@ mod cause;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Moment, Severity};
 
-pub use cause::{Cause, says_out_of_memory};
+pub use cause::{CauseOfDeath, says_out_of_memory};
 
 use crate::wording::{opening, opening_letter, plural, ranks, sentence};
 
@@ -58,7 +58,7 @@ pub struct Incidents {
 
 struct Dead<'a> {
     death: &'a Death,
-    cause: Cause,
+    cause: CauseOfDeath,
 }
 
 struct Incident<'a> {
@@ -75,7 +75,7 @@ pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
     let mut told = Incidents::default();
     for (number, incident) in incidents(deaths).iter().enumerate() {
         let finding = match incident.own.first() {
-            Some(Dead { death, cause: Cause::OutOfMemory }) => {
+            Some(Dead { death, cause: CauseOfDeath::OutOfMemory }) => {
                 told.after_oom.extend(after_oom(death.rank, incident, known));
                 beside_oom(incident, known)
             }
@@ -93,7 +93,7 @@ pub fn tell(deaths: &[Death], known: usize, goes_on: bool) -> Incidents {
 
 fn incidents(deaths: &[Death]) -> Vec<Incident<'_>> {
     let mut dead: Vec<Dead<'_>> =
-        deaths.iter().map(|death| Dead { death, cause: Cause::of(death.failure.as_deref()) }).collect();
+        deaths.iter().map(|death| Dead { death, cause: CauseOfDeath::of(death.failure.as_deref()) }).collect();
     dead.sort_by_key(|dead| (dead.death.time_ns, dead.death.rank));
     let (consequences, own): (Vec<_>, Vec<_>) = dead.into_iter().partition(|dead| dead.cause.is_consequence());
     let mut incidents: Vec<Incident<'_>> = Vec::new();
@@ -207,7 +207,7 @@ fn beside_oom(incident: &Incident<'_>, known: usize) -> Option<Finding> {
     let own: Vec<Dead<'_>> = incident
         .own
         .iter()
-        .filter(|dead| dead.cause != Cause::OutOfMemory)
+        .filter(|dead| dead.cause != CauseOfDeath::OutOfMemory)
         .map(|dead| Dead { death: dead.death, cause: dead.cause.clone() })
         .collect();
     let alone = Incident { own, after: Vec::new(), last_ns: incident.last_ns };
@@ -228,7 +228,7 @@ fn tail(incident: &Incident<'_>, others: &[&Dead<'_>], known: usize, goes_on: bo
         named.push(key);
     }
     let own = incident.own.len();
-    let group = |wanted: fn(&Cause) -> bool| numbers(incident.after.iter().filter(|dead| wanted(&dead.cause)));
+    let group = |wanted: fn(&CauseOfDeath) -> bool| numbers(incident.after.iter().filter(|dead| wanted(&dead.cause)));
     let stopped = group(|cause| cause.is_request() || !cause.is_consequence());
     let lost_peers = group(|cause| cause.is_consequence() && !cause.is_request());
     let who = |numbers: &[u32]| match numbers.len() {

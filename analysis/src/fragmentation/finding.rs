@@ -5,7 +5,7 @@
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
 
-use super::judge::{Cause, Holder, RankFragmentation};
+use super::judge::{FragmentationCause, Holder, RankFragmentation};
 use crate::wording::{byte_range, bytes, opening, place_or_none, plural, ranks, sentence};
 
 /// What the reports amount to; `known` is how many ranks the job shows.
@@ -26,7 +26,7 @@ pub fn finding(reports: &[RankFragmentation], known: usize) -> Option<Finding> {
     numbers.sort_unstable();
     numbers.dedup();
     let stack = match cause {
-        Some(Cause::VaryingSizes) => worst.varying.as_ref().map(|varying| varying.stack.clone()),
+        Some(FragmentationCause::VaryingSizes) => worst.varying.as_ref().map(|varying| varying.stack.clone()),
         _ => worst.holders.first().map(|holder| holder.stack.clone()),
     }
     .unwrap_or_default();
@@ -71,21 +71,21 @@ fn title(worst: &RankFragmentation, alike: &[&RankFragmentation], on: &str, site
         _ => String::new(),
     };
     let what = match worst.cause {
-        Some((Cause::VaryingSizes, _)) => {
+        Some((FragmentationCause::VaryingSizes, _)) => {
             let typical = span(alike, |report| report.typical_bytes.unwrap_or(0));
             let highest = span(alike, |report| report.highest_bytes);
             format!(
                 "for steps of typically {typical} and at most {highest}: request sizes vary from step to step, mostly in {place}"
             )
         }
-        Some((Cause::LongLivedBlocks, stranded)) => {
+        Some((FragmentationCause::LongLivedBlocks, stranded)) => {
             format!("of which {} are idle beside {between}", bytes(stranded))
         }
-        Some((Cause::Streams, idle)) => {
+        Some((FragmentationCause::Streams, idle)) => {
             format!("of which {} are idle because they belong to other streams", bytes(idle))
         }
-        Some((Cause::Rounding, lost)) => format!("of which {} are lost to rounding", bytes(lost)),
-        Some((Cause::Outgrown, unused)) => {
+        Some((FragmentationCause::Rounding, lost)) => format!("of which {} are lost to rounding", bytes(lost)),
+        Some((FragmentationCause::Outgrown, unused)) => {
             let highest = span(alike, |report| report.highest_bytes);
             format!("although never more than {highest} were allocated at a time: {} of cache are idle", bytes(unused))
         }
@@ -145,21 +145,21 @@ fn advice(report: &RankFragmentation) -> String {
     let expandable = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     let failed = report.severity == Some(Severity::Critical);
     match report.cause.map(|(cause, _)| cause) {
-        Some(Cause::VaryingSizes) if report.expandable => {
+        Some(FragmentationCause::VaryingSizes) if report.expandable => {
             "pad batches to a few fixed lengths (buckets), so that blocks fit again".to_owned()
         }
-        Some(Cause::VaryingSizes) => format!(
+        Some(FragmentationCause::VaryingSizes) => format!(
             "{expandable}; or pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() releases what the last one left"
         ),
-        Some(Cause::Outgrown) if report.expandable => {
+        Some(FragmentationCause::Outgrown) if report.expandable => {
             "call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes".to_owned()
         }
-        Some(Cause::Outgrown) => format!(
+        Some(FragmentationCause::Outgrown) => format!(
             "{expandable}; or call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes"
         ),
-        Some(Cause::Streams) => "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only".to_owned(),
-        Some(Cause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or request sizes just below a block's".to_owned(),
-        Some(Cause::LongLivedBlocks) | None => {
+        Some(FragmentationCause::Streams) => "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only".to_owned(),
+        Some(FragmentationCause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or request sizes just below a block's".to_owned(),
+        Some(FragmentationCause::LongLivedBlocks) | None => {
             let place = place_or_none(report.holders.first().and_then(|holder| holder.stack.site()));
             let apart = format!("allocate what lives long ({place}) before short-lived tensors, or in one tensor");
             let helps = !report.expandable && (!failed || report.picture.stranded_page_bytes >= report.largest_request.map_or(0, |request| request.rounded_bytes));

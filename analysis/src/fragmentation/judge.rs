@@ -38,7 +38,7 @@ const PINS_SHOWN: usize = 10;
 
 /// Why memory lies idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
+pub enum FragmentationCause {
     /// Request sizes go up and down from step to step.
     VaryingSizes,
     /// Blocks that live long lie among freed ones.
@@ -51,7 +51,7 @@ pub enum Cause {
     Outgrown,
 }
 
-impl Cause {
+impl FragmentationCause {
     /// Every cause.
     pub const ALL: [Self; 5] =
         [Self::VaryingSizes, Self::LongLivedBlocks, Self::Streams, Self::Rounding, Self::Outgrown];
@@ -150,7 +150,7 @@ pub struct RankFragmentation {
     /// Whether such a request would be served at that moment; `None` where the room is not known and no block is free.
     pub would_fit: Option<bool>,
     /// Why memory lies idle, and how much of it.
-    pub cause: Option<(Cause, u64)>,
+    pub cause: Option<(FragmentationCause, u64)>,
     /// `None` = nothing to say.
     pub severity: Option<Severity>,
     /// Blocks that strand most, first.
@@ -190,22 +190,24 @@ pub fn judge(facts: &Facts<'_>, resolve: &dyn Fn(StackId) -> Stack) -> RankFragm
     let causes = [
         // (What the steps of this stretch did not need; how much lies idle is told by the job's own peak.)
         (
-            Cause::VaryingSizes,
+            FragmentationCause::VaryingSizes,
             varying_bytes(steady, typical_bytes.map(|_| reserved.saturating_sub(steady.highest().bytes))),
         ),
-        (Cause::LongLivedBlocks, long_lived_bytes(facts)),
-        (Cause::Streams, other_streams_bytes(picture, largest_request, largest_usable_bytes)),
-        (Cause::Rounding, picture.unsplit_bytes()),
+        (FragmentationCause::LongLivedBlocks, long_lived_bytes(facts)),
+        (FragmentationCause::Streams, other_streams_bytes(picture, largest_request, largest_usable_bytes)),
+        (FragmentationCause::Rounding, picture.unsplit_bytes()),
     ];
     let worst = causes.into_iter().max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)));
     let is_outgrown = unused >= OUTGROWN.1 && reserved as f64 >= highest_bytes as f64 * OUTGROWN.0;
-    let cause = worst.filter(|&(_, bytes)| bytes >= matters).or(is_outgrown.then_some((Cause::Outgrown, unused)));
+    let cause =
+        worst.filter(|&(_, bytes)| bytes >= matters).or(is_outgrown.then_some((FragmentationCause::Outgrown, unused)));
     // What is lost to rounding is part of what is allocated; everything else is reserved beyond it.
     let wastes = failed.is_some() || would_fit == Some(false) || unused >= reserved / 10;
-    let cause = cause.filter(|&(cause, _)| wastes || cause == Cause::Rounding).map(|(cause, bytes)| match cause {
-        Cause::VaryingSizes => (cause, bytes.min(unused)),
-        _ => (cause, bytes),
-    });
+    let cause =
+        cause.filter(|&(cause, _)| wastes || cause == FragmentationCause::Rounding).map(|(cause, bytes)| match cause {
+            FragmentationCause::VaryingSizes => (cause, bytes.min(unused)),
+            _ => (cause, bytes),
+        });
     let severity = match (failed, cause, would_fit) {
         (Some(_), ..) => Some(Severity::Critical),
         (None, Some(_), Some(false)) => Some(Severity::Warning),

@@ -12,7 +12,7 @@ pub mod judge;
 pub mod picture;
 pub mod space;
 
-pub use judge::{Cause, RankFragmentation, judge};
+pub use judge::{FragmentationCause, RankFragmentation, judge};
 pub use picture::{FreeList, Picture, Pin};
 pub use space::{FreeSpace, Occupancy, OccupancyClass};
 

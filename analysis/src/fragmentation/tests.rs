@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::finding::finding;
 use super::judge::{Facts, holders, judge};
-use super::{Cause, Picture, RankFragmentation};
+use super::{FragmentationCause, Picture, RankFragmentation};
 use crate::rules::PlacementRules;
 use crate::steady::Steady;
 
@@ -109,7 +109,10 @@ const VARYING: [u64; 8] = [300, 100, 400, 200, 350, 120, 380, 90];
 fn sizes_that_go_up_and_down_are_the_cause_and_sizes_that_grow_are_not() {
     let idle = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-2000], 0, 0)]);
     let report = judged(0, &idle, &steady(&VARYING, 2100), None);
-    assert_eq!((report.cause, report.severity), (Some((Cause::VaryingSizes, 1600 * MIB)), Some(Severity::Info)));
+    assert_eq!(
+        (report.cause, report.severity),
+        (Some((FragmentationCause::VaryingSizes, 1600 * MIB)), Some(Severity::Info))
+    );
     assert_eq!((report.typical_bytes, report.highest_bytes), (Some(300 * MIB), 500 * MIB));
     // The same requests in the order of a curriculum.
     let mut grown = VARYING;
@@ -126,7 +129,7 @@ fn sizes_that_go_up_and_down_are_the_cause_and_sizes_that_grow_are_not() {
 fn a_peak_that_the_stretch_did_not_see_is_what_the_job_needs() {
     let idle = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-2000], 0, 0)]);
     let report = judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(900 * MIB));
-    assert_eq!((report.cause, report.highest_bytes), (Some((Cause::VaryingSizes, 1200 * MIB)), 900 * MIB));
+    assert_eq!((report.cause, report.highest_bytes), (Some((FragmentationCause::VaryingSizes, 1200 * MIB)), 900 * MIB));
     assert!(finding(&[report], 1).unwrap().title.contains("and at most 900 MiB"));
     // 103 % of the peak is no waste, whatever lies where.
     assert_eq!(judged_below(0, &idle, &steady(&VARYING, 2100), None, Some(2040 * MIB)).severity, None);
@@ -139,7 +142,10 @@ fn a_peak_that_the_stretch_did_not_see_is_what_the_job_needs() {
 fn a_cache_out_of_all_proportion_is_told_even_where_nothing_explains_it() {
     let idle = picture(vec![segment(1 << 40, 0, &[100], 2, 0), segment(2 << 40, 0, &[-7300], 0, 0)]);
     let report = judged_below(0, &idle, &steady(&[150; 8], 7400), None, Some(2200 * MIB));
-    assert_eq!((report.cause, report.severity), (Some((Cause::Outgrown, 5200 * MIB)), Some(Severity::Info)));
+    assert_eq!(
+        (report.cause, report.severity),
+        (Some((FragmentationCause::Outgrown, 5200 * MIB)), Some(Severity::Info))
+    );
     assert_eq!(
         finding(&[report], 1).unwrap().title,
         "Rank 0 holds 7.23 GiB although never more than 2.15 GiB were allocated at a time: 5.08 GiB of cache are idle"
@@ -184,7 +190,7 @@ fn old_blocks_strand_what_lies_beside_them() {
     assert_eq!((pinned.stranded_bytes, pinned.pins[0].blocks, pinned.pins[0].segments), (980 * MIB, 10, 10));
     let report = judged(0, &pinned, &steady(&[150; 8], 1000), None);
     // One partly used segment of 20 MiB a free list is how the allocator works.
-    assert_eq!(report.cause, Some((Cause::LongLivedBlocks, 960 * MIB)));
+    assert_eq!(report.cause, Some((FragmentationCause::LongLivedBlocks, 960 * MIB)));
     let found = finding(&[report], 4).unwrap();
     assert_eq!(
         found.title,
@@ -204,7 +210,7 @@ fn memory_of_another_stream_serves_nobody_else() {
     let split = picture(vec![segment(1 << 40, 0, &[300], 2, 9), segment(2 << 40, 7, &[-600], 0, 0)]);
     assert_eq!(split.streams(), 2);
     let report = judged(0, &split, &steady(&[150; 8], 900), None);
-    assert_eq!(report.cause, Some((Cause::Streams, 600 * MIB)));
+    assert_eq!(report.cause, Some((FragmentationCause::Streams, 600 * MIB)));
     assert!(finding(&[report], 1).unwrap().advice.contains("stream"));
 }
 

@@ -5,9 +5,9 @@
 
 use memctl_model::{Frame, Phase, StackId};
 
-use super::course::{Boundaries, Per};
 use super::frames::is_forward_frame;
-use super::ratchet::{Clock, Growth, deepest_fall, growth};
+use super::growth::{Clock, Growth, deepest_fall, growth};
+use super::history::{Boundaries, Per};
 use super::series::Point;
 use super::watch::{Holds, RankWatch, Site};
 
@@ -94,12 +94,12 @@ const LOW_OF: usize = 4;
 pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
     // Where events came after all, counters say nothing that blocks do not say better.
-    if site.holds == Holds::Counter && watch.course.has_rows {
+    if site.holds == Holds::Counter && watch.history.has_rows {
         return None;
     }
     // Within an epoch a tooth looks like growth: what fell back once will do so again.
     let steps = site.series(Per::Step);
-    let of_steps = watch.course.of(Per::Step);
+    let of_steps = watch.history.of(Per::Step);
     let tooth = toothed(steps.points(), of_steps).or_else(|| toothed(steps.recent(), of_steps));
     let (per, shape, growth) = match &tooth {
         Some(tooth) => (Per::Step, Shape::Teeth, tooth.growth.clone()),
@@ -137,22 +137,22 @@ pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
 
 /// How a site has grown, by the boundaries that show most rises.
 fn grown(watch: &RankWatch, site: &Site) -> Option<(Per, Shape, Growth)> {
-    let windows = watch.course.windows_speak();
+    let windows = watch.history.windows_speak();
     let views = Per::ALL.into_iter().filter(|&per| per != Per::Window || windows);
     let grown = views.filter_map(|per| {
-        let clock = Clock::of(watch.course.of(per));
+        let clock = Clock::of(watch.history.of(per));
         let points = points(watch, site, per);
-        let plain = ratcheting(points, clock, site.holds);
+        let plain = growth_of(points, clock, site.holds);
         // What requests under way hold hides what stays: of a few windows the lowest shows most of the latter.
         let lowest = (per == Per::Window && site.holds == Holds::Blocks)
-            .then(|| ratcheting(&low_points(points), clock, site.holds))
+            .then(|| growth_of(&low_points(points), clock, site.holds))
             .flatten()
             .filter(|(_, growth)| growth.drawdown as f64 <= LOW_FALLS * growth.gained as f64);
         let (shape, growth) = lowest.into_iter().chain(plain).max_by_key(|(_, growth)| growth.rises)?;
         Some((per, shape, growth.thinned(site.series(per).density())))
     });
     let steps = site.series(Per::Step).points();
-    let warm = watch.course.of(Per::Step).warm;
+    let warm = watch.history.of(Per::Step).warm;
     let grown = grown.filter(|(per, shape, growth)| *per != Per::Epoch || !is_beat(steps, warm, *shape, growth));
     grown.max_by_key(|(per, _, growth)| (growth.rises, *per == Per::Step))
 }
@@ -164,8 +164,8 @@ fn low_points(points: &[Point]) -> Vec<Point> {
 
 /// Its growth over all windows, those of loading included.
 fn whole(watch: &RankWatch, site: &Site, per: Per, shape: Shape) -> Option<Growth> {
-    let (series, clock) = (site.series(per), Clock::of(watch.course.of(per)));
-    let (of, growth) = ratcheting(series.points(), clock, site.holds).filter(|_| per == Per::Window)?;
+    let (series, clock) = (site.series(per), Clock::of(watch.history.of(per)));
+    let (of, growth) = growth_of(series.points(), clock, site.holds).filter(|_| per == Per::Window)?;
     (of == shape).then(|| growth.thinned(series.density()))
 }
 
@@ -176,7 +176,7 @@ pub(super) fn points<'a>(watch: &RankWatch, site: &'a Site, per: Per) -> &'a [Po
     if per != Per::Window || site.holds == Holds::Pools {
         return points;
     }
-    let loaded = watch.course.loaded(are_weights(watch, site));
+    let loaded = watch.history.loaded(are_weights(watch, site));
     let loaded = points.partition_point(|point| point.at <= loaded);
     &points[loaded.saturating_sub(1)..]
 }
@@ -200,7 +200,7 @@ fn are_weights(watch: &RankWatch, site: &Site) -> bool {
     site.stacks.first().is_some_and(|&(stack, _)| watch.frames_of(stack).any(|frame| is_loader(frame)))
 }
 
-fn ratcheting(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Growth)> {
+fn growth_of(points: &[Point], clock: Clock, holds: Holds) -> Option<(Shape, Growth)> {
     if points.len() < RISES_MIN as usize {
         return None;
     }

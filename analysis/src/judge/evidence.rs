@@ -18,8 +18,8 @@
 use memctl_model::FindingKind;
 
 use super::candidate::{Candidate, Shape};
-use super::course::Per;
-use super::ratchet::Growth;
+use super::growth::Growth;
+use super::history::Per;
 use super::watch::RankWatch;
 
 /// Laplace's statistic below which a constant rate is unlikely (one in ten).
@@ -178,7 +178,7 @@ fn seldom(growth: &Growth) -> f64 {
 /// Whether it came every so many steps from begin to end of a recording whose epochs nobody marked: what is filled within an
 /// epoch comes with every step, or at random.
 fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
-    let steps = watch.course.of(Per::Step);
+    let steps = watch.history.of(Per::Step);
     let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };
     let share = f64::from(last.saturating_sub(first.at)) / f64::from(steps.at.max(1));
     let (rises, spanned, apart) = FOUND_EVENLY;
@@ -189,7 +189,7 @@ fn evenly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
 /// Whether it came with most steps through most of a recording whose epochs nobody marked. A recording is short, and whole:
 /// what is still filled when it ends was filled for most of it.
 fn mostly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
-    let steps = watch.course.of(Per::Step);
+    let steps = watch.history.of(Per::Step);
     let (Some(first), Some(last)) = (lead.since, lead.growth.times.last()) else { return false };
     let spanned = f64::from(last.saturating_sub(first.at)).max(1.0);
     let (rises, most, share) = FOUND_MOSTLY;
@@ -202,7 +202,7 @@ fn mostly_over_steps_found(watch: &RankWatch, lead: &Candidate) -> bool {
 }
 
 fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
-    let windows = watch.course.of(Per::Window);
+    let windows = watch.history.of(Per::Window);
     let Some(first) = lead.since else { return false };
     // A recording is short, and whole: what counts is how much of its work the growth spans.
     let now_at = if windows.found { windows.at } else { growth.times.last().copied().unwrap_or(first.at) };
@@ -213,7 +213,7 @@ fn over_windows(watch: &RankWatch, lead: &Candidate, growth: &Growth) -> bool {
     let since = since * f64::from(windows.seen) / levels.len().max(1) as f64;
     let most = f64::from(growth.rises) >= WINDOWS_MOST * since;
     if windows.found {
-        let all = windows.at.saturating_sub(watch.course.loaded(false));
+        let all = windows.at.saturating_sub(watch.history.loaded(false));
         let share = f64::from(windows.at.saturating_sub(first.at)) / f64::from(all.max(1));
         return most && growth.rises >= WINDOWS_RECORDED.0 && share >= WINDOWS_RECORDED.1;
     }

@@ -8,7 +8,7 @@ use memctl_model::{Boundary, FindingKind, Gap, Judged, JudgedKind, NotJudged};
 
 use crate::coverage::{WAIT, WAIT_EPOCHS};
 
-use super::course::Per;
+use super::history::Per;
 use super::watch::RankWatch;
 use super::who::{self, Who};
 
@@ -60,7 +60,7 @@ fn gap(kind: FindingKind, gap: Gap, reason: String, remedy: &str) -> NotJudged {
 }
 
 fn looked_at(watches: &[&RankWatch]) -> Judged {
-    let most = |per: Per| watches.iter().map(|watch| u64::from(watch.course.of(per).seen)).max().unwrap_or(0);
+    let most = |per: Per| watches.iter().map(|watch| u64::from(watch.history.of(per).seen)).max().unwrap_or(0);
     let whos: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
     Judged {
         processes: who::processes(&whos).len() as u32,
@@ -74,11 +74,11 @@ fn looked_at(watches: &[&RankWatch]) -> Judged {
 
 /// Over which boundaries growth of a device can be told.
 fn boundaries(watch: &RankWatch) -> Vec<Boundary> {
-    let course = &watch.course;
+    let history = &watch.history;
     let enough = |per: Per| match per {
-        Per::Epoch => course.of(per).seen >= EPOCH_ENDS_MIN,
-        Per::Step => course.of(per).seen >= STEPS_MIN,
-        Per::Window => course.windows_speak() && course.of(per).seen >= WINDOWS_MIN,
+        Per::Epoch => history.of(per).seen >= EPOCH_ENDS_MIN,
+        Per::Step => history.of(per).seen >= STEPS_MIN,
+        Per::Window => history.windows_speak() && history.of(per).seen >= WINDOWS_MIN,
     };
     Per::ALL.into_iter().filter(|&per| enough(per)).map(Per::boundary).collect()
 }
@@ -95,7 +95,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
     }
     // Of several that cannot be judged the one that lacks least stands for all: nobody is nearer to an answer.
     let nearest = blind.iter().max_by_key(|watch| {
-        let seen = |per: Per| watch.course.of(per).seen;
+        let seen = |per: Per| watch.history.of(per).seen;
         (seen(Per::Epoch), seen(Per::Step), seen(Per::Window))
     });
     if let Some(watch) = nearest {
@@ -112,7 +112,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
         return;
     }
     // What is kept once an epoch shows at epoch ends alone.
-    let ends = watches.iter().map(|watch| watch.course.of(Per::Epoch).seen).min().unwrap_or(0);
+    let ends = watches.iter().map(|watch| watch.history.of(Per::Epoch).seen).min().unwrap_or(0);
     if (1..EPOCH_ENDS_SLOW).contains(&ends) {
         let reason = format!(
             "memory kept once per epoch: needs {EPOCH_ENDS_SLOW} epoch ends to be distinguished from a cache that is still filling, found {ends}"
@@ -125,7 +125,7 @@ fn growth(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 fn too_few(watch: &RankWatch) -> (String, &'static str) {
     const MARK: &str =
         "record with global_record_annotations=True, or call memctl_agent.step() at the end of each step";
-    let seen = |per: Per| watch.course.of(per).seen;
+    let seen = |per: Per| watch.history.of(per).seen;
     let (epochs, steps, windows) = (seen(Per::Epoch), seen(Per::Step), seen(Per::Window));
     if windows > 0 && steps < STEPS_MIN && epochs < EPOCH_ENDS_MIN {
         (format!("needs {WINDOWS_MIN} windows, found {windows}"), WAIT)
@@ -139,7 +139,7 @@ fn too_few(watch: &RankWatch) -> (String, &'static str) {
 
 /// Whether lines can be named.
 fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
-    if watches.iter().all(|watch| !watch.course.has_rows && !watch.course.empty) {
+    if watches.iter().all(|watch| !watch.history.has_rows && !watch.history.empty) {
         let reason = "the line of code: only the allocator's counters were recorded, no events";
         gaps.push(gap(
             FindingKind::Leak,
@@ -147,7 +147,7 @@ fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
             reason.to_owned(),
             "use PyTorch's native allocator with memctl's hook",
         ));
-    } else if watches.iter().any(|watch| watch.course.has_rows && !watch.has_stacks()) {
+    } else if watches.iter().any(|watch| watch.history.has_rows && !watch.has_stacks()) {
         let reason = "the line of code: no stacks were recorded";
         gaps.push(gap(FindingKind::Leak, Gap::Part, reason.to_owned(), "record with stacks=\"python\""));
     }
@@ -156,7 +156,7 @@ fn lines(watches: &[&RankWatch], gaps: &mut Vec<NotJudged>) {
 /// Reserved memory that nothing uses is looked at where epochs end.
 fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     let kind = FindingKind::FragmentationGrowth;
-    let ends = watches.iter().map(|watch| watch.course.of(Per::Epoch).seen).max().unwrap_or(0);
+    let ends = watches.iter().map(|watch| watch.history.of(Per::Epoch).seen).max().unwrap_or(0);
     if ends >= SAMPLES_MIN as u32 {
         judged.kinds.push(JudgedKind { kind, boundaries: vec![Boundary::EpochEnd] });
     } else {
@@ -168,8 +168,8 @@ fn unused(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>
 /// What lies outside the allocator is told by measurements.
 fn measured(watches: &[&RankWatch], judged: &mut Judged, gaps: &mut Vec<NotJudged>) {
     const LIVE: &str = "run it under memctl run, which measures it";
-    let count = |read: fn(&super::course::Measured) -> bool| {
-        let of = |watch: &&RankWatch| watch.course.samples.all().iter().filter(|sample| read(sample)).count();
+    let count = |read: fn(&super::history::Measured) -> bool| {
+        let of = |watch: &&RankWatch| watch.history.samples.all().iter().filter(|sample| read(sample)).count();
         (watches.iter().map(of).min().unwrap_or(0), watches.iter().map(of).max().unwrap_or(0))
     };
     let device = count(|sample| sample.process_used_bytes.is_some());

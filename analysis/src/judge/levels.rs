@@ -1,14 +1,14 @@
 //! What grows outside live tensors: memory that the allocator keeps and nobody uses, device memory outside the allocator,
 //! host memory; and whose processes use the device.
 //!
-//! Guarantees: the same test as for sites (`ratchet`), over epoch ends or measurements; what was not measured is not judged.
+//! Guarantees: the same test as for sites (`growth`), over epoch ends or measurements; what was not measured is not judged.
 
 use std::collections::HashSet;
 
 use memctl_model::{Finding, FindingKind};
 
-use super::course::{Level, Measured, Per};
-use super::ratchet::{Clock, growth};
+use super::growth::{Clock, growth};
+use super::history::{Level, Measured, Per};
 use super::series::Point;
 use super::watch::RankWatch;
 use super::who::Who;
@@ -69,10 +69,10 @@ pub(super) fn findings(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> 
 /// Reserved memory that no live block uses, at epoch ends.
 fn unused(watch: &RankWatch) -> Option<Grown> {
     let unused = |level: &Level| level.counters.reserved_bytes.saturating_sub(level.counters.active_bytes);
-    let levels = watch.course.levels(Per::Epoch);
+    let levels = watch.history.levels(Per::Epoch);
     let values = levels.iter().map(|level| Value { at: level.at, time_ns: level.time_ns, bytes: unused(level) });
     let reserved = levels.last()?.counters.reserved_bytes;
-    let clock = Clock::of(watch.course.of(Per::Epoch));
+    let clock = Clock::of(watch.history.of(Per::Epoch));
     grown(watch, values.collect(), clock, GAINED_MIN.max(reserved / 10))
 }
 
@@ -90,10 +90,10 @@ fn workers(watch: &RankWatch) -> Option<Grown> {
 }
 
 fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Option<u64>) -> Option<Grown> {
-    let samples = watch.course.samples.all();
+    let samples = watch.history.samples.all();
     let first = samples.first()?.time_ns;
     // Everything grows while a job starts.
-    let trains = watch.course.steps() >= STARTED_STEPS;
+    let trains = watch.history.steps() >= STARTED_STEPS;
     let running = |sample: &&Measured| match trains {
         true => sample.steps >= STARTED_STEPS,
         false => sample.time_ns.saturating_sub(first) >= STARTED_NS,
@@ -150,7 +150,7 @@ fn grown(watch: &RankWatch, values: Vec<Value>, clock: Clock, gained_min: u64) -
     }
     let begun = growth.times.first().and_then(|&at| values.iter().find(|value| value.at >= at));
     let level = begun.and_then(|begun| {
-        let steps = watch.course.levels(Per::Step);
+        let steps = watch.history.levels(Per::Step);
         steps.get(steps.partition_point(|level| level.time_ns <= begun.time_ns).checked_sub(1)?)
     });
     let (from, to) = (values.first()?, values.last()?);
@@ -181,7 +181,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
     let mut told: HashSet<&str> = HashSet::new();
     let mut found = Vec::new();
     for watch in watches {
-        let samples = watch.course.samples.all();
+        let samples = watch.history.samples.all();
         let Some(sample) = samples.iter().rev().find(|sample| sample.foreign_used_bytes.is_some()) else { continue };
         let device = watch.facts.device_id.as_deref();
         // Of several processes on one device each sees the same strangers: one of them tells.
@@ -206,7 +206,7 @@ fn foreign(watches: &[&RankWatch], wrong: &[Wrong]) -> Vec<Finding> {
 
 /// What a process holds of its device: as the driver says, else what its allocator reserved.
 fn held(watch: &RankWatch) -> u64 {
-    let samples = watch.course.samples.all();
+    let samples = watch.history.samples.all();
     let measured = samples.iter().rev().find_map(|sample| sample.process_used_bytes);
-    measured.or_else(|| watch.course.last_level().map(|level| level.counters.reserved_bytes)).unwrap_or(0)
+    measured.or_else(|| watch.history.last_level().map(|level| level.counters.reserved_bytes)).unwrap_or(0)
 }

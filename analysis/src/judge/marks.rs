@@ -1,7 +1,7 @@
-//! A long course kept as an even choice of its moments.
+//! A long history kept as an even choice of its moments.
 //!
 //! Guarantees: bounded; however long it lasts, what is kept lies evenly over the whole of it, the first and the last
-//! moment among them, so that a course drawn from it is true over a million steps. Refuses to forget what a moment says of
+//! moment among them, so that a history drawn from it is true over a million steps. Refuses to forget what a moment says of
 //! all since the one before (a peak): what is left out is absorbed by the next that stays.
 
 /// What may be left out.

@@ -4,16 +4,17 @@
 //! memory is bounded per rank; every sentence rests on figures that are in the finding's evidence.
 //! Refuses to guess: without stacks or marks a finding says less, and says so.
 //!
-//! - [`watch`]: what is remembered of a rank (`series`, `course`); `ratchet` and `slope`: how a quantity grows.
+//! - [`watch`]: what is remembered of a rank (`series`, `history`); `growth` and `slope`: how a quantity grows.
 //! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
 //! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `ranks`: over all ranks; `levels`: everything
 //!   that grows outside live tensors; `words`: the sentences.
 
 mod candidate;
-mod course;
 mod evidence;
 mod frames;
 mod group;
+mod growth;
+mod history;
 mod judged;
 mod levels;
 mod marks;
@@ -21,7 +22,6 @@ mod near;
 mod outlook;
 mod pattern;
 mod ranks;
-mod ratchet;
 mod series;
 mod slope;
 mod verdict;

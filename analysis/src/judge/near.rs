@@ -1,11 +1,11 @@
 //! A device that is nearly full although nothing grows.
 //!
-//! Guarantees: told from peaks that the recent course really had, and only where the device's size was measured. Refuses to
+//! Guarantees: told from peaks that the recent history really had, and only where the device's size was measured. Refuses to
 //! call a large cache of the allocator danger: what it keeps unused it gives back before a request fails.
 
 use memctl_model::{Finding, Severity};
 
-use super::course::{Level, Per};
+use super::history::{Level, Per};
 use super::watch::RankWatch;
 use super::words::{self, Near};
 
@@ -25,15 +25,15 @@ pub(super) fn findings(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding
 }
 
 fn near(watch: &RankWatch) -> Option<Near> {
-    let course = &watch.course;
+    let history = &watch.history;
     let total_bytes = watch.facts.device_total_bytes.filter(|&total| total > 0)?;
-    let seen: u32 = Per::ALL.iter().fold(0, |sum, &per| sum.saturating_add(course.of(per).seen));
-    let recent = recent(course.first.as_ref()?, course.last_level()?);
-    let levels = Per::ALL.iter().flat_map(|&per| course.levels(per)).filter(|level| level.time_ns >= recent);
+    let seen: u32 = Per::ALL.iter().fold(0, |sum, &per| sum.saturating_add(history.of(per).seen));
+    let recent = recent(history.first.as_ref()?, history.last_level()?);
+    let levels = Per::ALL.iter().flat_map(|&per| history.levels(per)).filter(|level| level.time_ns >= recent);
     let peak_bytes = levels.map(|level| level.peak_allocated_bytes.max(level.counters.allocated_bytes)).max()?;
-    let outside_bytes = course.outside_bytes().unwrap_or(0);
+    let outside_bytes = history.outside_bytes().unwrap_or(0);
     let left_bytes = total_bytes.saturating_sub(outside_bytes).saturating_sub(peak_bytes);
-    let retries = course.retries();
+    let retries = history.retries();
     let share = left_bytes as f64 / total_bytes as f64;
     let tight = share < LEFT.1 || (retries > 0 && share < LEFT.0);
     let near = seen >= BOUNDARIES_MIN && share < LEFT.0;

@@ -1,6 +1,6 @@
 //! How fast what leaks grows by the clock, and when the device will be full.
 //!
-//! Guarantees: the pace is that of the recent course as the clock saw it, pauses, evaluations and checkpoints included, with
+//! Guarantees: the pace is that of the recent history as the clock saw it, pauses, evaluations and checkpoints included, with
 //! an interval; what is left is told from what the run has really needed lately: its highest peak above what had leaked by
 //! then, what others and what lies outside the allocator use, and what the allocator could not use of its segments.
 //! Refuses a figure where the device's size is not known or nothing grows.
@@ -8,8 +8,8 @@
 use memctl_model::Rate;
 
 use super::candidate::points;
-use super::course::{Level, Per};
 use super::group::Group;
+use super::history::{Level, Per};
 use super::series::Point;
 use super::watch::RankWatch;
 
@@ -35,7 +35,7 @@ pub(super) fn summed<'a>(watch: &'a RankWatch, groups: &[&Group], per: Per) -> V
             sum.saturating_add(bytes_at(points(watch, site, per), at, site.series(per).density() > 1.0))
         })
     };
-    watch.course.levels(per).iter().map(|level| (level, at_boundary(level.at))).collect()
+    watch.history.levels(per).iter().map(|level| (level, at_boundary(level.at))).collect()
 }
 
 /// What a site held at a boundary. Where points stand for several changes each, what lies between two of them is taken to have
@@ -52,7 +52,7 @@ fn bytes_at(points: &[Point], at: u32, thinned: bool) -> u64 {
     }
 }
 
-/// Bytes a second of these groups together, by the clock, over the recent course.
+/// Bytes a second of these groups together, by the clock, over the recent history.
 pub(super) fn pace(watch: &RankWatch, groups: &[&Group]) -> Option<Rate> {
     let leads = || groups.iter().map(|group| group.lead());
     let begun = leads().filter_map(|lead| lead.since).map(|since| since.time_ns).min()?;
@@ -65,21 +65,21 @@ pub(super) fn pace(watch: &RankWatch, groups: &[&Group]) -> Option<Rate> {
     };
     let windows = leads().any(|lead| lead.per == Per::Window);
     let by_epoch = of(Per::Epoch);
-    let course = match windows {
+    let history = match windows {
         true => of(Per::Window),
         false if by_epoch.len() > EPOCH_ENDS_MIN => by_epoch,
         false => Some(of(Per::Step)).filter(|steps| steps.len() > 1).unwrap_or(by_epoch),
     };
     let rises: u32 = leads().map(|lead| lead.growth.rises).max().unwrap_or(1);
-    recent_rate(&course, rises)
+    recent_rate(&history, rises)
 }
 
-/// Bytes a second of a course over its recent half: the median over its beginnings, so that none of them decides.
-fn recent_rate(course: &[(u64, u64)], rises: u32) -> Option<Rate> {
-    let (&(first, _), &(now, bytes)) = (course.first()?, course.last()?);
+/// Bytes a second of a history over its recent half: the median over its beginnings, so that none of them decides.
+fn recent_rate(history: &[(u64, u64)], rises: u32) -> Option<Rate> {
+    let (&(first, _), &(now, bytes)) = (history.first()?, history.last()?);
     let middle = first + now.saturating_sub(first) / 2;
-    let half = course.partition_point(|&(time, _)| time < middle);
-    let recent = if course.len() - half >= RECENT_MIN { &course[half..] } else { course };
+    let half = history.partition_point(|&(time, _)| time < middle);
+    let recent = if history.len() - half >= RECENT_MIN { &history[half..] } else { history };
     let (&(from, _), span) = (recent.first()?, now.saturating_sub(recent.first()?.0));
     let starts = recent.iter().filter(|&&(time, _)| time < now && time.saturating_sub(from) <= span / 2);
     let mut rates: Vec<f64> = starts
@@ -109,18 +109,18 @@ pub(super) fn of(watch: &RankWatch, groups: &[&Group]) -> Option<Outlook> {
         low: least / rate.high,
         high: if rate.low > 0.0 { most / rate.low } else { f64::MAX },
     };
-    let epochs = watch.course.epoch_ns().map(|ns| seconds.value * 1e9 / ns).filter(|epochs| epochs.is_finite());
+    let epochs = watch.history.epoch_ns().map(|ns| seconds.value * 1e9 / ns).filter(|epochs| epochs.is_finite());
     Some(Outlook { seconds, epochs })
 }
 
 /// What is left for these groups to grow into: at most, and at least (where nothing can be made of the free parts of
 /// segments that are in use).
 fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
-    let course = &watch.course;
+    let history = &watch.history;
     let total = watch.facts.device_total_bytes?;
     let (mut needed, mut unusable, mut now) = (0, u64::MAX, 0);
-    let last = course.last_level()?.time_ns;
-    let first = course.first.map_or(last, |first| first.time_ns);
+    let last = history.last_level()?.time_ns;
+    let first = history.first.map_or(last, |first| first.time_ns);
     let recent = first + last.saturating_sub(first) / 2;
     let mut latest = 0;
     for per in Per::ALL {
@@ -134,7 +134,7 @@ fn left_bytes(watch: &RankWatch, groups: &[&Group]) -> Option<(f64, f64)> {
             }
         }
     }
-    let most = total.saturating_sub(course.outside_bytes().unwrap_or(0)).saturating_sub(needed).saturating_sub(now);
+    let most = total.saturating_sub(history.outside_bytes().unwrap_or(0)).saturating_sub(needed).saturating_sub(now);
     let least = most.saturating_sub(if unusable == u64::MAX { 0 } else { unusable });
     Some((most as f64, least as f64))
 }
@@ -146,17 +146,17 @@ mod tests {
     #[test]
     fn pauses_count_and_a_beginning_at_a_chance_moment_does_not_decide() {
         // 10 steps of a second with 1 MiB each, then 30 seconds of evaluation, again and again.
-        let mut course = Vec::new();
+        let mut history = Vec::new();
         let mut second = 0;
         for step in 0..200_u64 {
             second += if step % 10 == 0 { 31 } else { 1 };
-            course.push((second * 1_000_000_000, step << 20));
+            history.push((second * 1_000_000_000, step << 20));
         }
-        let rate = recent_rate(&course, 200).unwrap();
+        let rate = recent_rate(&history, 200).unwrap();
         let truth = f64::from(10 << 20) / 40.0;
         assert!((0.85..1.18).contains(&(rate.value / truth)), "{}", rate.value / truth);
         assert!(rate.low <= truth && truth <= rate.high, "{rate:?}, {truth}");
-        assert_eq!(recent_rate(&course[..1], 5), None);
+        assert_eq!(recent_rate(&history[..1], 5), None);
         assert_eq!(recent_rate(&[(0, 5), (9, 5), (20, 5)], 5), None);
     }
 }

@@ -5,8 +5,8 @@
 use memctl_model::{FindingKind, Pattern};
 
 use super::candidate::Shape;
-use super::course::Per;
 use super::group::Group;
+use super::history::Per;
 use super::series::Point;
 use super::watch::RankWatch;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::{Finding, FindingKind, Frame};
 
-use super::course::Per;
+use super::history::Per;
 use super::series::Series;
 use super::verdict::{Verdict, verdicts};
 use super::watch::RankWatch;
@@ -128,7 +128,7 @@ fn largest_sites(watch: &RankWatch) -> Vec<Frame> {
 
 fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
     // Over this many rounds every peer has been heard of; a rank that is ahead is not compared with one that is not there yet.
-    let until = peers.iter().map(|peer| peer.course.steps()).min().unwrap_or(0);
+    let until = peers.iter().map(|peer| peer.history.steps()).min().unwrap_or(0);
     let mut found = Vec::new();
     for site in watch.sites.iter().filter(|site| site.frame.is_some()) {
         let lowest = extreme(site.series(Per::Step), until, u64::min);
@@ -148,7 +148,7 @@ fn excesses<'a>(watch: &'a RankWatch, peers: &[&RankWatch]) -> Vec<Excess<'a>> {
             break;
         };
         let bytes = lowest.saturating_sub(peers_bytes);
-        let allocated = watch.course.last_level().map_or(1, |level| level.counters.allocated_bytes.max(1));
+        let allocated = watch.history.last_level().map_or(1, |level| level.counters.allocated_bytes.max(1));
         let share = bytes as f64 / allocated as f64;
         // Some of the peers may stand out themselves: all but a quarter have to be below.
         let spread = upper.saturating_sub(peers_bytes);

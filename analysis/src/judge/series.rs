@@ -1,6 +1,6 @@
 //! A quantity over the boundaries of one kind, kept as the points at which it changed.
 //!
-//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over the whole of its course: of each
+//! Guarantees: bounded memory. A series that changes all the time is thinned evenly over the whole of its history: of each
 //! stretch the lowest, the highest and the last point stay, so that its level, its deepest fall and its slope are true over a
 //! million boundaries; its first two points stay as they are, because they tell when a growth began.
 //! A quantity that does not change costs one point. Refuses to interpolate.

@@ -9,9 +9,9 @@
 use memctl_model::{FindingKind, Frame, Pattern, Phase, Rate};
 
 use super::candidate::{Candidate, Shape, candidate};
-use super::course::Per;
 use super::evidence::{is_confirmed, is_steady};
 use super::group::{Group, groups};
+use super::history::Per;
 use super::outlook::{self, Outlook};
 use super::pattern::{Hooks, pattern};
 use super::series::Point;
@@ -104,7 +104,7 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
         (true, ..) => FindingKind::GraphKept,
         (false, ..) => FindingKind::Leak,
     };
-    let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.course.seconds());
+    let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
     let sure = is_confirmed(watch, kind, lead, soon);
     // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
     let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
@@ -123,7 +123,7 @@ fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
         return false;
     }
     // What a window needs at its highest is chance; what a step needs is its work.
-    let peaks: Vec<u64> = watch.course.levels(Per::Step).iter().map(|level| level.peak_allocated_bytes).collect();
+    let peaks: Vec<u64> = watch.history.levels(Per::Step).iter().map(|level| level.peak_allocated_bytes).collect();
     let ends = (peaks.len() / 16).max(1);
     let highest = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
     let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
@@ -135,7 +135,7 @@ fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
     work > WORK_GROWS * site
 }
 
-/// The figures of a group: slopes, course, when it began.
+/// The figures of a group: slopes, history, when it began.
 fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
     let lead = group.lead();
     let of = |per: Per| -> Vec<(u32, u64)> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId};
 
-use super::course::{Course, Per};
 use super::frames::is_forward_frame;
+use super::history::{History, Per};
 use super::series::{Point, Series};
 use super::who::Who;
 
@@ -153,7 +153,7 @@ pub struct RankWatch {
     tables: u32,
     /// Tables that were made of measurements, because nothing else comes, and when the last one was.
     sampled: (u32, u64),
-    pub(super) course: Course,
+    pub(super) history: History,
 }
 
 impl RankWatch {
@@ -175,7 +175,7 @@ impl RankWatch {
             shown: Vec::new(),
             tables: 0,
             sampled: (0, 0),
-            course: Course::default(),
+            history: History::default(),
         }
     }
 
@@ -292,7 +292,7 @@ impl RankWatch {
 
     /// Takes a table of this device; tables come in their order.
     pub fn table(&mut self, table: &SiteTable) {
-        let Some((per, at)) = self.course.boundary(table) else { return };
+        let Some((per, at)) = self.history.boundary(table) else { return };
         self.tables += 1;
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
@@ -305,7 +305,7 @@ impl RankWatch {
             let index = self.pool_site(row.stack);
             self.add(index, 0, row.bytes, row.segments);
         }
-        if !self.course.has_rows && table.counters.allocated_bytes > 0 {
+        if !self.history.has_rows && table.counters.allocated_bytes > 0 {
             let index = self.open_site(StackId::NONE, Holds::Counter);
             self.add(index, 0, table.counters.allocated_bytes, table.counters.allocated_blocks.max(1));
         }
@@ -350,12 +350,12 @@ impl RankWatch {
             site.phases = [recent.phases, first];
         }
         let (epoch, step, time_ns) = (table.epoch, table.step, table.time_ns);
-        let opens = per == Per::Step && self.course.opens_epoch();
+        let opens = per == Per::Step && self.history.opens_epoch();
         let point = Point { at, epoch, step, time_ns, blocks: amount.1, opens, bytes: amount.0 };
         // What was not there when recording began has grown from nothing; at the first epoch's end (and at the first window,
         // where windows follow steps), from where the last step left it.
         let (bytes, blocks) = recent.known[Per::Step as usize];
-        let steps = per != Per::Step && self.course.steps() > 0 && self.course.of(per).seen == 1;
+        let steps = per != Per::Step && self.history.steps() > 0 && self.history.of(per).seen == 1;
         let nothing = site.since_start.then_some((0, 0));
         site.of[per as usize].push(point, steps.then_some((blocks, bytes)).or(nothing));
     }
@@ -381,7 +381,7 @@ impl RankWatch {
         if let Some(total) = sample.device_total_bytes {
             self.facts.device_total_bytes = Some(total);
         }
-        self.course.sample(sample);
+        self.history.sample(sample);
         self.table_of(sample);
     }
 

@@ -73,7 +73,7 @@ fn own_devices<'a>(watches: &[&'a RankWatch]) -> BTreeMap<u32, &'a RankWatch> {
 }
 
 fn reserved(watch: &RankWatch) -> u64 {
-    watch.course.highest_reserved()
+    watch.history.highest_reserved()
 }
 
 /// `train.py:24`.
@@ -93,7 +93,7 @@ fn wrong(strays: &[Stray<'_>], watches: &[&RankWatch]) -> Option<Wrong> {
     let (device, owner) = (most.watch.facts.device, most.owner.name());
     let verb = if strays.len() == 1 { "allocates" } else { "allocate" };
     let at = most.site.as_ref().map_or_else(String::new, |(site, _)| format!(" ({})", line(site)));
-    let context = most.watch.course.outside_bytes();
+    let context = most.watch.history.outside_bytes();
     let beside = context
         .filter(|&bytes| bytes > 0)
         .map_or_else(String::new, |bytes| format!(", plus {} of context and libraries", HumanBytes::of(bytes)));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, Severity};
 
-use super::{Cause, Report, SiteUse};
+use super::{OomCause, Report, SiteUse};
 use crate::classes::Class;
 use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, sentence};
 
@@ -17,7 +17,7 @@ const SITES_NAMED: usize = 5;
 /// One finding for each way in which ranks failed; `known` is how many ranks the job shows.
 #[must_use]
 pub fn findings(reports: &[Report], known: usize) -> Vec<Finding> {
-    let mut alike: BTreeMap<(Cause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
+    let mut alike: BTreeMap<(OomCause, Option<Frame>), Vec<&Report>> = BTreeMap::new();
     // What a leak caused is told in the leak's finding.
     for report in reports.iter().filter(|report| report.leaked.is_none()) {
         alike.entry((report.cause, report.facts.stack.site().cloned())).or_default().push(report);
@@ -143,18 +143,18 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
 fn deciding(report: &Report) -> String {
     let facts = &report.facts;
     match report.cause {
-        Cause::Fragmentation => format!(
+        OomCause::Fragmentation => format!(
             "{} are free in the cache, but in blocks of at most {}: fragmentation",
             bytes(report.free_bytes),
             bytes(report.largest_usable_bytes),
         ),
-        Cause::Neighbour => {
+        OomCause::Neighbour => {
             format!("while other processes hold {} of its device", bytes(facts.others_bytes.unwrap_or(0)))
         }
-        Cause::OutsideAllocator => {
+        OomCause::OutsideAllocator => {
             format!("while this process uses {} outside PyTorch's allocator", bytes(report.outside_bytes.unwrap_or(0)))
         }
-        Cause::Capacity | Cause::Leak => format!(
+        OomCause::Capacity | OomCause::Leak => format!(
             "with {} in use{}: {} too much",
             bytes(facts.found.active_bytes),
             of_what(report),
@@ -257,7 +257,7 @@ fn peers(report: &Report) -> Option<String> {
 fn advice(report: &Report, failed: &[u32]) -> String {
     let facts = &report.facts;
     match report.cause {
-        Cause::Fragmentation => {
+        OomCause::Fragmentation => {
             let holder = facts.holders.first();
             let between = holder.map(|holder| {
                 format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
@@ -271,12 +271,12 @@ fn advice(report: &Report, failed: &[u32]) -> String {
                 format!("{between}. expandable_segments alone would not have served it: it works with whole pages of {}, and the holes are smaller", bytes(facts.settings.large_segment_size))
             }
         }
-        Cause::Neighbour => format!(
+        OomCause::Neighbour => format!(
             "End the other processes on this device (nvidia-smi lists them), or choose another device: without them, {} more would have been free.",
             bytes(facts.others_bytes.unwrap_or(0))
         ),
-        Cause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
-        Cause::Capacity | Cause::Leak => capacity(report, failed),
+        OomCause::OutsideAllocator => "Look for libraries that allocate device memory on their own (NCCL, cuDNN, DALI, TensorRT, RAPIDS) and for other CUDA contexts in this process; torch.cuda.mem_get_info() before and after each shows which.".to_owned(),
+        OomCause::Capacity | OomCause::Leak => capacity(report, failed),
     }
 }
 

@@ -22,7 +22,7 @@ const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
+pub enum OomCause {
     /// What is live and what was asked for is more than there is.
     Capacity,
     /// The bytes were free in the cache, in pieces.
@@ -35,7 +35,7 @@ pub enum Cause {
     Leak,
 }
 
-impl Cause {
+impl OomCause {
     /// Every cause.
     pub const ALL: [Self; 5] =
         [Self::Capacity, Self::Fragmentation, Self::Neighbour, Self::OutsideAllocator, Self::Leak];
@@ -142,7 +142,7 @@ pub struct Report {
     /// What is known.
     pub facts: Facts,
     /// Why.
-    pub cause: Cause,
+    pub cause: OomCause,
     /// Free in the cache when the request came.
     pub free_bytes: u64,
     /// The largest free block that could have served it.
@@ -198,14 +198,14 @@ pub fn explain(facts: Facts) -> Report {
     let others = if limited { 0 } else { facts.others_bytes.unwrap_or(0) };
     let outside = if limited { 0 } else { outside_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES) };
     let cause = [
-        (Cause::Fragmentation, stranded_bytes - rounded_away_bytes),
-        (Cause::Neighbour, others),
-        (Cause::OutsideAllocator, outside),
+        (OomCause::Fragmentation, stranded_bytes - rounded_away_bytes),
+        (OomCause::Neighbour, others),
+        (OomCause::OutsideAllocator, outside),
     ]
     .into_iter()
     .filter(|&(_, bytes)| alone(bytes))
     .max_by_key(|&(cause, bytes)| (bytes, std::cmp::Reverse(cause)))
-    .map_or(Cause::Capacity, |(cause, _)| cause);
+    .map_or(OomCause::Capacity, |(cause, _)| cause);
     let pages = facts.found.stranded_page_bytes.saturating_add(room);
     Report {
         cause,

@@ -10,10 +10,10 @@ use memctl_model::finding::SUSPECTED;
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Severity};
 
 use super::finding::{evidence, explanation};
-use super::{Cause, Report};
+use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
-use crate::fragmentation::judge::Cause as Idle;
+use crate::fragmentation::judge::FragmentationCause as Idle;
 use crate::wording::{AHEAD, MAY_BE, bytes, moment, place_or_none, ranks};
 
 /// A leak that is less than this share of what was in use is not what filled the device.
@@ -76,7 +76,7 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
         let Some(most) = leaks.into_iter().max_by_key(|leak| held(leak)) else { continue };
         let leaked = Leaked { bytes: all, ..Leaked::of(most) };
         if is_outcome(report, &leaked) {
-            report.cause = Cause::Leak;
+            report.cause = OomCause::Leak;
             report.leaked = Some(leaked);
         }
     }
@@ -89,14 +89,14 @@ fn is_outcome(report: &Report, leaked: &Leaked) -> bool {
     let facts = &report.facts;
     let larger = match report.cause {
         // The holes are the leak's own where its blocks lie between them.
-        Cause::Fragmentation => {
+        OomCause::Fragmentation => {
             let beside = facts.holders.first().and_then(|holder| holder.stack.site());
             let own = leaked.site.is_some() && beside == leaked.site.as_ref();
             !own && report.stranded_bytes > leaked.bytes
         }
-        Cause::Neighbour => facts.others_bytes.unwrap_or(0) > leaked.bytes,
-        Cause::OutsideAllocator => report.outside_bytes.unwrap_or(0) > leaked.bytes,
-        Cause::Capacity | Cause::Leak => false,
+        OomCause::Neighbour => facts.others_bytes.unwrap_or(0) > leaked.bytes,
+        OomCause::OutsideAllocator => report.outside_bytes.unwrap_or(0) > leaked.bytes,
+        OomCause::Capacity | OomCause::Leak => false,
     };
     (alone || with_the_rest) && !larger
 }

@@ -75,7 +75,7 @@ fn facts(found: Picture, asked_bytes: u64, device_free_bytes: u64) -> Facts {
     }
 }
 
-fn title(facts: Facts) -> (Cause, String) {
+fn title(facts: Facts) -> (OomCause, String) {
     let report = explain(facts);
     let found = findings(std::slice::from_ref(&report), 4);
     (report.cause, found[0].title.clone())
@@ -84,7 +84,7 @@ fn title(facts: Facts) -> (Cause, String) {
 #[test]
 fn free_bytes_in_pieces_are_fragmentation() {
     let report = explain(facts(picture(128, 0), GIB, 100 * GIB));
-    assert_eq!(report.cause, Cause::Fragmentation);
+    assert_eq!(report.cause, OomCause::Fragmentation);
     assert_eq!((report.free_bytes, report.largest_usable_bytes), (GIB, 4 * MIB));
     assert_eq!(report.limit_bytes, Some((128 * 20 * MIB, 128 * 20 * MIB + GIB)));
     assert!(!report.expandable_would_serve, "no whole page is free");
@@ -107,16 +107,16 @@ fn free_bytes_in_pieces_are_fragmentation() {
 fn a_full_device_is_capacity_a_neighbour_or_memory_outside() {
     let full = || facts(picture(0, 70), 4 * GIB, GIB);
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), ..full() });
-    assert_eq!(cause, Cause::Capacity);
+    assert_eq!(cause, OomCause::Capacity);
     assert_eq!(
         sentence,
         "Out of memory on rank 0 in epoch 2, step 117: 4.00 GiB requested in forward (model.py:12), with 70.0 GiB in use of 80.0 GiB: 3.00 GiB too much"
     );
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(8 * GIB), ..full() });
-    assert_eq!(cause, Cause::Neighbour);
+    assert_eq!(cause, OomCause::Neighbour);
     assert!(sentence.ends_with("while other processes hold 8.00 GiB of its device"), "{sentence}");
     let (cause, sentence) = title(Facts { device_total_bytes: Some(80 * GIB), others_bytes: Some(0), ..full() });
-    assert_eq!(cause, Cause::OutsideAllocator);
+    assert_eq!(cause, OomCause::OutsideAllocator);
     assert!(sentence.ends_with("while this process uses 9.00 GiB outside PyTorch's allocator"), "{sentence}");
 }
 
@@ -195,7 +195,7 @@ proptest! {
         if let Some((least, below)) = report.limit_bytes {
             prop_assert!(least <= below && report.facts.device_free_bytes >= report.segment_bytes);
         }
-        if report.cause == Cause::Capacity {
+        if report.cause == OomCause::Capacity {
             prop_assert!(report.stranded_bytes - report.rounded_away_bytes < report.segment_bytes);
         }
         // Whatever the input, there is a sentence.
@@ -223,7 +223,7 @@ fn a_request_that_fails_because_a_leak_filled_the_device_is_the_leaks_outcome() 
     let mut reports = [fragmented()];
     let mut found = vec![leak(1200 * MIB, Severity::Warning, frame())];
     outcome::blame(&mut reports, &found);
-    assert_eq!(reports[0].cause, Cause::Leak);
+    assert_eq!(reports[0].cause, OomCause::Leak);
     assert!(findings(&reports, 1).is_empty(), "one cause, one finding");
     outcome::tell(&mut found, &reports, 1);
     let [told] = found.as_slice() else { panic!("{found:#?}") };
@@ -264,17 +264,21 @@ fn a_leak_is_not_blamed_for_what_it_did_not_do() {
         outcome::blame(&mut reports, &[finding]);
         reports[0].cause
     };
-    assert_eq!(cause(leak(20 * MIB, Severity::Warning, frame())), Cause::Fragmentation, "a crumb");
+    assert_eq!(cause(leak(20 * MIB, Severity::Warning, frame())), OomCause::Fragmentation, "a crumb");
     assert_eq!(
         cause(leak(900 * MIB, Severity::Warning, elsewhere.clone())),
-        Cause::Fragmentation,
+        OomCause::Fragmentation,
         "the holes are larger"
     );
-    assert_eq!(cause(leak(300 * MIB, Severity::Info, frame())), Cause::Fragmentation, "a suspicion that holds little");
+    assert_eq!(
+        cause(leak(300 * MIB, Severity::Info, frame())),
+        OomCause::Fragmentation,
+        "a suspicion that holds little"
+    );
     let other = Finding { ranks: vec![3], ..leak(1200 * MIB, Severity::Warning, frame()) };
-    assert_eq!(cause(other), Cause::Fragmentation, "another rank's");
+    assert_eq!(cause(other), OomCause::Fragmentation, "another rank's");
     let skew = Finding { kind: FindingKind::RankSkew, ..leak(1200 * MIB, Severity::Warning, frame()) };
-    assert_eq!(cause(skew), Cause::Fragmentation, "no growth");
+    assert_eq!(cause(skew), OomCause::Fragmentation, "no growth");
 }
 
 #[test]
@@ -319,6 +323,6 @@ fn what_the_driver_rounds_up_is_not_fragmentation() {
     let report = explain(facts(Picture::of(&state, 20 * MIB), 400 * MIB, 100 * MIB));
     assert_eq!(
         (report.cause, report.stranded_bytes, report.rounded_away_bytes),
-        (Cause::Capacity, 700 * MIB, 700 * MIB)
+        (OomCause::Capacity, 700 * MIB, 700 * MIB)
     );
 }

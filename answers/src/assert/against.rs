@@ -3,7 +3,7 @@
 use memctl_analysis::proof;
 use memctl_model::HumanBytes;
 
-use super::{ALLOCATED, Checked, RESERVED, Terms, Verdict, concerning, not_judged, peak, verdict};
+use super::{ALLOCATED, Checked, Outcome, RESERVED, Terms, concerning, not_judged, peak, verdict};
 use crate::conditions::Limit;
 use crate::finding::Finding;
 use crate::judged::NotJudged;
@@ -26,7 +26,7 @@ pub(super) fn checks(report: &Report, other: &Report, terms: &Terms) -> Vec<Chec
             let highest = other.ranks.iter().filter_map(read).max().filter(|&bytes| bytes > 0);
             let Some(theirs) = highest else {
                 let because = format!("no peak was recorded of {name}");
-                return Checked { condition, ..verdict(Verdict::Inconclusive, because) };
+                return Checked { condition, ..verdict(Outcome::Inconclusive, because) };
             };
             let limit = Limit { most: proof::peak_limit(theirs), inclusive: true };
             let mut checked = Checked { condition, ..peak(report, limit, terms, read, within) };
@@ -51,11 +51,11 @@ fn findings(report: &Report, other: &Report, terms: &Terms) -> Checked {
     match new.first() {
         Some(worst) => {
             let findings = new.iter().map(|finding| finding.id.clone()).collect();
-            Checked { findings, ..verdict(Verdict::DoesNotHold, format!("new: {}", worst.title)) }
+            Checked { findings, ..verdict(Outcome::DoesNotHold, format!("new: {}", worst.title)) }
         }
         None => not_judged(report, terms)
             .or_else(|| less_judged(report, other, terms))
-            .unwrap_or_else(|| verdict(Verdict::Holds, "no finding that it does not have".to_owned())),
+            .unwrap_or_else(|| verdict(Outcome::Holds, "no finding that it does not have".to_owned())),
     }
 }
 
@@ -65,5 +65,5 @@ fn less_judged(report: &Report, other: &Report, terms: &Terms) -> Option<Checked
         not.is_whole() && not.known_kind().is_some_and(|kind| other.scope.has_judged(kind) && !terms.allow_incomplete)
     };
     let not = report.scope.not_judged.iter().find(only_there)?;
-    Some(verdict(Verdict::Inconclusive, format!("{} not judged: {}", not.subject(), not.reason)))
+    Some(verdict(Outcome::Inconclusive, format!("{} not judged: {}", not.subject(), not.reason)))
 }

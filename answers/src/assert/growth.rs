@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use memctl_analysis::proof;
 use memctl_model::{FindingKind, HumanBytes};
 
-use super::{Checked, Terms, Verdict, concerning, not_judged, too_few, verdict};
+use super::{Checked, Outcome, Terms, concerning, not_judged, too_few, verdict};
 use crate::conditions::{Limit, Per};
 use crate::finding::Finding;
 use crate::report::Report;
@@ -27,7 +27,7 @@ fn of_epochs(report: &Report, limit: Limit<u64>, terms: &Terms) -> Checked {
     let too_few = too_few(report, terms, proof::GROWTH_ENDS_MIN);
     match (too_few, fastest) {
         (Some(inconclusive), _) => inconclusive,
-        (None, None) => verdict(Verdict::Inconclusive, "no growth was measured at epoch ends".to_owned()),
+        (None, None) => verdict(Outcome::Inconclusive, "no growth was measured at epoch ends".to_owned()),
         (None, Some((rate, rank))) => told(limit, Per::Epoch, rate, Some(rank)),
     }
 }
@@ -46,7 +46,7 @@ fn of_findings(
         Some((rate, finding)) => {
             let mut checked = told(limit, per, rate, finding.ranks.first().copied());
             // What is seen to grow too fast does so at once; that nothing grows faster takes a judged job.
-            if let Some(open) = not_judged(report, terms).filter(|_| checked.verdict == Verdict::Holds) {
+            if let Some(open) = not_judged(report, terms).filter(|_| checked.verdict == Outcome::Holds) {
                 checked = Checked { value_bytes: checked.value_bytes, rank: checked.rank, ..open };
             }
             Checked { findings: vec![finding.id.clone()], ..checked }
@@ -59,5 +59,5 @@ fn told(limit: Limit<u64>, per: Per, rate: i64, rank: Option<u32>) -> Checked {
     let grown = u64::try_from(rate).unwrap_or(0);
     let on = rank.map_or(String::new(), |rank| format!(", on rank {rank}"));
     let because = format!("{} per {} at most{on}", HumanBytes(rate), per.name());
-    Checked { value_bytes: Some(grown), rank, ..verdict(Verdict::of(limit.holds(&grown)), because) }
+    Checked { value_bytes: Some(grown), rank, ..verdict(Outcome::of(limit.holds(&grown)), because) }
 }

@@ -67,7 +67,7 @@ pub struct Checked {
     /// As it was typed.
     pub condition: String,
     /// What came of it.
-    pub verdict: Verdict,
+    pub verdict: Outcome,
     /// By what, in words.
     pub because: String,
     /// The figure that decided, where it is bytes.
@@ -83,7 +83,7 @@ pub struct Checked {
 /// What came of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Outcome {
     /// It holds.
     Holds,
     /// It does not.
@@ -92,7 +92,7 @@ pub enum Verdict {
     Inconclusive,
 }
 
-impl Verdict {
+impl Outcome {
     /// As people read it.
     #[must_use]
     pub const fn words(self) -> &'static str {
@@ -114,8 +114,8 @@ impl Verdicts {
     pub fn new(report: Report, conditions: &[Condition], terms: &Terms, against: Option<&Report>) -> Self {
         let incomplete = incomplete(&report, terms);
         let only_complete = |mut checked: Checked| {
-            if checked.verdict == Verdict::Holds && !incomplete.is_empty() && !terms.allow_incomplete {
-                checked.verdict = Verdict::Inconclusive;
+            if checked.verdict == Outcome::Holds && !incomplete.is_empty() && !terms.allow_incomplete {
+                checked.verdict = Outcome::Inconclusive;
             }
             checked
         };
@@ -124,7 +124,7 @@ impl Verdicts {
         let conditions: Vec<Checked> = checks.map(only_complete).collect();
         Self {
             schema: SCHEMA,
-            holds: conditions.iter().all(|checked| checked.verdict == Verdict::Holds),
+            holds: conditions.iter().all(|checked| checked.verdict == Outcome::Holds),
             job: report.job,
             completeness: report.completeness,
             incomplete,
@@ -142,13 +142,13 @@ impl Verdicts {
         if self.holds {
             return Ok(());
         }
-        let of = |verdict: Verdict| {
+        let of = |verdict: Outcome| {
             let which = self.conditions.iter().filter(|checked| checked.verdict == verdict);
             which.map(|checked| checked.condition.as_str()).collect::<Vec<_>>().join(", ")
         };
-        let (broken, unknown) = (of(Verdict::DoesNotHold), of(Verdict::Inconclusive));
+        let (broken, unknown) = (of(Outcome::DoesNotHold), of(Outcome::Inconclusive));
         if broken.is_empty() {
-            let open = self.conditions.iter().find(|checked| checked.verdict == Verdict::Inconclusive);
+            let open = self.conditions.iter().find(|checked| checked.verdict == Outcome::Inconclusive);
             let why = self.incomplete.first().or(open.map(|checked| &checked.because)).map_or("", String::as_str);
             return Err(format!("inconclusive: {why} ({unknown})"));
         }
@@ -222,7 +222,7 @@ fn check(report: &Report, condition: &Condition, terms: &Terms) -> Checked {
     checked
 }
 
-fn verdict(verdict: Verdict, because: String) -> Checked {
+fn verdict(verdict: Outcome, because: String) -> Checked {
     Checked {
         condition: String::new(),
         verdict,
@@ -242,7 +242,7 @@ fn found(findings: &[&Finding]) -> Option<Checked> {
         more => format!(" (and {})", plural(more as u64, "more finding")),
     };
     let findings = findings.iter().map(|finding| finding.id.clone()).collect();
-    Some(Checked { findings, ..verdict(Verdict::DoesNotHold, format!("{}{more}", worst.title)) })
+    Some(Checked { findings, ..verdict(Outcome::DoesNotHold, format!("{}{more}", worst.title)) })
 }
 
 /// Too few epoch ends to tell, unless that is allowed.
@@ -250,14 +250,14 @@ fn too_few(report: &Report, terms: &Terms, least: usize) -> Option<Checked> {
     let fewest = report.ranks.iter().map(|rank| ends(rank, terms).len()).min().unwrap_or(0);
     let after = terms.after_epoch.map(|epoch| format!(" from epoch {epoch} on")).unwrap_or_default();
     (fewest < least && !terms.allow_incomplete)
-        .then(|| verdict(Verdict::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}")))
+        .then(|| verdict(Outcome::Inconclusive, format!("needs {least} epoch ends{after}, found {fewest}")))
 }
 
 /// Nobody could have found what would speak against it, unless that is allowed.
 fn not_judged(report: &Report, terms: &Terms) -> Option<Checked> {
     let not = report.scope.inconclusive().filter(|_| !terms.allow_incomplete)?;
     let remedy = not.remedy.as_ref().map_or(String::new(), |remedy| format!("; {remedy}"));
-    Some(verdict(Verdict::Inconclusive, format!("{}{remedy}", not.reason)))
+    Some(verdict(Outcome::Inconclusive, format!("{}{remedy}", not.reason)))
 }
 
 /// Growth that may still turn out a leak, unless that is allowed.
@@ -266,7 +266,7 @@ fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) ->
     let worst = findings.first().filter(|_| !terms.allow_suspected)?;
     let ids = findings.iter().map(|finding| finding.id.clone()).collect();
     let because = format!("suspected: {} (--allow-suspected accepts it)", worst.title);
-    Some(Checked { findings: ids, ..verdict(Verdict::Inconclusive, because) })
+    Some(Checked { findings: ids, ..verdict(Outcome::Inconclusive, because) })
 }
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
@@ -274,7 +274,7 @@ fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let against = found(&leaks).or_else(|| suspected(report, terms, FindingKind::is_leak));
     against
         .or_else(|| not_judged(report, terms))
-        .unwrap_or_else(|| verdict(Verdict::Holds, "no leak was found".to_owned()))
+        .unwrap_or_else(|| verdict(Outcome::Holds, "no leak was found".to_owned()))
 }
 
 fn stable(report: &Report, terms: &Terms) -> Checked {
@@ -286,7 +286,7 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
     // How far beyond its tolerance: the rank that is worst off decides, not the one that rose most.
     let Some(worst) = rises.max_by_key(|rise| (rise.by.saturating_sub(rise.tolerance), rise.by, Reverse(rise.rank)))
     else {
-        return verdict(Verdict::Inconclusive, "no epoch end has a figure".to_owned());
+        return verdict(Outcome::Inconclusive, "no epoch end has a figure".to_owned());
     };
     let because = format!(
         "allocated memory at {} rises by {} at most, from {} (rank {}; tolerance {})",
@@ -297,7 +297,7 @@ fn stable(report: &Report, terms: &Terms) -> Checked {
         HumanBytes::of(worst.tolerance),
     );
     let holds = worst.by <= worst.tolerance;
-    Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Verdict::of(holds), because) }
+    Checked { value_bytes: Some(worst.by), rank: Some(worst.rank), ..verdict(Outcome::of(holds), because) }
 }
 
 /// How far a rank's allocated bytes rise above those of the first epoch end that counts.
@@ -356,15 +356,15 @@ fn peak(
     let of = |rank: &Rank| peak_of(rank, terms, whole, within).filter(|&peak| peak > 0);
     let known: Vec<(u64, u32)> = report.ranks.iter().filter_map(|rank| Some((of(rank)?, rank.rank))).collect();
     let Some(&(bytes, rank)) = known.iter().max_by_key(|&&(peak, rank)| (peak, Reverse(rank))) else {
-        return verdict(Verdict::Inconclusive, "no peak was recorded".to_owned());
+        return verdict(Outcome::Inconclusive, "no peak was recorded".to_owned());
     };
     let because = format!("{} at most, on rank {rank}", HumanBytes::of(bytes));
     let mut checked =
-        Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&bytes)), because) };
+        Checked { value_bytes: Some(bytes), rank: Some(rank), ..verdict(Outcome::of(limit.holds(&bytes)), because) };
     // What is known speaks against it at once; that it holds takes every rank.
-    if checked.verdict == Verdict::Holds && known.len() < report.ranks.len() {
+    if checked.verdict == Outcome::Holds && known.len() < report.ranks.len() {
         let missing: Vec<u32> = report.ranks.iter().filter(|rank| of(rank).is_none()).map(|rank| rank.rank).collect();
-        checked.verdict = Verdict::Inconclusive;
+        checked.verdict = Outcome::Inconclusive;
         checked.because = format!("no peak was recorded of {}", named(&missing));
     }
     checked
@@ -378,7 +378,7 @@ fn reserved_to_allocated(report: &Report, limit: Limit<f64>, terms: &Terms) -> C
     };
     let highest = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
     let Some((ratio, rank)) = highest else {
-        return verdict(Verdict::Inconclusive, "no peaks were recorded".to_owned());
+        return verdict(Outcome::Inconclusive, "no peaks were recorded".to_owned());
     };
     told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
 }
@@ -392,10 +392,10 @@ fn told_of_all(
 ) -> Checked {
     let because = format!("{ratio:.3} at most, on rank {rank}");
     let mut checked =
-        Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Verdict::of(limit.holds(&ratio)), because) };
+        Checked { value_ratio: Some(ratio), rank: Some(rank), ..verdict(Outcome::of(limit.holds(&ratio)), because) };
     let missing: Vec<u32> = report.ranks.iter().filter(|rank| !is_known(rank)).map(|rank| rank.rank).collect();
-    if checked.verdict == Verdict::Holds && !missing.is_empty() {
-        checked.verdict = Verdict::Inconclusive;
+    if checked.verdict == Outcome::Holds && !missing.is_empty() {
+        checked.verdict = Outcome::Inconclusive;
         checked.because = format!("no figure was recorded of {}", named(&missing));
     }
     checked
@@ -412,7 +412,7 @@ fn fragmentation(report: &Report, limit: Limit<f64>, terms: &Terms) -> Checked {
     };
     let Some((ratio, rank)) = report.ranks.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
     else {
-        return verdict(Verdict::Inconclusive, "no figure was recorded".to_owned());
+        return verdict(Outcome::Inconclusive, "no figure was recorded".to_owned());
     };
     told_of_all(report, limit, (ratio, rank), |rank| of(rank).is_some())
 }

@@ -9,7 +9,7 @@ use memctl_model::JobState;
 use super::remedy::{Proof, Remedy};
 use super::{Question, Usage};
 use crate::Job;
-use crate::assert::{Terms, Verdict, Verdicts, settled_after};
+use crate::assert::{Outcome, Terms, Verdicts, settled_after};
 use crate::conditions::Condition;
 use crate::finding::Finding;
 use crate::naming::command;
@@ -69,7 +69,7 @@ fn keep(report: &Report, usage: Option<&Usage>, flags: &str) -> Question {
     let peak = peak.map(|bytes| format!("peak<={}", in_mib(proof::peak_limit(bytes))));
     let wanted = [Some("no-leak".to_owned()), Some("stable".to_owned()), peak].into_iter().flatten();
     let after = settled_after(report);
-    let holds = |condition: &String| verdict(report, condition, after) == Some(Verdict::Holds);
+    let holds = |condition: &String| verdict(report, condition, after) == Some(Outcome::Holds);
     let conditions: Vec<String> = wanted.filter(holds).collect();
     if conditions.is_empty() {
         return Question::new(TITLE, vec!["This run sets no condition that the next one could be held to.".to_owned()]);
@@ -88,7 +88,7 @@ fn settling(report: &Report) -> Option<u32> {
 /// Of these conditions those that this job's data can tell of; what is found against them now is what has to go.
 fn told(report: &Report, conditions: &[&str], after: Option<u32>) -> Option<String> {
     let can_tell =
-        |condition: &&&str| verdict(report, condition, after).is_some_and(|verdict| verdict != Verdict::Inconclusive);
+        |condition: &&&str| verdict(report, condition, after).is_some_and(|verdict| verdict != Outcome::Inconclusive);
     let told: Vec<String> = conditions.iter().filter(can_tell).map(|condition| (*condition).to_owned()).collect();
     (!told.is_empty()).then(|| typed(&told, after.filter(|_| told.iter().any(|condition| condition == "stable"))))
 }
@@ -108,7 +108,7 @@ fn fits(report: &Report, usage: Option<&Usage>) -> Option<String> {
 }
 
 /// What comes of a condition on this very job, whether it still runs or ended badly.
-fn verdict(report: &Report, condition: &str, after: Option<u32>) -> Option<Verdict> {
+fn verdict(report: &Report, condition: &str, after: Option<u32>) -> Option<Outcome> {
     let condition: Condition = condition.parse().ok()?;
     // A job that ended badly tells of its figures all the same; growth that nobody could judge stays untold.
     let mut report = report.clone();

@@ -25,7 +25,7 @@ use memctl_proto::v1;
 use memctl_answers::conditions::{Condition, Tolerance};
 
 use job_names::job_names;
-use values::{EpochRange, LabelArg, Moment, RankList};
+use values::{EpochRange, LabelArg, RankList, TimeBound};
 
 /// Where a daemon listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
@@ -268,10 +268,10 @@ pub struct Narrow {
     pub epoch: Option<EpochRange>,
     /// Only from this time on: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
     #[arg(long, value_name = "TIME")]
-    pub since: Option<Moment>,
+    pub since: Option<TimeBound>,
     /// Only until this time.
     #[arg(long, value_name = "TIME")]
-    pub until: Option<Moment>,
+    pub until: Option<TimeBound>,
 }
 
 impl Narrow {
@@ -493,7 +493,7 @@ pub struct SitesAt {
     pub epoch_end: Option<u32>,
     /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
     #[arg(long, value_name = "TIME")]
-    pub at: Option<Moment>,
+    pub at: Option<TimeBound>,
     /// At the end of the recording [default: at the end of the last epoch].
     #[arg(long)]
     pub end: bool,

@@ -69,14 +69,14 @@ impl FromStr for EpochRange {
 
 /// `2026-11-20T10:00:00Z`, or `10m` for ten minutes ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum TimeBound {
     /// A point in time, ns since the Unix epoch.
     At(u64),
     /// So long ago.
     Ago(SignedDuration),
 }
 
-impl Moment {
+impl TimeBound {
     /// Nanoseconds since the Unix epoch; times before it are 0.
     #[must_use]
     pub fn resolve(self, now: Timestamp) -> u64 {
@@ -90,7 +90,7 @@ impl Moment {
     }
 }
 
-impl FromStr for Moment {
+impl FromStr for TimeBound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn moments() {
         let now: Timestamp = "2026-11-20T10:00:00Z".parse().unwrap();
-        let resolve = |text: &str| text.parse::<Moment>().map(|moment| moment.resolve(now));
+        let resolve = |text: &str| text.parse::<TimeBound>().map(|moment| moment.resolve(now));
         assert_eq!(resolve("1970-01-01T00:00:01.5Z").unwrap(), 1_500_000_000);
         assert_eq!(resolve("2026-11-20T11:50:00+02:00").unwrap(), resolve("10m").unwrap());
         assert_eq!(resolve("2h 30m").unwrap(), resolve("2026-11-20T07:30:00Z").unwrap());

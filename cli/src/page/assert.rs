@@ -1,6 +1,6 @@
 //! The page of `memctl assert`: a line a condition, and why the data cannot tell where it cannot.
 
-use memctl_answers::assert::{Verdict, Verdicts};
+use memctl_answers::assert::{Outcome, Verdicts};
 
 use super::{Page, heading, prose};
 use crate::render::screen::{Screen, Tone};
@@ -26,7 +26,7 @@ pub fn page(verdicts: &Verdicts, screen: &Screen) -> String {
         let padding = conditions - width(&condition);
         let head = format!("{words:VERDICT$}  {condition}{:padding$}  ", "");
         let lines = prose::hanging(&head, &checked.because, usize::MAX, screen);
-        let tone = if checked.verdict == Verdict::Holds { Tone::Good } else { Tone::Alert };
+        let tone = if checked.verdict == Outcome::Holds { Tone::Good } else { Tone::Alert };
         out.push_str(&lines.replacen(words, &screen.paint(tone, words), 1));
     }
     if !verdicts.incomplete.is_empty() {

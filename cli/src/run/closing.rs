@@ -21,7 +21,7 @@ use super::say;
 use super::seen::Seen;
 use crate::args::{Format, Global};
 use crate::ask;
-use crate::connect::{self, Connection, Place, WhenMissing};
+use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
 use crate::seams::host::{self, Summary};
@@ -110,10 +110,10 @@ impl Closing<'_> {
         while !hurry.load(Ordering::Relaxed) {
             if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
                 destination.daemon = match &connection.place {
-                    Place::Daemon(url) => Daemon::Address(url.clone()),
-                    Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+                    Source::Daemon(url) => Daemon::Address(url.clone()),
+                    Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
                 };
-                destination.is_embedded = matches!(connection.place, Place::DataDir(_));
+                destination.is_embedded = matches!(connection.place, Source::DataDir(_));
                 destination.is_deferred = false;
                 destination.connection = Some(connection);
                 return;

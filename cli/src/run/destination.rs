@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::args::Global;
-use crate::connect::{self, Connection, Place, WhenMissing};
+use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
 use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place};
@@ -55,10 +55,10 @@ pub async fn open(global: &Global) -> Result<Destination, Failure> {
     let (spool, mut notice) = spool(data_dir.as_deref(), None);
     let destination = match connect::connect(global, WhenMissing::Make).await {
         Ok(connection) => {
-            let is_embedded = matches!(connection.place, Place::DataDir(_));
+            let is_embedded = matches!(connection.place, Source::DataDir(_));
             let daemon = match &connection.place {
-                Place::Daemon(url) => Daemon::Address(url.clone()),
-                Place::DataDir(_) => Daemon::Connected(connection.channel.clone()),
+                Source::Daemon(url) => Daemon::Address(url.clone()),
+                Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
             };
             let connection = Some(connection);
             Destination { daemon, spool, connection, notice, is_embedded, is_deferred: false }

@@ -33,7 +33,7 @@ const HOLDERS_MAX: usize = 10;
 const PEERS_MAX: usize = 16;
 
 /// Where a failure lies in a device's stream. Numbers of events that lie before.
-struct Place {
+struct FailurePosition {
     event: Event,
     /// Before the allocator emptied its cache.
     found_at: u64,
@@ -107,10 +107,10 @@ async fn places(
     (first, last): (&ChunkRow, &ChunkRow),
     mut cursor: MarkCursor,
     mut reserved_peak: u64,
-) -> Result<(Vec<Place>, u64), ReadError> {
+) -> Result<(Vec<FailurePosition>, u64), ReadError> {
     let from = first.index.first_event;
     let mut replay = Replay::before(store, session, device.info.index.0, &[], from).await?;
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<FailurePosition> = Vec::new();
     let (mut burst, mut step_end_at): (Option<u64>, Option<u64>) = (None, None);
     replay
         .run(last.index.first_event + last.index.count, |number, event, map| {
@@ -130,7 +130,7 @@ async fn places(
                     if places.len() == FAILURES_MAX {
                         places.remove(0);
                     }
-                    places.push(Place {
+                    places.push(FailurePosition {
                         event: *event,
                         found_at: burst.unwrap_or(number - 1),
                         step_end_at,
@@ -153,7 +153,7 @@ async fn states(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
-    place: &Place,
+    place: &FailurePosition,
     cursor: MarkCursor,
 ) -> Result<(Option<BTreeMap<StackId, u64>>, Keyframe), ReadError> {
     let index = device.info.index;

@@ -67,7 +67,7 @@ pub(crate) async fn look(
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
     let churn = RankChurn::of(session.info.rank, index.0, &steady, retries, &resolve);
     let settings = &session.info.settings;
-    let failed = failure.filter(|report| report.cause == oom::Cause::Fragmentation).map(|report| &report.facts);
+    let failed = failure.filter(|report| report.cause == oom::OomCause::Fragmentation).map(|report| &report.facts);
     let (picture, cursor, time_ns) = match failed {
         Some(facts) => (facts.found.clone(), (facts.epoch, facts.step), facts.time_ns),
         None => {

@@ -35,7 +35,7 @@ pub(super) async fn tell(
         }
     }
     dead.sort_by_key(|(_, death)| (death.time_ns, death.rank));
-    let own = |death: &Death| !deaths::Cause::of(death.failure.as_deref()).is_consequence();
+    let own = |death: &Death| !deaths::CauseOfDeath::of(death.failure.as_deref()).is_consequence();
     // Those with a cause of their own speak; where there is none, the first.
     let speakers: Vec<usize> = (0..dead.len()).filter(|&at| own(&dead[at].1)).chain([0]).take(PLACES_MAX).collect();
     for at in speakers {

@@ -4,7 +4,7 @@ use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severit
 
 use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::candidate::Shape;
-use crate::judge::course::Per;
+use crate::judge::history::Per;
 use crate::judge::outlook::Outlook;
 use crate::judge::verdict::{Verdict, any_confirmed, surest};
 use crate::judge::who::{self, Who};

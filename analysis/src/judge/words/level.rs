@@ -3,7 +3,7 @@
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Moment, Rate, Severity};
 
 use super::{place, thinned};
-use crate::judge::ratchet::Growth;
+use crate::judge::growth::Growth;
 use crate::judge::who::{self, Who};
 use crate::wording::opening;
 

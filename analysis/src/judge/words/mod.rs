@@ -19,7 +19,7 @@ const SUSPECTED: &str = "suspected";
 const SOON_SECONDS: f64 = 3_600.0;
 /// Beyond a month nobody plans.
 const FAR_SECONDS: f64 = 30.0 * 86_400.0;
-/// Points of a course that are kept as evidence.
+/// Points of a history that are kept as evidence.
 const SERIES_MAX: usize = 64;
 
 /// Bytes of a rate in words.

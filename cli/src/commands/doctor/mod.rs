@@ -27,7 +27,7 @@ const FREE_BYTES_LOW: u64 = 1 << 30;
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum Outcome {
     Ok,
     Warning,
     Failed,
@@ -37,7 +37,7 @@ enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     check: &'static str,
-    verdict: Verdict,
+    verdict: Outcome,
     found: String,
     advice: Option<String>,
 }
@@ -99,7 +99,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
     let mine = env!("CARGO_PKG_VERSION");
     let mut version = ok("daemon", format!("version {}, up since {}", status.version, time::date(status.started_ns)));
     if status.version != mine {
-        version.verdict = Verdict::Warning;
+        version.verdict = Outcome::Warning;
         version.advice = Some(format!("this memctl is {mine}: upgrade the older one"));
     }
     let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
@@ -121,7 +121,7 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         ),
     );
     if status.gaps > 0 {
-        losses.verdict = Verdict::Warning;
+        losses.verdict = Outcome::Warning;
         losses.advice = Some(
             "items were lost on the way; `memctl query` says of which job, whose figures are then not exact".to_owned(),
         );
@@ -141,7 +141,7 @@ fn tasks(status: &v1::Status) -> Option<Check> {
         (false, failed) => ok("tasks", failed.join("; ")),
     };
     if !down.is_empty() || !failed.is_empty() {
-        check.verdict = if down.is_empty() { Verdict::Warning } else { Verdict::Failed };
+        check.verdict = if down.is_empty() { Outcome::Warning } else { Outcome::Failed };
         check.advice = Some("this is a fault of memctl: the daemon's log has the details".to_owned());
     }
     Some(check)
@@ -159,7 +159,7 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
     if !dir.is_dir() {
         checks.push(Check {
             check: "folder",
-            verdict: Verdict::Warning,
+            verdict: Outcome::Warning,
             found: format!("{} does not exist yet", dir.display()),
             advice: Some("the first import or daemon creates it".to_owned()),
         });
@@ -178,7 +178,7 @@ fn folder(dir: &Path, checks: &mut Vec<Check>) {
         checks.push(if free < FREE_BYTES_LOW {
             let advice =
                 "free disk space, delete jobs (`memctl delete`), or let the daemon delete old events (--retain-bytes)";
-            Check { check: "disk", verdict: Verdict::Warning, found, advice: Some(advice.to_owned()) }
+            Check { check: "disk", verdict: Outcome::Warning, found, advice: Some(advice.to_owned()) }
         } else {
             ok("disk", found)
         });
@@ -205,11 +205,11 @@ fn free_bytes(_: &Path) -> Option<u64> {
 }
 
 fn ok(check: &'static str, found: String) -> Check {
-    Check { check, verdict: Verdict::Ok, found, advice: None }
+    Check { check, verdict: Outcome::Ok, found, advice: None }
 }
 
 fn failed(check: &'static str, found: String, advice: Option<String>) -> Check {
-    Check { check, verdict: Verdict::Failed, found, advice }
+    Check { check, verdict: Outcome::Failed, found, advice }
 }
 
 fn print(checks: &[Check], global: &Global, screen: &Screen, out: &mut dyn Write) -> std::io::Result<()> {
@@ -221,9 +221,9 @@ fn print(checks: &[Check], global: &Global, screen: &Screen, out: &mut dyn Write
             csv::header(out, &["check", "verdict", "found", "advice"])?;
             checks.iter().try_for_each(|Check { check, verdict, found, advice }| {
                 let verdict = match verdict {
-                    Verdict::Ok => "ok",
-                    Verdict::Warning => "warning",
-                    Verdict::Failed => "failed",
+                    Outcome::Ok => "ok",
+                    Outcome::Warning => "warning",
+                    Outcome::Failed => "failed",
                 };
                 let cells =
                     [Cell::plain(check), Cell::plain(verdict), Cell::text(found), Cell::maybe_text(advice.as_deref())];
@@ -237,9 +237,9 @@ fn page(checks: &[Check], screen: &Screen) -> String {
     let mut out = String::new();
     for Check { check, verdict, found, advice } in checks {
         let (word, tone) = match verdict {
-            Verdict::Ok => ("ok", Tone::Good),
-            Verdict::Warning => ("note", Tone::Strong),
-            Verdict::Failed => ("FAIL", Tone::Alert),
+            Outcome::Ok => ("ok", Tone::Good),
+            Outcome::Warning => ("note", Tone::Strong),
+            Outcome::Failed => ("FAIL", Tone::Alert),
         };
         // Never cut: whoever calls the doctor needs the whole sentence.
         out.push_str(&format!("{}  {check:<10}  {}\n", screen.paint(tone, &format!("{word:<4}")), safe(found)));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Check, Verdict, ok};
+use super::{Check, Outcome, ok};
 use crate::render::text::plural;
 use crate::seams;
 
@@ -30,7 +30,7 @@ pub fn checks() -> Vec<Check> {
 }
 
 fn note(check: &'static str, found: String, advice: &str) -> Check {
-    Check { check, verdict: Verdict::Warning, found, advice: Some(advice.to_owned()) }
+    Check { check, verdict: Outcome::Warning, found, advice: Some(advice.to_owned()) }
 }
 
 fn devices() -> Check {
@@ -154,7 +154,7 @@ mod tests {
     fn every_line_says_what_to_do_when_it_is_not_well() {
         for check in checks() {
             assert!(!check.found.is_empty());
-            assert_eq!(check.advice.is_some(), check.verdict == Verdict::Warning, "{check:?}");
+            assert_eq!(check.advice.is_some(), check.verdict == Outcome::Warning, "{check:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ use memctl_proto::v1;
 
 use crate::args::{Global, Import};
 use crate::ask::report;
-use crate::connect::{Connection, Place, WhenMissing, connect};
+use crate::connect::{Connection, Source, WhenMissing, connect};
 use crate::exit::{Failure, Outcome};
 use crate::render::screen::Screen;
 use crate::render::text::plural;
@@ -56,8 +56,8 @@ async fn import(
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
     let visible = !global.quiet && std::io::stderr().is_terminal();
     let (advice, silence_max) = match &connection.place {
-        Place::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
-        Place::DataDir(_) => (
+        Source::Daemon(_) => ("see its log, then import again", seams::DAEMON_SILENCE_MAX),
+        Source::DataDir(_) => (
             "is its disk full? Free space there or choose another folder with --data-dir, then import again",
             seams::EMBEDDED_SILENCE_MAX,
         ),

@@ -43,7 +43,7 @@ pub(super) async fn ledger(
             let ends =
                 || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device.info.index.0);
             let chunks = store.chunks(session.key, device.info.index.0, chosen(&selection)?).await?;
-            let place = match moment {
+            let position = match moment {
                 Moment::Peak(_) => {
                     let everything = selection.first_epoch.is_none() && selection.since_ns.is_none();
                     if !everything {
@@ -54,18 +54,18 @@ pub(super) async fn ledger(
                 }
                 Moment::EpochEnd(epoch) => {
                     let end = ends().rfind(|end| end.epoch == epoch);
-                    Some(place(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
+                    Some(position(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
                 }
-                Moment::End(_) => chunks.last().map(|chunk| Place {
+                Moment::End(_) => chunks.last().map(|chunk| Position {
                     at: end_of(chunk),
                     exact: chunk.levels.exact,
                     between_steps: true,
                     ended: None,
                 }),
             };
-            if let Some(place) = place {
+            if let Some(position) = position {
                 let process = found.process_name(session);
-                let ledger = rank(store, session, device, &chunks, place, room.as_mut()).await?;
+                let ledger = rank(store, session, device, &chunks, position, room.as_mut()).await?;
                 ranks.push(v1::RankLedger { process, ..ledger });
             }
         }
@@ -90,7 +90,7 @@ const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::
 
 /// A moment of a device: behind so many events.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     at: u64,
     exact: bool,
     /// Whether what lives then has outlived its step, whatever the marks say.
@@ -99,8 +99,8 @@ struct Place {
     ended: Option<(u32, u64)>,
 }
 
-fn place(end: &EpochEndRow) -> Place {
-    Place { at: end.at_event, exact: end.exact, between_steps: true, ended: Some((end.epoch, end.step)) }
+fn position(end: &EpochEndRow) -> Position {
+    Position { at: end.at_event, exact: end.exact, between_steps: true, ended: Some((end.epoch, end.step)) }
 }
 
 fn end_of(chunk: &ChunkRow) -> u64 {
@@ -117,7 +117,7 @@ async fn peak(
     device: &DeviceRow,
     chunks: &[ChunkRow],
     everything: bool,
-) -> Result<Option<Place>, ReadError> {
+) -> Result<Option<Position>, ReadError> {
     let Some(highest) = chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max) else { return Ok(None) };
     if everything {
         peak_is_stored(session, Some(device), highest)?;
@@ -133,7 +133,7 @@ async fn peak(
             Go::On
         })
         .await?;
-    Ok(Some(Place { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
+    Ok(Some(Position { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
 }
 
 async fn rank(
@@ -141,19 +141,19 @@ async fn rank(
     session: &SessionRow,
     device: &DeviceRow,
     chunks: &[ChunkRow],
-    place: Place,
+    position: Position,
     room: Option<&mut usize>,
 ) -> Result<v1::RankLedger, ReadError> {
     // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
-    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < place.at).collect();
+    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < position.at).collect();
     let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
     let times_ns =
         (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
     let cursor = MarkCursor::between(store, session.key, times_ns).await?;
-    let (keyframe, cursor) = state_at(store, session, device.info.index.0, place.at, cursor).await?;
+    let (keyframe, cursor) = state_at(store, session, device.info.index.0, position.at, cursor).await?;
     let stacks = dictionary(store, session.key).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let step = if place.between_steps { None } else { cursor.step() };
+    let step = if position.between_steps { None } else { cursor.step() };
     let classed = Classifier::new(&resolve).blocks(&keyframe, step, None);
     let mut shares = Shares::default();
     classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
@@ -173,8 +173,8 @@ async fn rank(
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
         time_ns: keyframe.time_ns,
-        epoch: place.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
-        step: place.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
+        epoch: position.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
+        step: position.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
         allocated_bytes: ledger.allocated_bytes(),
         classes: classes(&ledger.classes),
         cached_bytes: ledger.cached_bytes,
@@ -184,7 +184,7 @@ async fn rank(
         device_used_bytes: ledger.device_used_bytes,
         device_total_bytes: ledger.device_total_bytes,
         measured_ns: ledger.measured_ns,
-        exact: place.exact,
+        exact: position.exact,
         ..v1::RankLedger::default()
     };
     if let Some(room) = room {

@@ -1,6 +1,6 @@
-//! A device's course as a whole: its boundaries, its levels at them, and what was measured from outside.
+//! A device's history as a whole: its boundaries, its levels at them, and what was measured from outside.
 //!
-//! Guarantees: bounded memory; what was not measured is absent; what is kept of a long course lies evenly over it. An epoch
+//! Guarantees: bounded memory; what was not measured is absent; what is kept of a long history lies evenly over it. An epoch
 //! that was begun again ends again: the later end stands for it.
 //! Windows are no steps: how much is done in one is chance. Their place is therefore not their number but the work that was
 //! done before them, in events, so that an idle hour neither looks like growth that has stopped nor one that slows down.
@@ -135,7 +135,7 @@ impl Boundaries {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Course {
+pub(super) struct History {
     of: [Boundaries; 3],
     /// The first boundary.
     pub first: Option<Level>,
@@ -162,7 +162,7 @@ pub(super) struct Course {
     pub empty: bool,
 }
 
-impl Default for Course {
+impl Default for History {
     fn default() -> Self {
         Self {
             of: Default::default(),
@@ -183,7 +183,7 @@ impl Default for Course {
     }
 }
 
-impl Course {
+impl History {
     /// Notes a boundary: its kind, and its place among those of its kind.
     pub fn boundary(&mut self, table: &SiteTable) -> Option<(Per, u32)> {
         let per = Per::of(table.boundary)?;

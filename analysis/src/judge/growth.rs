@@ -9,7 +9,7 @@
 //! cache that fills at random come early. It is asked a second time with each rise as heavy as it is large: what grows
 //! evenly in bytes need not rise evenly often, because the allocator rounds large blocks to megabytes.
 
-use super::course::Boundaries;
+use super::history::Boundaries;
 use super::series::Point;
 
 /// How time goes at the boundaries of a kind.
@@ -122,7 +122,7 @@ fn drawdown(values: &[u64]) -> u64 {
 /// Rests longer than this many of its usual pauses: with pauses at random (exponential) one in 150 is as long.
 const PAUSES: f64 = 5.0;
 
-/// A rise that is larger than this many usual ones counts as so many: one step up is not the whole course.
+/// A rise that is larger than this many usual ones counts as so many: one step up is not the whole history.
 const HEAVIEST: u64 = 4;
 
 /// What falls by more than this share of what it has gained fluctuates more than it grows.
@@ -175,7 +175,7 @@ impl Growth {
         (laplace(&|_| 1.0), by_size)
     }
 
-    /// Of a long course a point stands for so many changes.
+    /// Of a long history a point stands for so many changes.
     #[must_use]
     pub fn thinned(self, density: f64) -> Self {
         Self { rises: (f64::from(self.rises) * density) as u32, apart: self.apart / density, ..self }
@@ -195,7 +195,7 @@ impl Growth {
         let now = times.last().copied().unwrap_or(0);
         let (laplace, laplace_by_size) = self.laplace_of(rises, now);
         let (apart, even) = spacing(&times);
-        // Of a long course a rise stands for several.
+        // Of a long history a rise stands for several.
         let each = f64::from(self.rises) / self.times.len().max(1) as f64;
         let (rises, apart) = ((times.len() as f64 * each).round() as u32, apart / each.max(1.0));
         let risen_ns = self.risen_ns[..times.len().min(self.risen_ns.len())].to_vec();
