@@ -25,6 +25,8 @@ use tonic_health::pb::health_client::HealthClient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EVENTS: u64 = 20;
+/// A job that the judge cannot read: it must not have read it before the fault is there.
+const UNREADABLE: &str = "broken";
 /// Commits that fail.
 const FAILURES: u32 = 5;
 
@@ -32,7 +34,7 @@ const FAILURES: u32 = 5;
 #[derive(Default)]
 struct Faulty {
     inner: MemoryStore,
-    /// Reading site tables of this job's sessions panics.
+    /// Reading the items of this session panics: that of the job [`UNREADABLE`], from its beginning.
     unreadable: std::sync::Mutex<Option<i64>>,
     /// So many appends panic from now on.
     appends: AtomicU32,
@@ -53,7 +55,11 @@ impl Store for Faulty {
         self.inner.info().await
     }
     async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError> {
-        self.inner.open_session(info, now_ns).await
+        let opened = self.inner.open_session(info, now_ns).await?;
+        if info.job == UNREADABLE {
+            *self.unreadable.lock().unwrap() = Some(opened.key);
+        }
+        Ok(opened)
     }
     async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError> {
         let left = self.appends.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
@@ -187,12 +193,10 @@ async fn report(daemon: &Embedded, job: &str) -> v1::Report {
 async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same() {
     let store = Arc::new(Faulty::default());
     let daemon = Embedded::start(store.clone()).await.unwrap();
-    record(&daemon, "broken", 1).await;
+    record(&daemon, UNREADABLE, 1).await;
     record(&daemon, "whole", 2).await;
-    let job = store.job(Some("broken"), None).await.unwrap().unwrap();
-    *store.unreadable.lock().unwrap() = Some(store.sessions(job.key).await.unwrap()[0].key);
 
-    let broken = report(&daemon, "broken").await;
+    let broken = report(&daemon, UNREADABLE).await;
     assert!(store.thrown.load(Ordering::SeqCst), "the fault has happened");
     let [finding] = broken.findings.as_slice() else { panic!("one finding: {:#?}", broken.findings) };
     assert_eq!((finding.kind.as_str(), finding.severity()), ("unjudged", v1::Severity::Warning));
@@ -210,7 +214,7 @@ async fn a_job_that_cannot_be_judged_says_so_and_others_are_judged_all_the_same(
     assert!(whole.findings.iter().all(|finding| finding.kind != "unjudged"), "{:#?}", whole.findings);
 
     *store.unreadable.lock().unwrap() = None;
-    let again = report(&daemon, "broken").await;
+    let again = report(&daemon, UNREADABLE).await;
     let kinds = |report: &v1::Report| report.findings.iter().map(|it| it.kind.clone()).collect::<Vec<String>>();
     assert_eq!(kinds(&again), kinds(&whole), "once it can be judged it is, from the beginning");
     daemon.stop().await.unwrap();
