@@ -3,7 +3,7 @@
 //! Guarantees: nothing here is longer than a line, and nothing invents what is not known.
 //! Refuses to escape: texts of findings hold names as recorded; whoever shows them makes them safe.
 
-use memctl_model::{FindingKind, Frame, HumanBytes};
+use memctl_model::{Frame, HumanBytes};
 
 /// Behind it a title says when memory will be full.
 pub const AHEAD: &str = "; out of memory ";
@@ -50,28 +50,6 @@ pub fn ranks(ranks: &[u32], known: usize) -> String {
                 _ => format!("{} ranks ({}, …)", many.len(), words[..8].join(", ")),
             }
         }
-    }
-}
-
-/// What a kind of finding is about, where it was or was not judged.
-#[must_use]
-pub const fn subject(kind: FindingKind) -> &'static str {
-    use FindingKind as Kind;
-    match kind {
-        Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain => "growth of live memory",
-        Kind::PrivatePools => "growth of private pools",
-        Kind::Fragmentation => "fragmentation",
-        Kind::FragmentationGrowth => "growth of unused reserved memory",
-        Kind::RankSkew => "differences between ranks",
-        Kind::RankLost => "ranks",
-        Kind::ForeignProcess => "other processes on the device",
-        Kind::Oom => "out of memory",
-        Kind::NearOom => "room on the device",
-        Kind::OutsideAllocator => "device memory outside the allocator",
-        Kind::Churn => "device allocations in steady state",
-        Kind::HostGrowth => "host memory",
-        Kind::WrongDevice => "allocations on another rank's device",
-        Kind::Unjudged => "the job",
     }
 }
 

@@ -3,7 +3,6 @@
 //! Guarantees: an answer of a daemon that does not say what it judged counts as not judged. Refuses to decide anything:
 //! which gap means that no finding says nothing comes with the gap.
 
-use memctl_analysis::wording;
 use memctl_model::{FindingKind, Gap};
 use memctl_proto::v1;
 use serde::Serialize;
@@ -77,7 +76,7 @@ impl NotJudged {
     /// `growth of live memory (needs 3 epoch ends, found 1)`; a part is told by its reason alone.
     #[must_use]
     pub fn subject(&self) -> String {
-        self.known_kind().map_or_else(|| self.kind.replace('_', " "), |kind| wording::subject(kind).to_owned())
+        self.known_kind().map_or_else(|| self.kind.replace('_', " "), |kind| kind.subject().to_owned())
     }
 }
 

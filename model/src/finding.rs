@@ -69,6 +69,27 @@ impl FindingKind {
         Self::Unjudged,
     ];
 
+    /// What a kind of finding is about, where it was or was not judged.
+    #[must_use]
+    pub const fn subject(self) -> &'static str {
+        match self {
+            Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain => "growth of live memory",
+            Self::PrivatePools => "growth of private pools",
+            Self::Fragmentation => "fragmentation",
+            Self::FragmentationGrowth => "growth of unused reserved memory",
+            Self::RankSkew => "differences between ranks",
+            Self::RankLost => "ranks",
+            Self::ForeignProcess => "other processes on the device",
+            Self::Oom => "out of memory",
+            Self::NearOom => "room on the device",
+            Self::OutsideAllocator => "device memory outside the allocator",
+            Self::Churn => "device allocations in steady state",
+            Self::HostGrowth => "host memory",
+            Self::WrongDevice => "allocations on another rank's device",
+            Self::Unjudged => "the job",
+        }
+    }
+
     /// The name in JSON, in rules and on the wire; never changes.
     #[must_use]
     pub const fn name(self) -> &'static str {
