@@ -67,7 +67,7 @@ pub struct Prepared {
     pub epoch_ends: Vec<EpochEndRow>,
     /// The last word, if it is that.
     pub end: Option<SessionEnd>,
-    /// Events dropped before it, as it tells (for the last word: all of them).
+    /// All events that the session dropped, as its last word tells; 0 for other items.
     pub dropped: Dropped,
 }
 
@@ -127,8 +127,10 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
                 ..ItemIndex::default()
             };
             for sample in samples {
-                prepared.device(sample.device.0).device_used_bytes = sample.device_used_bytes;
-                prepared.device(sample.device.0).alloc_retries = sample.alloc_retries;
+                // The host's samples and the trainer's stand in one item, and neither knows all figures.
+                let update = prepared.device(sample.device.0);
+                update.device_used_bytes = sample.device_used_bytes.or(update.device_used_bytes);
+                update.alloc_retries = sample.alloc_retries.or(update.alloc_retries);
             }
         }
         Content::End(end) => {
@@ -262,5 +264,23 @@ fn index_of_marks(marks: &[Mark]) -> ItemIndex {
         last_epoch: epochs().max().unwrap_or(u32::MAX),
         first_step: steps().min().unwrap_or(0),
         last_step: steps().max().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::Sample;
+
+    use super::*;
+
+    #[test]
+    fn a_sample_without_a_figure_keeps_the_one_that_is_known() {
+        let trainer = Sample { alloc_retries: Some(3), device_used_bytes: Some(7), ..Sample::default() };
+        let host = Sample { device_used_bytes: Some(9), ..Sample::default() };
+        for samples in [[trainer, host], [host, Sample { device_used_bytes: None, ..trainer }]] {
+            let prepared = prepare(1, &[0], &Packed::samples(&samples).numbered(1)).unwrap();
+            let figures = prepared.devices.iter().map(|update| (update.alloc_retries, update.device_used_bytes));
+            assert_eq!(figures.collect::<Vec<_>>(), [(Some(3), Some(9))]);
+        }
     }
 }
