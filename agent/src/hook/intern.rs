@@ -168,11 +168,16 @@ impl Codes {
 
     /// The id of a code object; a new one is offered to `define`, which says whether it found room.
     pub fn id(&mut self, code: usize, identity: u64, define: impl FnOnce() -> bool) -> Option<u32> {
-        let at = self.place(code, identity);
-        if self.slots[at].0 == code {
-            return Some(self.slots[at].2);
+        // An empty slot is one of code 0.
+        if code == 0 {
+            return None;
         }
-        if code == 0 || self.count >= CODES_MAX || !define() {
+        let at = self.place(code, identity);
+        let (known, other, id) = self.slots[at];
+        if known == code && other == identity {
+            return Some(id);
+        }
+        if self.count >= CODES_MAX || !define() {
             return None;
         }
         let id = self.count;

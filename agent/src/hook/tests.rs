@@ -367,6 +367,7 @@ proptest! {
 #[test]
 fn full_tables_refuse_and_keep_what_they_know() {
     let mut codes = Codes::default();
+    assert_eq!(codes.id(0, 0, || true), None, "no code object lies at 0, and an empty slot is none");
     let mut known = 0;
     for code in 1..=20_000_usize {
         match codes.id(code * 16, 7, || true) {
