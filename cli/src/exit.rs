@@ -94,7 +94,7 @@ impl Failure {
         match status.code() {
             Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
             Code::NotFound => Self::no_such_job(format!("{said}; `memctl jobs` lists the jobs")),
-            Code::InvalidArgument | Code::OutOfRange => Self::usage(said),
+            Code::InvalidArgument | Code::OutOfRange | Code::Aborted => Self::usage(said),
             Code::AlreadyExists | Code::FailedPrecondition => Self::input(said),
             Code::Unimplemented => Self::unreachable(format!(
                 "{place} is older than this memctl and does not support this command; upgrade it"
@@ -103,13 +103,7 @@ impl Failure {
                 Self::unreachable(format!("{place} does not answer ({said}); `memctl doctor` may show the reason"))
             }
             Code::Unauthenticated | Code::PermissionDenied => Self::unreachable(format!("{place} refuses: {said}")),
-            Code::Ok
-            | Code::Cancelled
-            | Code::Unknown
-            | Code::ResourceExhausted
-            | Code::Aborted
-            | Code::Internal
-            | Code::DataLoss => {
+            Code::Ok | Code::Cancelled | Code::Unknown | Code::ResourceExhausted | Code::Internal | Code::DataLoss => {
                 Self::unreachable(format!("{place} could not answer: {said}; `memctl doctor` may show the reason"))
             }
         }
@@ -142,7 +136,7 @@ mod tests {
             (Code::Cancelled, 3),
             (Code::Unknown, 3),
             (Code::ResourceExhausted, 3),
-            (Code::Aborted, 3),
+            (Code::Aborted, 2),
             (Code::Internal, 3),
             (Code::DataLoss, 3),
         ];

@@ -104,7 +104,12 @@ async fn send(
             if !without_events {
                 let seqs: Vec<u64> = chunks.iter().map(|chunk| chunk.seq).collect();
                 for group in seqs.chunks(PAYLOADS) {
-                    for (_, payload) in store.payloads(session.key, group).await? {
+                    let payloads = store.payloads(session.key, group).await?;
+                    if payloads.len() < group.len() {
+                        let what = format!("rank {}, while it was exported,", session.info.rank);
+                        return Err(ReadError::Expired { what }.into());
+                    }
+                    for (_, payload) in payloads {
                         say(out, Body::Chunk(payload)).await?;
                     }
                 }
@@ -129,4 +134,80 @@ async fn marks(store: &dyn Store, session: &SessionRow, chosen: Selection, out: 
 
 async fn say(out: &Out, body: Body) -> Result<(), Gone> {
     out.send(Ok(ExportPart { body: Some(body) })).await.map_err(|_| Gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{AllocatorSettings, DeviceInfo, Dropped, SessionId, SessionInfo, SourceKind};
+
+    use super::*;
+    use crate::store::{Append, ChunkLevels, ItemIndex, MemoryStore, NewItem, Retention};
+
+    const CHUNKS: u64 = 40;
+
+    /// A job of many chunks, which nothing here opens.
+    async fn recorded() -> Arc<MemoryStore> {
+        let store = Arc::new(MemoryStore::new());
+        let info = SessionInfo {
+            id: SessionId([1; 16]),
+            job: "job".into(),
+            attempt: 0,
+            rank: 0,
+            world_size: None,
+            source: SourceKind::Live,
+            host: None,
+            pid: None,
+            parent_pid: None,
+            run: None,
+            role: None,
+            found_by: None,
+            started_ns: 1,
+            framework: None,
+            settings: AllocatorSettings::default(),
+            devices: vec![DeviceInfo::default()],
+            labels: Vec::new(),
+            resolution_ns: 100,
+        };
+        let session = store.open_session(&info, 1).await.unwrap().key;
+        let chunk = |seq| NewItem {
+            seq,
+            kind: ItemKind::Chunk,
+            payload: vec![0; 100].into(),
+            unpacked_bytes: 0,
+            index: ItemIndex { device: Some(0), first_event: seq - 1, count: 1, ..ItemIndex::default() },
+            levels: Some(ChunkLevels::default()),
+        };
+        let append = Append {
+            session,
+            items: (1..=CHUNKS).map(chunk).collect(),
+            gaps: Vec::new(),
+            durable_seq: CHUNKS,
+            duplicates: 0,
+            heard_ns: 1,
+            devices: Vec::new(),
+            epoch_ends: Vec::new(),
+            end: None,
+            dropped: Dropped::default(),
+        };
+        store.append(vec![append]).await.unwrap();
+        store
+    }
+
+    #[tokio::test]
+    async fn what_retention_removes_meanwhile_is_an_error_and_not_left_out() {
+        let store = recorded().await;
+        let selection = Some(v1::Selection { job: "job".into(), ..v1::Selection::default() });
+        let request = v1::ExportRequest { selection, ..v1::ExportRequest::default() };
+        let mut parts = export(store.clone(), request).await.unwrap();
+        // The chunks' rows are read before the first payload comes; the reader's slowness keeps most payloads unread.
+        while !matches!(parts.recv().await.unwrap().unwrap().body, Some(Body::Chunk(_))) {}
+        store.expire(Retention { age_ns: None, bytes: Some(1) }, 2).await.unwrap();
+        let mut last = None;
+        while let Some(part) = parts.recv().await {
+            last = Some(part);
+        }
+        let status = last.unwrap().unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains("retention removed it"), "{status}");
+    }
 }

@@ -142,7 +142,7 @@ impl QueryService {
         while let Some(job) = self.store.job(Some(&name), attempt).await? {
             let sessions = self.store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
-                return Err(ReadError::Invalid(format!("job {name} is being recorded; stop it first")));
+                return Err(ReadError::Recording { name });
             }
             last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
             let gone = self.store.delete_job(job.key).await?;

@@ -76,6 +76,12 @@ pub enum ReadError {
         /// What was needed.
         what: String,
     },
+    /// The job is being recorded, so it cannot be deleted.
+    #[error("job {name} is being recorded; stop it first")]
+    Recording {
+        /// The job.
+        name: String,
+    },
     /// A request that makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -127,6 +133,7 @@ impl From<ReadError> for Status {
             | ReadError::NoEpoch { .. }
             | ReadError::Nothing { .. } => Self::out_of_range(message),
             ReadError::Expired { .. } => Self::failed_precondition(message),
+            ReadError::Recording { .. } => Self::aborted(message),
             ReadError::Invalid(_) => Self::invalid_argument(message),
             ReadError::Damaged { .. } => Self::data_loss(message),
             ReadError::Fault(_) => Self::internal(message),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use memctl_proto::v1;
+use tonic::Code;
 
 use crate::args::{Global, Import};
 use crate::ask::report;
@@ -116,9 +117,9 @@ fn only(job: &str, attempt: Option<u32>) -> v1::Selection {
 async fn take_back(job: &str, attempt: u32, connection: &mut Connection) {
     let request = v1::DeleteJobRequest { job: job.to_owned(), attempt: Some(attempt) };
     let mut answer = connection.query.delete_job(request.clone()).await;
-    // The stream that was given up may not have ended yet; until then the daemon keeps the job.
+    // The stream that was given up may not have ended yet; until then the daemon keeps the job (`Aborted`).
     for _ in 0..TAKE_BACK_TRIES {
-        if !answer.as_ref().is_err_and(|status| status.message().contains("is being recorded")) {
+        if !answer.as_ref().is_err_and(|status| status.code() == Code::Aborted) {
             break;
         }
         tokio::time::sleep(TAKE_BACK_EVERY).await;
