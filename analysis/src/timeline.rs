@@ -5,10 +5,11 @@
 //! Levels hold until the next event, so a bucket without events shows the level it inherits.
 //! Refuses nothing: what lies outside the window only sets the level that enters it.
 
+use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{Levels, Rollup};
 
-/// More buckets than any screen has columns; more are not made.
-pub const BUCKETS_MAX: usize = 16_384;
+/// Buckets of a timeline; more are not made.
+pub const BUCKETS_MAX: usize = TIMELINE_POINTS_MAX as usize;
 
 /// One stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

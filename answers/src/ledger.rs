@@ -75,7 +75,7 @@ pub struct Rank {
     pub exact: bool,
     /// Handed out by the allocator.
     pub allocated_bytes: u64,
-    /// What for: those classes that have bytes.
+    /// Allocated bytes by class; empty classes are omitted.
     pub classes: Vec<ClassShare>,
     /// Reserved and not handed out.
     pub cached_bytes: u64,
@@ -274,6 +274,7 @@ enum Line<'a> {
     Rank(&'a Rank),
     Block {
         rank: u32,
+        process: &'a str,
         device: u32,
         #[serde(flatten)]
         block: &'a Block,
@@ -289,8 +290,8 @@ impl Answer for Ledger {
         json::line(out, &Line::Job { job: &self.job, not_judged: &self.not_judged })?;
         for Listed { rank, blocks } in &self.ranks {
             json::line(out, &Line::Rank(rank))?;
-            let &Rank { rank, device, .. } = rank;
-            let mut lines = blocks.iter().flatten().map(|block| Line::Block { rank, device, block });
+            let of = |block| Line::Block { rank: rank.rank, process: &rank.process, device: rank.device, block };
+            let mut lines = blocks.iter().flatten().map(of);
             lines.try_for_each(|line| json::line(out, &line))?;
         }
         Ok(())

@@ -179,8 +179,12 @@ impl From<v1::SiteStack> for Site {
 #[derive(Serialize)]
 struct Line<'a> {
     rank: u32,
+    process: &'a str,
     device: u32,
     at: &'a str,
+    epoch: u32,
+    step: u64,
+    exact: bool,
     #[serde(flatten)]
     site: &'a Site,
 }
@@ -191,8 +195,23 @@ impl Answer for Sites {
     }
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
-        for RankSites { rank, device, at, sites, .. } in &self.ranks {
-            sites.iter().try_for_each(|site| json::line(out, &Line { rank: *rank, device: *device, at, site }))?;
+        for of in &self.ranks {
+            // Levels are the whole rank's, and a line is one site's.
+            let RankSites {
+                rank,
+                process,
+                device,
+                at,
+                epoch,
+                step,
+                exact,
+                allocated_bytes: _,
+                reserved_bytes: _,
+                sites,
+            } = of;
+            let (rank, device, epoch, step, exact) = (*rank, *device, *epoch, *step, *exact);
+            let line = |site| Line { rank, process, device, at, epoch, step, exact, site };
+            sites.iter().try_for_each(|site| json::line(out, &line(site)))?;
         }
         Ok(())
     }

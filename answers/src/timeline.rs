@@ -20,6 +20,9 @@ pub struct Timeline {
     pub completeness: Completeness,
     /// By rank.
     pub ranks: Vec<RankTimeline>,
+    /// For the page: the ranks were chosen, so each of them is drawn.
+    #[serde(skip)]
+    pub chosen: bool,
     /// For the page: flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -87,7 +90,7 @@ impl Timeline {
     ///
     /// # Errors
     /// An answer without a job.
-    pub fn new(wire: v1::Timeline, hint: Option<String>) -> Result<Self, PartMissing> {
+    pub fn new(wire: v1::Timeline, chosen: bool, hint: Option<String>) -> Result<Self, PartMissing> {
         let v1::Timeline { job, completeness, ranks } = wire;
         let mut ranks: Vec<RankTimeline> = ranks.into_iter().map(RankTimeline::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
@@ -96,6 +99,7 @@ impl Timeline {
             job: part(job, "job")?.into(),
             completeness: part(completeness, "completeness")?.into(),
             ranks,
+            chosen,
             hint,
         })
     }
@@ -174,6 +178,7 @@ impl From<v1::TimelineMark> for Mark {
 struct Line<'a, T> {
     record: &'static str,
     rank: u32,
+    process: &'a str,
     device: u32,
     #[serde(flatten)]
     what: &'a T,
@@ -186,10 +191,12 @@ impl Answer for Timeline {
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.ranks.iter().try_for_each(|of| {
-            let RankTimeline { rank, device, points, marks, .. } = of;
+            let RankTimeline { rank, process, device, points, marks } = of;
             let (rank, device) = (*rank, *device);
-            points.iter().try_for_each(|what| json::line(out, &Line { record: "point", rank, device, what }))?;
-            marks.iter().try_for_each(|what| json::line(out, &Line { record: "mark", rank, device, what }))
+            let point = |what| Line { record: "point", rank, process, device, what };
+            let mark = |what| Line { record: "mark", rank, process, device, what };
+            points.iter().try_for_each(|what| json::line(out, &point(what)))?;
+            marks.iter().try_for_each(|what| json::line(out, &mark(what)))
         })
     }
 

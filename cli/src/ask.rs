@@ -64,9 +64,10 @@ pub async fn course(
     points: u32,
     global: &Global,
 ) -> Result<Timeline, Failure> {
+    let chosen = !selection.ranks.is_empty() || !selection.processes.is_empty();
     let request = v1::TimelineRequest { selection: Some(selection), points };
     let response = connection.query.get_timeline(request).await.map_err(|status| connection.failure(&status))?;
-    Ok(Timeline::new(response.into_inner(), hint(connection, global))?)
+    Ok(Timeline::new(response.into_inner(), chosen, hint(connection, global))?)
 }
 
 /// Asks for live memory by site.

@@ -29,6 +29,9 @@ pub const DEVICES_MAX: usize = 64;
 /// Chunks between two regular keyframes: 4 × 64k events are replayed in some 10 ms, and a keyframe is small beside them.
 pub const KEYFRAME_CHUNKS: u64 = 4;
 
+/// Points of a timeline, per rank: more than any screen has columns.
+pub const TIMELINE_POINTS_MAX: u32 = 10_000;
+
 /// Whether a job's name is one that can be typed, printed and used in a path: letters, digits and `._:@/+-`, at most
 /// [`LABEL_BYTES_MAX`] bytes, not beginning with `-`; between slashes there is something, and never `.` or `..`, so that it
 /// leads nowhere else. `latest` stands for the newest job and is nobody's name.

@@ -155,7 +155,7 @@ const LAYOUT: [(&str, &str); 31] = [
     ("cli/src/page/report.rs", "GROWTH_SHOWN"),
     ("cli/src/page/timeline.rs", "COLUMNS_DEFAULT"),
     ("cli/src/page/timeline.rs", "COLUMNS_MAX"),
-    ("cli/src/page/timeline.rs", "RANKS_SHOWN"),
+    ("cli/src/page/timeline.rs", "PLOTS_SHOWN"),
     ("cli/src/page/timeline.rs", "TALL_PLOTS"),
     ("cli/src/page/timeline.rs", "TICK_COLUMNS"),
 ];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
+use memctl_model::limits::TIMELINE_POINTS_MAX;
 use memctl_model::{
     AllocatorSettings, DeviceIndex, DeviceInfo, Frame, Sample, SessionId, SessionInfo, SourceKind, StackId,
 };
@@ -182,6 +183,8 @@ async fn one_process_with_two_devices_is_judged_device_by_device_and_every_quest
     let timeline = client.get_timeline(v1::TimelineRequest { selection: selection.clone(), points: 10 }).await.unwrap();
     let devices: Vec<u32> = timeline.into_inner().ranks.iter().map(|rank| rank.device).collect();
     assert_eq!(devices, [0, 1]);
+    let too_many = v1::TimelineRequest { selection: selection.clone(), points: TIMELINE_POINTS_MAX + 1 };
+    assert_eq!(client.get_timeline(too_many).await.unwrap_err().code(), Code::InvalidArgument);
     let sites = client.get_sites(v1::SitesRequest { selection: selection.clone(), moment: None }).await.unwrap();
     let live: Vec<u64> = sites.into_inner().ranks.iter().map(|rank| rank.sites[0].bytes).collect();
     assert_eq!(live, [64 * MIB, (64 + u64::from(EPOCHS) * STEPS) * MIB]);

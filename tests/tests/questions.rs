@@ -197,8 +197,9 @@ fn csv_and_lines_hold_what_the_object_holds() {
     assert_eq!(growth, report["growth"].as_array().unwrap().len());
     for verb in ["timeline", "sites"] {
         let text = asked.text(verb, "lstm_hidden_chain", &["-o", "ndjson"]);
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let not_marks = lines.filter(|line| line["record"] != "mark").count();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.iter().all(|line| line["process"].is_string()), "{verb} names the process in every line");
+        let not_marks = lines.iter().filter(|line| line["record"] != "mark").count();
         assert_eq!(records(&asked.text(verb, "lstm_hidden_chain", &["-o", "csv"])).len(), not_marks, "{verb}");
     }
     let jobs = run(memctl().args(["jobs", "-o", "csv", "--daemon", &asked.daemon.url]));
@@ -238,6 +239,17 @@ fn ranks_epochs_and_times_narrow() {
         let mut command = asked.command("export", name, &["--rank", "1", "--format", "csv"]);
         records(&run(command.args(more)))
     };
+    let marks = |more: &[&str]| ranks(&asked.json("timeline", name, more))[1]["marks"].as_array().unwrap().clone();
+    let within = |mark: &Value| {
+        let is_epoch = mark["kind"].as_str().unwrap().starts_with("epoch_");
+        let (since, until) = (ends[1]["at"].as_str(), ends[3]["at"].as_str());
+        let at = mark["at"].as_str();
+        if is_epoch { [2, 3].contains(&whole(&mark["value"])) } else { since <= at && at <= until }
+    };
+    let expected: Vec<Value> = marks(&[]).into_iter().filter(within).collect();
+    assert!(expected.iter().any(|mark| mark["kind"] == "epoch_end"), "{expected:?}");
+    assert_eq!(marks(&["--epoch", "2..3"]), expected);
+
     let (whole, slice) = (csv(&[]), csv(&times[2..]));
     let at = |record: &&BTreeMap<String, String>| record["at"].as_str() >= since && record["at"].as_str() <= until;
     // Times of one recording have the same date and, compared as text, the same order up to trailing zeros.

@@ -10,6 +10,7 @@ pub mod job_names;
 pub mod values;
 
 use memctl_model::JobState;
+use memctl_model::limits::TIMELINE_POINTS_MAX;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -238,7 +239,7 @@ fn job_state() -> impl TypedValueParser<Value = JobState> {
             JobState::Running => "Still being recorded",
             JobState::Finished => "Ended without a failure",
             JobState::Failed => "Ended with a failure",
-            JobState::Lost => "Was not heard of any more, and never said that it ended",
+            JobState::Lost => "Stopped reporting without ending",
         })
     };
     let named = |name: String| JobState::ALL.into_iter().find(|state| state.name() == name);
@@ -293,14 +294,14 @@ impl Narrow {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Severity {
-    /// Good to know.
+    /// Informational.
     Info,
-    /// Will hurt.
+    /// Likely to cause a failure.
     Warning,
-    /// Hurts.
+    /// Causing a failure.
     Critical,
 }
 
@@ -454,7 +455,7 @@ pub struct Timeline {
     #[command(flatten)]
     pub narrow: Narrow,
     /// The most points per rank [default: the plot's columns, 240 for data].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(TIMELINE_POINTS_MAX)))]
     pub points: Option<u32>,
 }
 

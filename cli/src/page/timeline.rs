@@ -1,4 +1,4 @@
-//! The page of `memctl timeline`: one small plot a rank, all on one scale, epochs below.
+//! The page of `memctl timeline`: one small plot for each rank and device, all on one scale, epochs below.
 //!
 //! Epochs have equal widths and time runs within each, so that ranks line up whatever their
 //! clocks say and a long start does not push the training into a corner. A job of one epoch is
@@ -20,7 +20,7 @@ use crate::render::text::{plural, rank_list};
 const COLUMNS_DEFAULT: usize = 90;
 const COLUMNS_MAX: usize = 180;
 /// Plots on one page unless ranks were chosen: more is a wall, not a picture.
-const RANKS_SHOWN: usize = 8;
+const PLOTS_SHOWN: usize = 8;
 /// So many plots are tall, more are flat.
 const TALL_PLOTS: usize = 2;
 /// Columns between two labels of the axis.
@@ -51,14 +51,15 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
         }
         return out;
     }
-    let shown = &ranks[..ranks.len().min(RANKS_SHOWN)];
+    let most = if timeline.chosen { ranks.len() } else { PLOTS_SHOWN };
+    let shown = &ranks[..ranks.len().min(most)];
     let columns = columns(screen);
     let axis = Axis::new(shown, columns);
     let top = shown.iter().flat_map(|rank| &rank.points).map(highest).max().unwrap_or(0);
     let rows = if shown.len() > TALL_PLOTS { 6 } else { 10 };
     for rank in shown {
         let drawn = axis.columns_of(rank);
-        out.push_str(&format!("\n{}\n", title(rank, timeline.completeness.events_expired > 0, screen)));
+        out.push_str(&format!("\n{}\n", title(rank, timeline, screen)));
         out.push_str(&plot(&drawn, top, rows, &axis.ticks(rank), screen));
     }
     out.push_str(&format!(
@@ -67,10 +68,13 @@ pub fn page(timeline: &Timeline, screen: &Screen) -> String {
         screen.paint(Tone::Faint, &screen.fit(&format!("{}   {}", axis.name(), legend(screen)), MARGIN))
     ));
     if ranks.len() > shown.len() {
-        let others: Vec<u32> = ranks[shown.len()..].iter().map(|rank| rank.rank).collect();
+        let hidden = &ranks[shown.len()..];
+        // A rank has a plot for each of its devices.
+        let others: Vec<u32> = hidden.iter().map(|rank| rank.rank).collect();
+        let noun = if others.first() == others.last() { "rank" } else { "ranks" };
         let text = format!(
-            "{} not shown ({}): select with --rank",
-            plural(others.len() as u64, "more rank"),
+            "{} not shown ({noun} {}): select with --rank",
+            plural(hidden.len() as u64, "more plot"),
             rank_list(&others)
         );
         out.push_str(&format!("\n{}\n", screen.fit(&text, 0)));
@@ -88,18 +92,24 @@ fn highest(point: &Point) -> u64 {
     point.peak_allocated_bytes.max(point.peak_reserved_bytes).max(point.reserved_bytes)
 }
 
-/// What `expired` may have held the peak, so what is left is not called by its name.
-fn title(rank: &RankTimeline, expired: bool, screen: &Screen) -> String {
+/// Events that expired may have held the peak, so what is left is not called by its name.
+fn title(rank: &RankTimeline, timeline: &Timeline, screen: &Screen) -> String {
     let peak = |read: fn(&Point) -> u64| HumanBytes::of(rank.points.iter().map(read).max().unwrap_or(0));
     let end = rank.points.last().map_or(0, |point| point.allocated_bytes);
-    let peak_is = if expired { "highest of what is still stored:" } else { "peak" };
+    let peak_is = if timeline.completeness.events_expired > 0 { "highest of what is still stored:" } else { "peak" };
     let text = format!(
         "{peak_is} {} allocated, {} reserved; {} allocated at the end",
         peak(|point| point.peak_allocated_bytes),
         peak(|point| point.peak_reserved_bytes),
         HumanBytes::of(end)
     );
-    let name = name_of(&rank.process, rank.rank);
+    let mut name = name_of(&rank.process, rank.rank);
+    let is_sibling = |other: &RankTimeline| {
+        (&other.process, other.rank) == (&rank.process, rank.rank) && other.device != rank.device
+    };
+    if timeline.ranks.iter().any(is_sibling) {
+        name.push_str(&format!(", device {}", rank.device));
+    }
     format!("{}  {}", screen.paint(Tone::Strong, &name), screen.fit(&text, name.len() + 2))
 }
 
@@ -189,5 +199,38 @@ impl Axis {
         };
         // A label at the right end would stand outside.
         (0..4).map(tick).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    fn timeline(ranks: u32, devices: u32, chosen: bool) -> String {
+        let of = |rank, device| v1::RankTimeline {
+            rank,
+            device,
+            points: vec![v1::TimelinePoint { last_ns: 9, ..v1::TimelinePoint::default() }],
+            process: format!("rank {rank}"),
+            ..v1::RankTimeline::default()
+        };
+        let wire = v1::Timeline {
+            job: Some(v1::Job::default()),
+            completeness: Some(v1::Completeness::default()),
+            ranks: (0..ranks).flat_map(|rank| (0..devices).map(move |device| of(rank, device))).collect(),
+        };
+        let screen = Screen { columns: Some(100), unicode: true, colour: false };
+        page(&Timeline::new(wire, chosen, None).unwrap(), &screen)
+    }
+
+    #[test]
+    fn plots_are_counted_and_named_by_device_and_chosen_ranks_are_all_drawn() {
+        let some = timeline(8, 2, false);
+        assert!(some.contains("8 more plots not shown (ranks 4-7): select with --rank"), "{some}");
+        assert!(some.contains("\nrank 3, device 1  peak"), "{some}");
+        let all = timeline(16, 1, true);
+        assert!(all.contains("\nrank 15  peak") && !all.contains("not shown"), "{all}");
     }
 }

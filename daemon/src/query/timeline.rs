@@ -1,7 +1,8 @@
 //! Memory over time: replayed event by event while that is little work, else from the chunks' rollups.
 
 use memctl_analysis::timeline::{Bucket, Timeline};
-use memctl_model::{Levels, MarkKind, Rollup};
+use memctl_model::limits::TIMELINE_POINTS_MAX;
+use memctl_model::{Levels, Mark, MarkKind, Rollup};
 use memctl_proto::item::Content;
 use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
@@ -17,8 +18,6 @@ use crate::streams::Streams;
 
 /// Points per rank when the question names no number.
 const POINTS: u32 = 240;
-/// Points per rank at most.
-const POINTS_MAX: u32 = 10_000;
 /// Chunks replayed per rank at most: two million events, some tens of milliseconds. Beyond, rollups are fine enough.
 const REPLAY_CHUNKS: usize = 32;
 /// Marks in an answer, per rank.
@@ -31,16 +30,23 @@ pub(super) async fn timeline(
     request: v1::TimelineRequest,
 ) -> Result<v1::Timeline, ReadError> {
     let selection = request.selection.unwrap_or_default();
-    let points = if request.points == 0 { POINTS } else { request.points.min(POINTS_MAX) };
+    let points = match request.points {
+        0 => POINTS,
+        points if points > TIMELINE_POINTS_MAX => {
+            let most = TIMELINE_POINTS_MAX;
+            return Err(ReadError::Invalid(format!("a timeline has at most {most} points per rank, not {points}")));
+        }
+        points => points,
+    };
     let found = find(store, &selection).await?;
     let epoch_ends = store.epoch_ends(found.job.key).await?;
     let chosen = chosen(&selection)?;
     let mut ranks = Vec::new();
     for session in &found.sessions {
+        let marks = stored_marks(store, session, chosen).await?;
         for device in devices_of(&found, session) {
             let chunks = store.chunks(session.key, device, chosen).await?;
             let span = span(&selection, &epoch_ends, session, device);
-            let marks = stored_marks(store, session, chosen).await?;
             let buckets = buckets(store, session, device, &chunks, &epoch_ends, (span, points)).await?;
             ranks.push(v1::RankTimeline {
                 rank: session.info.rank,
@@ -52,7 +58,7 @@ pub(super) async fn timeline(
                     (session.key, device),
                     MarkCursor::of(marks.clone()),
                 ),
-                marks: shown(marks, chosen),
+                marks: shown(&marks, chosen, span),
                 process: found.process_name(session),
             });
         }
@@ -200,11 +206,7 @@ fn answer_points(
 }
 
 /// The marks of a session within a selection's times, and those of the items around.
-async fn stored_marks(
-    store: &dyn Store,
-    session: &SessionRow,
-    chosen: Selection,
-) -> Result<Vec<memctl_model::Mark>, ReadError> {
+async fn stored_marks(store: &dyn Store, session: &SessionRow, chosen: Selection) -> Result<Vec<Mark>, ReadError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {
@@ -215,19 +217,27 @@ async fn stored_marks(
     Ok(all)
 }
 
-/// Epoch boundaries, and steps and phases as far as they are few.
-fn shown(mut all: Vec<memctl_model::Mark>, chosen: Selection) -> Vec<v1::TimelineMark> {
-    if let Some((first, last)) = chosen.times_ns {
-        all.retain(|mark| (first..=last).contains(&mark.time_ns));
-    }
+/// Epoch boundaries within a selection, and steps and phases as far as they are few.
+fn shown(all: &[Mark], chosen: Selection, span: Span) -> Vec<v1::TimelineMark> {
+    let is_within = |mark: &&Mark| {
+        // The epoch before ends at the very time at which the selection begins.
+        let is_chosen = match (&mark.kind, chosen.epochs) {
+            (MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch), Some((first, last))) => {
+                (first..=last).contains(epoch)
+            }
+            _ => true,
+        };
+        is_chosen && (span.times_ns.0..=span.times_ns.1).contains(&mark.time_ns)
+    };
+    let mut all: Vec<&Mark> = all.iter().filter(is_within).collect();
     if all.len() > MARKS_MAX {
         all.retain(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_) | MarkKind::Note(_)));
         all.truncate(MARKS_MAX);
     }
-    all.iter().map(mark).collect()
+    all.into_iter().map(mark).collect()
 }
 
-fn mark(mark: &memctl_model::Mark) -> v1::TimelineMark {
+fn mark(mark: &Mark) -> v1::TimelineMark {
     let (kind, value, name) = match &mark.kind {
         MarkKind::EpochBegin(epoch) => (v1::MarkKind::EpochBegin, u64::from(*epoch), ""),
         MarkKind::EpochEnd(epoch) => (v1::MarkKind::EpochEnd, u64::from(*epoch), ""),
