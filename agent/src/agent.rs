@@ -113,8 +113,8 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The session's time resolution is none that a chunk can have.
-    #[error("session: {0}")]
+    /// The encoder could not be set up (out of memory).
+    #[error("the encoder could not be set up: {0}")]
     Codec(memctl_proto::chunk::ChunkError),
     /// A thread could not be started.
     #[error("a thread could not be started: {0}")]

@@ -73,7 +73,7 @@ pub struct Rank {
     pub typical_step_bytes: Option<u64>,
     /// Allocated at the height of the highest step.
     pub highest_step_bytes: Option<u64>,
-    /// Steps that rests on.
+    /// Number of steps these figures are based on.
     pub steps: u64,
     /// Reserved at the end beyond the highest step.
     pub unused_bytes: Option<u64>,
@@ -91,7 +91,7 @@ pub struct Rank {
     pub cause: Option<String>,
     /// How much for that cause.
     pub idle_bytes: Option<u64>,
-    /// How bad it is.
+    /// Severity.
     pub severity: Option<&'static str>,
     /// Whether expandable segments are on.
     pub expandable_segments: bool,
@@ -177,7 +177,7 @@ pub struct Churn {
     pub returned_bytes: u64,
     /// Taken beyond what reserved memory grew by.
     pub taken_again_bytes: u64,
-    /// Allocations a step.
+    /// Allocations per step.
     pub allocations_per_step: Option<f64>,
     /// Times the cache was emptied because a request found no room.
     pub alloc_retries: Option<u64>,

@@ -78,7 +78,7 @@ pub struct Failed {
     pub device_free_bytes: u64,
     /// The device's size.
     pub device_total_bytes: Option<u64>,
-    /// A limit of the process was in force: at least this.
+    /// Lower bound of the process's memory limit.
     pub limit_at_least_bytes: Option<u64>,
     /// And less than this.
     pub limit_below_bytes: Option<u64>,

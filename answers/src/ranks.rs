@@ -75,7 +75,7 @@ pub struct Rank {
     pub device_free_bytes: Option<u64>,
     /// In use on the device by processes that are not of this job's rank.
     pub foreign_used_bytes: Option<u64>,
-    /// The newest figure there is of it.
+    /// Time of the most recent figure.
     pub last_heard_at: Option<String>,
     /// Figures of it that stand out, by name.
     pub stands_out: Vec<String>,

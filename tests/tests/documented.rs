@@ -167,6 +167,52 @@ fn every_key_of_a_rules_file_stands_in_alerts() {
     assert_eq!(rules, keys(&text, "| rule | fires when |"));
 }
 
+// --- paths --------------------------------------------------------------------------------------
+
+/// Every file and folder below `folder`, relative to `root`, but for what is built or hidden.
+fn tree(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if name.starts_with('.') || name == "target" || name == "__pycache__" {
+            continue;
+        }
+        found.insert(path.strip_prefix(root).unwrap().to_string_lossy().into_owned());
+        if entry.file_type().unwrap().is_dir() {
+            tree(root, &path, found);
+        }
+    }
+}
+
+/// The paths of sources that a page names: in backquotes or as links, from the root or from some folder on.
+fn paths(text: &str, there: &BTreeSet<String>) -> BTreeSet<String> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links = links.map(|link| link.trim_start_matches("../").to_owned());
+    let is_path = |name: &String| {
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
+        let from_root = name.split('/').next().is_some_and(|first| there.contains(first));
+        plain && name.contains('/') && (from_root || [".rs", ".py", ".proto"].iter().any(|end| name.ends_with(end)))
+    };
+    quoted(text).into_iter().chain(links).filter(is_path).collect()
+}
+
+#[test]
+fn every_source_that_a_page_names_is_there() {
+    let (root, mut there) = (root(), BTreeSet::new());
+    tree(&root, &root, &mut there);
+    let mut pages = vec!["ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    pages.extend(there.iter().filter(|path| path.starts_with("docs/") && path.ends_with(".md")).cloned());
+    let mut named = 0;
+    for page in &pages {
+        for path in paths(&std::fs::read_to_string(root.join(page)).unwrap(), &there) {
+            let (path, below) = (path.trim_end_matches('/'), format!("/{}", path.trim_end_matches('/')));
+            let is_there = there.iter().any(|known| known == path || known.ends_with(&below));
+            assert!(is_there, "{page} names {path}, which does not exist");
+            named += 1;
+        }
+    }
+    assert!(pages.len() > 5 && named > 20, "{named} paths on {pages:?}");
+}
+
 // --- variables ----------------------------------------------------------------------------------
 
 /// Where the sources of what users run lie.

@@ -86,7 +86,7 @@ impl Batcher {
     /// An empty stage.
     ///
     /// # Errors
-    /// When the resolution is none that a chunk can have.
+    /// When zstd gives no context (out of memory).
     pub fn new(config: BatchConfig) -> Result<Self, ChunkError> {
         let devices: Vec<Device> = config
             .devices

@@ -60,7 +60,7 @@ enum LinkError {
     Closed,
     #[error("the daemon refused: {0}")]
     Refused(String),
-    #[error("the daemon spoke nonsense: {0}")]
+    #[error("protocol error: the daemon {0}")]
     Nonsense(&'static str),
     #[error("an item cannot be read back: {0}")]
     Spool(std::io::Error),
@@ -165,7 +165,7 @@ async fn link(
     let welcome = match timeout(WELCOME_MAX, hear(&mut inbound)).await.map_err(|_| LinkError::Silent(WELCOME_MAX))?? {
         Heard::Welcome(welcome) => welcome,
         Heard::Refused(refused) => return Err(refusal(&refused)),
-        _ => return Err(LinkError::Nonsense("something came before the welcome")),
+        _ => return Err(LinkError::Nonsense("sent something before its Welcome")),
     };
     tracing::debug!(session = %session.id, resume_after = welcome.resume_after, "linked");
     *attempt = 0;
@@ -208,7 +208,7 @@ async fn converse(
                 }
                 Heard::Control(control) => tracing::info!(level = control.level, "the daemon asks for another recording level"),
                 Heard::Refused(refused) => return Err(refusal(&refused)),
-                Heard::Welcome(_) => return Err(LinkError::Nonsense("a second welcome")),
+                Heard::Welcome(_) => return Err(LinkError::Nonsense("sent a second Welcome")),
             },
             said = async {
                 match next {
@@ -235,7 +235,7 @@ async fn say(outbound: &mpsc::Sender<AgentMessage>, body: Said) -> Result<(), Li
 
 async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError> {
     match inbound.message().await {
-        Ok(Some(message)) => message.body.ok_or(LinkError::Nonsense("an empty message")),
+        Ok(Some(message)) => message.body.ok_or(LinkError::Nonsense("sent an empty message")),
         Ok(None) => Err(LinkError::Closed),
         Err(status) => Err(LinkError::Broken(Box::new(status))),
     }

@@ -98,7 +98,7 @@ struct Owed(Vec<Arc<watch::Sender<Durable>>>);
 impl Drop for Owed {
     fn drop(&mut self) {
         for durable in &self.0 {
-            durable.send_replace(Durable::Failed("the daemon's committer failed; come again".to_owned()));
+            durable.send_replace(Durable::Failed("the daemon's committer failed; retry later".to_owned()));
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::streams::{Claim, Streams};
 
 /// A stream that does not say hello in this time is none.
 const HELLO_MAX: Duration = Duration::from_secs(10);
-/// An older stream of a session has this long to commit what it took; then the agent is told to come again.
+/// An older stream of a session has this long to commit what it took; then the agent is told to retry later.
 const TAKEOVER_MAX: Duration = Duration::from_secs(10);
 /// A peer that does not take its last answers in this time is gone.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
@@ -136,7 +136,7 @@ impl IngestService {
         };
         let mut claim = self.streams.claim(session.id);
         if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
-            let message = "an older stream of this session is still being stored; come again".into();
+            let message = "an older stream of this session is still being stored; retry later".into();
             return refuse(&answers, RefusedReason::Busy, message).await;
         }
         let opened = match self.store.open_session(&session, now_ns()).await {
@@ -160,11 +160,11 @@ impl IngestService {
     async fn hello(&self, inbound: &mut Streaming<AgentMessage>) -> Result<SessionInfo, (RefusedReason, String)> {
         let invalid = |message: &str| (RefusedReason::Invalid, message.to_owned());
         if *self.shutting_down.borrow() {
-            return Err((RefusedReason::ShuttingDown, "the daemon is shutting down; come again".into()));
+            return Err((RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".into()));
         }
         let first = tokio::time::timeout(HELLO_MAX, inbound.message())
             .await
-            // An overloaded machine, perhaps: it may come again.
+            // An overloaded machine, perhaps: it may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
         let Some(AgentMessage { body: Some(Said::Hello(Hello { version, session })) }) = first else {
@@ -229,7 +229,7 @@ impl IngestService {
         self.pokes.poke(&session.job, session.attempt);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
-            let message = "the daemon is shutting down; come again".into();
+            let message = "the daemon is shutting down; retry later".into();
             answer(answers, Answer::Refused(Refused { reason: RefusedReason::ShuttingDown as i32, message })).await;
         }
     }
@@ -244,7 +244,7 @@ impl IngestService {
         item: Item,
     ) -> Result<(), (RefusedReason, String)> {
         let invalid = |message: String| (RefusedReason::Invalid, message);
-        let closed = || (RefusedReason::ShuttingDown, "the daemon is shutting down; come again".to_owned());
+        let closed = || (RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".to_owned());
         // An item over the message limit was refused by the transport, so this is below the budgets. What it
         // unfolds to while it is looked at counts against the budget of all.
         let bytes = item.payload.len().clamp(1, self.limits.session_bytes) as u32;

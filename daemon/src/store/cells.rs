@@ -32,7 +32,9 @@ pub(super) enum Fault {
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
         match error {
-            sqlx::Error::ColumnDecode { index, source } => Self::Damaged(format!("column {index}: {source}")),
+            sqlx::Error::ColumnDecode { index, source } => {
+                Self::Damaged(format!("an invalid column {index} ({source})"))
+            }
             error => Self::Sql(error),
         }
     }
@@ -75,7 +77,7 @@ pub(super) trait Cells {
 }
 
 fn narrowed<T: TryFrom<i64>>(value: i64) -> Result<T, Fault> {
-    T::try_from(value).map_err(|_| Fault::Damaged(format!("the number {value} where a smaller one belongs")))
+    T::try_from(value).map_err(|_| Fault::Damaged(format!("an invalid number ({value}, out of range)")))
 }
 
 macro_rules! cells {
@@ -108,7 +110,8 @@ cells!(sqlx::postgres::PgRow);
 /// kind, id, version, job, due_ns, body.
 pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
     let kind = row.int(0)?;
-    let kind = AlertKind::of_number(kind).ok_or_else(|| Fault::Damaged(format!("an alert record of kind {kind}")))?;
+    let kind = AlertKind::of_number(kind)
+        .ok_or_else(|| Fault::Damaged(format!("an alert record of an invalid kind ({kind})")))?;
     Ok(AlertRecord {
         kind,
         id: row.word(1)?,

@@ -53,9 +53,9 @@ pub(super) fn fault(place: &str, error: MigrateError) -> Fault {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
         MigrateError::VersionMissing(found) => StoreError::Newer { place: place.into(), found, known: NEWEST }.into(),
         MigrateError::VersionMismatch(number) => {
-            Fault::Damaged(format!("migration {number} in a form that memctl never had"))
+            Fault::Damaged(format!("an invalid migration {number} (not one of memctl's)"))
         }
-        other => Fault::Damaged(format!("migrations that were not finished ({other})")),
+        other => Fault::Damaged(format!("unfinished migrations ({other})")),
     }
 }
 

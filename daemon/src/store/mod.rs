@@ -119,8 +119,8 @@ pub enum StoreError {
         /// Which database.
         place: String,
     },
-    /// The database holds something it cannot hold.
-    #[error("{place} holds {what}, which cannot be: the database is damaged")]
+    /// The database contains something that is not valid there.
+    #[error("{place} contains {what}: the database is damaged")]
     Damaged {
         /// Which database.
         place: String,

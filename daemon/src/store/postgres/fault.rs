@@ -22,7 +22,7 @@ pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreE
                 // Read-only transaction: a standby, or a server that was set so.
                 Some("25006") => StoreError::ReadOnly { place, reason },
                 // Data or index corrupted.
-                Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("damaged pages ({reason})") },
+                Some("XX001" | "XX002") => StoreError::Damaged { place, what: format!("invalid pages ({reason})") },
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => {
                     StoreError::Unreachable { place, reason }
                 }

@@ -20,7 +20,7 @@ pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreE
                 Some(FULL | IOERR_SHMSIZE) => StoreError::Full { place, reason },
                 Some(code) if code & PRIMARY == READONLY => StoreError::ReadOnly { place, reason },
                 Some(code) if code & PRIMARY == CORRUPT || code == NOTADB => {
-                    StoreError::Damaged { place, what: format!("pages that SQLite cannot make sense of ({reason})") }
+                    StoreError::Damaged { place, what: format!("invalid pages ({reason})") }
                 }
                 _ => StoreError::Failed { place, operation, reason },
             }
