@@ -4,9 +4,10 @@
 #[path = "support/watched.rs"]
 mod watched;
 
+use memctl_analysis::coverage::BY_EVENTS;
 use memctl_analysis::judge::{RankFacts, RankWatch, findings, judged};
 use memctl_model::{
-    Boundary, Counters, DeviceIndex, Peaks, Phase, PoolRow, Sample, Severity, SiteRow, SiteTable, StackId,
+    Boundary, Counters, DeviceIndex, FindingKind, Peaks, Phase, PoolRow, Sample, Severity, SiteRow, SiteTable, StackId,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -171,5 +172,12 @@ proptest! {
         let (looked_at, gaps) = judged(&watches);
         prop_assert!(gaps.iter().all(|gap| !gap.reason.is_empty()));
         prop_assert!(!looked_at.kinds.is_empty() || !gaps.is_empty());
+        let elsewhere = [BY_EVENTS.as_slice(), &[FindingKind::RankLost, FindingKind::Unjudged]].concat();
+        for kind in FindingKind::ALL.into_iter().filter(|kind| watches.len() > 1 && !elsewhere.contains(kind)) {
+            let is_judged = looked_at.kinds.iter().any(|judged| judged.kind == kind);
+            // A gap of leaks is one of all that grows in the allocator, and of what is told from that growth.
+            let stands = if kind.fills() || kind == FindingKind::NearOom { FindingKind::Leak } else { kind };
+            prop_assert!(is_judged || gaps.iter().any(|gap| gap.kind == stands), "nobody thought of {kind:?}");
+        }
     }
 }

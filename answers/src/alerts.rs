@@ -38,7 +38,7 @@ pub struct Alerts {
     pub hint: Option<String>,
 }
 
-/// The jobs that alerts come from: the newest, as `memctl jobs` lists them.
+/// The jobs that alerts come from: the newest `JOBS_LISTED`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Watched {
     /// How many.

@@ -8,7 +8,7 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use super::finding::Finding;
-use crate::format::text::plural;
+use crate::format::text::{count, plural};
 
 /// What an answer's findings, or their absence, rest on.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -176,7 +176,8 @@ pub fn looked_at(judged: &Judged) -> String {
         plural(judged.steps, "step"),
     ];
     if u64::from(judged.processes) > judged.ranks.len() as u64 {
-        parts.insert(0, plural(u64::from(judged.processes), "process").replace("processs", "processes"));
+        // More than one rank at least.
+        parts.insert(0, format!("{} processes", count(u64::from(judged.processes))));
     }
     if judged.windows > 0 {
         parts.push(plural(judged.windows, "window"));

@@ -32,11 +32,10 @@ pub struct Leaks {
     pub report: Report,
 }
 
-/// Whether a kind is about something that grows, live tensors or memory beside them.
+/// Whether a kind is about something that grows.
 #[must_use]
 pub const fn grows(kind: FindingKind) -> bool {
-    kind.is_leak()
-        || matches!(kind, FindingKind::FragmentationGrowth | FindingKind::OutsideAllocator | FindingKind::HostGrowth)
+    kind.growth().is_some()
 }
 
 impl Leaks {

@@ -26,7 +26,10 @@ impl Pokes {
             Some(news) => *news = true,
             None => {
                 if jobs.len() >= JOBS_MAX {
-                    jobs.pop_first();
+                    // One that waits for nothing, if there is one.
+                    let idle = jobs.iter().find(|(_, news)| !**news).or_else(|| jobs.iter().next());
+                    let idle = idle.map(|(job, _)| job.clone());
+                    idle.and_then(|job| jobs.remove(&job));
                 }
                 jobs.insert((job.to_owned(), attempt), true);
             }

@@ -120,11 +120,47 @@ impl FindingKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether live tensors grow: what `no-leak` asserts and `leaks` lists.
+    /// What grows, where something does: `leaks` lists these kinds and `stable` asserts that there is none.
+    #[must_use]
+    pub const fn growth(self) -> Option<Growth> {
+        match self {
+            Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain => Some(Growth::LiveTensors),
+            Self::PrivatePools => Some(Growth::PrivatePools),
+            Self::FragmentationGrowth | Self::OutsideAllocator | Self::HostGrowth => Some(Growth::Beside),
+            Self::Fragmentation
+            | Self::RankSkew
+            | Self::RankLost
+            | Self::ForeignProcess
+            | Self::Oom
+            | Self::NearOom
+            | Self::Churn
+            | Self::WrongDevice
+            | Self::Unjudged => None,
+        }
+    }
+
+    /// Whether live tensors grow, which the growth of sites shows.
     #[must_use]
     pub const fn is_leak(self) -> bool {
-        matches!(self, Self::Leak | Self::EvalGraph | Self::GraphKept | Self::HiddenChain)
+        matches!(self.growth(), Some(Growth::LiveTensors))
     }
+
+    /// Whether the allocator holds ever more for somebody, until the device is full: what `no-leak` asserts.
+    #[must_use]
+    pub const fn fills(self) -> bool {
+        matches!(self.growth(), Some(Growth::LiveTensors | Growth::PrivatePools))
+    }
+}
+
+/// What a kind of growth is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Tensors that stay alive.
+    LiveTensors,
+    /// Segments reserved for private pools.
+    PrivatePools,
+    /// Memory beside both: reserved and unused, outside the allocator, on the host.
+    Beside,
 }
 
 /// What the code does that makes a finding, as far as its blocks tell.

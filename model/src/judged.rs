@@ -1,7 +1,7 @@
 //! What was judged and what was not: silence about a thing that nobody looked at must not read as health.
 //!
-//! Guarantees: a kind of finding that is neither among the judged nor among the not judged was not thought of, and tests
-//! refuse that. Refuses to decide what a gap means for an answer but in one place: [`NotJudged::decides`].
+//! A kind that is on neither list needs no looking: it is about several ranks and there is one, or about a death, which is
+//! told whenever there is one. Refuses to decide what a gap means for an answer but in one place: [`NotJudged::decides`].
 
 use crate::finding::FindingKind;
 use crate::site::Boundary;

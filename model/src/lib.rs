@@ -27,7 +27,7 @@ pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
 pub use counters::{Counters, Peaks};
 pub use event::{Action, DeviceIndex, Event, PoolId};
-pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Moment, Pattern, Rate, Severity};
+pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Growth, Moment, Pattern, Rate, Severity};
 pub use judged::{Gap, Judged, JudgedKind, NotJudged};
 pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};
 pub use mark::{Mark, MarkKind, Phase, Phases};

@@ -44,6 +44,9 @@ pub fn is_job_name(name: &str) -> bool {
         && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
+/// Jobs that a list names when the question names no number: the newest.
+pub const JOBS_LISTED: u32 = 100;
+
 #[cfg(test)]
 mod tests {
     use super::is_job_name;

@@ -152,7 +152,7 @@ fn every_key_of_the_daemons_file_stands_in_configuration() {
 
 #[test]
 fn every_key_of_a_rules_file_stands_in_alerts() {
-    let read = |text: &str| known(&Rules::parse(text, "here").unwrap_err().to_string(), "there are ");
+    let read = |text: &str| known(&Rules::parse(text, "here").unwrap_err().to_string(), "valid keys: ");
     let text = page("alerts.md");
     let mut top = read("nothing = 1");
     assert_eq!(top, keys(&text, "| key, top level |"));

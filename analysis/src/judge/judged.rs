@@ -50,6 +50,7 @@ pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     measured(watches, &mut judged, &mut gaps);
     if watches.len() > 1 {
         judged.kinds.push(JudgedKind { kind: FindingKind::RankSkew, boundaries: vec![Boundary::StepEnd] });
+        judged.kinds.push(JudgedKind { kind: FindingKind::WrongDevice, boundaries: Vec::new() });
     }
     judged.kinds.sort_by_key(|judged| FindingKind::ALL.iter().position(|kind| *kind == judged.kind));
     (judged, gaps)

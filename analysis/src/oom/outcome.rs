@@ -50,11 +50,6 @@ fn held(finding: &Finding) -> u64 {
     finding.live_bytes.unwrap_or(0)
 }
 
-/// Kinds of growth that fill a device from inside the allocator.
-fn fills(kind: FindingKind) -> bool {
-    kind.is_leak() || kind == FindingKind::PrivatePools
-}
-
 /// Whether a finding tells of a request that failed, or of a death for want of memory.
 #[must_use]
 pub fn tells(finding: &Finding) -> bool {
@@ -66,7 +61,7 @@ pub fn blame(reports: &mut [Report], findings: &[Finding]) {
     for report in reports {
         let rank = report.facts.rank;
         let used = report.facts.found.active_bytes.max(1) as f64;
-        let own = findings.iter().filter(|finding| fills(finding.kind) && finding.ranks.contains(&rank));
+        let own = findings.iter().filter(|finding| finding.kind.fills() && finding.ranks.contains(&rank));
         let grave = own.filter(|finding| {
             let share = held(finding) as f64 / used;
             share >= if finding.severity == Severity::Info { SUSPECTED_SHARE_MIN } else { SHARE_MIN }
@@ -183,7 +178,7 @@ pub fn excuse(fragmentation: &mut [RankFragmentation], reports: &[Report], findi
         let leak_beside = beside.is_some()
             && rank.cause.is_some_and(|(cause, _)| cause == Idle::LongLivedBlocks)
             && findings.iter().any(|finding| {
-                fills(finding.kind)
+                finding.kind.fills()
                     && finding.severity >= Severity::Warning
                     && finding.ranks.contains(&rank.rank)
                     && finding.site.as_ref() == beside

@@ -270,8 +270,8 @@ fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) ->
 }
 
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
-    let leaks = against(report, terms, FindingKind::is_leak);
-    let against = found(&leaks).or_else(|| suspected(report, terms, FindingKind::is_leak));
+    let leaks = against(report, terms, FindingKind::fills);
+    let against = found(&leaks).or_else(|| suspected(report, terms, FindingKind::fills));
     against
         .or_else(|| not_judged(report, terms))
         .unwrap_or_else(|| verdict(Outcome::Holds, "no leak was found".to_owned()))

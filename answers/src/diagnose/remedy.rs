@@ -3,7 +3,7 @@
 //! Guarantees: every kind has a proof that `memctl assert`, `query` or `ranks` can give. Code stands only where one
 //! change fits nearly always; it is an example of the pattern, not the user's line.
 
-use memctl_model::FindingKind;
+use memctl_model::{FindingKind, Pattern};
 
 /// What is known of a kind.
 pub struct Remedy {
@@ -36,10 +36,10 @@ pub enum Proof {
     Ranks,
 }
 
-/// What is known of this kind (and of the pattern that its evidence names); for a kind of a newer daemon, that its findings
+/// What is known of this kind and of the pattern that its finding names; for a kind of a newer daemon, that its findings
 /// shall be gone.
 #[must_use]
-pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
+pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     use FindingKind as Kind;
     match kind {
         Some(Kind::Leak | Kind::EvalGraph | Kind::GraphKept | Kind::HiddenChain) => kept(kind, pattern),
@@ -61,10 +61,16 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
             after: &["torch.cuda.set_device(local_rank)", "state = torch.load(path, map_location=\"cpu\")"],
             proof: Proof::Ranks,
         },
-        Some(Kind::Churn) => Remedy {
-            pattern: "Memory is requested from the driver in steady state.",
+        Some(Kind::Churn) if pattern == Some(Pattern::CacheEmptied) => Remedy {
+            pattern: "The cache is emptied, and memory is requested from the driver again.",
             before: &["torch.cuda.empty_cache()  # in every step"],
             after: &["# nothing: the allocator reuses what it has"],
+            proof: Proof::NoFindings,
+        },
+        Some(Kind::Churn) => Remedy {
+            pattern: "Memory is requested from the driver in steady state.",
+            before: &[],
+            after: &[],
             proof: Proof::NoFindings,
         },
         Some(Kind::RankSkew) => {
@@ -111,7 +117,7 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
 }
 
 /// Live tensors that something keeps.
-fn kept(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
+fn kept(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
     let proof = Proof::NoLeak;
     match kind {
         Some(FindingKind::EvalGraph) => Remedy {
@@ -132,10 +138,30 @@ fn kept(kind: Option<FindingKind>, pattern: Option<&str>) -> Remedy {
             after: &["h = h.detach()  # of an LSTM: tuple(state.detach() for state in h)", "out, h = rnn(x, h)"],
             proof: Proof::NoChain,
         },
-        _ if pattern == Some("replaced_by_larger") => Remedy {
+        _ => kept_by(pattern),
+    }
+}
+
+/// Leaked tensors, by what the code does.
+fn kept_by(pattern: Option<Pattern>) -> Remedy {
+    let proof = Proof::NoLeak;
+    match pattern {
+        Some(Pattern::ReplacedByLarger) => Remedy {
             pattern: "A tensor is extended repeatedly.",
             before: &["self.history = torch.cat([self.history, new])"],
             after: &["self.history[n : n + len(new)] = new.detach()  # allocated once, of a fixed size"],
+            proof,
+        },
+        Some(Pattern::HooksPileUp) => Remedy {
+            pattern: "A hook is registered again and again.",
+            before: &["layer.register_forward_hook(hook)  # every epoch"],
+            after: &["handle = layer.register_forward_hook(hook)  # once", "handle.remove()  # when it is done"],
+            proof,
+        },
+        Some(Pattern::OptimizersMadeAnew) => Remedy {
+            pattern: "A new optimizer is made, and the old one is still referenced.",
+            before: &["optimizers.append(torch.optim.AdamW(model.parameters()))  # every epoch"],
+            after: &["optimizer = torch.optim.AdamW(model.parameters())  # once"],
             proof,
         },
         _ => Remedy {
@@ -153,13 +179,36 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_pattern_and_a_proof_that_memctl_understands() {
-        let larger = (FindingKind::Leak, Some("replaced_by_larger"));
-        for (kind, pattern) in FindingKind::ALL.into_iter().map(|kind| (kind, None)).chain([larger]) {
+        let patterns = Pattern::ALL.map(|pattern| (FindingKind::Leak, Some(pattern)));
+        let emptied = (FindingKind::Churn, Some(Pattern::CacheEmptied));
+        for (kind, pattern) in FindingKind::ALL.map(|kind| (kind, None)).into_iter().chain(patterns).chain([emptied]) {
             let remedy = remedy(Some(kind), pattern);
             assert!(remedy.pattern.ends_with('.'), "{kind:?}");
             assert!(remedy.before.is_empty() || !remedy.after.is_empty(), "{kind:?}: what instead?");
             let code = remedy.before.iter().chain(remedy.after);
             assert!(code.clone().all(|line| line.len() <= 88), "{kind:?}: a line that does not fit");
+        }
+    }
+
+    #[test]
+    fn the_change_fits_the_pattern_that_was_seen() {
+        let of = |kind, pattern| remedy(Some(kind), pattern);
+        assert!(of(FindingKind::Churn, Some(Pattern::CacheEmptied)).before[0].contains("empty_cache"));
+        assert_eq!(of(FindingKind::Churn, None).before, [""; 0], "nobody was seen to empty the cache");
+        assert!(of(FindingKind::Leak, Some(Pattern::HooksPileUp)).after[1].contains("remove"));
+        assert!(of(FindingKind::Leak, Some(Pattern::OptimizersMadeAnew)).pattern.contains("optimizer"));
+    }
+
+    #[test]
+    fn the_proof_of_growth_is_one_that_sees_it() {
+        for kind in FindingKind::ALL.into_iter().filter(|kind| kind.growth().is_some()) {
+            let proof = remedy(Some(kind), None).proof;
+            let sees = match proof {
+                Proof::NoLeak | Proof::NoChain => kind.fills(),
+                Proof::Stable => true,
+                _ => kind == FindingKind::OutsideAllocator,
+            };
+            assert!(sees, "{kind:?}: {proof:?}");
         }
     }
 }

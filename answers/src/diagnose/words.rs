@@ -3,7 +3,7 @@
 //! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
 
 use memctl_analysis::{proof, worth};
-use memctl_model::{FindingKind, HumanBytes};
+use memctl_model::{FindingKind, HumanBytes, Pattern};
 
 use super::proving::proof;
 use super::remedy::{Remedy, remedy};
@@ -25,7 +25,7 @@ const CALLERS: usize = 3;
 #[must_use]
 pub fn questions(report: &Report, usage: Option<&Usage>, flags: &str) -> Vec<Question> {
     let main = main(report);
-    let pattern_seen = main.and_then(|finding| finding.fact("pattern"));
+    let pattern_seen = main.and_then(|finding| finding.pattern.as_deref()).and_then(Pattern::of_name);
     let remedy = remedy(main.and_then(Finding::known_kind), pattern_seen);
     vec![
         Question::new("How much is used, and by what?", used(usage)),

@@ -307,12 +307,14 @@ pub fn csv(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
         "title",
         "advice",
         "processes",
+        "bytes_per_minute",
+        "pattern",
     ];
     csv::header(out, &names)?;
     findings.iter().try_for_each(|finding| csv::record(out, &cells(finding)))
 }
 
-fn cells(finding: &Finding) -> [Cell; 22] {
+fn cells(finding: &Finding) -> [Cell; 24] {
     let site = finding.site.as_ref().map(|site| &site.frame);
     [
         Cell::text(&finding.id),
@@ -338,6 +340,8 @@ fn cells(finding: &Finding) -> [Cell; 22] {
         Cell::text(&finding.title),
         Cell::text(&finding.advice),
         Cell::text(finding.processes.join(" ")),
+        Cell::maybe(finding.bytes_per_minute),
+        Cell::maybe_text(finding.pattern.as_deref()),
     ]
 }
 

@@ -41,9 +41,14 @@ pub fn rates(finding: &Finding) -> String {
     };
     let epoch = (finding.bytes_per_epoch, finding.bytes_per_epoch_low, finding.bytes_per_epoch_high);
     let step = (finding.bytes_per_step, finding.bytes_per_step_low, finding.bytes_per_step_high);
-    let rates =
-        [rate(epoch.0, epoch.1, epoch.2, "per epoch"), rate(step.0, step.1, step.2, "per step")].into_iter().flatten();
-    rates.collect::<Vec<_>>().join(", ")
+    // Where there are epochs or steps, these say more than the clock.
+    let by_clock = finding.bytes_per_minute.filter(|_| epoch.0.is_none() && step.0.is_none());
+    let rates = [
+        rate(epoch.0, epoch.1, epoch.2, "per epoch"),
+        rate(step.0, step.1, step.2, "per step"),
+        rate(by_clock, finding.bytes_per_minute_low, finding.bytes_per_minute_high, "per minute"),
+    ];
+    rates.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// `epoch 0, step 7`, and the time when there is room.

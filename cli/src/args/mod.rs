@@ -10,7 +10,7 @@ pub mod job_names;
 pub mod values;
 
 use memctl_model::JobState;
-use memctl_model::limits::TIMELINE_POINTS_MAX;
+use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -223,7 +223,7 @@ pub struct Import {
 #[derive(Clone, Debug, Args)]
 pub struct Jobs {
     /// The most jobs to list.
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = JOBS_LISTED, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// Only jobs in this state; may be repeated.
     #[arg(long = "state", value_parser = job_state(), value_name = "STATE")]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use memctl_answers::alerts::{Alerts, Answers, Rules, Silences};
+use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
 use tonic::transport::Channel;
@@ -63,7 +64,7 @@ async fn list(
         let response = client(connection).list_alerts(v1::ListAlertsRequest { firing_only }).await;
         let response = response.map_err(|status| connection.failure(&status))?.into_inner();
         // No alert says something of the jobs that were judged, and of no other.
-        let jobs = v1::ListJobsRequest { judge: true, ..v1::ListJobsRequest::default() };
+        let jobs = v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() };
         let jobs = connection.query.list_jobs(jobs).await.map_err(|status| connection.failure(&status))?;
         Ok(Alerts::new(response, Some(jobs.into_inner().into()), now, hint(connection, global)))
     });

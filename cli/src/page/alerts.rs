@@ -3,6 +3,7 @@
 use memctl_answers::alerts::{Alert, Alerts, Answers, Rules, Silences, Watched};
 use memctl_answers::format::time;
 use memctl_answers::naming::shell_word;
+use memctl_model::limits::JOBS_LISTED;
 
 use super::{Page, next, prose};
 use crate::render::screen::{Screen, Tone};
@@ -83,7 +84,8 @@ fn looked_at(watched: &Watched, none: bool, screen: &Screen) -> String {
             0 => String::new(),
             some => format!(", {some} of them imported; imported jobs raise alerts only where the rules say so"),
         };
-        out.push_str(&prose::hanging("", &format!("{jobs} stored{imported}."), usize::MAX, screen));
+        let these = if watched.jobs < JOBS_LISTED { format!("{jobs} stored") } else { format!("The newest {jobs}") };
+        out.push_str(&prose::hanging("", &format!("{these}{imported}."), usize::MAX, screen));
     }
     if !watched.not_judged.is_empty() {
         out.push_str(&prose::hanging("Not judged: ", &format!("{}.", watched.not_judged.join(", ")), LINES, screen));

@@ -368,7 +368,7 @@ struct Tell {
     replaces: Option<memctl_model::Severity>,
 }
 
-/// Notices by worker and, where messages are of one job, by job; each with the end of its claim.
+/// Notices by worker and job, because a message is about one job; each with the end of its claim.
 #[derive(Default)]
 struct Messages(BTreeMap<(usize, String), Vec<(Notice, u64)>>);
 

@@ -18,6 +18,7 @@ mod timeline;
 
 use std::sync::Arc;
 
+use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
 use tokio::task::JoinSet;
@@ -34,8 +35,6 @@ use crate::store::Store;
 use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
 
-/// Jobs listed when the question names no number.
-const JOBS: u32 = 100;
 /// Jobs listed at most.
 const JOBS_MAX: u32 = 10_000;
 
@@ -68,7 +67,7 @@ impl QueryService {
     }
 
     async fn jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, ReadError> {
-        let limit = if request.limit == 0 { JOBS } else { request.limit.min(JOBS_MAX) };
+        let limit = if request.limit == 0 { JOBS_LISTED } else { request.limit.min(JOBS_MAX) };
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
         let mut jobs = Vec::new();

@@ -201,7 +201,7 @@ def test_disk_full(memctl: Memctl, script: Any, plain: Plain, small_disk: pathli
     status = run.told("status")
     assert status["attached"] and status["produced"] > 1000, status
     # It is said how much is lost, and nothing broke.
-    said = [line for line in run.lines() if "found no room and are lost" in line]
+    said = [line for line in run.lines() if "had no room and are lost" in line]
     lost = int(said[0].split()[1].replace(",", "")) if said else 0
     assert 0 < lost <= status["produced"] + 100, run
     assert "panicked" not in run.err, run

@@ -202,7 +202,7 @@ def test_what_was_on_disk_survives_a_kill(memctl: Memctl, script: Any) -> None:
     produced = going.now().told("produced")
     # Whoever asks meanwhile is told that there is more than the answer shows.
     asking = finish([memctl.command, "jobs"], memctl.environment)
-    assert f"process {going.pid} records job alone onto disk" in asking.err, asking
+    assert f"process {going.pid} records job alone to disk" in asking.err, asking
     going.go_on("before-kill")
     assert going.wait().code == -9
     answer = asked(memctl, "query", "--job", "alone")

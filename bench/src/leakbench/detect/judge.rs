@@ -56,7 +56,7 @@ impl Detector for Judge {
     fn verdicts(&mut self) -> Vec<Verdict> {
         let watches: Vec<&RankWatch> = self.watches.iter().collect();
         self.found = findings(&watches);
-        let grows = |finding: &&Finding| finding.kind.is_leak() || finding.kind == FindingKind::PrivatePools;
+        let grows = |finding: &&Finding| finding.kind.fills();
         let verdict = |finding: &Finding| Verdict {
             ranks: finding.ranks.clone(),
             sites: finding.site.iter().cloned().collect(),

@@ -167,12 +167,6 @@ impl Notifier {
         self.timeout
     }
 
-    /// Whether alerts of different jobs may share a message.
-    #[must_use]
-    pub fn mixes_jobs(&self) -> bool {
-        matches!(self.target, Target::Alertmanager(..))
-    }
-
     /// Tells it once; what it answered.
     ///
     /// # Errors

@@ -188,8 +188,12 @@ fn rule(section: &Section<'_>, receivers: &[String]) -> Result<(Rule, bool), Rul
     };
     let wanted = section.texts("receivers", RECEIVERS_MAX)?;
     if let Some(unknown) = wanted.iter().flatten().find(|name| !receivers.contains(name)) {
-        let known = if receivers.is_empty() { "none".to_owned() } else { receivers.join(", ") };
-        let reason = format!("there is no receiver {unknown:?}; there are {known}; add a [[receiver]] of that name");
+        let known = if receivers.is_empty() {
+            "no receivers are defined".to_owned()
+        } else {
+            format!("there are {}", receivers.join(", "))
+        };
+        let reason = format!("there is no receiver {unknown:?}; {known}; add a [[receiver]] of that name");
         return Err(section.error("receivers", reason));
     }
     let rule = Rule {
@@ -291,7 +295,7 @@ impl<'t> Section<'t> {
     fn only(&self, known: &[&str]) -> Result<(), RulesError> {
         match self.table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
             Some(key) => {
-                let reason = format!("is not known here; there are {}", known.join(", "));
+                let reason = format!("is an unknown key; valid keys: {}", known.join(", "));
                 Err(self.source.error(Some(key.span()), self.place(key.get_ref()), reason))
             }
             None => Ok(()),
@@ -303,7 +307,7 @@ impl<'t> Section<'t> {
         let shape = || self.error(key, format!("write it as [[{key}]]"));
         let DeValue::Array(items) = value.get_ref() else { return Err(shape()) };
         if items.len() > most {
-            return Err(self.error(key, format!("there are {}, {most} at most", items.len())));
+            return Err(self.error(key, format!("has {} entries; the limit is {most}", items.len())));
         }
         let mut sections = Vec::new();
         for (at, item) in items.iter().enumerate() {
@@ -323,7 +327,7 @@ impl<'t> Section<'t> {
         };
         match self.text("name")? {
             Some(name) if good(&name) => Ok(name),
-            Some(_) => Err(self.error("name", "has letters, digits, _ and -, 64 at most")),
+            Some(_) => Err(self.error("name", "may contain only letters, digits, _ and -, at most 64 characters")),
             None => Err(self.error("name", "is missing")),
         }
     }
@@ -337,7 +341,9 @@ impl<'t> Section<'t> {
         match value.get_ref().as_str() {
             Some(text) if text.len() <= TEXT_BYTES_MAX && !text.contains('\0') => Ok(text.to_owned()),
             Some(_) => Err(self.error(key, format!("has more than {TEXT_BYTES_MAX} bytes, or a zero byte"))),
-            None => Err(self.error(key, format!("is {}, it must be text in quotes", value.get_ref().type_str()))),
+            None => {
+                Err(self.error(key, format!("must be a quoted string, not of type {}", value.get_ref().type_str())))
+            }
         }
     }
 
@@ -347,7 +353,7 @@ impl<'t> Section<'t> {
             return Err(self.error(key, "must be a list: [\"a\", \"b\"]"));
         };
         if items.len() > most {
-            return Err(self.error(key, format!("has {} entries, {most} at most", items.len())));
+            return Err(self.error(key, format!("has {} entries; the limit is {most}", items.len())));
         }
         items.iter().map(|item| self.text_of(key, item)).collect::<Result<Vec<_>, _>>().map(Some)
     }
@@ -376,7 +382,7 @@ impl<'t> Section<'t> {
             pairs.push((name.to_owned(), value));
         }
         if pairs.len() > PAIRS_MAX {
-            return Err(self.error(key, format!("has {} entries, {PAIRS_MAX} at most", pairs.len())));
+            return Err(self.error(key, format!("has {} entries; the limit is {PAIRS_MAX}", pairs.len())));
         }
         Ok(pairs)
     }

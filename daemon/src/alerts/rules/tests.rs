@@ -143,7 +143,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
     for (text, expected) in [
         (
             rule("receivers = [\"nobody\"]"),
-            "alert rules r.toml, line 4: rule \"R\", key `receivers`: there is no receiver \"nobody\"; there are none; add a [[receiver]] of that name",
+            "alert rules r.toml, line 4: rule \"R\", key `receivers`: there is no receiver \"nobody\"; no receivers are defined; add a [[receiver]] of that name",
         ),
         (rule("severty = \"info\""), "line 4: rule \"R\", key `severty`: is not known here; there are name, kinds, "),
         (
@@ -153,7 +153,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         (rule("confidence = 2"), "line 4: rule \"R\", key `confidence`: must be a number from 0 to 1"),
         (rule("confidence = nan"), "key `confidence`: must be a number from 0 to 1"),
         (rule("for = \"soon\""), "key `for`: \"soon\" is not a duration such as 45s, 90m, 12h or 30d"),
-        (rule("for = 5"), "key `for`: is integer, it must be text in quotes"),
+        (rule("for = 5"), "key `for`: must be a quoted string, not of type integer"),
         (rule("repeat = \"1s\""), "key `repeat`: 1s is not between 10s and 365d"),
         (rule("labels = { job = \"x\" }"), "key `labels`: \"job\" is reserved for memctl"),
         (rule("labels = { \"a-b\" = \"x\" }"), "key `labels`: \"a-b\" is not a label name"),
@@ -168,7 +168,10 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         ),
         ("\n[[rule]]\nname = \"R\"".into(), "line 2: rule \"R\", key `kinds`: is missing"),
         ("[[rule]]\nkinds = [\"leak\"]".into(), "line 1: rule 1, key `name`: is missing"),
-        ("[[rule]]\nname = \"a b\"\nkinds = [\"leak\"]".into(), "key `name`: has letters, digits, _ and -"),
+        (
+            "[[rule]]\nname = \"a b\"\nkinds = [\"leak\"]".into(),
+            "key `name`: may contain only letters, digits, _ and -",
+        ),
         ("rule = 5".into(), "line 1: key `rule`: write it as [[rule]]"),
         ("a = ".into(), "line 1: this is not TOML: "),
         (
@@ -182,7 +185,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
         ),
         (
             receiver("type = \"webhook\"\nurl = \"x\"\nresend = \"1m\""),
-            "line 5: receiver \"r\", key `resend`: is not known here",
+            "line 5: receiver \"r\", key `resend`: is an unknown key",
         ),
         (
             receiver("type = \"webhook\"\nurl = \"http://x\"\nca_file = \"/no/such\""),
@@ -253,4 +256,17 @@ fn suspicions_notify_nobody() {
     let suspected = Finding { evidence, ..sure.clone() };
     assert!(rules.rules.iter().any(|rule| rule.takes(&sure)));
     assert!(!rules.rules.iter().any(|rule| rule.takes(&suspected)));
+}
+
+#[test]
+fn a_rule_with_a_horizon_names_kinds_that_have_an_outlook() {
+    let rules = Rules::default();
+    let with_horizon =
+        rules.rules.iter().filter(|rule| rule.horizon_seconds.is_some() || rule.horizon_epochs.is_some());
+    let kinds: Vec<FindingKind> = with_horizon.flat_map(|rule| rule.kinds.clone()).collect();
+    assert!(!kinds.is_empty());
+    // What does not fill the allocator's memory has no time until the device is full.
+    let without: Vec<&FindingKind> =
+        kinds.iter().filter(|kind| !kind.fills() && **kind != FindingKind::NearOom).collect();
+    assert!(without.is_empty(), "no finding of these kinds ever matches: {without:?}");
 }
