@@ -145,7 +145,7 @@ fn errors_name_file_line_rule_key_and_the_way_out() {
             rule("receivers = [\"nobody\"]"),
             "alert rules r.toml, line 4: rule \"R\", key `receivers`: there is no receiver \"nobody\"; no receivers are defined; add a [[receiver]] of that name",
         ),
-        (rule("severty = \"info\""), "line 4: rule \"R\", key `severty`: is not known here; there are name, kinds, "),
+        (rule("severty = \"info\""), "line 4: rule \"R\", key `severty`: is an unknown key; valid keys: name, kinds, "),
         (
             rule("severity = \"bad\""),
             "line 4: rule \"R\", key `severity`: \"bad\" is not one of info, warning, critical",
