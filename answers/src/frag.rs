@@ -1,4 +1,6 @@
 //! `memctl frag` as data: how each rank's free memory lies, what pins it, and whether a request would fail.
+//!
+//! (Over 400 lines: a table of fields with what each means, and their way from the wire; nothing here decides anything.)
 
 use std::io::{self, Write};
 

@@ -2,6 +2,8 @@
 //!
 //! Guarantees: what is not known is `None`, never 0; the fingerprint of a finding stays the same while it grows, spreads
 //! to more ranks or changes its severity. Refuses to hold what nobody could check: every finding carries its evidence.
+//!
+//! (Over 400 lines: kinds and patterns with their names, one table each, beside the finding that they are about.)
 
 use std::fmt;
 

@@ -3,6 +3,8 @@
 //! Guarantees: a condition holds only on data that can tell: what would hold on a job that still runs, ended badly, was
 //! not recorded whole or could not be judged is inconclusive unless that is allowed; what speaks against a condition
 //! speaks against it at once. Refuses to call a figure good that is not there, whatever is allowed.
+//!
+//! (Over 400 lines: every condition is decided here, by the same few rules about what the data can tell.)
 
 mod against;
 mod growth;
