@@ -1,13 +1,17 @@
 """A training over 10³ to 10⁶ live blocks, plain, with PyTorch's recorder and under `memctl run`: what it costs, and
 whether all is kept.
 
-    python blocks.py [--blocks 1000 10000 100000 1000000] [--steps 2000] [--rounds 5] [--memctl PATH] [-o result.json]
+    python blocks.py [--blocks 1000 10000 100000 1000000] [--steps 2000] [--rounds 5] [--model tiny|transformer]
+                     [--memctl PATH] [-o result.json]
 
-So many small tensors live; every step trains a small model, makes 65 tensors and drops 64 of them, one stays. The
-training's time is its main thread's own on a core (on the fake GPU that is all of it); memctl's is that of the
-launcher's worker, from rest to rest; beside it that of the whole launcher, where the judge takes a twentieth of a core
-at most. The ways take turns, each in a process of its own, in another order every round: `plain`, `again` (plain once
-more: what the method resolves), `recorder` (PyTorch's history with Python stacks, 100,000 entries) and `memctl`.
+So many small tensors live; every step trains a model, makes 65 tensors and drops 64 of them, one stays. The `tiny`
+model does next to nothing besides, so that a step is 256 events in a millisecond; the `transformer` has 170 million
+parameters and gives a real GPU 10 to 20 ms of work a step. The training's time is its main thread's own on a core (on
+the fake GPU that is all of it) and, with the transformer, that on the clock with the GPU waited for; memctl's is that
+of the launcher's worker, from rest to rest; beside it that of the whole launcher, where the judge takes a twentieth of
+a core at most. The ways take turns, each in a process of its own, in another order every round: `plain`, `again`
+(plain once more: what the method resolves), `recorder` (PyTorch's history with Python stacks, 100,000 entries) and
+`memctl`.
 Every recorded run is asked about afterwards: every event has to be stored, nothing dropped, the job finished.
 """
 
@@ -53,17 +57,28 @@ def settled(pid: int) -> tuple[float, float]:
     sys.exit("the worker never came to rest")
 
 
-def train(blocks: int, steps: int, way: str) -> None:
+def training_of(name: str) -> tuple[Any, Any]:
+    """A model and a batch of it."""
+    import torch
+
+    torch.manual_seed(0)
+    if name == "tiny":
+        model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+        return model.to("cuda"), torch.randn(8, 32, device="cuda")
+    layer = torch.nn.TransformerEncoderLayer(1536, 12, 6144, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).to("cuda", torch.bfloat16)
+    return model, torch.randn(16, 512, 1536, device="cuda", dtype=torch.bfloat16)
+
+
+def train(blocks: int, steps: int, way: str, name: str) -> None:
     """The training; prints its figures as one line of JSON."""
     import torch
 
     if way == "recorder":
         torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=100_000)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("cuda")
+    model, batch = training_of(name)
     optimizer = torch.optim.AdamW(model.parameters())
     kept = [torch.empty(512 + number % 4 * 512, dtype=torch.uint8, device="cuda") for number in range(blocks)]
-    batch = torch.randn(8, 32, device="cuda")
 
     def step() -> None:
         optimizer.zero_grad()
@@ -81,12 +96,14 @@ def train(blocks: int, steps: int, way: str) -> None:
         # As long as the worker takes to come to rest.
         theirs = (0.0, 0.0)
         time.sleep(2)
-    begun = time.thread_time_ns()
+    torch.cuda.synchronize()
+    clock, begun = time.monotonic_ns(), time.thread_time_ns()
     for _ in range(steps):
         step()
     took = time.thread_time_ns() - begun
+    torch.cuda.synchronize()
     # What is still in the ring belongs to these steps.
-    told = {"step_us": took / steps / 1e3}
+    told = {"step_us": took / steps / 1e3, "clock_us": (time.monotonic_ns() - clock) / steps / 1e3}
     if way == "memctl":
         worker, whole = (now - then for now, then in zip(settled(launcher), theirs, strict=True))
         told |= {"worker_us": worker / steps * 1e6, "launcher_us": whole / steps * 1e6}
@@ -120,26 +137,26 @@ def recorded(memctl: str, training: list[str], environment: dict[str, str]) -> d
     return told
 
 
-def against(ways: dict[str, list[dict[str, Any]]], way: str) -> str:
+def against(ways: dict[str, list[dict[str, Any]]], way: str, of: str) -> str:
     """A way's step against the plain one of the same round: the median of the ratios, and the middle half of them."""
     if way not in ways or "plain" not in ways:
         return "-"
     pairs = zip(ways[way], ways["plain"], strict=True)
-    ratios = sorted(mine["step_us"] / plain["step_us"] for mine, plain in pairs)
+    ratios = sorted(mine[of] / plain[of] for mine, plain in pairs)
     quarter = len(ratios) // 4
     return f"{statistics.median(ratios):.3f} ({ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f})"
 
 
-def table(results: dict[int, dict[str, list[dict[str, Any]]]]) -> None:
-    """Medians, as Markdown."""
+def table(results: dict[int, dict[str, list[dict[str, Any]]]], of: str) -> None:
+    """Medians, as Markdown: of the time on a core (`step_us`) or on the clock (`clock_us`)."""
     titles = ["live blocks", "a step", "plain again", "PyTorch's recorder", "memctl", "worker", "to the first"]
     titles += ["launcher", "shared memory", "whole"]
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
     first = None
     for blocks, ways in results.items():
-        plain = [run["step_us"] for run in ways.get("plain", [])]
+        plain = [run[of] for run in ways.get("plain", [])]
         cells = [f"{statistics.median(plain):.0f} µs" if plain else "-"]
-        cells += [against(ways, way) for way in WAYS[1:]]
+        cells += [against(ways, way, of) for way in WAYS[1:]]
         if memctl := ways.get("memctl"):
             worker, launcher, shared = (
                 statistics.median(run[of] for run in memctl) for of in ("worker_us", "launcher_us", "shared_kib")
@@ -157,16 +174,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memctl", default=shutil.which("memctl"))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--model", default="tiny", choices=("tiny", "transformer"))
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--as", dest="way", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     if asked.train is not None:
-        return train(asked.train, asked.steps, asked.way)
+        return train(asked.train, asked.steps, asked.way, asked.model)
     results: dict[int, dict[str, list[dict[str, Any]]]] = {n: {way: [] for way in asked.ways} for n in asked.blocks}
     for number in range(asked.rounds):
         for blocks, ways in results.items():
-            training = [sys.executable, __file__, "--steps", str(asked.steps), "--train", str(blocks), "--as"]
+            training = [sys.executable, __file__, "--model", asked.model, "--steps", str(asked.steps)]
+            training += ["--train", str(blocks), "--as"]
             turn = number % len(asked.ways)
             for way in asked.ways[turn:] + asked.ways[:turn]:
                 environment = {name: value for name, value in os.environ.items() if not name.startswith("MEMCTL_RUN")}
@@ -175,7 +194,10 @@ def main() -> None:
                 else:
                     ways[way].append(measured([*training, way], environment))
                 print(f"round {number + 1}, {blocks} blocks, {way}: {ways[way][-1]}", file=sys.stderr, flush=True)
-    table(results)
+    table(results, "step_us")
+    if asked.model != "tiny":
+        print("\nOn the clock:\n")
+        table(results, "clock_us")
     if asked.output:
         asked.output.write_text(json.dumps(results, indent=1))
 
