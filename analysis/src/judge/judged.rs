@@ -32,9 +32,8 @@ pub const GROWTH: [FindingKind; 5] = [
     FindingKind::PrivatePools,
 ];
 
-/// What was looked at over these devices, and what could not be judged.
-#[must_use]
-pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
+/// Of growth and of what is measured: what was looked at, and what could not be judged.
+pub(super) fn growth_and_levels(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     let mut judged = looked_at(watches);
     let mut gaps = Vec::new();
     if watches.is_empty() {
@@ -48,11 +47,6 @@ pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
     lines(watches, &mut gaps);
     unused(watches, &mut judged, &mut gaps);
     measured(watches, &mut judged, &mut gaps);
-    if watches.len() > 1 {
-        judged.kinds.push(JudgedKind { kind: FindingKind::RankSkew, boundaries: vec![Boundary::StepEnd] });
-        judged.kinds.push(JudgedKind { kind: FindingKind::WrongDevice, boundaries: Vec::new() });
-    }
-    judged.kinds.sort_by_key(|judged| FindingKind::ALL.iter().position(|kind| *kind == judged.kind));
     (judged, gaps)
 }
 

@@ -30,11 +30,11 @@ pub mod who;
 mod words;
 mod wrong_device;
 
-pub use judged::{GROWTH, judged};
+pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
-use memctl_model::Finding;
+use memctl_model::{Finding, FindingKind, Judged, NotJudged};
 
 /// What is wrong, over all ranks that are watched; the worst first.
 #[must_use]
@@ -49,6 +49,16 @@ pub fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
     found.extend(wrong.into_iter().map(|wrong| wrong.finding));
     sort(&mut found);
     found
+}
+
+/// What was looked at over these devices, and what could not be judged. A module that judges one kind says itself where it
+/// looked.
+#[must_use]
+pub fn judged(watches: &[&RankWatch]) -> (Judged, Vec<NotJudged>) {
+    let (mut judged, gaps) = judged::growth_and_levels(watches);
+    judged.kinds.extend([ranks::judged(watches), wrong_device::judged(watches)].into_iter().flatten());
+    judged.kinds.sort_by_key(|judged| FindingKind::ALL.iter().position(|kind| *kind == judged.kind));
+    (judged, gaps)
 }
 
 /// The worst first; among equals the surest, then the largest.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::{Finding, FindingKind, Frame};
+use memctl_model::{Boundary, Finding, FindingKind, Frame, JudgedKind};
 
 use super::history::Per;
 use super::series::Series;
@@ -62,6 +62,11 @@ const SKEW_BYTES_MIN: u64 = 40 << 20;
 const SKEW_SHARE_MIN: f64 = 0.1;
 /// Sites by which ranks are recognised as peers.
 const ROLE_SITES: usize = 8;
+
+/// Where there are several devices, their ranks were compared.
+pub(super) fn judged(watches: &[&RankWatch]) -> Option<JudgedKind> {
+    (watches.len() > 1).then(|| JudgedKind { kind: FindingKind::RankSkew, boundaries: vec![Boundary::StepEnd] })
+}
 
 /// What a rank holds more than its peers, lastingly and not by a leak that was found.
 pub(super) fn skew(watches: &[&RankWatch], leaks: &[Finding]) -> Vec<Finding> {

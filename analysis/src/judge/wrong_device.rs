@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Severity};
+use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, JudgedKind, Severity};
 
 use super::watch::RankWatch;
 use super::who::{self, Who};
@@ -28,6 +28,11 @@ struct Stray<'a> {
 
 /// What makes strays one finding: the line, the device's index, whose it is.
 type Key = (Option<(String, String)>, u8, Who);
+
+/// Where there are several devices, they were compared.
+pub(super) fn judged(watches: &[&RankWatch]) -> Option<JudgedKind> {
+    (watches.len() > 1).then(|| JudgedKind { kind: FindingKind::WrongDevice, boundaries: Vec::new() })
+}
 
 /// Every rank on a device that is another's.
 pub(super) fn findings(watches: &[&RankWatch]) -> Vec<Wrong> {
