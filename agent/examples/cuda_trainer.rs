@@ -207,7 +207,7 @@ fn main() -> Result<(), Failure> {
     let daemon = std::env::var("MEMCTL_DAEMON").unwrap_or_else(|_| "http://127.0.0.1:7717".into());
     let context = CudaContext::new(0)?;
     let job = options.job.clone().unwrap_or_else(|| "cuda-trainer".into());
-    let config = AgentConfig::new(session(job)?, Daemon::Address(daemon));
+    let config = AgentConfig::new(session(job)?, Daemon::Address(daemon.into()));
     let memctl = CudaAgent::start(config, std::slice::from_ref(&context))?;
     let trained = train(&memctl, &context, &options);
     let failure = trained.as_ref().err().map(ToString::to_string);

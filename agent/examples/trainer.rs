@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         labels: Vec::new(),
         resolution_ns: 100,
     };
-    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(address)))?;
+    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(address.into())))?;
     let site =
         |function: &str, line| agent.stack(&[Frame { function: function.into(), file: "trainer.rs".into(), line }]);
     let (weights, activations, kept) = (site("Model::new", 10), site("Model::forward", 20), site("Log::remember", 30));

@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/util/ApproximateClock.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
 
@@ -128,12 +129,28 @@ uint64_t call(uint64_t sequence, uint64_t thread) {
   return sequence == UINT64_MAX ? UINT64_MAX : (sequence & 0xffffffffffULL) | thread << 40;
 }
 
+// The stamp of an event, on the clock that the hook's reader expects (agent/src/clock.rs). On aarch64 that is the virtual
+// counter; torch stamps with the wall clock there up to 2.11, and with the counter later.
+uint64_t stamp(const caching::TraceEntry& entry) {
+#if defined(C10_RDTSC) || defined(C10_ARMTSC)
+  return static_cast<uint64_t>(entry.time_.approx_t_);
+#elif defined(__aarch64__)
+  (void)entry;
+  uint64_t ticks;
+  __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(ticks));
+  return ticks;
+#else
+  (void)entry;
+  return static_cast<uint64_t>(c10::getTime());
+#endif
+}
+
 void pass_event(OnEvent on_event, const caching::TraceEntry& entry) {
   Event event{};
   event.addr = static_cast<uint64_t>(entry.addr_);
   event.size = static_cast<uint64_t>(entry.size_);
   event.stream = reinterpret_cast<uint64_t>(entry.stream_);
-  event.ticks = static_cast<uint64_t>(entry.time_.approx_t_);
+  event.ticks = stamp(entry);
 #if MEMCTL_TORCH >= 208
   event.pool[0] = static_cast<uint32_t>(entry.mempool_.first);
   event.pool[1] = static_cast<uint32_t>(entry.mempool_.second);

@@ -28,6 +28,8 @@ use crate::ledger::{Counts, Ledger};
 use crate::recorder::{Recorder, Stopped};
 use crate::region::Region;
 use crate::ring::{self, Consumer, Gauge, Position};
+use crate::secret::SessionSecret;
+use crate::source_paths::SourcePaths;
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
@@ -52,6 +54,8 @@ pub struct SpoolConfig {
 pub struct AgentConfig {
     /// Who this is.
     pub session: SessionInfo,
+    /// What it proves with that the session is its own.
+    pub secret: SessionSecret,
     /// Where to send it.
     pub daemon: Daemon,
     /// Events a ring holds at most, per device, see [`ring::EVENTS`].
@@ -68,6 +72,8 @@ pub struct AgentConfig {
     pub backoff: Backoff,
     /// Boundaries that were found in a recording and are not given by marks.
     pub found: Vec<Boundary>,
+    /// What leaves the host of the paths of source files.
+    pub source_paths: SourcePaths,
 }
 
 impl AgentConfig {
@@ -76,6 +82,7 @@ impl AgentConfig {
     pub fn new(session: SessionInfo, daemon: Daemon) -> Self {
         Self {
             session,
+            secret: SessionSecret::random(),
             daemon,
             ring_events: ring::EVENTS,
             memory_bytes_max: 8 << 20,
@@ -84,6 +91,7 @@ impl AgentConfig {
             linger: Some(Duration::from_secs(1)),
             backoff: Backoff::default(),
             found: Vec::new(),
+            source_paths: SourcePaths::default(),
         }
     }
 }
@@ -262,7 +270,7 @@ impl Agent {
     }
 
     fn run(
-        config: AgentConfig,
+        mut config: AgentConfig,
         rings: Vec<(Consumer, Request)>,
         recorders: Vec<Option<Recorder>>,
         notes: SyncSender<Note>,
@@ -272,6 +280,7 @@ impl Agent {
         if config.session.devices.is_empty() {
             return Err(StartError::NoDevice);
         }
+        config.session.found_by = config.session.found_by.map(|words| config.source_paths.found_by(&words));
         // What a daemon would refuse is better said here.
         SessionInfo::try_from(v1::SessionInfo::from(&config.session)).map_err(StartError::Session)?;
         let devices: Vec<DeviceIndex> = config.session.devices.iter().map(|device| device.index).collect();
@@ -285,6 +294,7 @@ impl Agent {
             devices,
             linger: config.linger,
             found: config.found.clone(),
+            source_paths: config.source_paths.clone(),
         })
         .map_err(StartError::Codec)?;
         let worker = Worker::new(batcher, rings, noted, translator, window.clone(), ledger.clone());
@@ -509,7 +519,7 @@ impl Drop for Agent {
 fn open_spool(config: &AgentConfig) -> Result<Option<Spool>, StartError> {
     let Some(SpoolConfig { folder, bytes_max }) = &config.spool else { return Ok(None) };
     Spool::open(folder, &config.session, *bytes_max)
-        .map(Some)
+        .and_then(|mut spool| spool.keep_secret(&config.secret).map(|()| Some(spool)))
         .map_err(|source| StartError::Spool { folder: folder.display().to_string(), source })
 }
 
@@ -527,12 +537,13 @@ fn spawn_uplink(
     stopped: mpsc::Receiver<()>,
 ) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
-    let AgentConfig { session, daemon, backoff, spool, orphans, .. } = config.clone();
+    let AgentConfig { session, secret, daemon, backoff, spool, orphans, .. } = config.clone();
     let delivering = async move {
         if let Some(SpoolConfig { folder, .. }) = spool.filter(|_| orphans) {
             tokio::spawn(deliver_orphans(folder, daemon.clone(), backoff));
         }
-        if let Ended::Refused(message) = uplink::run(daemon, session, window.clone(), stopped, backoff).await {
+        if let Ended::Refused(message) = uplink::run(daemon, (session, secret), window.clone(), stopped, backoff).await
+        {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
             // Nobody will take these items: what comes must not wait for room.
             window.close();
@@ -551,7 +562,7 @@ fn spawn_uplink(
 /// Delivers what processes that died left in the spool folder.
 async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Backoff) {
     for spool in Spool::orphans(&folder) {
-        let session = spool.session().clone();
+        let (session, secret) = (spool.session().clone(), spool.secret());
         let window = Arc::new(Window::recovered(spool));
         let (stop, stopped) = mpsc::channel(1);
         tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what a process that died left in the spool");
@@ -563,7 +574,7 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            _ = uplink::run(daemon.clone(), session, window.clone(), stopped, backoff) => {}
+            _ = uplink::run(daemon.clone(), (session, secret), window.clone(), stopped, backoff) => {}
             () = drained => {}
         }
     }

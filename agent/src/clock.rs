@@ -35,7 +35,7 @@ impl Ticks {
 }
 
 /// This moment: the time-stamp counter on x86-64, the virtual counter on aarch64, nanoseconds of the wall clock elsewhere
-/// (c10/util/ApproximateClock.h).
+/// (c10/util/ApproximateClock.h). Where a torch has another clock, `shim.cpp` reads this one.
 #[inline]
 #[must_use]
 pub fn ticks() -> Ticks {

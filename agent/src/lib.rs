@@ -59,14 +59,15 @@
 //! # Other processes
 //!
 //! [`live`] records inside a process that another language drives (the Python package calls it), [`host`] takes in what such
-//! processes record, and [`sample`] measures devices and processes from outside. [`identity`], [`place`] and [`settings`] say
-//! who a process is, where its data goes, and how its allocator is set.
+//! processes record, and [`sample`] measures devices and processes from outside. [`identity`], [`place`], [`reach`] and [`settings`] say
+//! who a process is, where its data goes and how it gets there, and how its allocator is set.
 //!
 //! Refuses: to make the trainer wait for anything but [`Agent::stop`], and to know a database.
 
 mod agent;
 mod batch;
 mod clock;
+pub mod credentials;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod hook;
@@ -77,22 +78,28 @@ mod ledger;
 mod link;
 pub mod live;
 pub mod place;
+pub mod private;
 mod python;
+pub mod reach;
 mod recorder;
 mod region;
 mod ring;
 #[cfg(test)]
 mod ring_tests;
 pub mod sample;
+mod secret;
 pub mod settings;
+pub mod source_paths;
 mod sync;
 mod uplink;
 
 pub use agent::{Agent, AgentConfig, Breaker, Outcome, Patience, SpoolConfig, StartError};
 pub use clock::now_ns;
 pub use ledger::Counts;
+pub use reach::DaemonAddress;
 pub use recorder::{Recorder, Stopped};
 pub use ring::EVENTS as RING_EVENTS;
+pub use secret::SessionSecret;
 pub use uplink::Daemon;
 pub use uplink::backoff::Backoff;
 
@@ -116,6 +123,11 @@ pub mod internals {
     /// The memory that trainer and launcher share.
     pub mod region {
         pub use crate::region::{Region, dictionary, messages};
+    }
+
+    /// What waits on disk for the daemon.
+    pub mod spool {
+        pub use crate::uplink::spool::{Place, Spool};
     }
 
     /// The ring of a device.

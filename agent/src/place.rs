@@ -1,18 +1,17 @@
 //! Where memctl keeps its data on a machine, and where in it waits what nobody took.
 //!
-//! Pure: the environment comes in as a function. Guarantees: one folder a destination, the same for whoever writes into
+//! The environment comes in as a function. Guarantees: one folder a destination, the same for whoever writes into
 //! it (a launcher, a process that attached by itself) and whoever delivers it; what was meant for one daemon is not
 //! found by another.
 
 use std::path::{Path, PathBuf};
 
 use crate::agent::SpoolConfig;
+use crate::reach;
 
-/// Where a daemon is expected when nobody says.
-pub const DEFAULT_URL: &str = "http://127.0.0.1:7717";
 /// Disk that a session may use while the daemon is away: hundreds of millions of events.
 const SPOOL_BYTES_MAX: u64 = 1 << 30;
-/// The spool of the default address and of stores in the data folder: they are one place for whoever names none.
+/// The spool of this user's daemon and of stores in the data folder: they are one place for whoever names none.
 const LOCAL: &str = "local";
 
 /// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`; `None` where neither variable is set.
@@ -25,11 +24,11 @@ pub fn data_dir(environment: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf
         .or_else(|| absolute("HOME").map(|home| home.join(".local/share/memctl")))
 }
 
-/// The folder of what a destination has not taken: a daemon that was named, else the local one. The default address is
+/// The folder of what a destination has not taken: a daemon that was named, else the local one. This user's daemon is
 /// the local one, named or not.
 #[must_use]
 pub fn spool_folder(data_dir: &Path, daemon: Option<&str>) -> PathBuf {
-    let other = daemon.filter(|url| url.trim_end_matches('/') != DEFAULT_URL);
+    let other = daemon.filter(|url| *url != reach::own_url());
     data_dir.join("spool").join(other.map_or_else(|| LOCAL.to_owned(), folder_name))
 }
 
@@ -61,7 +60,8 @@ mod tests {
         assert_eq!(folder_name("http://../x"), "daemon-.._x");
         assert_ne!(folder_name("http://local"), LOCAL);
         assert!(folder_name(&"x".repeat(9_999)).len() < 255);
-        for local in [None, Some(DEFAULT_URL), Some("http://127.0.0.1:7717/")] {
+        assert_eq!(folder_name("unix:/run/a.sock"), "daemon-unix__run_a.sock");
+        for local in [None, Some(reach::own_url().as_str())] {
             assert_eq!(spool_folder(Path::new("/d"), local), Path::new("/d/spool/local"));
         }
     }

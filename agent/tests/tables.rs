@@ -103,6 +103,7 @@ fn batcher() -> Batcher {
         devices,
         linger,
         found: Vec::new(),
+        source_paths: Default::default(),
     })
     .unwrap()
 }

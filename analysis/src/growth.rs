@@ -17,6 +17,7 @@ pub const SLOPE_POINTS_MAX: usize = 1_000;
 
 /// Live bytes at the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EpochBytes {
     /// The epoch that ended.
     pub epoch: u32,

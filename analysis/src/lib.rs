@@ -4,6 +4,8 @@
 //! clock, no randomness; no input makes anything here panic. Byte counts mean what
 //! `torch.cuda.memory_stats()` means by them and are equal to it byte for byte.
 
+#![forbid(unsafe_code)]
+
 pub mod block_map;
 pub mod boundaries;
 pub mod churn;

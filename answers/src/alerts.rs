@@ -117,6 +117,8 @@ pub struct Alert {
     pub silenced_by: Option<String>,
     /// What each receiver knows.
     pub receivers: Vec<Receiver>,
+    /// The tenant whose job it is about.
+    pub tenant: String,
     /// For the page.
     #[serde(skip)]
     pub since_ns: u64,
@@ -210,6 +212,7 @@ impl From<v1::Alert> for Alert {
             deliveries,
             job_labels: _,
             silenced_by,
+            tenant,
         } = wire;
         Self {
             id,
@@ -235,6 +238,7 @@ impl From<v1::Alert> for Alert {
             seen_at: time::rfc3339(seen_ns),
             silenced_by: named(silenced_by),
             receivers: deliveries.into_iter().map(Receiver::from).collect(),
+            tenant,
             since_ns: resolved_ns.or(fired_ns).unwrap_or(since_ns),
         }
     }
@@ -342,6 +346,8 @@ pub struct Silence {
     pub author: Option<String>,
     /// Why.
     pub comment: Option<String>,
+    /// The tenant whose alerts it keeps quiet, `*` for all.
+    pub tenant: String,
     /// For the page.
     #[serde(skip)]
     pub ends_ns: u64,
@@ -357,7 +363,7 @@ impl Silences {
 
 impl From<v1::Silence> for Silence {
     fn from(wire: v1::Silence) -> Self {
-        let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = wire;
+        let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = wire;
         Self {
             id,
             job: named(job),
@@ -369,6 +375,7 @@ impl From<v1::Silence> for Silence {
             ends_at: time::rfc3339(ends_ns),
             author: named(author),
             comment: named(comment),
+            tenant,
             ends_ns,
         }
     }

@@ -14,7 +14,7 @@ use crate::format::csv::{self, Cell};
 use crate::format::{json, time};
 
 /// The classes in the order in which they are shown.
-const CLASSES: [&str; 7] =
+pub const CLASSES: [&str; 7] =
     ["parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace", "unknown"];
 
 /// How an answer is shown.

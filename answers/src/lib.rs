@@ -4,10 +4,14 @@
 //! ratios 0..1; what is not known is null, never 0. Refuses to know a terminal, a command line or a connection: who shows
 //! an answer, and how, is the business of who asked for it.
 
+#![forbid(unsafe_code)]
+
+pub mod access;
 pub mod alerts;
 pub mod assert;
 pub mod conditions;
 pub mod diagnose;
+pub mod dossier;
 pub mod finding;
 pub mod format;
 pub mod frag;
@@ -22,6 +26,7 @@ pub mod ranks;
 pub mod report;
 pub mod sites;
 pub mod timeline;
+pub mod what_if;
 
 use memctl_model::JobState;
 use std::collections::BTreeMap;
@@ -88,6 +93,8 @@ pub struct Job {
     pub attempts: u32,
     /// `live` or `import`.
     pub source: Option<&'static str>,
+    /// The tenant whose it is.
+    pub tenant: String,
     /// What judging it came to; null where it was not judged for this answer.
     pub verdict: Option<JobVerdict>,
     /// For the page.
@@ -116,6 +123,7 @@ impl From<v1::Job> for Job {
             source: _,
             processes,
             earlier_sessions,
+            tenant,
             verdict,
         } = wire;
         Self {
@@ -133,6 +141,7 @@ impl From<v1::Job> for Job {
             earlier_sessions,
             attempts,
             source,
+            tenant,
             verdict: verdict.map(JobVerdict::from),
             started_ns,
             ended_ns,

@@ -98,6 +98,9 @@ pub struct Failed {
     pub peers: Vec<Peer>,
     /// Whether the figures are exact.
     pub exact: bool,
+    /// For the plot.
+    #[serde(skip)]
+    pub time_ns: u64,
 }
 
 /// Bytes of a class.
@@ -222,6 +225,7 @@ impl From<v1::OomReport> for Failed {
             held_by: holders.into_iter().map(Holder::from).collect(),
             peers: peers.into_iter().map(Peer::from).collect(),
             exact,
+            time_ns,
         }
     }
 }

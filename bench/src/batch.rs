@@ -33,6 +33,7 @@ pub fn run(recording: &Recording, with_marks: bool) -> Result<Sum, Box<dyn Error
         devices: recording.devices.iter().map(|device| device.device).collect(),
         linger: None,
         found: Vec::new(),
+        source_paths: Default::default(),
     };
     let moments: Vec<Moment> = {
         let streams = recording.devices.iter().map(|device| (device.device, device.events.iter())).collect();

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use bytes::Bytes;
+use memctl_agent::reach::{DaemonAddress, Tls};
 use memctl_model::{AllocatorSettings, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::item::Packed;
@@ -20,9 +21,19 @@ use memctl_proto::v1::{AgentMessage, Hello};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
 
 use crate::chunks::Chunks;
+
+/// What is between the streams and the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// HTTP/2 in the clear.
+    Plain,
+    /// TLS 1.3; the daemon has a certificate.
+    Tls,
+    /// Both sides have one.
+    MutualTls,
+}
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -77,10 +88,6 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    fn start(memctl: &Path) -> Result<Self, Box<dyn Error>> {
-        Self::start_with(memctl, &[])
-    }
-
     /// Starts one with settings of its environment.
     pub(crate) fn start_with(memctl: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
@@ -93,8 +100,7 @@ impl Daemon {
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-        let url =
-            line.split_whitespace().find(|word| word.starts_with("http://")).ok_or("the daemon did not come up")?;
+        let url = line.split_whitespace().find(|word| word.starts_with("http")).ok_or("the daemon did not come up")?;
         let url = url.to_owned();
         Ok(Self { child, url, _folder: folder })
     }
@@ -119,6 +125,26 @@ impl Drop for Daemon {
     }
 }
 
+/// An authority, and a certificate with its key for the daemon and for clients.
+fn write_certificates(folder: &Path) -> Result<(), Box<dyn Error>> {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    std::fs::write(folder.join("ca"), params.self_signed(&key)?.pem())?;
+    let issuer = Issuer::new(params, key);
+    for (name, usage) in
+        [("daemon", ExtendedKeyUsagePurpose::ServerAuth), ("client", ExtendedKeyUsagePurpose::ClientAuth)]
+    {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate()?;
+        std::fs::write(folder.join(format!("{name}.cert")), params.signed_by(&key, &issuer)?.pem())?;
+        std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}
+
 /// Streams `chunks_per_stream` chunks over each of `streams` streams into a fresh SQLite store.
 ///
 /// # Errors
@@ -128,6 +154,7 @@ pub async fn run(
     events: &[Event],
     streams: u32,
     chunks_per_stream: usize,
+    way: Way,
 ) -> Result<Run, Box<dyn Error>> {
     let mut prepared: Vec<Vec<Bytes>> = Vec::new();
     for _ in 0..streams {
@@ -137,11 +164,26 @@ pub async fn run(
         prepared.push(encoded?);
     }
     let bytes = prepared.iter().flatten().map(|chunk| chunk.len() as u64).sum();
-    let daemon = Daemon::start(memctl)?;
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    write_certificates(folder.path())?;
+    let (cert, key, ca) = (file("daemon.cert"), file("daemon.key"), file("ca"));
+    let settings =
+        [("MEMCTL_TLS_CERT", cert.as_str()), ("MEMCTL_TLS_KEY", key.as_str()), ("MEMCTL_TLS_CLIENT_CA", ca.as_str())];
+    let settings = match way {
+        Way::Plain => &settings[..0],
+        Way::Tls => &settings[..2],
+        Way::MutualTls => &settings[..],
+    };
+    let daemon = Daemon::start_with(memctl, settings)?;
+    let of = |name: &str, has: bool| has.then(|| file(name).into());
+    let (tls, mutual) = (way != Way::Plain, way == Way::MutualTls);
+    let tls = Tls { ca: of("ca", tls), cert: of("client.cert", mutual), key: of("client.key", mutual) };
+    let address = DaemonAddress { url: daemon.url.clone(), tls };
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for (rank, chunks) in (0..streams).zip(prepared) {
-        tasks.push(tokio::spawn(stream(daemon.url.clone(), rank, chunks.into_iter().map(Packed::chunk).collect())));
+        tasks.push(tokio::spawn(stream(address.clone(), rank, chunks.into_iter().map(Packed::chunk).collect())));
     }
     for task in tasks {
         task.await?.map_err(|error| error.to_string())?;
@@ -152,11 +194,16 @@ pub async fn run(
 }
 
 /// Sends everything and waits until the last item is durable.
-pub(crate) async fn stream(url: String, rank: u32, items: Vec<Packed>) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let channel = Endpoint::from_shared(url)?.tcp_nodelay(true).connect().await?;
+pub(crate) async fn stream(
+    address: DaemonAddress,
+    rank: u32,
+    items: Vec<Packed>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let channel = address.connect(|endpoint| endpoint).await?;
     let mut client = IngestClient::new(channel);
     let (outbound, requests) = mpsc::channel(8);
-    let hello = Hello { version: PROTOCOL_VERSION, session: Some((&session("ingest", rank)).into()) };
+    let session = Some((&session("ingest", rank)).into());
+    let hello = Hello { version: PROTOCOL_VERSION, session, secret: Vec::new() };
     outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await?;
     let mut inbound = client.push(ReceiverStream::new(requests)).await?.into_inner();
     let last = items.len() as u64;

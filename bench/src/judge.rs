@@ -146,7 +146,7 @@ pub async fn ingest(
     let daemon = Daemon::start_with(memctl, &[("MEMCTL_JUDGING", judging)])?;
     let begun = Instant::now();
     let sending: Vec<_> =
-        (0..streams).map(|rank| tokio::spawn(ingest::stream(daemon.url().to_owned(), rank, items.clone()))).collect();
+        (0..streams).map(|rank| tokio::spawn(ingest::stream(daemon.url().into(), rank, items.clone()))).collect();
     for task in sending {
         task.await?.map_err(|error| error.to_string())?;
     }

@@ -1,6 +1,6 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with
 //! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
@@ -22,7 +22,7 @@ mod whole_import;
 use std::error::Error;
 use std::path::PathBuf;
 
-const NAMES: [&str; 9] = ["hook", "codec", "batch", "tables", "import", "ingest", "store", "query", "judge"];
+const NAMES: [&str; 10] = ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "judge"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -42,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "tables" => println!("{}", tables::run(5)?),
             "import" => run_import()?,
             "ingest" => runtime.block_on(run_ingest())?,
+            "tls" => runtime.block_on(run_tls())?,
             "store" => runtime.block_on(run_store())?,
             "leakbench" => leakbench::run(&std::env::args().skip(2).collect::<Vec<_>>())?,
             "query" => runtime.block_on(run_query())?,
@@ -141,7 +142,7 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
     for streams in [1, 4, 16] {
         let mut runs = Vec::new();
         for _ in 0..5 {
-            runs.push(ingest::run(&memctl()?, &events, streams, 480 / streams as usize).await?);
+            runs.push(ingest::run(&memctl()?, &events, streams, 480 / streams as usize, ingest::Way::Plain).await?);
         }
         runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let run = runs[runs.len() / 2];
@@ -157,6 +158,44 @@ async fn run_ingest() -> Result<(), Box<dyn Error>> {
         );
     }
     Ok(())
+}
+
+/// Ingest in the clear, with TLS and with mutual TLS, in turns.
+async fn run_tls() -> Result<(), Box<dyn Error>> {
+    const WAYS: [ingest::Way; 3] = [ingest::Way::Plain, ingest::Way::Tls, ingest::Way::MutualTls];
+    const TURNS: usize = 5;
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let (memctl, events) = (memctl()?, recordings::events(&recording));
+    println!(
+        "| streams | plain, M events/s | TLS | mutual TLS | TLS / plain, median of turns | mutual TLS / plain |\n|---|---|---|---|---|---|"
+    );
+    for streams in [1, 4, 16] {
+        let mut rates = [const { Vec::new() }; 3];
+        for turn in 0..TURNS {
+            // Each begins a turn now and then: a machine that gets slower, or a disk that was idle, does not decide.
+            for at in (0..WAYS.len()).map(|at| (at + turn) % WAYS.len()) {
+                let run = ingest::run(&memctl, &events, streams, 480 / streams as usize, WAYS[at]).await?;
+                rates[at].push(run.events as f64 / run.seconds / 1e6);
+            }
+        }
+        let [mut plain, mut tls, mut mutual] = rates;
+        let over = |rates: &[f64]| median(rates.iter().zip(&plain).map(|(rate, plain)| rate / plain).collect());
+        let (of_tls, of_mutual) = (over(&tls), over(&mutual));
+        for rates in [&mut plain, &mut tls, &mut mutual] {
+            rates.sort_by(f64::total_cmp);
+        }
+        let middle = TURNS / 2;
+        println!(
+            "| {streams} | {:.1} | {:.1} | {:.1} | {of_tls:.2} | {of_mutual:.2} |",
+            plain[middle], tls[middle], mutual[middle]
+        );
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 async fn run_judge() -> Result<(), Box<dyn Error>> {
@@ -229,5 +268,22 @@ async fn run_query() -> Result<(), Box<dyn Error>> {
         let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
         println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
     }
+    let work = tempfile::tempdir()?;
+    let bytes = query::fill_long(work.path(), LONG_EPOCHS, LONG_STEPS).await?;
+    println!("\njob of one rank, {LONG_EPOCHS} epochs of {LONG_STEPS} steps; database {:.1} MB\n", bytes as f64 / 1e6);
+    println!("| command, process start included | median ms | slowest of 20 ms |\n|---|---|---|");
+    for arguments in [&["query", "--job", "long"][..], &["query", "--job", "long", "-o", "json"], &["jobs"]] {
+        let latency = query::time(&memctl, work.path(), arguments, 20)?;
+        let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
+        println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
+    }
+    // For a daemon that is to be asked as well: its store.
+    if let Some(kept) = std::env::var_os("MEMCTL_BENCH_KEEP") {
+        std::fs::copy(work.path().join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;
+    }
     Ok(())
 }
+
+/// The long job: a day of a small model.
+const LONG_EPOCHS: u32 = 4_775;
+const LONG_STEPS: u64 = 100;

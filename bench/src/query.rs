@@ -1,15 +1,16 @@
-//! `memctl query` on a job of 10^8 events: the store is filled with real chunks and site tables, then the binary itself is timed.
+//! `memctl query` on a job of 10^8 events and on one of half a million steps: the store is filled with real chunks and site
+//! tables, then the binary itself is timed.
 
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use memctl_daemon::ingest::prepare::prepare;
+use memctl_daemon::ingest::prepare::{Scale, prepare};
 use memctl_daemon::store::{Append, SqliteStore, Store as _};
 use memctl_model::limits::KEYFRAME_CHUNKS;
 use memctl_model::{
-    Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, SessionEnd, SiteRow, SiteTable, StackId,
+    Boundary, Counters, DeviceIndex, Dropped, Event, Frame, Peaks, Sample, SessionEnd, SiteRow, SiteTable, StackId,
 };
 use memctl_proto::StackSender;
 use memctl_proto::item::Packed;
@@ -83,6 +84,77 @@ pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result
     Ok((total, std::fs::metadata(path)?.len()))
 }
 
+/// Sites of the long job that change with every step: activations that are still there, buffers, a leak.
+const CHANGING: u32 = 12;
+
+/// Fills `folder` with a job of one rank, `epochs` epochs of `steps` steps; gives the size of the database.
+///
+/// # Errors
+/// When the store fails.
+pub async fn fill_long(folder: &Path, epochs: u32, steps: u64) -> Result<u64, Box<dyn Error>> {
+    let path = folder.join("memctl.db");
+    let store = SqliteStore::open(&path, "bench").await?;
+    let opened = store.open_session(&session("long", 0), 1).await?;
+    let mut stacks = StackSender::default();
+    for line in 1..=SITES {
+        let frame = |function: &str, file: &str, line| Frame { function: function.into(), file: file.into(), line };
+        stacks.add(&[
+            frame("forward", "/opt/site-packages/torch/nn/modules/linear.py", 117),
+            frame("_call_impl", "/opt/site-packages/torch/nn/modules/module.py", 1_780),
+            frame("forward", "/home/user/model.py", line),
+            frame("_call_impl", "/opt/site-packages/torch/nn/modules/module.py", 1_780),
+            frame("train", "/home/user/train.py", 7),
+        ]);
+    }
+    let mut items = vec![Packed::stacks(&stacks.take().ok_or("no stacks")?)];
+    let mut seq = 0;
+    for epoch in 0..epochs {
+        let mut tables: Vec<SiteTable> = (0..steps).map(|step| long_table(epoch, steps, step)).collect();
+        let end = tables.last().ok_or("no steps")?.clone();
+        tables.push(SiteTable { boundary: Boundary::EpochEnd, ..end });
+        items.extend(tables.chunks(64).map(Packed::site_tables));
+        let time_ns = tables[0].time_ns;
+        items.push(Packed::samples(&[Sample { time_ns, device_used_bytes: Some(3 << 30), ..Sample::default() }]));
+        if items.len() >= 64 {
+            append(&store, opened.key, &mut seq, &mut items).await?;
+        }
+    }
+    items.push(Packed::end(&SessionEnd { time_ns: 1 << 50, ..SessionEnd::default() }));
+    append(&store, opened.key, &mut seq, &mut items).await?;
+    store.close().await?;
+    Ok(std::fs::metadata(path)?.len())
+}
+
+fn long_table(epoch: u32, steps: u64, of_epoch: u64) -> SiteTable {
+    let step = u64::from(epoch) * steps + of_epoch;
+    let row = |stack: u32| {
+        let (blocks, bytes) = match stack {
+            7 => (1 + step / 20, (1 + step / 20) * 4_096),
+            stack if stack < CHANGING + 2 => (1, ((step * u64::from(stack) * 7_919) % 64 + 1) << 18),
+            stack => (4, u64::from(stack) << 16),
+        };
+        SiteRow { stack: StackId(stack), birth_epoch: 0, birth_phase: None, blocks, bytes }
+    };
+    let rows: Vec<SiteRow> = (1..=SITES).map(row).collect();
+    let allocated_bytes = rows.iter().map(|row| row.bytes).sum();
+    let reserved_bytes = 2 << 30;
+    SiteTable {
+        device: DeviceIndex(0),
+        boundary: Boundary::StepEnd,
+        epoch,
+        step,
+        time_ns: (step + 1) * 50_000_000,
+        at_event: (step + 1) * 900,
+        exact: true,
+        counters: Counters { allocated_bytes, reserved_bytes, ..Counters::default() },
+        peaks: Peaks { allocated_bytes: 1 << 30, reserved_bytes },
+        peaks_within: Peaks { allocated_bytes: (1 << 30) - (step % 97) * 4_096, reserved_bytes },
+        found: false,
+        private_pools: Vec::new(),
+        rows,
+    }
+}
+
 /// The tables of an epoch: 64 steps and the epoch's end, as an agent batches them.
 fn tables(epoch: u32, at_event: u64) -> Vec<SiteTable> {
     (0..=64)
@@ -127,7 +199,7 @@ async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Pa
     };
     for packed in items.drain(..) {
         *seq += 1;
-        let prepared = prepare(key, &[0], &packed.numbered(*seq))?;
+        let prepared = prepare(key, &[0], &packed.numbered(*seq), &Scale::default())?;
         append.items.push(prepared.item);
         for update in prepared.devices {
             match append.devices.first_mut() {

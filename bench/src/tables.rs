@@ -103,7 +103,14 @@ fn on_core() -> Result<Duration, Box<dyn Error>> {
 fn one(blocks: u64, sites: u64) -> Result<Run, Box<dyn Error>> {
     let (devices, linger) = (vec![DeviceIndex(0)], Some(Duration::from_secs(1)));
     let settings = AllocatorSettings::default();
-    let mut batcher = Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger, found: Vec::new() })?;
+    let mut batcher = Batcher::new(BatchConfig {
+        resolution_ns: 100,
+        settings,
+        devices,
+        linger,
+        found: Vec::new(),
+        source_paths: Default::default(),
+    })?;
     let mut produced = 0;
     let mut event = |batcher: &mut Batcher, action, addr, size, stack: u64| {
         produced += 1;

@@ -1,9 +1,10 @@
-//! Where a question goes: a daemon that was named, a store that was named, the daemon at the default address, the default store.
+//! Where a question goes: a daemon that was named, a store that was named, this user's own daemon, the default store.
 //!
 //! Guarantees: that order, as the command line's contract has it; every wait has an end; an
-//! embedded daemon is drained and closed before the process ends. Refuses to make a store just to
-//! say that it is empty.
+//! embedded daemon is drained and closed before the process ends; where no daemon was named only the socket in this user's
+//! own folder is tried, never a port, on which anybody may listen. Refuses to make a store just to say that it is empty.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,17 +13,18 @@ use memctl_model::HumanBytes;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::args::{DEFAULT_LISTEN, Global};
+use crate::args::Global;
 use crate::exit::Failure;
 use crate::render::text::safe;
-use crate::seams::{self, Daemon, Embedded, host, place};
+use crate::seams::{self, Credentials, Daemon, DaemonAddress, Embedded, ReachError, host, place, reach};
 
 /// A daemon that was named may be on the other side of a slow network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The daemon at the default address is on this machine: it answers at once or is not there.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// This user's own daemon is on this machine.
+const OWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer over a job of billions of events may need many seconds; a daemon that hangs must not hang its users.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Idle connections are noticed when they are dead.
@@ -41,7 +43,7 @@ const SAID_BYTES_MIN: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A daemon.
-    Daemon(String),
+    Daemon(DaemonAddress),
     /// A store, opened in this process.
     DataDir(PathBuf),
 }
@@ -49,18 +51,22 @@ pub enum Source {
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Daemon(url) => write!(f, "the daemon at {url}"),
+            Self::Daemon(address) => write!(f, "the daemon at {address}"),
             Self::DataDir(dir) => write!(f, "the store in {}", dir.display()),
         }
     }
 }
 
+/// A connection over which what is known of the caller is shown.
+pub type Asking = InterceptedService<Channel, Credentials>;
+
 /// A connection to whoever answers.
 pub struct Connection {
     /// Asks.
-    pub query: QueryClient<Channel>,
-    /// The way there, for the importer.
+    pub query: QueryClient<Asking>,
+    /// The way there.
     pub channel: Channel,
+    credentials: Credentials,
     /// Where it leads.
     pub place: Source,
     /// Flags that lead there again, for the commands that a page proposes.
@@ -72,6 +78,20 @@ impl Connection {
     /// A failure in the words of this connection.
     pub fn failure(&self, status: &tonic::Status) -> Failure {
         Failure::from_status(status, &self.place.to_string())
+    }
+
+    /// For another client of the same connection.
+    pub fn asking(&self) -> Asking {
+        InterceptedService::new(self.channel.clone(), self.credentials.clone())
+    }
+
+    /// The same place, for agents.
+    pub fn daemon(&self) -> Daemon {
+        let daemon = match &self.place {
+            Source::Daemon(address) => Daemon::Address(address.clone()),
+            Source::DataDir(_) => Daemon::Connected(self.channel.clone()),
+        };
+        daemon.showing(self.credentials.clone())
     }
 
     /// Ends the connection; an embedded daemon drains.
@@ -99,38 +119,71 @@ pub enum WhenMissing {
 /// # Errors
 /// [`Failure::unreachable`] with what to do.
 pub async fn connect(global: &Global, missing: WhenMissing) -> Result<Connection, Failure> {
-    if let Some(url) = global.daemon() {
-        let flags = format!("--daemon {}", shell_word(url));
-        return open_daemon(url, flags).await;
+    if let Some(address) = global.daemon_address() {
+        let flags = flags(global, &address);
+        return open_daemon(address, flags, global.credentials()).await;
     }
     if let Some(dir) = &global.data_dir {
-        if missing == WhenMissing::Refuse && !dir.is_dir() {
+        if missing == WhenMissing::Refuse && !is_there(dir)? {
             let dir = dir.display();
             return Err(Failure::unreachable(format!(
                 "there is no folder {dir}; `memctl import … --data-dir {dir}` creates it"
             )));
         }
         let flags = format!("--data-dir {}", shell_word(&dir.to_string_lossy()));
-        return open_store(dir, flags).await;
+        return open_store(dir, flags, global.credentials()).await;
     }
-    let url = default_url();
-    if let Some(channel) = probe(&url).await {
-        return Ok(connection(channel, Source::Daemon(url), String::new(), None));
+    let (own, credentials) = (DaemonAddress::own(), global.credentials());
+    if let Some(channel) = try_own(&own, &credentials, global).await? {
+        return Ok(connection((channel, credentials), Source::Daemon(own), String::new(), None));
     }
     let dir = default_data_dir()?;
-    if missing == WhenMissing::Refuse && !dir.is_dir() {
+    if missing == WhenMissing::Refuse && !is_there(&dir)? {
         return Err(Failure::unreachable(format!(
-            "no daemon answers at {url} and there is no store in {}: start with `memctl demo`, `memctl import` or `memctl daemon`",
+            "no daemon of yours runs here and there is no store in {}: start with `memctl demo`, `memctl import` or `memctl daemon`",
             dir.display()
         )));
     }
-    open_store(&dir, String::new()).await
+    open_store(&dir, String::new(), global.credentials()).await
 }
 
-/// The daemon's address unless told otherwise.
+/// Whether a store's folder is there. One that this user may not see is not told as missing.
+fn is_there(dir: &Path) -> Result<bool, Failure> {
+    match std::fs::metadata(dir) {
+        Ok(found) => Ok(found.is_dir()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(Failure::unreachable(format!(
+            "{}: {error}: ask its daemon (--daemon), or run this as a user who may read the folder",
+            dir.display()
+        ))),
+    }
+}
+
+/// The flags that lead to a daemon again: what came from the environment comes from there again.
 #[must_use]
-pub fn default_url() -> String {
-    format!("http://{DEFAULT_LISTEN}")
+pub fn flags(global: &Global, address: &DaemonAddress) -> String {
+    let mut flags = format!("--daemon {}", shell_word(&address.url));
+    let files = [
+        ("--tls-ca", &global.tls_ca),
+        ("--tls-cert", &global.tls_cert),
+        ("--tls-key", &global.tls_key),
+        ("--token-file", &global.token_file),
+    ];
+    for (flag, file) in files {
+        if let Some(file) = file {
+            flags.push_str(&format!(" {flag} {}", shell_word(&file.to_string_lossy())));
+        }
+    }
+    if let Some(tenant) = &global.tenant {
+        flags.push_str(&format!(" --tenant {}", shell_word(tenant)));
+    }
+    flags
+}
+
+/// The socket of this user's daemon.
+#[must_use]
+pub fn default_socket() -> PathBuf {
+    reach::own_socket()
 }
 
 /// `$XDG_DATA_HOME/memctl`, else `~/.local/share/memctl`.
@@ -164,10 +217,7 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     if bytes == 0 {
         return;
     }
-    let daemon = match &connection.place {
-        Source::Daemon(url) => Daemon::Address(url.clone()),
-        Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
-    };
+    let daemon = connection.daemon();
     if bytes > SAID_BYTES_MIN {
         say(format!("storing {} that wait in {}", HumanBytes::of(bytes), folder.display()));
     }
@@ -188,58 +238,50 @@ pub async fn take_in(connection: &Connection, global: &Global) {
     }
 }
 
-async fn open_daemon(url: &str, flags: String) -> Result<Connection, Failure> {
-    let endpoint = endpoint(url)?.connect_timeout(CONNECT_TIMEOUT);
-    let channel = endpoint.connect().await.map_err(|error| {
-        Failure::unreachable(format!(
-            "no daemon answers at {url} ({}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON",
-            innermost(&error)
-        ))
+async fn open_daemon(address: DaemonAddress, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
+    credentials.check(&address.url).map_err(Failure::usage)?;
+    let limits = |endpoint: Endpoint| usual(endpoint).connect_timeout(CONNECT_TIMEOUT);
+    let channel = address.connect(limits).await.map_err(|error| match error {
+        ReachError::Address(error) => Failure::usage(error.to_string()),
+        error => Failure::unreachable(format!(
+            "no daemon answers at {address} ({error}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON"
+        )),
     })?;
-    Ok(connection(channel, Source::Daemon(url.to_owned()), flags, None))
+    Ok(connection((channel, credentials), Source::Daemon(address), flags, None))
 }
 
 /// Whether this can be a daemon's address; nobody is asked.
 ///
 /// # Errors
 /// Wrong usage.
-pub fn check_address(url: &str) -> Result<(), Failure> {
-    endpoint(url).map(drop)
+pub fn check_address(address: &DaemonAddress) -> Result<(), Failure> {
+    address.check().map_err(|error| Failure::usage(error.to_string()))
 }
 
-fn endpoint(url: &str) -> Result<Endpoint, Failure> {
-    let wrong = || Failure::usage(format!("`{url}` is not a daemon's address; write it like {}", default_url()));
-    if url.starts_with("https://") {
-        return Err(Failure::usage(format!("`{url}`: this memctl does not speak TLS; use http:// through a tunnel")));
-    }
-    if !url.starts_with("http://") {
-        return Err(wrong());
-    }
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| wrong())?;
-    Ok(endpoint.timeout(ANSWER_TIMEOUT).http2_keep_alive_interval(KEEP_ALIVE).tcp_nodelay(true))
+fn usual(endpoint: Endpoint) -> Endpoint {
+    endpoint.timeout(ANSWER_TIMEOUT).http2_keep_alive_interval(KEEP_ALIVE)
 }
 
-/// The cause that says most: "Connection refused" rather than "transport error".
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
-
-/// A daemon at this address, if one answers as a daemon does.
-pub async fn probe(url: &str) -> Option<Channel> {
-    let endpoint = endpoint(url).ok()?.connect_timeout(PROBE_TIMEOUT);
-    let probing = async {
-        let channel = endpoint.connect().await.ok()?;
-        QueryClient::new(channel.clone()).get_status(StatusRequest {}).await.ok()?;
-        Some(channel)
+/// This user's own daemon, if it runs. Where something at its place is not to be trusted that is said, and not asked.
+async fn try_own(own: &DaemonAddress, credentials: &Credentials, global: &Global) -> Result<Option<Channel>, Failure> {
+    let limits = |endpoint: Endpoint| usual(endpoint).connect_timeout(OWN_TIMEOUT);
+    let channel = match own.connect(limits).await {
+        Ok(channel) => channel,
+        // There is no socket, or one that a daemon left that was killed.
+        Err(ReachError::Absent(_)) => return Ok(None),
+        Err(error) => {
+            if !global.quiet {
+                eprintln!("memctl: {own} is not asked: {error}");
+            }
+            return Ok(None);
+        }
     };
-    tokio::time::timeout(PROBE_TIMEOUT, probing).await.ok().flatten()
+    let mut asking = QueryClient::with_interceptor(channel.clone(), credentials.clone());
+    let asking = asking.get_status(StatusRequest {}).await;
+    asking.map(|_| Some(channel)).map_err(|status| Failure::from_status(&status, &format!("the daemon at {own}")))
 }
 
-async fn open_store(dir: &Path, flags: String) -> Result<Connection, Failure> {
+async fn open_store(dir: &Path, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
     std::fs::create_dir_all(dir).map_err(|error| {
         Failure::unreachable(format!(
             "cannot make the data folder {}: {error}; choose another one with --data-dir DIR",
@@ -247,7 +289,7 @@ async fn open_store(dir: &Path, flags: String) -> Result<Connection, Failure> {
         ))
     })?;
     let embedded = seams::embedded(dir).await?;
-    Ok(connection(embedded.channel.clone(), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
+    Ok(connection((embedded.channel.clone(), credentials), Source::DataDir(dir.to_owned()), flags, Some(embedded)))
 }
 
 /// A connection to a store in this folder, whatever else there is.
@@ -255,24 +297,17 @@ async fn open_store(dir: &Path, flags: String) -> Result<Connection, Failure> {
 /// # Errors
 /// The store cannot be opened.
 pub async fn open_here(dir: &Path) -> Result<Connection, Failure> {
-    open_store(dir, format!("--data-dir {}", shell_word(&dir.to_string_lossy()))).await
+    let flags = format!("--data-dir {}", shell_word(&dir.to_string_lossy()));
+    open_store(dir, flags, Credentials::default()).await
 }
 
-fn connection(channel: Channel, place: Source, flags: String, embedded: Option<Embedded>) -> Connection {
-    let query = QueryClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
-    Connection { query, channel, place, flags, embedded }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_that_are_none_are_wrong_usage() {
-        for url in ["", "localhost:7717", "ftp://x", "http://", "http://a b"] {
-            assert_eq!(endpoint(url).unwrap_err().outcome, crate::exit::Outcome::Usage, "{url}");
-        }
-        assert!(endpoint("https://host:1").unwrap_err().to_string().contains("TLS"));
-        assert!(endpoint("http://host:1").is_ok());
-    }
+fn connection(
+    (channel, credentials): (Channel, Credentials),
+    place: Source,
+    flags: String,
+    embedded: Option<Embedded>,
+) -> Connection {
+    let query = QueryClient::with_interceptor(channel.clone(), credentials.clone());
+    let query = query.max_decoding_message_size(ANSWER_BYTES_MAX);
+    Connection { query, channel, credentials, place, flags, embedded }
 }

@@ -90,6 +90,19 @@ impl Failure {
 
     /// What a daemon (or the embedded one) at `place` answered instead of an answer.
     pub fn from_status(status: &Status, place: &str) -> Self {
+        if let Some(words) = memctl_proto::goaway::words(status) {
+            return Self::unreachable(format!("{place} does not take this connection: {words}"));
+        }
+        if let Some(alert) = alert(status) {
+            return Self::unreachable(format!(
+                "{place} refuses the certificate of this side, or the lack of one ({alert}): name one that it takes with --tls-cert and --tls-key"
+            ));
+        }
+        if let Some(cause) = closed_under_tls(status, place) {
+            return Self::unreachable(format!(
+                "{place} closed the connection without an answer ({cause}): most likely it refuses the certificate of this side, or the lack of one; name one that it takes with --tls-cert and --tls-key"
+            ));
+        }
         let said = if status.message().is_empty() { status.code().description() } else { status.message() };
         match status.code() {
             Code::NotFound if said.contains("memctl jobs") => Self::no_such_job(said),
@@ -116,9 +129,48 @@ impl From<PartMissing> for Failure {
     }
 }
 
+/// What TLS said at the end of a connection that was agreed on: a client hears of its certificate only then.
+fn alert(status: &Status) -> Option<String> {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // The words of rustls for what its other side sends.
+        if let Some((_, alert)) = text.split_once("received fatal alert: ") {
+            return Some(alert.to_owned());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Why a connection ended on which nothing was answered. A connection that ends before a question was handed to it takes the
+/// alert along, and a question that is being written then finds a closed one.
+fn closed_under_tls(status: &Status, place: &str) -> Option<String> {
+    let said = status.message();
+    if !place.contains("https://") || !["operation was canceled", "transport error"].contains(&said) {
+        return None;
+    }
+    let first = std::error::Error::source(status);
+    let last = std::iter::successors(first, |error| error.source()).last();
+    Some(last.map_or_else(|| said.to_owned(), ToString::to_string))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_ends_under_tls_names_the_certificate() {
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let mut broken = Status::unknown("transport error");
+        broken.set_source(std::sync::Arc::new(reset));
+        for (lost, cause) in [(Status::cancelled("operation was canceled"), "canceled"), (broken, "connection reset")] {
+            let said = Failure::from_status(&lost, "the daemon at https://a:1").to_string();
+            assert!(said.contains("most likely it refuses the certificate") && said.contains(cause), "{said}");
+            let said = Failure::from_status(&lost, "the daemon at http://a:1").to_string();
+            assert!(!said.contains("certificate"), "{said}");
+        }
+    }
 
     #[test]
     fn every_status_has_its_exit_code() {

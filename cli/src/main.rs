@@ -10,19 +10,23 @@ mod commands;
 mod connect;
 mod exit;
 mod export;
+mod logs;
 mod page;
 mod render;
+mod replaying;
 mod run;
 mod seams;
 mod show;
+mod target;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::Cli;
 use exit::Outcome;
+use logs::Logging;
 use render::screen::Screen;
 
 fn main() -> ExitCode {
@@ -32,7 +36,9 @@ fn main() -> ExitCode {
         // Prints help to standard output and errors to standard error; exit codes 0 and 2.
         Err(error) => error.exit(),
     };
-    init_logs(&cli.command);
+    if let Err(failure) = logs::start(logging(&cli.command)) {
+        return report(&failure);
+    }
     let mut screen = Screen::detect(cli.global.no_color);
     if cli.global.output != args::Format::Table {
         screen.colour = false;
@@ -74,19 +80,13 @@ fn report(failure: &exit::Failure) -> ExitCode {
     failure.outcome.into()
 }
 
-/// Logs go to standard error: those of a daemon from `info` on, those of a run from `warn` on (a daemon that is away is
-/// said once, at its end), those of other commands from `error` on, or as `MEMCTL_LOG` says.
-fn init_logs(command: &args::Command) {
-    let default = match command {
-        args::Command::Daemon(_) => "info",
-        args::Command::Run(_) => "warn,memctl_agent::uplink=error",
-        _ => "error",
+/// A daemon logs from `info` on, a run from `warn` on (a daemon that is away is said once, at its end), other commands from
+/// `error` on.
+fn logging(command: &args::Command) -> Logging {
+    let (default, is_json) = match command {
+        args::Command::Daemon(daemon) => ("info", daemon.log_format == args::LogFormat::Json),
+        args::Command::Run(_) => ("warn,memctl_agent::uplink=error", false),
+        _ => ("error", false),
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MEMCTL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .init();
+    Logging { default, is_json, is_strict: matches!(command, args::Command::Daemon(_)) }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memctl_model::SessionId;
 use tokio::sync::watch;
 
-use crate::store::SessionKey;
+use crate::store::{Scope, SessionKey, Tenant};
 
 #[derive(Default)]
 struct Inner {
@@ -16,6 +16,7 @@ struct Inner {
 
 struct Stream {
     number: u64,
+    tenant: Tenant,
     key: Option<SessionKey>,
     end: watch::Sender<bool>,
     /// Closed when the stream has given up its place.
@@ -43,15 +44,17 @@ impl Streams {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the session's place; an older stream of it is told to end.
+    /// Takes the session's place (by the id under which it is stored); an older stream of it is told to end. Whoever claims has
+    /// shown that the session is theirs.
     #[must_use]
-    pub fn claim(&self, session: SessionId) -> Claim {
+    pub fn claim(&self, session: SessionId, tenant: &Tenant) -> Claim {
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
-        let older = inner.streams.insert(session, Stream { number, key: None, end, gone }).map(|old| {
+        let stream = Stream { number, tenant: tenant.clone(), key: None, end, gone };
+        let older = inner.streams.insert(session, stream).map(|old| {
             old.end.send_replace(true);
             old.gone
         });
@@ -64,10 +67,10 @@ impl Streams {
         self.lock().streams.values().any(|stream| stream.key == Some(key))
     }
 
-    /// How many are streaming.
+    /// How many of a scope are streaming.
     #[must_use]
-    pub fn count(&self) -> u64 {
-        self.lock().streams.len() as u64
+    pub fn count(&self, scope: &Scope) -> u64 {
+        self.lock().streams.values().filter(|stream| scope.admits(&stream.tenant)).count() as u64
     }
 
     /// Tells every stream to end.
@@ -120,10 +123,11 @@ mod tests {
     async fn a_second_stream_takes_over() {
         let streams = Streams::default();
         let session = SessionId([1; 16]);
-        let mut first = streams.claim(session);
+        let tenant = Tenant::default();
+        let mut first = streams.claim(session, &tenant);
         first.name(7);
         assert!(streams.is_streaming(7));
-        let mut second = streams.claim(session);
+        let mut second = streams.claim(session, &tenant);
         first.ended().await;
         second.name(7);
         assert!(
@@ -133,6 +137,6 @@ mod tests {
         drop(first);
         assert!(streams.is_streaming(7), "the older stream does not take the newer one's place away");
         drop(second);
-        assert_eq!(streams.count(), 0);
+        assert_eq!(streams.count(&Scope::All), 0);
     }
 }

@@ -2,6 +2,7 @@
 
 /// What `torch.cuda.memory_stats()` calls `*.all.current`, plus what only a block map knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
     /// Bytes of blocks handed out, at their true (rounded, possibly unsplit) size: `allocated_bytes.all.current`.
     pub allocated_bytes: u64,

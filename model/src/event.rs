@@ -96,6 +96,7 @@ impl PoolId {
 
 /// Index of a device within its session's [`crate::SessionInfo::devices`] (CUDA ordinal as the process sees it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeviceIndex(pub u8);
 
 /// One allocator event of one device. 48 bytes, the record of the ring.

@@ -6,6 +6,8 @@
 //! One vocabulary: *allocated*, *active*, *reserved*, *requested* mean what PyTorch's
 //! `torch.cuda.memory_stats()` means by them, everywhere in memctl.
 
+#![forbid(unsafe_code)]
+
 pub mod bytes;
 pub mod completeness;
 pub mod counters;

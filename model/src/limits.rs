@@ -10,6 +10,10 @@ pub const COLUMN_BYTES_MAX: usize = 4 << 20;
 pub const ITEM_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one item after decompression.
 pub const ITEM_UNPACKED_BYTES_MAX: usize = 64 << 20;
+/// Bytes that one item may take in memory once it is decoded: a keyframe of a million blocks takes 100 MiB.
+pub const ITEM_DECODED_BYTES_MAX: usize = 192 << 20;
+/// Bytes that a hello may take in memory once it is decoded; one with every name as long as it may be takes a third.
+pub const HELLO_DECODED_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one gRPC message: an item and its envelope.
 pub const MESSAGE_BYTES_MAX: usize = ITEM_BYTES_MAX + (64 << 10);
 /// Frames of one stack; deeper ones are cut at the outer end.
@@ -18,6 +22,8 @@ pub const STACK_FRAMES_MAX: usize = 512;
 pub const SESSION_STACKS_MAX: usize = 1 << 20;
 /// Frames of one session.
 pub const SESSION_FRAMES_MAX: usize = 4 << 20;
+/// Bytes that the stacks of one session take in memory: 32 times what those of a large session take.
+pub const SESSION_STACK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a function or file name; longer ones are cut.
 pub const NAME_BYTES_MAX: usize = 4_096;
 /// Bytes of a job's name, a host's name, a label.

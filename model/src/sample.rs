@@ -4,6 +4,7 @@ use crate::event::DeviceIndex;
 
 /// One measurement of one device (or of the host, where the field says so).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {
     /// The device.
     pub device: DeviceIndex,

@@ -8,6 +8,7 @@ use crate::stack::StackId;
 /// Where a site table was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Boundary {
     /// At the end of a step.
     StepEnd = 1,

@@ -30,6 +30,7 @@ static COMPILED: LazyLock<Frame> =
 /// A stack within its session; 0 means "no stack was recorded".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StackId(pub u32);
 
 impl StackId {
@@ -50,6 +51,7 @@ pub struct FrameId(pub u32);
 
 /// One line of a call stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Frame {
     /// Function name as the interpreter or symbolizer gives it.
     pub function: Arc<str>,

@@ -2,15 +2,17 @@
 //!
 //! A chunk travels as it is (it is compressed already); everything else is a protobuf message,
 //! zstd-compressed when that makes it smaller. The declared size is checked against a limit before
-//! anything is unpacked, and the unpacked size must be exactly the declared one.
+//! anything is unpacked, and the unpacked size must be exactly the declared one. What the message will take in memory is
+//! told from its bytes and checked before it is decoded.
 
 use bytes::Bytes;
-use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
+use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_DECODED_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{Keyframe, Mark, Sample, SessionEnd, SiteTable};
 use prost::Message;
 
 use crate::convert::{WireError, at_most, keyframe, marks, samples, site_tables};
 use crate::v1::{self, ItemKind};
+use crate::weight::{self, Shape, weight};
 
 /// Level 3 is zstd's default: a third smaller than level 1 on marks and tables, and they are few.
 const ZSTD_LEVEL: i32 = 3;
@@ -133,23 +135,22 @@ impl Packed {
     /// # Errors
     /// Whatever is wrong with the bytes or with what they say.
     pub fn open(&self) -> Result<Content, WireError> {
+        self.unpack()?.decode()
+    }
+
+    /// Decompresses the item and tells what it will take in memory; nothing is decoded.
+    ///
+    /// # Errors
+    /// Bytes that are not what they should be, or more than [`ITEM_DECODED_BYTES_MAX`].
+    pub fn unpack(&self) -> Result<Unpacked, WireError> {
         if self.kind == ItemKind::Chunk {
-            return Ok(Content::Chunk(self.payload.clone()));
+            return Ok(Unpacked { kind: self.kind, plain: self.payload.clone(), weight: 0 });
         }
         let plain = self.plain()?;
-        Ok(match self.kind {
-            ItemKind::Marks => Content::Marks(marks::from_wire(&decode("a batch of marks", &plain)?)?),
-            ItemKind::Stacks => Content::Stacks(decode("a batch of stacks", &plain)?),
-            ItemKind::SiteTables => {
-                Content::SiteTables(decode::<v1::SiteTableBatch>("a batch of site tables", &plain)?.into())
-            }
-            ItemKind::Keyframe => Content::Keyframe(decode::<v1::Keyframe>("a keyframe", &plain)?.try_into()?),
-            ItemKind::Samples => Content::Samples(samples::from_wire(decode("a batch of samples", &plain)?)?),
-            ItemKind::End => Content::End(decode::<v1::SessionEnd>("a session's end", &plain)?.try_into()?),
-            ItemKind::Chunk | ItemKind::Unspecified => {
-                return Err(WireError::invalid("item.kind", self.kind as i32, "a kind that is a message"));
-            }
-        })
+        let (what, shape) = message_of(self.kind)?;
+        let weight = weight(what, shape, &plain)?;
+        at_most("bytes of an item in memory", usize::try_from(weight).unwrap_or(usize::MAX), ITEM_DECODED_BYTES_MAX)?;
+        Ok(Unpacked { kind: self.kind, plain, weight })
     }
 
     fn plain(&self) -> Result<Bytes, WireError> {
@@ -168,8 +169,59 @@ impl Packed {
     }
 }
 
-fn decode<M: Message + Default>(what: &'static str, plain: &Bytes) -> Result<M, WireError> {
-    M::decode(plain.clone()).map_err(|error| WireError::Undecodable { what, reason: error.to_string() })
+/// An item whose bytes were looked at and not decoded yet.
+#[derive(Debug)]
+pub struct Unpacked {
+    kind: ItemKind,
+    plain: Bytes,
+    weight: u64,
+}
+
+impl Unpacked {
+    /// Bytes that it takes at most in memory once it is decoded, besides its own.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// Whatever is wrong with what the bytes say.
+    pub fn decode(&self) -> Result<Content, WireError> {
+        Ok(match self.kind {
+            ItemKind::Chunk => Content::Chunk(self.plain.clone()),
+            ItemKind::Marks => Content::Marks(marks::from_wire(&self.message()?)?),
+            ItemKind::Stacks => Content::Stacks(self.message()?),
+            ItemKind::SiteTables => Content::SiteTables(self.message::<v1::SiteTableBatch>()?.into()),
+            ItemKind::Keyframe => Content::Keyframe(self.message::<v1::Keyframe>()?.try_into()?),
+            ItemKind::Samples => Content::Samples(samples::from_wire(self.message()?)?),
+            ItemKind::End => Content::End(self.message::<v1::SessionEnd>()?.try_into()?),
+            ItemKind::Unspecified => return Err(no_message(self.kind)),
+        })
+    }
+
+    fn message<M: Message + Default>(&self) -> Result<M, WireError> {
+        let (what, _) = message_of(self.kind)?;
+        M::decode(self.plain.clone()).map_err(|error| WireError::Undecodable { what, reason: error.to_string() })
+    }
+}
+
+/// What an item of a kind is called, and what in it takes memory.
+fn message_of(kind: ItemKind) -> Result<(&'static str, &'static Shape), WireError> {
+    Ok(match kind {
+        ItemKind::Marks => ("a batch of marks", &weight::MARKS),
+        ItemKind::Stacks => ("a batch of stacks", &weight::STACKS),
+        ItemKind::SiteTables => ("a batch of site tables", &weight::SITE_TABLES),
+        ItemKind::Keyframe => ("a keyframe", &weight::KEYFRAME),
+        ItemKind::Samples => ("a batch of samples", &weight::SAMPLES),
+        ItemKind::End => ("a session's end", &weight::END),
+        ItemKind::Chunk | ItemKind::Unspecified => return Err(no_message(kind)),
+    })
+}
+
+fn no_message(kind: ItemKind) -> WireError {
+    WireError::invalid("item.kind", kind as i32, "a kind that is a message")
 }
 
 pub use site_tables::SiteTables;
@@ -205,6 +257,29 @@ mod tests {
         }
         let lying = Packed { unpacked_bytes: u32::MAX, ..honest };
         assert!(matches!(lying.open(), Err(WireError::TooMany { .. })));
+    }
+
+    #[test]
+    fn what_unfolds_to_gigabytes_is_refused_before_it_does() {
+        let bomb = |kind, plain: Vec<u8>| Packed {
+            kind,
+            unpacked_bytes: plain.len() as u32,
+            payload: zstd::bulk::compress(&plain, 19).unwrap().into(),
+        };
+        let empty: Vec<u8> = [0x0a, 0].repeat(ITEM_UNPACKED_BYTES_MAX / 2);
+        let mut zeros = vec![0x22, 0x80, 0x80, 0x80, 0x1c];
+        zeros.resize(zeros.len() + (0x1c << 21), 0);
+        for (kind, plain) in [
+            (ItemKind::SiteTables, empty.clone()),
+            (ItemKind::Samples, empty),
+            (ItemKind::Stacks, zeros),
+            (ItemKind::Stacks, [0x12, 0].repeat(ITEM_UNPACKED_BYTES_MAX / 2)),
+        ] {
+            let packed = bomb(kind, plain);
+            assert!(packed.payload.len() < 10_000, "{}", packed.payload.len());
+            let refused = packed.open();
+            assert!(matches!(refused, Err(WireError::TooMany { what: "bytes of an item in memory", .. })), "{kind:?}");
+        }
     }
 
     #[test]

@@ -4,12 +4,18 @@
 //! - [`convert`]: model ⇄ wire. Out never fails; in checks everything the sender may have made up.
 //! - [`item`]: what one durable item holds, packed and unpacked within limits.
 //! - [`chunk`]: the chunk codec.
+//! - [`codec`]: the codec of calls, which weighs a hello before it is decoded.
 //!
 //! Refuses: any I/O and any runtime.
 
+#![forbid(unsafe_code)]
+
 pub mod chunk;
+pub mod codec;
 pub mod convert;
+pub mod goaway;
 pub mod item;
+mod weight;
 
 pub use convert::{StackDictionary, StackSender, WireError};
 

@@ -8,6 +8,8 @@
 //!
 //! Refuses: to execute anything, and to know an agent, a daemon or the wire.
 
+#![forbid(unsafe_code)]
+
 mod read;
 pub mod session;
 mod write;

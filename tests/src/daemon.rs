@@ -12,6 +12,8 @@ pub struct DaemonProcess {
     child: Child,
     /// Its address.
     pub url: String,
+    /// The addresses of its HTTP port.
+    pub http: Vec<String>,
 }
 
 /// A port of the loopback interface that nobody uses now.
@@ -51,18 +53,60 @@ impl DaemonProcess {
         Self::start(memctl().arg("daemon").arg("--store").arg(url), port)
     }
 
-    fn start(command: &mut Command, port: u16) -> Self {
-        let listen = format!("127.0.0.1:{port}");
-        let mut child = command
-            .args(["--listen", &listen])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("the daemon starts");
+    /// Starts the daemon of a command line, on a port, and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn start(command: &mut Command, port: u16) -> Self {
+        Self::of(command.args(["--listen", &format!("127.0.0.1:{port}")]))
+    }
+
+    /// Starts what a command line says and waits until it listens; the address is the first that it names.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the daemon starts");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let first = lines.next().and_then(Result::ok).unwrap_or_default();
-        assert!(first.contains("listens on"), "the daemon did not come up: {first:?}");
-        Self { child, url: format!("http://{listen}") }
+        let places = first.split_once("listens on ").and_then(|(_, rest)| rest.split([',', ' ']).next());
+        let url = places.unwrap_or_else(|| panic!("the daemon did not come up: {first:?}")).to_owned();
+        let http = first.split_once("metrics and health on ").and_then(|(_, rest)| rest.split_once(", and stores"));
+        let http = http.map_or_else(Vec::new, |(places, _)| places.split(", ").map(str::to_owned).collect());
+        Self { child, url, http }
+    }
+
+    /// What it says on standard error, where the command line that started it has a pipe there.
+    pub fn said(&mut self) -> Option<std::process::ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The signal that it dies of by itself, if it is one.
+    ///
+    /// # Panics
+    /// When it cannot be waited for.
+    pub fn died_of(mut self) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt as _;
+        self.child.wait().expect("the daemon ends").signal()
+    }
+
+    /// The most memory that it ever had.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[must_use]
+    pub fn peak_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
     }
 
     /// SIGKILL: nothing is flushed, nothing is said. Waits until it is gone and asserts that this is how it went.

@@ -11,6 +11,10 @@ use memctl_model::{
     StackId,
 };
 
+use memctl_daemon::store::{SqliteStore, Store as _};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+
 use crate::daemon::{DaemonProcess, free_port};
 use crate::{memctl, run_json};
 
@@ -53,7 +57,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
 /// # Panics
 /// When it cannot be stored.
 pub fn record(url: &str, session: SessionInfo, body: impl FnOnce(&Agent)) {
-    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(url.to_owned()))).expect("an agent");
+    let agent = Agent::start(AgentConfig::new(session, Daemon::Address(url.into()))).expect("an agent");
     body(&agent);
     let outcome = agent.stop(None, PATIENCE);
     assert!(outcome.delivered && outcome.counts.dropped == 0, "{outcome:?}");
@@ -184,6 +188,26 @@ pub fn train_long(agent: &Agent, epochs: u32, rounds: u64) {
     }
 }
 
+/// The limit of a store's only job that leaves it so much of its chunks, and everything else.
+fn leaving(store: &Path, percent: u64) -> String {
+    let path = store.join("memctl.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (kept, chunks) = runtime.block_on(async {
+        let opened = SqliteStore::open(&path, "a test").await.expect("the store");
+        let kept = opened.kept_bytes().await.expect("what it keeps")[0].1;
+        opened.close().await.expect("the store closes");
+        let options = SqliteConnectOptions::new().filename(&path).read_only(true);
+        let mut connection = options.connect().await.expect("the file");
+        // With what its row takes, as the store counts it.
+        let sum = "SELECT coalesce(sum(length(p.bytes) + 256), 0) FROM chunk AS c
+            JOIN payload AS p ON p.session_id = c.session_id AND p.seq = c.seq";
+        let chunks: i64 = sqlx::query_scalar(sum).fetch_one(&mut connection).await.expect("a sum");
+        connection.close().await.expect("the file closes");
+        (kept, chunks.unsigned_abs())
+    });
+    format!("{}B", kept - chunks * (100 - percent) / 100)
+}
+
 /// A daemon anew on what `store` holds, that keeps `keep_percent` of what is stored of the job's events and forgets the
 /// oldest of them.
 ///
@@ -194,10 +218,9 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
     let report = |daemon: &DaemonProcess| {
         run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]))
     };
-    let stored = report(&daemon)["job"]["stored_bytes"].as_u64().expect("stored bytes");
     daemon.terminate();
-    let limit = format!("{}B", (stored * keep_percent / 100).max(1));
-    let daemon = DaemonProcess::sqlite_with(store, free_port(), &["--retain-bytes", &limit]);
+    let limit = leaving(store, keep_percent);
+    let daemon = DaemonProcess::sqlite_with(store, free_port(), &["--retain-bytes-per-job", &limit]);
     while report(&daemon)["completeness"]["events_expired"] == 0 {
         std::thread::yield_now();
     }
@@ -211,8 +234,6 @@ pub fn expired(daemon: DaemonProcess, store: &Path, job: &str, keep_percent: u64
 /// When no share does.
 #[must_use]
 pub fn expired_to_a_keyframe(daemon: DaemonProcess, store: &Path, job: &str) -> (DaemonProcess, tempfile::TempDir) {
-    let stored = run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]));
-    let stored = stored["job"]["stored_bytes"].as_u64().expect("stored bytes");
     daemon.terminate();
     for percent in (20..90).step_by(4) {
         let copy = tempfile::tempdir().expect("a folder");
@@ -221,8 +242,8 @@ pub fn expired_to_a_keyframe(daemon: DaemonProcess, store: &Path, job: &str) -> 
                 std::fs::copy(&file, copy.path().join(file.file_name().expect("a name"))).expect("a copy");
             }
         }
-        let limit = format!("{}B", stored * percent / 100);
-        let daemon = DaemonProcess::sqlite_with(copy.path(), free_port(), &["--retain-bytes", &limit]);
+        let limit = leaving(copy.path(), percent);
+        let daemon = DaemonProcess::sqlite_with(copy.path(), free_port(), &["--retain-bytes-per-job", &limit]);
         let expired = |daemon: &DaemonProcess| {
             let report = run_json(memctl().args(["query", "-o", "json", "--daemon", &daemon.url, "--job", job]));
             report["completeness"]["events_expired"].as_u64().unwrap_or_default()

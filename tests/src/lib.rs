@@ -3,14 +3,24 @@
 //! Refuses to skip: what is missing (the built binary, Postgres) fails with a sentence that says how to get it.
 
 pub mod alertmanager;
+pub mod attack;
+pub mod certificates;
 pub mod daemon;
 pub mod fuzz;
 pub mod http;
+pub mod http2;
+pub mod https;
 pub mod jobs;
+pub mod machine;
+pub mod otlp;
 pub mod postgres;
+pub mod prometheus;
+pub mod proxy;
+pub mod raw;
 pub mod recordings;
 pub mod source;
 pub mod stored;
+pub mod streaming;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -43,8 +53,17 @@ pub fn memctl() -> Command {
             command.env_remove(name);
         }
     }
+    // A daemon of this machine's own user is not asked: nobody listens in this folder.
+    command.env("XDG_RUNTIME_DIR", nobodys_folder());
     command.env("NO_COLOR", "1").env("COLUMNS", "120").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
     command
+}
+
+/// A runtime folder in which no daemon listens; a test that wants one there makes a folder of its own.
+fn nobodys_folder() -> PathBuf {
+    let folder = std::env::temp_dir().join("memctl-tests-nobody");
+    std::fs::create_dir_all(&folder).expect("a folder for nobody");
+    folder
 }
 
 /// What a command printed.

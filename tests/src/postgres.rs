@@ -1,5 +1,7 @@
 //! A database of one's own on the throw-away Postgres that `./test` starts.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
@@ -47,6 +49,41 @@ impl Database {
     pub async fn remove(self) {
         execute(&self.admin, &format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
     }
+}
+
+/// Starts a cluster of one's own in a folder; gives its URL. Again in the same folder: what is there, on the port it had.
+///
+/// # Panics
+/// When it does not start.
+#[must_use]
+pub fn start(folder: &Path) -> String {
+    let output = Command::new(script()).arg("start").arg(folder).output().expect("tests/postgres runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a URL").trim().to_owned()
+}
+
+/// Stops it.
+pub fn stop(folder: &Path) {
+    // It may be down already: that is what a test of its deaths leaves when it fails.
+    let _ = Command::new(script()).arg("stop").arg(folder).status();
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("postgres")
+}
+
+/// The process that serves a connection of somebody else's.
+///
+/// # Panics
+/// When there is none.
+pub async fn pid_of_a_connection(url: &str) -> u32 {
+    let mut connection = PgConnection::connect(url).await.expect("the cluster answers");
+    let pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+        ORDER BY state_change DESC LIMIT 1";
+    let pid: i32 = sqlx::query_scalar(pids).fetch_one(&mut connection).await.expect("a connection");
+    // The cluster is about to fall: nobody is told that this connection ends.
+    drop(connection);
+    pid.unsigned_abs()
 }
 
 async fn execute(url: &str, sql: &str) {

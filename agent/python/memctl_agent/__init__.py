@@ -34,9 +34,9 @@ def attach(
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
     What is not given comes from `MEMCTL_*`, torchrun, SLURM, MPI or Kubernetes. `daemon` is an address such
-    as `http://127.0.0.1:7717`; under `memctl run` the launcher takes everything and no address is needed. Where no
-    daemon answers, what is recorded waits on disk for the next `memctl` command. `role` says what this process does
-    in the job (`trainer`, `rollout`).
+    as `unix:/run/memctl.sock` or `https://daemon:7717`; under `memctl run` the launcher takes everything and no
+    address is needed. Where no daemon answers, what is recorded waits on disk for the next `memctl` command.
+    `role` says what this process does in the job (`trainer`, `rollout`).
     `stacks=False` leaves Python stacks out, `auto=False` the automatic marks.
     Returns whether it attached or will; if not, one line on stderr says why.
     """

@@ -108,7 +108,10 @@ def build(output: Optional[str]) -> int:
         if output is not None:
             target = Path(output).resolve() / _shim.prebuilt_name(torch)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _shim.compile_shim(torch, native.shim_source(), target)
+            hook = target.with_suffix("")
+            _shim.compile_shim(torch, native.shim_source(), hook)
+            _shim.pack(hook, target)
+            hook.unlink()
             print(target)
             return 0
         shim = _shim.ensure(torch, native.shim_source())

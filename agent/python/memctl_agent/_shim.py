@@ -2,7 +2,8 @@
 
 torch's allocator interface is a C++ one that changes with every minor version, so the hook is compiled
 against the headers of the torch that runs, and a hook that the package brings is taken for exactly the torch that it
-was built for: version and commit are written into the file, and compared once more when it is loaded.
+was built for: version and commit are written into the file, and compared once more when it is loaded. It lies
+there packed and is unpacked into the cache.
 Guarantees: one compilation for any number of ranks on a machine, waited for a bounded time; a file in the
 cache is complete or not there; the compiler's words are kept.
 Refuses: to load a file that another user could have written.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import hashlib
 import os
 import platform
@@ -21,6 +23,7 @@ import stat
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +47,13 @@ CXX20_SINCE = (2, 12)
 CUDA_RUNTIME = """\
 #pragma once
 #include <cuda_runtime_api.h>
+"""
+# Inlined code of libstdc++ asks the C library whether there is one thread, since glibc 2.32: the hook would load on no
+# older system, and the answer is no in every training.
+SINGLE_THREADED = """\
+#pragma once
+static constexpr char memctl_is_single_threaded = 0;
+#define __libc_single_threaded memctl_is_single_threaded
 """
 HOST_DEFINES = """\
 #pragma once
@@ -111,7 +121,7 @@ def key(torch: Any, source: str) -> str:
 
 def prebuilt_name(torch: Any) -> str:
     """What the hook for this version is called in the package."""
-    return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so"
+    return f"torch-{_torch.release(torch)}-cxx11abi{cxx11_abi(torch)}-{platform.machine()}.so.gz"
 
 
 def prebuilt(torch: Any) -> Optional[Path]:
@@ -123,10 +133,34 @@ def prebuilt(torch: Any) -> Optional[Path]:
 def built_for(path: Path) -> str:
     """The build of torch that a hook says it was made for; empty if it does not say."""
     try:
-        found = BUILD_MARK.search(path.read_bytes())
-    except OSError:
+        found = BUILD_MARK.search(_unpacked(path))
+    except (OSError, EOFError, zlib.error):
         return ""
     return found.group(1).decode("utf-8", "replace") if found else ""
+
+
+def _unpacked(path: Path) -> bytes:
+    """What is in a hook's file, packed or not."""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def pack(hook: Path, target: Path) -> None:
+    """Writes a hook as the package brings it; the same bytes for the same hook."""
+    target.write_bytes(gzip.compress(hook.read_bytes(), 9, mtime=0))
+
+
+def unpack(packaged: Path, target: Path) -> None:
+    """Puts the package's hook where one is loaded from; it appears complete or not at all."""
+    descriptor, part = tempfile.mkstemp(prefix=".unpacking-", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_unpacked(packaged))
+        os.chmod(part, 0o700)
+        os.replace(part, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def misfit(torch: Any, path: Path) -> str:
@@ -153,7 +187,8 @@ def ensure(torch: Any, source: str) -> Shim:
     packaged = prebuilt(torch)
     unfit = "" if packaged is None else misfit(torch, packaged)
     if packaged is not None and not unfit:
-        return Shim(packaged, "package")
+        unpack(packaged, target)
+        return Shim(target, "package")
     try:
         with _lock(target.with_suffix(".lock")):
             # Another rank may have made it while this one waited.
@@ -168,10 +203,11 @@ def ensure(torch: Any, source: str) -> Shim:
 def _without_cache(torch: Any, source: str, error: OSError) -> Shim:
     """No folder to keep it in: the package's, else one for this process alone."""
     packaged = prebuilt(torch)
-    if packaged is not None and not misfit(torch, packaged):
-        return Shim(packaged, "package")
     try:
         folder = Path(tempfile.mkdtemp(prefix="memctl-shim-"))
+        if packaged is not None and not misfit(torch, packaged):
+            unpack(packaged, folder / "shim.so")
+            return Shim(folder / "shim.so", "package")
         compile_shim(torch, source, folder / "shim.so")
     except (ShimError, OSError) as second:
         raise ShimError(f"{error}; without a cache folder: {second}") from second
@@ -278,6 +314,8 @@ def command(torch: Any, cxx: str, source: Path, output: Path) -> list[str]:
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={cxx11_abi(torch)}",
         f'-DMEMCTL_TORCH_BUILD="{build_of(torch)}"',
+        "-isystem",
+        str(source.parent / "portable"),
         # Their warnings are not ours to mend.
         *(part for folder in system for part in ("-isystem", str(folder))),
         # Last of all: what the CUDA headers may lack, beside the source.
@@ -307,6 +345,8 @@ def compile_shim(torch: Any, source: str, target: Path) -> None:
         text.write_text(source, encoding="utf-8")
         (text.parent / "crt").mkdir()
         (text.parent / "crt" / "host_defines.h").write_text(HOST_DEFINES, encoding="utf-8")
+        (text.parent / "portable" / "sys").mkdir(parents=True)
+        (text.parent / "portable" / "sys" / "single_threaded.h").write_text(SINGLE_THREADED, encoding="utf-8")
         (text.parent / "instead").mkdir()
         (text.parent / "instead" / "cuda_runtime.h").write_text(CUDA_RUNTIME, encoding="utf-8")
         arguments = command(torch, cxx, text, made)

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use memctl_agent::identity::{self, Given, Identity, Process};
 use memctl_agent::live::{self, LiveConfig, Shown, code_died, mark_kind};
+use memctl_agent::reach::{DaemonAddress, Tls};
+use memctl_agent::source_paths::{self, Mode, SourcePaths};
 use memctl_agent::{RING_EVENTS, SpoolConfig, now_ns, place, settings};
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
@@ -69,7 +71,7 @@ pub fn start<'py>(
         None => (std::os::unix::process::parent_id(), None),
     };
     let process = Process {
-        script: script(py),
+        script: script(py).filter(|_| !hides_names()),
         host: host(),
         pid: std::process::id(),
         started_ns: now_ns(),
@@ -83,13 +85,21 @@ pub fn start<'py>(
         tracing::warn!(complaint, "identity");
     }
     let launcher = environment("MEMCTL_RUN_SOCKET").map(PathBuf::from);
-    let daemon = daemon.or_else(|| environment("MEMCTL_DAEMON")).unwrap_or_else(|| place::DEFAULT_URL.to_owned());
+    let named = daemon.or_else(|| environment("MEMCTL_DAEMON"));
+    // Before anything is recorded: paths that must not leave do not, so an error here is the end of it.
+    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from));
+    let source_paths = match launcher {
+        Some(_) => SourcePaths::default(),
+        None => SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?,
+    };
     let config = LiveConfig {
+        source_paths,
         session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
         ring_events: environment("MEMCTL_RING_EVENTS").and_then(|text| text.parse().ok()).unwrap_or(RING_EVENTS),
         launcher,
-        spool: spool(&daemon),
-        daemon,
+        spool: spool(named.as_deref()),
+        daemon: named
+            .map_or_else(DaemonAddress::own, |url| DaemonAddress { url, tls: Tls::from_environment(&environment) }),
         thread_state,
         python: Some(python(py)),
     };
@@ -107,9 +117,9 @@ pub fn start<'py>(
 }
 
 /// Where what the daemon does not take waits: the folder that the command line looks into.
-fn spool(daemon: &str) -> Option<SpoolConfig> {
+fn spool(daemon: Option<&str>) -> Option<SpoolConfig> {
     let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from))?;
-    Some(place::spool(&data_dir, Some(daemon)))
+    Some(place::spool(&data_dir, daemon))
 }
 
 fn session_info(
@@ -151,6 +161,11 @@ fn session_info(
         labels: who.labels.clone(),
         resolution_ns: RESOLUTION_NS,
     })
+}
+
+/// Whether the script's name is not to leave the host.
+fn hides_names() -> bool {
+    std::env::var(source_paths::MODE_VARIABLE).is_ok_and(|mode| mode == Mode::Hashed.name())
 }
 
 /// `sys.argv[0]`, for a made-up name.

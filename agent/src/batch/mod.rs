@@ -25,6 +25,7 @@ use memctl_proto::chunk::ChunkError;
 use memctl_proto::convert::site_tables::{BATCH_ROWS_MAX, ROWS_MAX};
 use memctl_proto::item::Packed;
 
+use crate::source_paths::{SourcePaths, Treated};
 use crate::uplink::outgoing::Outgoing;
 
 /// Marks that make a batch: an item of about 4 KiB.
@@ -59,6 +60,8 @@ pub struct BatchConfig {
     pub linger: Option<Duration>,
     /// Boundaries that were found and are not given; their tables say so.
     pub found: Vec<Boundary>,
+    /// What leaves of the paths of source files.
+    pub source_paths: SourcePaths,
 }
 
 /// The batch stage of one session.
@@ -66,6 +69,7 @@ pub struct Batcher {
     config: BatchConfig,
     devices: Vec<Device>,
     stacks: StackSender,
+    treated: Treated,
     marks: Vec<Mark>,
     /// Tables that wait, as the wire has them: of each device the first is whole, the others are what changed.
     tables: Vec<SiteTable>,
@@ -94,6 +98,7 @@ impl Batcher {
             .map(|&device| Device::new(device, &config.settings, config.resolution_ns))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            treated: Treated::new(config.source_paths.clone()),
             config,
             has_table: vec![false; devices.len()],
             devices,
@@ -135,7 +140,10 @@ impl Batcher {
 
     /// Adds the next stack to the dictionary.
     pub fn stack(&mut self, frames: &[Frame]) -> StackId {
-        let id = self.stacks.add(frames);
+        let id = match self.treated.frames(frames) {
+            Some(treated) => self.stacks.add(&treated),
+            None => self.stacks.add(frames),
+        };
         if self.stacks.waiting_bytes() >= STACKS_FLUSH_BYTES {
             self.flush_stacks();
         }
@@ -144,7 +152,13 @@ impl Batcher {
 
     /// Adds a mark to the session. Devices pass it at their own positions, see [`Self::device_mark`].
     pub fn mark(&mut self, mark: Mark) {
-        self.marks.push(mark);
+        let kind = match mark.kind {
+            MarkKind::RegionBegin(name) => MarkKind::RegionBegin(self.treated.text(name)),
+            MarkKind::RegionEnd(name) => MarkKind::RegionEnd(self.treated.text(name)),
+            MarkKind::Note(name) => MarkKind::Note(self.treated.text(name)),
+            other => other,
+        };
+        self.marks.push(Mark { kind, ..mark });
         if self.marks.len() >= MARKS_FLUSH {
             self.flush_marks();
         }
@@ -296,6 +310,7 @@ impl Batcher {
             contradictions += anomalies.contradictions;
         }
         let dropped = Dropped { shutdown: dropped.shutdown + self.lost(), ..dropped };
+        let failure = failure.map(|failure| self.treated.text(failure));
         SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions }
     }
 

@@ -28,8 +28,15 @@ impl Bench {
         let (notes, noted) = sync_channel(64);
         let devices = vec![DeviceIndex(0), DeviceIndex(1)];
         let settings = AllocatorSettings::default();
-        let batcher =
-            Batcher::new(BatchConfig { resolution_ns: 100, settings, devices, linger, found: Vec::new() }).unwrap();
+        let batcher = Batcher::new(BatchConfig {
+            resolution_ns: 100,
+            settings,
+            devices,
+            linger,
+            found: Vec::new(),
+            source_paths: Default::default(),
+        })
+        .unwrap();
         let outbox = Arc::new(outbox);
         let (_unused, other) = ring(1 << 4);
         let ledger = Arc::new(Ledger::new(vec![consumer.gauge(), other.gauge()], outbox.clone()));

@@ -167,7 +167,8 @@ fn by_place_stacks_are_the_same_and_frames_without_code_have_no_part() {
         other.memory[32 + FRAME + word] |= 3 << shift;
         alloc(&hook, 4);
         // On a thread that has a state and no frames: no node runs, no stack.
-        Thread::new(words, &[]).enter();
+        let idle = Thread::new(words, &[]);
+        idle.enter();
         alloc(&hook, 5);
         STATE.set(0);
         assert_eq!(stacks(&region), [1, 1, 2, 2, 0], "known by the places of all frames");

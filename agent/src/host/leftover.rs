@@ -58,12 +58,12 @@ pub fn deliver_spool(folder: &Path, daemon: &Daemon, backoff: Backoff, enough: &
 }
 
 async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn Fn() -> bool) {
-    let session = spool.session().clone();
+    let (session, secret) = (spool.session().clone(), spool.secret());
     let window = Arc::new(Window::recovered(spool));
     tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what an earlier run left in the spool");
     let (_stop, stopped) = mpsc::channel(1);
     tokio::select! {
-        ended = uplink::run(daemon.clone(), session.clone(), window.clone(), stopped, backoff) => {
+        ended = uplink::run(daemon.clone(), (session.clone(), secret), window.clone(), stopped, backoff) => {
             tracing::warn!(session = %session.id, ?ended, "a session in the spool cannot be delivered and stays there");
         }
         () = over(&window, enough) => {}

@@ -30,6 +30,7 @@ use crate::agent::{Breaker, SpoolConfig};
 use crate::clock::now_ns;
 use crate::ledger::Counts;
 use crate::link;
+use crate::source_paths::SourcePaths;
 use crate::uplink::Daemon;
 use crate::uplink::backoff::Backoff;
 
@@ -79,6 +80,8 @@ pub struct HostConfig {
     pub backoff: Backoff,
     /// How often trainers are measured.
     pub measure_every: Duration,
+    /// What leaves the host of the paths of source files.
+    pub source_paths: SourcePaths,
 }
 
 impl HostConfig {
@@ -92,6 +95,7 @@ impl HostConfig {
             // Trainers wait for their delivery at the end of a run: a daemon that came back is to be noticed by then.
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
+            source_paths: SourcePaths::default(),
         }
     }
 }

@@ -170,6 +170,7 @@ fn identity(file: BorrowedFd<'_>) -> std::io::Result<(u64, u64)> {
 fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<Agent, String> {
     let mut config = AgentConfig::new(session.clone(), shared.config.daemon.clone());
     config.backoff = shared.config.backoff;
+    config.source_paths = shared.config.source_paths.clone();
     config.spool.clone_from(&shared.config.spool);
     for _ in 0..SPOOL_TRIES {
         match Agent::host(config.clone(), region) {

@@ -22,12 +22,15 @@ use memctl_model::{DeviceIndex, Keyframe, KeyframeReason, MarkKind, Sample, Sess
 
 use crate::agent::{Agent, AgentConfig, SpoolConfig, StartError};
 use crate::clock::{now_ns, ticks};
+use crate::credentials::Credentials;
 use crate::hook::frames::Version;
 use crate::hook::proof;
 use crate::hook::{self, Hook};
 use crate::link;
+use crate::reach::DaemonAddress;
 use crate::region::{Region, messages, notes};
 use crate::ring::Position;
+use crate::source_paths::SourcePaths;
 use crate::uplink::Daemon;
 use shim::{RawOutOfMemory, Shim};
 
@@ -50,9 +53,11 @@ pub struct LiveConfig {
     /// The launcher's socket, when there is a launcher.
     pub launcher: Option<PathBuf>,
     /// The daemon, when there is none.
-    pub daemon: String,
+    pub daemon: DaemonAddress,
     /// Disk for what that daemon does not take.
     pub spool: Option<SpoolConfig>,
+    /// What leaves the host of the paths of source files, when there is no launcher: it decides where there is one.
+    pub source_paths: SourcePaths,
     /// Gives the calling thread's Python thread state, 0 when it has none.
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
@@ -175,7 +180,7 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
         host: Mutex::new(host),
         thread_state: config.thread_state,
         device_asked_ns: AtomicU64::new(0),
-        daemon: config.daemon,
+        daemon: config.daemon.url,
     });
     SILENT.store(false, Ordering::Relaxed);
     *slot = Some(session.clone());
@@ -185,7 +190,11 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
 /// Threads of this process take what is recorded. They keep on disk what the daemon does not take, where they can, and
 /// leave alone what others have left there: that is not a trainer's work.
 fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartError> {
-    let usual = AgentConfig::new(config.session.clone(), Daemon::Address(config.daemon.clone()));
+    let own = Credentials::from_environment(&|name| std::env::var(name).ok());
+    let usual = AgentConfig {
+        source_paths: config.source_paths.clone(),
+        ..AgentConfig::new(config.session.clone(), Daemon::Address(config.daemon.clone()).showing(own))
+    };
     let with = AgentConfig { spool: config.spool.clone(), orphans: false, ..usual.clone() };
     match Agent::host(with, region) {
         Err(error @ StartError::Spool { .. }) => {

@@ -24,6 +24,11 @@ impl Control {
     pub(super) fn set_head_for_test(&self, head: u64) {
         self.head.store(head, Ordering::Release);
     }
+
+    /// As a broken trainer would, which maps the same memory.
+    pub(super) fn set_tail_for_test(&self, tail: u64) {
+        self.tail.store(tail, Ordering::Release);
+    }
 }
 
 /// Notes begin at multiples of this, so that a length never wraps.
@@ -81,7 +86,7 @@ impl Writer {
             }
         }
         // Release: who sees the new head sees the note.
-        control.head.store(head + skipped + needed, Ordering::Release);
+        control.head.store(head.wrapping_add(skipped + needed), Ordering::Release);
         true
     }
 
@@ -123,7 +128,7 @@ impl Reader {
             let length = unsafe { base.add(at as usize).cast::<u64>().read() };
             if length == SKIP && to_end <= used {
                 // Release: what follows may be written again.
-                control.tail.store(tail + to_end, Ordering::Release);
+                control.tail.store(tail.wrapping_add(to_end), Ordering::Release);
                 continue;
             }
             let needed = length.saturating_add(8).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
@@ -133,7 +138,7 @@ impl Reader {
             // SAFETY: `length` bytes behind the length lie before the head and inside the log.
             let note = unsafe { std::slice::from_raw_parts(base.add(at as usize + 8), length as usize) }.to_vec();
             // Release: our read happens before the writer uses the room again.
-            control.tail.store(tail + needed, Ordering::Release);
+            control.tail.store(tail.wrapping_add(needed), Ordering::Release);
             return Some(note);
         }
     }

@@ -141,6 +141,20 @@ fn lying_counts_give_nothing_and_crash_nothing() {
     assert_eq!(dictionary::Reader::new(host).pop(), None);
 }
 
+#[test]
+fn counts_of_notes_go_on_past_their_greatest_number() {
+    let region = Region::create(1, 2).unwrap();
+    let last = u64::MAX - 15;
+    region.notes_control().set_head_for_test(last);
+    region.notes_control().set_tail_for_test(last);
+    let (mut writer, mut reader) = (region.notes_writer(), other(&region).notes_reader());
+    for note in [b"one", b"two"] {
+        assert!(writer.push(&[note]));
+        assert_eq!(reader.pop().as_deref(), Some(&note[..]));
+    }
+    assert_eq!(reader.pop(), None);
+}
+
 proptest! {
     #[test]
     fn notes_are_a_bounded_queue(steps in proptest::collection::vec((0_usize..1_500_000, any::<bool>()), 1..40)) {

@@ -14,6 +14,9 @@ pub mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::credentials::Credentials;
+use crate::reach::{DaemonAddress, ReachError};
+use crate::secret::SessionSecret;
 use backoff::Backoff;
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
@@ -35,16 +38,28 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const WELCOME_MAX: Duration = Duration::from_secs(30);
 /// Bytes under way and no acknowledgement for this long: the connection is dead. (A commit takes milliseconds.)
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A crash of the host costs what was spooled since the last sync.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Messages handed to the transport ahead of it.
 const TRANSPORT_QUEUE: usize = 4;
 
 /// How to reach the daemon.
 #[derive(Clone, Debug)]
 pub enum Daemon {
-    /// An address, `http://host:port`.
-    Address(String),
+    /// An address: `unix:/path`, `http://host:port`, `https://host:port`.
+    Address(DaemonAddress),
     /// A connection that is there: a daemon in the same process.
     Connected(Channel),
+    /// One of those, and what is shown to it.
+    As(Box<Self>, Credentials),
+}
+
+impl Daemon {
+    /// The same daemon, to which this is shown.
+    #[must_use]
+    pub fn showing(self, credentials: Credentials) -> Self {
+        if credentials == Credentials::default() { self } else { Self::As(Box::new(self), credentials) }
+    }
 }
 
 /// Why a link ended.
@@ -64,6 +79,8 @@ enum LinkError {
     Nonsense(&'static str),
     #[error("an item cannot be read back: {0}")]
     Spool(std::io::Error),
+    #[error("the daemon reads at most {bytes_max} bytes: {message}")]
+    TooLarge { bytes_max: u64, message: String },
     #[error("refused for good: {0}")]
     Final(String),
 }
@@ -77,11 +94,36 @@ pub enum Ended {
     Refused(String),
 }
 
-/// Delivers until `stop` is closed or the daemon refuses for good.
+/// Delivers until `stop` is closed or the daemon refuses for good. What is spooled meanwhile is synced every second.
 pub async fn run(
     daemon: Daemon,
-    session: SessionInfo,
+    session: (SessionInfo, SessionSecret),
     window: Arc<Window>,
+    stop: mpsc::Receiver<()>,
+    backoff: Backoff,
+) -> Ended {
+    tokio::select! {
+        ended = deliver(daemon, session, &window, stop, backoff) => ended,
+        never = keep_synced(window.clone()) => match never {},
+    }
+}
+
+/// Brings what is spooled to the disk, on a thread that may wait for it.
+async fn keep_synced(window: Arc<Window>) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(SYNC_EVERY).await;
+        if !window.is_synced() {
+            let window = window.clone();
+            // A failure is told there; what was written is still in the page cache.
+            let _ = tokio::task::spawn_blocking(move || window.sync()).await;
+        }
+    }
+}
+
+async fn deliver(
+    daemon: Daemon,
+    (session, secret): (SessionInfo, SessionSecret),
+    window: &Window,
     mut stop: mpsc::Receiver<()>,
     backoff: Backoff,
 ) -> Ended {
@@ -89,13 +131,22 @@ pub async fn run(
     loop {
         let linked = tokio::select! {
             _ = stop.recv() => return Ended::Stopped,
-            result = link(&daemon, &session, &window, &mut attempt) => result,
+            result = link(&daemon, (&session, &secret), window, &mut attempt) => result,
         };
         window.set_linked(false);
         match linked {
             Err(LinkError::Final(message)) => {
                 tracing::error!(session = %session.id, reason = message, "the daemon refused the session");
                 return Ended::Refused(message);
+            }
+            Err(LinkError::TooLarge { bytes_max, message }) => {
+                let (items, events) = window.leave_out(bytes_max);
+                tracing::error!(session = %session.id, items, events, bytes_max,
+                    "items larger than the daemon reads are left out, and their events counted as dropped");
+                if items == 0 {
+                    // Nothing here is that large: it would be refused again and again.
+                    return Ended::Refused(message);
+                }
             }
             Err(error) if attempt == 0 => {
                 tracing::warn!(session = %session.id, %error, "link to the daemon lost; retrying")
@@ -116,52 +167,57 @@ fn draw() -> f64 {
     getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
 }
 
-async fn connect(daemon: &Daemon) -> Result<Channel, LinkError> {
+/// A connection, and what is shown over it.
+async fn connect(daemon: &Daemon) -> Result<(Channel, Credentials), LinkError> {
     match daemon {
+        Daemon::As(daemon, credentials) => {
+            if let Daemon::Address(address) = &**daemon {
+                credentials.check(&address.to_string()).map_err(LinkError::Final)?;
+            }
+            Ok((channel(daemon).await?, credentials.clone()))
+        }
+        daemon => Ok((channel(daemon).await?, Credentials::default())),
+    }
+}
+
+async fn channel(daemon: &Daemon) -> Result<Channel, LinkError> {
+    match daemon {
+        Daemon::As(..) => Err(LinkError::Final("a daemon to which two things are shown is none".into())),
         Daemon::Connected(channel) => Ok(channel.clone()),
         Daemon::Address(address) => {
-            endpoint(address)?.connect().await.map_err(|error| LinkError::Connect(root(&error)))
+            let adjust = |endpoint: Endpoint| {
+                endpoint
+                    .connect_timeout(CONNECT_MAX)
+                    .http2_keep_alive_interval(Duration::from_secs(20))
+                    .keep_alive_timeout(Duration::from_secs(10))
+            };
+            address.connect(adjust).await.map_err(|error| match error {
+                ReachError::Address(error) => LinkError::Final(error.to_string()),
+                error => LinkError::Connect(error.to_string()),
+            })
         }
     }
-}
-
-fn endpoint(address: &str) -> Result<Endpoint, LinkError> {
-    Ok(Endpoint::from_shared(address.to_owned())
-        .map_err(|error| LinkError::Final(format!("{address} is not an address: {error}")))?
-        .connect_timeout(CONNECT_MAX)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(10)))
-}
-
-/// The innermost cause: tonic's own words are only "transport error".
-fn root(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 /// One connection, from hello to its end. Never ends well by itself.
 async fn link(
     daemon: &Daemon,
-    session: &SessionInfo,
+    (session, secret): (&SessionInfo, &SessionSecret),
     window: &Window,
     attempt: &mut u32,
 ) -> Result<std::convert::Infallible, LinkError> {
-    let channel = timeout(CONNECT_MAX, connect(daemon)).await.map_err(|_| LinkError::Silent(CONNECT_MAX))??;
-    let mut client = IngestClient::new(channel)
+    let connected = timeout(CONNECT_MAX, connect(daemon)).await.map_err(|_| LinkError::Silent(CONNECT_MAX))?;
+    let (channel, credentials) = connected?;
+    let mut client = IngestClient::with_interceptor(channel, credentials)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        // What is too large for the daemon is for the daemon to say: only then it can be left out.
+        .max_encoding_message_size(usize::MAX);
     let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
-    let hello = Hello { version: PROTOCOL_VERSION, session: Some(WireSession::from(session)) };
+    let (wire, secret) = (WireSession::from(session), secret.bytes().to_vec());
+    let hello = Hello { version: PROTOCOL_VERSION, session: Some(wire), secret };
     say(&outbound, Said::Hello(hello)).await?;
     let opened = timeout(WELCOME_MAX, client.push(ReceiverStream::new(requests))).await;
-    let mut inbound = opened
-        .map_err(|_| LinkError::Silent(WELCOME_MAX))?
-        .map_err(|status| LinkError::Broken(Box::new(status)))?
-        .into_inner();
+    let mut inbound = opened.map_err(|_| LinkError::Silent(WELCOME_MAX))?.map_err(refused_call)?.into_inner();
     let welcome = match timeout(WELCOME_MAX, hear(&mut inbound)).await.map_err(|_| LinkError::Silent(WELCOME_MAX))?? {
         Heard::Welcome(welcome) => welcome,
         Heard::Refused(refused) => return Err(refusal(&refused)),
@@ -241,14 +297,34 @@ async fn hear(inbound: &mut Streaming<DaemonMessage>) -> Result<Heard, LinkError
     }
 }
 
+/// A call that was answered with a status and no stream.
+fn refused_call(status: Status) -> LinkError {
+    match status.code() {
+        // This caller may not write there, and another attempt changes nothing.
+        tonic::Code::PermissionDenied => LinkError::Final(status.message().to_owned()),
+        // A token may be replaced at any moment.
+        tonic::Code::Unauthenticated => LinkError::Refused(status.message().to_owned()),
+        // A connection beyond the daemon's bounds.
+        _ => {
+            memctl_proto::goaway::words(&status).map_or_else(|| LinkError::Broken(Box::new(status)), LinkError::Refused)
+        }
+    }
+}
+
 fn refusal(refused: &Refused) -> LinkError {
     match refused.reason() {
-        RefusedReason::Version | RefusedReason::Invalid | RefusedReason::Ended => {
+        RefusedReason::Version | RefusedReason::Invalid | RefusedReason::Ended | RefusedReason::Denied => {
             LinkError::Final(refused.message.clone())
         }
-        // An unknown reason comes from a newer daemon: it may pass.
-        RefusedReason::Busy | RefusedReason::Store | RefusedReason::ShuttingDown | RefusedReason::Unspecified => {
-            LinkError::Refused(refused.message.clone())
+        RefusedReason::TooLarge => {
+            LinkError::TooLarge { bytes_max: refused.bytes_max, message: refused.message.clone() }
         }
+        // An unknown reason comes from a newer daemon: it may pass.
+        // A token that has expired may be replaced at any moment.
+        RefusedReason::Busy
+        | RefusedReason::Store
+        | RefusedReason::ShuttingDown
+        | RefusedReason::Unauthenticated
+        | RefusedReason::Unspecified => LinkError::Refused(refused.message.clone()),
     }
 }

@@ -3,21 +3,29 @@
 //! A folder of segment files. A segment begins with a magic and the session, then records of
 //! `length u32, crc32c u32, item`. Guarantees: it always opens: a torn or damaged tail is cut off at the
 //! last whole record; it never grows beyond its limit; segments whose items are all acknowledged are
-//! deleted. Refuses: two owners (the folder is locked).
+//! deleted; folder and files are their owner's alone. Refuses: two owners (the folder is locked).
 //!
-//! The page cache protects against the death of the process; a crash of the host may cost the last second.
+//! The page cache protects against the death of the process. Against a crash of the host what was written is synced once a
+//! second while it grows, and at the end ([`Spool::unsynced`]), by whoever delivers and never by training: a crash costs the
+//! last second or two, and what the disk had not written then reads as a torn tail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::v1;
 use prost::Message as _;
 
+use crate::private;
+use crate::secret::SessionSecret;
+
+/// Beside the segments: what the session is continued with.
+const SECRET: &str = "secret";
 const MAGIC: &[u8; 8] = b"MCSPOOL1";
 /// A segment is closed beyond this: small enough to give disk back soon after an outage.
 const SEGMENT_BYTES: u64 = 8 << 20;
@@ -33,10 +41,34 @@ pub struct Place {
 }
 
 struct Segment {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     len: u64,
     last_seq: u64,
+}
+
+/// Brings what was written to a file to its disk.
+type Sync = Arc<dyn Fn(&File) -> io::Result<()> + Send + std::marker::Sync>;
+
+/// What was written since the last sync, to be synced without holding anything up.
+pub struct Unsynced {
+    files: Vec<Arc<File>>,
+    folder: Option<PathBuf>,
+    sync: Sync,
+}
+
+impl Unsynced {
+    /// Waits for the disk.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(self) -> io::Result<()> {
+        for file in &self.files {
+            (self.sync)(file)?;
+        }
+        // A new file is there after a crash when its name is on the disk as well.
+        self.folder.map_or(Ok(()), |folder| (self.sync)(&File::open(folder)?))
+    }
 }
 
 /// The spool of one session.
@@ -49,6 +81,11 @@ pub struct Spool {
     bytes_max: u64,
     places: BTreeMap<u64, Place>,
     full_logged: bool,
+    /// Segments that were written to since the last sync.
+    unsynced: BTreeSet<u32>,
+    /// A segment was made since the last sync.
+    folder_unsynced: bool,
+    sync: Sync,
     _lock: File,
 }
 
@@ -59,7 +96,7 @@ impl Spool {
     /// When the folder cannot be made or another process owns it.
     pub fn open(folder: &Path, session: &SessionInfo, bytes_max: u64) -> io::Result<Self> {
         let folder = folder.join(session.id.to_string());
-        std::fs::create_dir_all(&folder)?;
+        private::folder(&folder)?;
         let lock = lock(&folder)?;
         let mut spool = Self {
             folder,
@@ -70,6 +107,9 @@ impl Spool {
             bytes_max,
             places: BTreeMap::new(),
             full_logged: false,
+            unsynced: BTreeSet::new(),
+            folder_unsynced: false,
+            sync: Arc::new(File::sync_data),
             _lock: lock,
         };
         spool.load()?;
@@ -96,6 +136,25 @@ impl Spool {
         let session = owner(folder)?;
         drop(lock);
         Self::open(folder.parent()?, &session, u64::MAX).ok()
+    }
+
+    /// Keeps what the session is continued with, so that whoever delivers what is left can.
+    ///
+    /// # Errors
+    /// It cannot be written down.
+    pub fn keep_secret(&mut self, secret: &SessionSecret) -> io::Result<()> {
+        let path = self.folder.join(SECRET);
+        let mut file = private::file().write(true).create(true).truncate(true).open(&path)?;
+        file.write_all(secret.bytes())?;
+        // Without it nobody could deliver what outlived a crash of the host.
+        file.sync_all()
+    }
+
+    /// What the session is continued with; none of a session of before there were secrets.
+    #[must_use]
+    pub fn secret(&self) -> SessionSecret {
+        std::fs::read(self.folder.join(SECRET))
+            .map_or_else(|_| SessionSecret::none(), |bytes| SessionSecret::read(&bytes))
     }
 
     /// Whose items these are.
@@ -160,6 +219,7 @@ impl Spool {
         let place = Place { segment: number, offset: segment.len + RECORD_HEADER_BYTES, bytes: payload.len() as u32 };
         segment.len += record.len() as u64;
         segment.last_seq = seq;
+        self.unsynced.insert(number);
         self.bytes += record.len() as u64;
         self.places.insert(seq, place);
         Ok(place)
@@ -173,11 +233,12 @@ impl Spool {
         header.extend_from_slice(&(session.len() as u32).to_le_bytes());
         header.extend_from_slice(&crc32c::crc32c(&session).to_le_bytes());
         header.extend_from_slice(&session);
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        let mut file = private::file().read(true).write(true).create(true).truncate(true).open(&path)?;
         file.write_all(&header)?;
         self.next_segment += 1;
         self.bytes += header.len() as u64;
-        self.segments.insert(number, Segment { file, path, len: header.len() as u64, last_seq: 0 });
+        self.folder_unsynced = true;
+        self.segments.insert(number, Segment { file: Arc::new(file), path, len: header.len() as u64, last_seq: 0 });
         Ok(number)
     }
 
@@ -197,11 +258,12 @@ impl Spool {
 
     /// Items up to `seq` are durable elsewhere: segments that hold nothing else are deleted.
     pub fn forget(&mut self, seq: u64) {
-        self.places = self.places.split_off(&(seq + 1));
+        self.places = seq.checked_add(1).map_or_else(BTreeMap::new, |next| self.places.split_off(&next));
         while let Some(entry) = self.segments.first_entry() {
             if entry.get().last_seq > seq {
                 return;
             }
+            self.unsynced.remove(entry.key());
             let segment = entry.remove();
             self.bytes = self.bytes.saturating_sub(segment.len);
             // A file that stays is read again at the next start and recognised as delivered.
@@ -209,9 +271,26 @@ impl Spool {
         }
     }
 
+    /// Whether the disk has everything.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.unsynced.is_empty() && !self.folder_unsynced
+    }
+
+    /// What the disk does not have for certain, if there is anything; it counts as synced from now on.
+    pub fn unsynced(&mut self) -> Option<Unsynced> {
+        let written = std::mem::take(&mut self.unsynced);
+        let files: Vec<_> = written.iter().filter_map(|number| Some(self.segments.get(number)?.file.clone())).collect();
+        let folder = std::mem::take(&mut self.folder_unsynced).then(|| self.folder.clone());
+        let sync = self.sync.clone();
+        (!files.is_empty() || folder.is_some()).then_some(Unsynced { files, folder, sync })
+    }
+
     fn load(&mut self) -> io::Result<()> {
         for (number, path) in segment_paths(&self.folder)? {
-            self.next_segment = number + 1;
+            // (The last number there is stays free.)
+            let Some(next) = number.checked_add(1) else { continue };
+            self.next_segment = next;
             let file = OpenOptions::new().read(true).write(true).open(&path)?;
             if !self.load_segment(number, &path, file)? {
                 tracing::warn!(file = %path.display(), "a spool segment without a readable header was removed");
@@ -228,10 +307,11 @@ impl Spool {
         Read::by_ref(&mut file).take(SEGMENT_BYTES + MESSAGE_BYTES_MAX as u64 + 1024).read_to_end(&mut bytes)?;
         let Some((_, mut at)) = read_header(&bytes) else { return Ok(false) };
         let mut last_seq = 0;
-        while let Some((item, size)) = read_record(&bytes[at..]) {
+        // What a crash left may be zeros, which would read as items without a number.
+        while let Some((item, size)) = read_record(&bytes[at..]).filter(|(item, _)| item.seq > last_seq) {
             let offset = at as u64 + RECORD_HEADER_BYTES;
             self.places.insert(item.seq, Place { segment: number, offset, bytes: size });
-            last_seq = last_seq.max(item.seq);
+            last_seq = item.seq;
             at += RECORD_HEADER_BYTES as usize + size as usize;
         }
         if (at as u64) < len {
@@ -240,7 +320,7 @@ impl Spool {
         }
         file.seek(SeekFrom::Start(at as u64))?;
         self.bytes += at as u64;
-        self.segments.insert(number, Segment { file, path: path.to_owned(), len: at as u64, last_seq });
+        self.segments.insert(number, Segment { file: Arc::new(file), path: path.to_owned(), len: at as u64, last_seq });
         Ok(true)
     }
 }
@@ -255,7 +335,7 @@ impl Drop for Spool {
 }
 
 fn lock(folder: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))?;
+    let file = private::file().create(true).truncate(false).write(true).open(folder.join("lock"))?;
     file.try_lock().map_err(|error| io::Error::other(format!("{}: {error}", folder.display())))?;
     Ok(file)
 }

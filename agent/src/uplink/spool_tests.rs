@@ -133,3 +133,75 @@ fn one_owner_and_orphans_are_found() {
     drop(orphans);
     assert!(Spool::orphans(folder.path()).is_empty(), "delivered spools leave nothing behind");
 }
+
+#[test]
+fn a_tail_torn_at_any_byte_is_delivered_up_to_the_tear() {
+    let folder = tempfile::tempdir().unwrap();
+    let items: Vec<v1::Item> = (1..=4).map(|seq| item(seq, 20)).collect();
+    let mut ends = Vec::new();
+    {
+        let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+        for item in &items {
+            let place = spool.append(item).unwrap();
+            ends.push(place.offset + u64::from(place.bytes));
+        }
+    }
+    let file = segment_file(folder.path());
+    let whole = fs::read(&file).unwrap();
+    let header = ends[0] as usize - 8 - items[0].encoded_len();
+    // Cut off, or as long as it was with what a disk leaves that never wrote the rest.
+    for (tear, filling) in (header..=whole.len()).flat_map(|tear| [(tear, None), (tear, Some(0)), (tear, Some(0xff))]) {
+        let mut torn = whole[..tear].to_vec();
+        if let Some(byte) = filling {
+            torn.resize(whole.len() + 100, byte);
+        }
+        fs::write(&file, &torn).unwrap();
+        let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+        // A byte that was zero anyway is not torn.
+        let same = torn.iter().zip(&whole).take_while(|(left, right)| left == right).count();
+        let kept = ends.iter().filter(|&&end| end as usize <= same).count();
+        assert_eq!(contents(&mut spool), items[..kept], "torn at {tear}, {filling:?}");
+        spool.append(&item(9, 5)).unwrap();
+        assert_eq!(contents(&mut spool).len(), kept + 1);
+    }
+}
+
+#[test]
+fn what_was_written_is_synced_once() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (files, folders) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut spool = Spool::open(folder.path(), &session(), u64::MAX).unwrap();
+    let counts = (files.clone(), folders.clone());
+    spool.sync = Arc::new(move |file| {
+        let count = if file.metadata()?.is_dir() { &counts.1 } else { &counts.0 };
+        // Relaxed: one thread.
+        count.fetch_add(1, Ordering::Relaxed);
+        file.sync_data()
+    });
+    let window = crate::uplink::window::Window::new(1, Some(spool));
+    let synced = || (files.load(Ordering::Relaxed), folders.load(Ordering::Relaxed));
+    window.sync();
+    assert_eq!(synced(), (0, 0), "nothing was written");
+    let push = || {
+        let packed = memctl_proto::item::Packed::chunk(vec![7; 5 << 20].into());
+        window.push(crate::uplink::outgoing::Outgoing { packed, events: 1 }, &|| None)
+    };
+    window.set_linked(false);
+    push();
+    push();
+    assert!(!window.is_synced());
+    window.sync();
+    assert_eq!(synced(), (1, 1), "a segment and its name");
+    window.sync();
+    assert_eq!(synced(), (1, 1), "it is there already");
+    push();
+    push();
+    window.sync();
+    assert_eq!(synced(), (2, 2), "a full segment, and the next one");
+    push();
+    window.close();
+    assert!(window.is_synced(), "the end is synced without being asked");
+    assert_eq!(synced(), (3, 3));
+}

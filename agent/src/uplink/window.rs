@@ -4,6 +4,8 @@
 //! memory and spool hold at most what was configured. When both are full, `push` waits (it is called by
 //! the worker thread, never by training), and the rings behind it fill.
 //!
+//! (Over 400 lines: one lock, and everything that happens under it.)
+//!
 //! With a spool, everything unacknowledged is on disk as soon as memory is full or the link is down, so
 //! that another process can deliver it after this one died.
 
@@ -249,6 +251,32 @@ impl Window {
         self.news.notify_waiters();
     }
 
+    /// Gives up the items that are larger than the daemon reads; how many, and how many events were in them. Their numbers are
+    /// used up: the daemon sees that something is missing.
+    pub fn leave_out(&self, bytes_max: u64) -> (u64, u64) {
+        let mut inner = self.lock();
+        let (mut items, mut events, mut bytes, mut in_memory) = (0, 0, 0, 0);
+        inner.entries.retain(|entry| {
+            let stays = entry.bytes <= bytes_max;
+            if !stays {
+                items += 1;
+                events += entry.events;
+                bytes += entry.bytes;
+                in_memory += if entry.item.is_some() { entry.bytes } else { 0 };
+            }
+            stays
+        });
+        inner.memory_bytes -= in_memory;
+        inner.counts.waiting_events -= events;
+        inner.counts.waiting_bytes -= bytes;
+        inner.counts.abandoned_events += events;
+        inner.counts.abandoned_items += items;
+        drop(inner);
+        self.room.notify_all();
+        self.news.notify_waiters();
+        (items, events)
+    }
+
     /// Tells whether the daemon can be reached; when not, everything unacknowledged goes to the spool.
     pub fn set_linked(&self, linked: bool) {
         let mut inner = self.lock();
@@ -296,8 +324,23 @@ impl Window {
         inner.counts.waiting_bytes -= gone_bytes;
         inner.memory_bytes = 0;
         drop(inner);
+        self.sync();
         self.room.notify_all();
         lost
+    }
+
+    /// Brings to the disk what the spool took since the last time. Waits for the disk, and nobody waits for this.
+    pub fn sync(&self) {
+        let unsynced = self.lock().spool.as_mut().and_then(Spool::unsynced);
+        if let Some(Err(error)) = unsynced.map(super::spool::Unsynced::sync) {
+            tracing::warn!(%error, "what is spooled is not on the disk yet: a crash of this machine may cost it");
+        }
+    }
+
+    /// Whether the spool took anything since the last sync.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.lock().spool.as_ref().is_none_or(Spool::is_synced)
     }
 
     /// Whether it was given up.

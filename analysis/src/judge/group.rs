@@ -160,7 +160,7 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     let callers: HashSet<u32> = lines.iter().map(|&(_, user)| user).collect();
     let most_of_all = lines.len() >= 2 && lines.len() * 2 >= watch.forward_lines(&callers);
     // What only serves keeps keys and values of every layer, which come from a few lines.
-    if watch.trains { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
+    if watch.trains() { lines.len() >= GRAPH_LINES_MIN || most_of_all } else { lines.len() >= SERVING_LINES_MIN }
 }
 
 /// Whether a group is the graph of a model whose layers keep what one line made (linear layers and one activation): a pass
@@ -172,7 +172,7 @@ fn is_small_graph(watch: &RankWatch, group: &Group, all: &[Group]) -> bool {
     let forward: Vec<StackId> = stacks().filter(|&stack| watch.forward_line(stack).is_some()).collect();
     let caller = forward.first().and_then(|&stack| own_frames(watch, stack, true).into_iter().next());
     // Gradients that are kept come through the same lines, one a weight.
-    let (true, Some(caller)) = (watch.trains && lead.pass == Pass::Forward, caller) else { return false };
+    let (true, Some(caller)) = (watch.trains() && lead.pass == Pass::Forward, caller) else { return false };
     let beside = |stack: &StackId| {
         let innermost = watch.frames_of(*stack).find(|frame| frame.is_user_code());
         innermost.is_some_and(|frame| same_function(frame, &caller))

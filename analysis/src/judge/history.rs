@@ -50,6 +50,7 @@ impl Per {
 
 /// How things stood at a boundary.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Level {
     pub at: u32,
     pub epoch: u32,
@@ -70,6 +71,7 @@ impl Moment for Level {
 
 /// What the host and the driver saw, with what the allocator held then.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Measured {
     pub time_ns: u64,
     /// Steps that had ended.
@@ -87,6 +89,7 @@ impl Moment for Measured {}
 
 /// Boundaries of one kind.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Boundaries {
     /// How many were seen.
     pub seen: u32,
@@ -135,6 +138,7 @@ impl Boundaries {
 
 /// See the module.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct History {
     of: [Boundaries; 3],
     /// The first boundary.
@@ -255,6 +259,17 @@ impl History {
         {
             self.samples.push(measured);
         }
+    }
+
+    /// Whether its parts fit each other.
+    pub fn is_sound(&self) -> bool {
+        self.of.iter().all(|of| of.levels.is_sound()) && self.samples.is_sound()
+    }
+
+    /// Bytes that it keeps.
+    pub fn bytes(&self) -> usize {
+        let levels: usize = self.of.iter().map(|of| of.levels.all().len()).sum();
+        size_of::<Self>() + levels * size_of::<Level>() + size_of_val(self.samples.all())
     }
 
     /// Whether the latest step is one with which its epoch began. What a step makes behind its end is seen with the next one.

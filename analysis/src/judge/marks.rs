@@ -4,6 +4,9 @@
 //! moment among them, so that a history drawn from it is true over a million steps. Refuses to forget what a moment says of
 //! all since the one before (a peak): what is left out is absorbed by the next that stays.
 
+/// Nobody keeps more.
+const MOST: usize = 4_096;
+
 /// What may be left out.
 pub(super) trait Moment: Clone {
     /// Takes over what an earlier moment that is left out says of more than itself.
@@ -12,6 +15,7 @@ pub(super) trait Moment: Clone {
 
 /// See the module.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Marks<T> {
     kept: Vec<T>,
     most: usize,
@@ -25,6 +29,11 @@ impl<T: Moment> Marks<T> {
     /// None yet; at most `most` will be kept.
     pub fn new(most: usize) -> Self {
         Self { kept: Vec::new(), most: most.max(4), stride: 1, since: 0 }
+    }
+
+    /// Whether its parts fit each other.
+    pub fn is_sound(&self) -> bool {
+        self.stride > 0 && self.since < self.stride && self.kept.len() <= self.most && self.most <= MOST
     }
 
     pub fn push(&mut self, mut one: T) {

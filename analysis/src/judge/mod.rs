@@ -4,7 +4,8 @@
 //! memory is bounded per rank; every sentence rests on figures that are in the finding's evidence.
 //! Refuses to guess: without stacks or marks a finding says less, and says so.
 //!
-//! - [`watch`]: what is remembered of a rank (`series`, `history`); `growth` and `slope`: how a quantity grows.
+//! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`: how a
+//!   quantity grows.
 //! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
 //! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `ranks`: over all ranks; `levels`: everything
 //!   that grows outside live tensors; `words`: the sentences.
@@ -24,6 +25,7 @@ mod pattern;
 mod ranks;
 mod series;
 mod slope;
+pub mod stacks;
 mod verdict;
 pub mod watch;
 pub mod who;
@@ -32,6 +34,7 @@ mod wrong_device;
 
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
+pub use stacks::Stacks;
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
 use memctl_model::{Finding, FindingKind, Judged, NotJudged};

@@ -16,6 +16,7 @@ const RECENT: usize = 64;
 
 /// What a site held from one boundary on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Point {
     /// Where the boundary lies among those of its kind: of steps and epochs its ordinal, from 1; of windows the work done.
     pub at: u32,
@@ -35,6 +36,7 @@ pub struct Point {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Series {
     points: Vec<Point>,
     /// Points of each stretch behind the first ones, once the series is thinned; the last stretch is under way.
@@ -123,6 +125,21 @@ impl Series {
             self.stretch = self.stretch.saturating_mul(2);
             (self.points, self.stretches) = (points, stretches);
         }
+    }
+
+    /// Whether its parts fit each other.
+    pub(super) fn is_sound(&self) -> bool {
+        let of_stretches = self.stretches.iter().map(|&kept| usize::from(kept)).sum::<usize>();
+        let thinned = self.points.len() == of_stretches + FIRST && self.stretch > 0;
+        self.points.len() <= POINTS_MAX + OF_STRETCH
+            && self.recent.len() <= RECENT
+            && (thinned || self.stretches.is_empty() && self.recent.is_empty())
+    }
+
+    /// Points that it keeps in all.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.points.len() + self.recent.len()
     }
 
     /// The points, oldest first.

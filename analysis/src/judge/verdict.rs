@@ -61,9 +61,15 @@ const FILLS_BELOW: f64 = -3.1;
 /// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
 const WORK_GROWS: f64 = 0.25;
 
+/// Growing sites of a rank that are looked at.
+const CANDIDATES_MAX: usize = 1_024;
+
 /// All leaks of a rank, confirmed and suspected.
 pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
-    let candidates: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
+    let mut candidates: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
+    // Each is compared with each: of more than anybody can repair those that gained most speak.
+    candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
+    candidates.truncate(CANDIDATES_MAX);
     let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
         candidates.into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
     let all = groups(watch, live).into_iter().chain(groups(watch, pools));

@@ -11,24 +11,23 @@ use std::sync::Arc;
 
 use memctl_model::{Boundary, Counters, Frame, Peaks, Sample, SiteTable, StackId};
 
-use super::frames::is_forward_frame;
 use super::history::{History, Per};
 use super::series::{Point, Series};
+use super::stacks::{STACKS_MAX, Stacks};
 use super::who::Who;
 
 /// Sites that are followed; what comes later is counted with what has no stack.
 pub const SITES_MAX: usize = 16_384;
-/// Stacks that are known by name; later ones have no frames.
-const STACKS_MAX: usize = 65_536;
 /// Ways to a site that are told apart: nearly always a handful; more say nothing new.
 const STACKS_OF_SITE: usize = 64;
+/// What maps and stacks of a site take beside it.
+const OF_SITE: usize = 128;
 /// Measurements that stand for windows lie at least so far apart.
 const SAMPLED_EVERY_NS: u64 = 1_000_000_000;
-/// Frames of one stack that are looked at, from the inside; below lie the launcher and the interpreter.
-const FRAMES_MAX: usize = 96;
 
 /// What is known of a rank before its first event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RankFacts {
     /// The rank.
     pub rank: u32,
@@ -47,6 +46,7 @@ pub struct RankFacts {
 /// A site: the innermost frame of the user's own code. Phases are no part of it: a tensor that is replaced in training and in
 /// evaluation is one.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Site {
     pub frame: Option<Arc<Frame>>,
     /// Live bytes by phase of birth (none, then the five) when the site last changed, and when it was first seen.
@@ -62,6 +62,7 @@ pub(super) struct Site {
 
 /// What a site holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Holds {
     /// Live blocks.
     Blocks,
@@ -84,6 +85,7 @@ type Amount = (u64, u32);
 /// What a table changes at a site, apart from the rest of it: most rows of most tables change nothing, and this is all
 /// that they touch.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Recent {
     /// Number of the last table that showed the site.
     seen: u32,
@@ -97,6 +99,7 @@ struct Recent {
 
 /// What is known of a stack.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct OfStack {
     /// Index of its site plus one; 0 before its first row.
     site: u32,
@@ -133,21 +136,23 @@ impl OfStack {
 
 /// See the module.
 #[derive(Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RankWatch {
     pub(super) facts: RankFacts,
     pub(super) sites: Vec<Site>,
     /// As many as `sites`.
     recent: Vec<Recent>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     by_frame: HashMap<(Option<Arc<Frame>>, Holds), u32>,
     pool_sites: HashMap<StackId, u32>,
     of_stack: Vec<OfStack>,
-    frames: Vec<Arc<Frame>>,
-    frame_ids: HashMap<Arc<Frame>, u32>,
-    stacks: Vec<Box<[u32]>>,
-    /// The lines through which forward passes allocate: innermost frame and innermost frame of the user's own.
-    forward_lines: HashSet<(u32, u32)>,
-    /// Whether anything tells that this process trains (a backward pass, an optimizer, phases): what only serves makes no graph.
-    pub(super) trains: bool,
+    /// The same for all devices of a process.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    stacks: Arc<Stacks>,
+    /// Whether a phase tells that this process trains.
+    has_phases: bool,
+    /// Points that its sites keep.
+    points: usize,
     /// Sites that the last table showed.
     shown: Vec<u32>,
     tables: u32,
@@ -167,11 +172,9 @@ impl RankWatch {
             by_frame: HashMap::new(),
             pool_sites: HashMap::new(),
             of_stack: Vec::new(),
-            frames: Vec::new(),
-            frame_ids: HashMap::new(),
-            stacks: Vec::new(),
-            forward_lines: HashSet::new(),
-            trains: false,
+            stacks: Arc::default(),
+            has_phases: false,
+            points: 0,
             shown: Vec::new(),
             tables: 0,
             sampled: (0, 0),
@@ -218,57 +221,81 @@ impl RankWatch {
 
     /// The frames of a stack, innermost first, before the first table that refers to it.
     pub fn stack(&mut self, id: StackId, frames: &[Frame]) {
-        let index = id.0 as usize;
-        if index == 0 || index > STACKS_MAX {
-            return;
-        }
-        if self.stacks.len() < index {
-            self.stacks.resize(index, Box::default());
-        }
-        self.stacks[index - 1] = frames.iter().take(FRAMES_MAX).map(|frame| self.frame(frame)).collect();
-        self.trains |= frames.first().is_some_and(|frame| &*frame.file == "<autograd>")
-            || frames.iter().any(|frame| frame.file.contains("/torch/optim/") || frame.plain_function() == "backward");
-        if let Some(line) = self.forward_line(id) {
-            self.forward_lines.insert(line);
-        }
+        Arc::make_mut(&mut self.stacks).set(id, frames);
     }
 
-    /// The line of a forward pass through which a stack allocates: its innermost frame, and the innermost of the user's own.
-    /// What a function of the user's own does beside the pass (a hook) is none of it.
+    /// The stacks of its process, which are the same for all its devices, before the first table that refers to them.
+    pub fn set_stacks(&mut self, stacks: Arc<Stacks>) {
+        self.stacks = stacks;
+    }
+
+    /// Whether anything tells that this process trains (a backward pass, an optimizer, phases): what only serves makes no graph.
+    pub(super) fn trains(&self) -> bool {
+        self.has_phases || self.stacks.train()
+    }
+
+    /// The line of a forward pass through which a stack allocates.
     pub(super) fn forward_line(&self, stack: StackId) -> Option<(u32, u32)> {
-        let ids = (stack.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index))?;
-        let frame = |id: &u32| &self.frames[*id as usize];
-        let pass = ids.iter().position(|id| is_forward_frame(frame(id)))?;
-        let beside = ids[..pass].iter().any(|id| frame(id).is_user_code());
-        let user = ids.iter().find(|id| frame(id).is_user_code()).or(ids.first())?;
-        (!beside).then_some((*ids.first()?, *user))
+        self.stacks.forward_line(stack)
     }
 
     /// Lines through which forward passes allocate that these lines of the user's own call, as far as stacks were told.
     pub(super) fn forward_lines(&self, callers: &HashSet<u32>) -> usize {
-        self.forward_lines.iter().filter(|(_, user)| callers.contains(user)).count()
-    }
-
-    fn frame(&mut self, frame: &Frame) -> u32 {
-        if let Some(&known) = self.frame_ids.get(frame) {
-            return known;
-        }
-        let frame = Arc::new(frame.clone());
-        let id = self.frames.len() as u32;
-        self.frames.push(frame.clone());
-        self.frame_ids.insert(frame, id);
-        id
+        self.stacks.forward_lines(callers)
     }
 
     /// The frames of a stack that is known, innermost first.
-    pub(super) fn frames_of(&self, stack: StackId) -> impl DoubleEndedIterator<Item = &Arc<Frame>> {
-        let ids = (stack.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
-        ids.into_iter().flat_map(|ids| ids.iter()).map(|&id| &self.frames[id as usize])
+    pub(super) fn frames_of(&self, stack: StackId) -> impl Iterator<Item = &Arc<Frame>> {
+        self.stacks.frames_of(stack)
     }
 
     /// Whether any stack has a name.
     pub(super) fn has_stacks(&self) -> bool {
-        !self.frames.is_empty()
+        !self.stacks.is_empty()
+    }
+
+    /// Goes on where it was kept: with what is not kept of it, for it is told anew. `false` where it contradicts itself, and
+    /// may not be used.
+    #[must_use]
+    pub fn resume(&mut self, facts: RankFacts, stacks: Arc<Stacks>) -> bool {
+        let device_total_bytes = self.facts.device_total_bytes.or(facts.device_total_bytes);
+        self.facts = RankFacts { device_total_bytes, ..facts };
+        self.stacks = stacks;
+        let stacks = &self.stacks;
+        for site in &mut self.sites {
+            // Stacks share their frames.
+            let shared = site.stacks.first().and_then(|(stack, _)| stacks.site(*stack));
+            site.frame = shared.filter(|frame| site.frame.as_ref() == Some(frame)).or_else(|| site.frame.take());
+        }
+        let keys = self.sites.iter().map(|site| (site.frame.clone(), site.holds));
+        self.by_frame = keys.zip(0..).collect();
+        self.is_sound()
+    }
+
+    /// Whether what refers to a site finds one: it was read from a file.
+    fn is_sound(&self) -> bool {
+        let sites = self.sites.len();
+        let site = |&index: &u32| (index as usize) < sites;
+        // Room for the two that have no name, blocks and pools, is always left.
+        let bounded = sites <= SITES_MAX + 3 && self.of_stack.len() <= STACKS_MAX + 1;
+        let row = |known: &OfStack| known.site as usize <= sites && (known.site > 0 || known.phases == 0);
+        bounded
+            && self.recent.len() == sites
+            && self.by_frame.len() == sites
+            && self.shown.iter().chain(self.pool_sites.values()).all(site)
+            && self.of_stack.iter().all(row)
+            && self.sites.iter().all(|site| site.of.iter().all(Series::is_sound))
+            && self.history.is_sound()
+    }
+
+    /// Bytes that it keeps, without the stacks of its process: what grows with what is sent.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.sites.len() * (size_of::<Site>() + size_of::<Recent>() + OF_SITE)
+            + self.points * size_of::<Point>()
+            + self.of_stack.len() * size_of::<OfStack>()
+            + self.pool_sites.len() * OF_SITE
+            + self.history.bytes()
     }
 
     /// Of these stacks those that hold what has grown: what they hold is there now, and is not all that they held when
@@ -296,7 +323,7 @@ impl RankWatch {
         self.tables += 1;
         let before = std::mem::take(&mut self.shown);
         for row in &table.rows {
-            self.trains |= row.birth_phase.is_some();
+            self.has_phases |= row.birth_phase.is_some();
             let phase = row.birth_phase.map_or(0, |phase| phase as usize);
             let index = self.site_of(row.stack, 1 << phase, row.bytes, row.blocks);
             self.add(index, phase, row.bytes, row.blocks);
@@ -357,7 +384,10 @@ impl RankWatch {
         let (bytes, blocks) = recent.known[Per::Step as usize];
         let steps = per != Per::Step && self.history.steps() > 0 && self.history.of(per).seen == 1;
         let nothing = site.since_start.then_some((0, 0));
-        site.of[per as usize].push(point, steps.then_some((blocks, bytes)).or(nothing));
+        let series = &mut site.of[per as usize];
+        let before = series.kept();
+        series.push(point, steps.then_some((blocks, bytes)).or(nothing));
+        self.points = (self.points + series.kept()).saturating_sub(before);
     }
 
     /// The site of private pools whose segments this stack asked for.
@@ -453,12 +483,7 @@ impl RankWatch {
     }
 
     fn open_site(&mut self, stack: StackId, holds: Holds) -> u32 {
-        let frame = {
-            let site = memctl_model::site_of(self.frames_of(stack).map(|frame| &**frame));
-            // The frame that the stack shares with others, or what stands for it.
-            let known = self.frames_of(stack).find(|frame| Some(&***frame) == site).cloned();
-            known.or_else(|| site.cloned().map(Arc::new))
-        };
+        let frame = self.stacks.site(stack);
         let known = |frame: &Option<Arc<Frame>>| self.by_frame.get(&(frame.clone(), holds)).copied();
         // One more than there is room for has no name: a wrong one would be worse.
         let frame = if known(&frame).is_some() || self.sites.len() < SITES_MAX { frame } else { None };

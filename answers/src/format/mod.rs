@@ -1,10 +1,12 @@
-//! How answers are written: JSON, CSV, folded stacks, and the texts and times in them.
+//! How answers are written: JSON, CSV, folded stacks, what HTML and Markdown escape, and the texts and times in them.
 //!
-//! Guarantees: pure; everything that came from elsewhere passes [`text::safe`] (or its counterpart in [`json`] and
-//! [`csv`]) before it is written.
+//! Guarantees: pure; everything that came from elsewhere passes [`text::safe`] (or its counterpart in [`json`], [`csv`],
+//! [`html`] and [`markdown`]) before it is written.
 
 pub mod csv;
 pub mod folded;
+pub mod html;
 pub mod json;
+pub mod markdown;
 pub mod text;
 pub mod time;

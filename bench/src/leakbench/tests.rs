@@ -25,6 +25,7 @@ fn of_the_batch_stage(base: &Base) -> Vec<SiteTable> {
         devices: vec![base.start.device],
         linger: None,
         found: Vec::new(),
+        source_paths: Default::default(),
     };
     let mut batcher = Batcher::new(config).unwrap();
     for stack in base.stacks.iter() {

@@ -11,7 +11,7 @@ use clap_complete::engine::CompletionCandidate;
 /// The variable by which a shell's script asks.
 pub const ASKS: &str = "COMPLETE";
 /// Flags that say whose jobs are meant.
-const PLACES: [&str; 2] = ["--daemon", "--data-dir"];
+const PLACES: [&str; 5] = ["--daemon", "--data-dir", "--tls-ca", "--tls-cert", "--tls-key"];
 
 /// The jobs of the store or the daemon that the words typed so far name.
 pub fn job_names() -> Vec<CompletionCandidate> {

@@ -1,35 +1,30 @@
 //! The command line as clap sees it: every verb, every flag, and what `--help` says about them.
 //!
-//! Guarantees: parsing does no I/O; wrong usage ends with exit code 2 and a sentence. The values
-//! themselves are parsed in [`values`].
-//!
-//! (Over 400 lines: a table of verbs and flags with the words that users read; nothing here decides anything.)
+//! Guarantees: parsing does no I/O; wrong usage ends with exit code 2 and a sentence. What a group of verbs takes is in a
+//! file of its own; the values themselves are parsed in [`values`].
 
+pub mod access;
 pub mod alerts;
 pub mod job_names;
+mod questions;
+mod recording;
+mod serving;
+mod stores;
 pub mod values;
 
-use memctl_model::JobState;
-use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
-use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use clap_complete::engine::ArgValueCandidates;
-use jiff::Timestamp;
-use memctl_proto::v1;
 
-use memctl_answers::conditions::{Condition, Tolerance};
-
-use job_names::job_names;
-use values::{EpochRange, LabelArg, RankList, TimeBound};
-
-/// Where a daemon listens unless told otherwise.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
+use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
+pub use questions::{
+    Assert, Diagnose, Export, ExportFormat, Frag, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites, Timeline,
+    WhatIf,
+};
+pub use recording::{Import, Run};
+pub use serving::{Daemon, LogFormat};
+pub use stores::{Backup, Check, Delete, Restore};
 
 /// Show what GPU memory does in a training job: what grows, where it was allocated, on which rank.
 #[derive(Debug, Parser)]
@@ -50,12 +45,27 @@ Try `memctl demo` first: no GPU, no Python, no server.";
 /// Flags of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// Ask this daemon (http://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
+    /// Ask this daemon (unix:/path, http://host:port, https://host:port) [env: MEMCTL_DAEMON, unless --data-dir is given].
     #[arg(long, global = true, value_name = "URL")]
     pub daemon: Option<String>,
     /// Without a daemon: the folder of the store, which this command opens itself.
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// For https://: a PEM file with the authorities to trust [default: the system's; env: MEMCTL_TLS_CA].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// A PEM file with the certificate of this side, the chain included: a client's, or the daemon's own [env: MEMCTL_TLS_CERT].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// A PEM file with the key of that certificate [env: MEMCTL_TLS_KEY].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// A file that holds a token for the daemon [env: MEMCTL_TOKEN_FILE, else MEMCTL_TOKEN itself].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The tenant that is meant, for those who see all of them [env: MEMCTL_TENANT].
+    #[arg(long, global = true, value_name = "TENANT")]
+    pub tenant: Option<String>,
     /// Format of the answer. CSV escapes control characters and puts ' before text that a spreadsheet would compute.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub output: Format,
@@ -72,6 +82,32 @@ impl Global {
     #[must_use]
     pub fn daemon(&self) -> Option<&str> {
         self.daemon.as_deref().filter(|url| !url.is_empty())
+    }
+
+    /// The files for `https://`: what a flag does not name the environment may name.
+    #[must_use]
+    pub fn tls(&self) -> Tls {
+        let Tls { ca, cert, key } = Tls::from_environment(&|name| std::env::var(name).ok());
+        // A certificate and its key come from one place.
+        let (cert, key) = match (&self.tls_cert, &self.tls_key) {
+            (None, None) => (cert, key),
+            flags => (flags.0.clone(), flags.1.clone()),
+        };
+        Tls { ca: self.tls_ca.clone().or(ca), cert, key }
+    }
+
+    /// The address of the daemon that was named.
+    #[must_use]
+    pub fn daemon_address(&self) -> Option<DaemonAddress> {
+        self.daemon().map(|url| DaemonAddress { url: url.to_owned(), tls: self.tls() })
+    }
+
+    /// What is shown to whoever answers: what a flag does not name the environment may name.
+    #[must_use]
+    pub fn credentials(&self) -> Credentials {
+        let Credentials { token, tenant } = Credentials::from_environment(&|name| std::env::var(name).ok());
+        let named = self.token_file.clone().map(TokenSource::File);
+        Credentials { token: named.or(token), tenant: self.tenant.clone().or(tenant) }
     }
 
     /// What the environment says, where no flag says otherwise: a flag that names another place wins.
@@ -120,10 +156,14 @@ pub enum Command {
     Frag(Frag),
     /// Explain failed requests: the arithmetic, and what filled the device.
     Oom(Oom),
+    /// Replay a job under other allocator settings and limits: what each would hold.
+    WhatIf(WhatIf),
     /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
     Ledger(Ledger),
     /// Write a one-page diagnosis: what is wrong, in which line, what to change, how to prove it.
     Diagnose(Diagnose),
+    /// Write a report to send: one HTML file that works offline, or Markdown for a pull request.
+    Report(Report),
     /// Check conditions, for CI: exit code 1 when one does not hold.
     Assert(Assert),
     /// Show memory over time, as a plot or as data.
@@ -132,12 +172,22 @@ pub enum Command {
     Sites(Sites),
     /// List alerts, test receivers, and silence alerts.
     Alerts(alerts::Alerts),
+    /// Make, list and revoke tokens, for admins.
+    Token(access::Token),
+    /// Show who deleted, silenced, made tokens and tested receivers, and who tried to, for admins.
+    Audit(access::Audit),
     /// Export what is stored in another tool's format.
     Export(Export),
     /// Check the store, the daemon and the recording environment, and say what to do.
     Doctor,
     /// Delete a job, or one attempt of it, and everything stored for it.
     Delete(Delete),
+    /// Write everything that is stored into one new file, also while a daemon writes.
+    Backup(Backup),
+    /// Put a backup into an empty store, of either database.
+    Restore(Restore),
+    /// Check that what is stored is whole, also while a daemon writes. Changes nothing.
+    Check(Check),
     /// Print the completion script for a shell.
     Completions {
         /// Which shell.
@@ -145,419 +195,12 @@ pub enum Command {
     },
 }
 
-/// `memctl run`.
-#[derive(Clone, Debug, Default, Args)]
-#[command(after_help = RUN_HELP)]
-pub struct Run {
-    /// Name of the job [default: MEMCTL_JOB, the name that torchrun, SLURM, MPI or Kubernetes use, or one made from the script's name].
-    #[arg(long, value_name = "JOB", value_parser = values::new_job)]
-    pub job: Option<String>,
-    /// Restart count of the job [default: MEMCTL_ATTEMPT, or that of torchrun and SLURM].
-    #[arg(long, value_name = "N")]
-    pub attempt: Option<u32>,
-    /// A label of the job; may be repeated.
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = values::run_label)]
-    pub labels: Vec<LabelArg>,
-    /// Record events without the stacks of their allocations.
-    #[arg(long)]
-    pub no_stacks: bool,
-    /// Longest wait, after the command has ended, until everything is stored [default: as long as storing makes progress; 5 s when no daemon answers]. What is not stored waits on disk for the next run.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub patience: Option<Duration>,
-    /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
-}
-
-const RUN_HELP: &str = "Examples:\n  memctl run -- python train.py\n  memctl run --job vit-17 -- torchrun --nproc-per-node 4 train.py\n\
-Standard output is the command's. MEMCTL_DISABLED=1 runs it unrecorded. Exit codes: the command's, \
-128 + n when signal n ended it, 126 and 127 when it cannot be started, 2 for wrong usage of memctl itself.";
-
-/// `memctl daemon`.
-#[derive(Clone, Debug, Args)]
-pub struct Daemon {
-    /// Address to listen on [default: 127.0.0.1:7717].
-    #[arg(long, env = "MEMCTL_LISTEN", value_name = "ADDR:PORT")]
-    pub listen: Option<SocketAddr>,
-    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
-    #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
-    pub store: Option<String>,
-    /// A TOML file with settings; flags and environment variables take precedence.
-    #[arg(long, env = "MEMCTL_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Delete jobs that ended longer ago (30d, 12h).
-    #[arg(long, value_name = "AGE")]
-    pub retain_age: Option<String>,
-    /// Delete the oldest events beyond this size (20GiB, 500MB).
-    #[arg(long, value_name = "BYTES")]
-    pub retain_bytes: Option<String>,
-    /// A TOML file with alert rules and receivers [default: the built-in rules, with the log as receiver].
-    #[arg(long, env = "MEMCTL_ALERT_RULES", value_name = "FILE")]
-    pub alert_rules: Option<PathBuf>,
-    /// Check the settings and the store, print both, and exit.
-    #[arg(long)]
-    pub check: bool,
-}
-
-/// `memctl import`.
-#[derive(Clone, Debug, Args)]
-pub struct Import {
-    /// Snapshots (.pickle, .pickle.gz, .pickle.zst), or a folder of them; `rankN` in a file's name is its rank.
-    #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// Name of the job.
-    #[arg(long, env = "MEMCTL_JOB", hide_env_values = true, value_name = "JOB", value_parser = values::new_job)]
-    pub job: String,
-    /// Add the snapshots to the job as this attempt.
-    #[arg(long, value_name = "N", conflicts_with = "replace")]
-    pub attempt: Option<u32>,
-    /// Delete the job of that name first, once the files have been checked.
-    #[arg(long)]
-    pub replace: bool,
-    /// A label of the job; may be repeated.
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    pub labels: Vec<LabelArg>,
-}
-
-/// `memctl jobs`.
-#[derive(Clone, Debug, Args)]
-pub struct Jobs {
-    /// The most jobs to list.
-    #[arg(long, default_value_t = JOBS_LISTED, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub limit: u32,
-    /// Only jobs in this state; may be repeated.
-    #[arg(long = "state", value_parser = job_state(), value_name = "STATE")]
-    pub states: Vec<JobState>,
-    /// Only jobs with this label; may be repeated.
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    pub labels: Vec<LabelArg>,
-}
-
-fn job_state() -> impl TypedValueParser<Value = JobState> {
-    let value = |state: JobState| {
-        PossibleValue::new(state.name()).help(match state {
-            JobState::Running => "Still being recorded",
-            JobState::Finished => "Ended without a failure",
-            JobState::Failed => "Ended with a failure",
-            JobState::Lost => "Stopped reporting without ending",
-        })
-    };
-    let named = |name: String| JobState::ALL.into_iter().find(|state| state.name() == name);
-    PossibleValuesParser::new(JobState::ALL.map(value)).try_map(move |name| named(name).ok_or("no such state"))
-}
-
-/// Which part of which job.
-#[derive(Clone, Debug, Args)]
-pub struct Narrow {
-    /// The job's name; `latest` is the newest.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
-    /// The attempt [default: the last].
-    #[arg(long, value_name = "N")]
-    pub attempt: Option<u32>,
-    /// Only these ranks: 0-3,7.
-    #[arg(long, value_name = "LIST")]
-    pub rank: Option<RankList>,
-    /// Only the process of this name, or all of this role (worker-1, worker); may be repeated.
-    #[arg(long = "process", value_name = "NAME")]
-    pub processes: Vec<String>,
-    /// Only devices with these indexes within their process: 0,2-3.
-    #[arg(long, value_name = "LIST")]
-    pub device: Option<RankList>,
-    /// Only these epochs: 2..5 (both ends included), 2.., 3.
-    #[arg(long, value_name = "RANGE")]
-    pub epoch: Option<EpochRange>,
-    /// Only from this time on: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<TimeBound>,
-    /// Only until this time.
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<TimeBound>,
-}
-
-impl Narrow {
-    /// As the daemon wants it.
-    #[must_use]
-    pub fn selection(&self, now: Timestamp) -> v1::Selection {
-        let Self { job, attempt, rank, processes, device, epoch, since, until } = self;
-        v1::Selection {
-            job: job.clone(),
-            attempt: *attempt,
-            ranks: rank.clone().unwrap_or_default().0,
-            processes: processes.clone(),
-            devices: device.clone().unwrap_or_default().0,
-            first_epoch: epoch.and_then(|range| range.first),
-            last_epoch: epoch.and_then(|range| range.last),
-            since_ns: since.map(|moment| moment.resolve(now)),
-            until_ns: until.map(|moment| moment.resolve(now)),
-        }
-    }
-}
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Severity {
-    /// Informational.
-    Info,
-    /// Likely to cause a failure.
-    Warning,
-    /// Causing a failure.
-    Critical,
-}
-
-impl From<Severity> for memctl_model::Severity {
-    fn from(severity: Severity) -> Self {
-        match severity {
-            Severity::Info => Self::Info,
-            Severity::Warning => Self::Warning,
-            Severity::Critical => Self::Critical,
-        }
-    }
-}
-
-/// `memctl query`.
-#[derive(Clone, Debug, Args)]
-pub struct Query {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// Exit with code 1 when there is a finding of this severity or worse.
-    #[arg(long, value_enum, value_name = "SEVERITY")]
-    pub fail_on: Option<Severity>,
-}
-
-/// `memctl leaks`.
-#[derive(Clone, Debug, Args)]
-pub struct Leaks {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// Include suspected growth (severity info).
-    #[arg(long)]
-    pub all: bool,
-}
-
-/// `memctl ranks`.
-#[derive(Clone, Debug, Args)]
-pub struct Ranks {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-}
-
-/// `memctl frag`.
-#[derive(Clone, Debug, Args)]
-pub struct Frag {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-}
-
-/// `memctl oom`.
-#[derive(Clone, Debug, Args)]
-pub struct Oom {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-}
-
-/// `memctl ledger`.
-#[derive(Clone, Debug, Args)]
-pub struct Ledger {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// When.
-    #[command(flatten)]
-    pub at: LedgerAt,
-    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 per rank at most.
-    #[arg(long)]
-    pub blocks: bool,
-}
-
-/// At which moment.
-#[derive(Clone, Copy, Debug, Args)]
-#[group(multiple = false)]
-pub struct LedgerAt {
-    /// When most was allocated, on each rank (the default).
-    #[arg(long)]
-    pub peak: bool,
-    /// At the end of this epoch.
-    #[arg(long, value_name = "N")]
-    pub epoch_end: Option<u32>,
-    /// At the end of the recording.
-    #[arg(long)]
-    pub end: bool,
-}
-
-impl LedgerAt {
-    /// As the daemon wants it.
-    #[must_use]
-    pub fn moment(&self) -> v1::ledger_request::Moment {
-        use v1::ledger_request::Moment as Wire;
-        match *self {
-            Self { epoch_end: Some(epoch), .. } => Wire::EpochEnd(epoch),
-            Self { end: true, .. } => Wire::End(true),
-            _ => Wire::Peak(true),
-        }
-    }
-}
-
-/// `memctl diagnose`.
-#[derive(Clone, Debug, Args)]
-pub struct Diagnose {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-}
-
-/// `memctl assert`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = ASSERT_HELP)]
-pub struct Assert {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// What must hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
-    #[arg(required_unless_present = "against", value_name = "CONDITION")]
-    pub conditions: Vec<Condition>,
-    /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub against: Option<String>,
-    /// Judge only what follows the end of this epoch; that end is the first that counts.
-    #[arg(long, value_name = "N")]
-    pub after_epoch: Option<u32>,
-    /// For stable: how far allocated memory at later epoch ends may exceed that at the first, 5% or 16MiB [default: 1%, at least 1 MiB].
-    #[arg(long, value_name = "AMOUNT")]
-    pub tolerance: Option<Tolerance>,
-    /// Judge a job that is still running, ended badly, was not recorded completely or has too few epochs.
-    #[arg(long)]
-    pub allow_incomplete: bool,
-    /// Accept suspected growth, which may be a cache that is still filling.
-    #[arg(long)]
-    pub allow_suspected: bool,
-}
-
-const ASSERT_HELP: &str = "Conditions:\n  \
-no-leak                 no finding of growing live memory, suspected growth included\n  \
-stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
-'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
-'peak_reserved<12GiB'   the peak of reserved bytes\n  \
-'reserved/allocated<R'  the ratio of these two peaks\n  \
-'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
-'fragmentation<R'       the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
-Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
-
-/// `memctl timeline`.
-#[derive(Clone, Debug, Args)]
-pub struct Timeline {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// The most points per rank [default: the plot's columns, 240 for data].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(TIMELINE_POINTS_MAX)))]
-    pub points: Option<u32>,
-}
-
-/// `memctl sites`.
-#[derive(Clone, Debug, Args)]
-pub struct Sites {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// When.
-    #[command(flatten)]
-    pub at: SitesAt,
-    /// As a tree of calls (the default).
-    #[arg(long, conflicts_with = "folded")]
-    pub tree: bool,
-    /// As folded stacks for flamegraph.pl, inferno or speedscope.
-    #[arg(long)]
-    pub folded: bool,
-    /// Show library frames too, not only your own code.
-    #[arg(long)]
-    pub all_frames: bool,
-    /// Omit branches below this share of the memory, in percent.
-    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
-    pub min_percent: f64,
-}
-
-/// At which moment.
-#[derive(Clone, Copy, Debug, Args)]
-#[group(multiple = false)]
-pub struct SitesAt {
-    /// When most was allocated (on each rank).
-    #[arg(long)]
-    pub peak: bool,
-    /// At the end of this epoch.
-    #[arg(long, value_name = "N")]
-    pub epoch_end: Option<u32>,
-    /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
-    #[arg(long, value_name = "TIME")]
-    pub at: Option<TimeBound>,
-    /// At the end of the recording [default: at the end of the last epoch].
-    #[arg(long)]
-    pub end: bool,
-}
-
-impl SitesAt {
-    /// As the daemon wants it.
-    #[must_use]
-    pub fn moment(&self, now: Timestamp) -> Option<v1::sites_request::Moment> {
-        use v1::sites_request::Moment as Wire;
-        match *self {
-            Self { peak: true, .. } => Some(Wire::Peak(true)),
-            Self { epoch_end: Some(epoch), .. } => Some(Wire::EpochEnd(epoch)),
-            Self { at: Some(at), .. } => Some(Wire::AtNs(at.resolve(now))),
-            Self { end: true, .. } => Some(Wire::End(true)),
-            _ => None,
-        }
-    }
-}
-
-/// What `memctl export` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    /// A PyTorch snapshot of one rank: `python -m torch.cuda._memory_viz stats FILE`, pytorch.org/memory_viz.
-    MemoryViz,
-    /// Live memory at the slice's end as folded stacks, for flame graphs.
-    Folded,
-    /// One line per event.
-    Csv,
-}
-
-/// `memctl export`.
-#[derive(Clone, Debug, Args)]
-pub struct Export {
-    /// Which part of which job.
-    #[command(flatten)]
-    pub narrow: Narrow,
-    /// The format.
-    #[arg(long, value_enum)]
-    pub format: ExportFormat,
-    /// Write to this file; `{rank}` in its name becomes the rank, one file each [default: standard output].
-    #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-}
-
-/// `memctl delete`.
-#[derive(Clone, Debug, Args)]
-pub struct Delete {
-    /// The job's name.
-    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
-    pub job: String,
-    /// Only this attempt [default: all].
-    #[arg(long, value_name = "N")]
-    pub attempt: Option<u32>,
-    /// Do not ask for confirmation.
-    #[arg(short, long)]
-    pub yes: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use jiff::Timestamp;
+    use memctl_proto::v1;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())
@@ -630,6 +273,7 @@ mod tests {
             "memctl export --job j",
             "memctl ledger",
             "memctl ledger --job j --peak --end",
+            "memctl report -f report.html",
             "memctl query --job j -o yaml",
             "memctl query --job j --fail-on much",
             "memctl assert --job j",

@@ -10,12 +10,11 @@ use memctl_answers::alerts::{Alerts, Answers, Rules, Silences};
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::alerts_client::AlertsClient;
-use tonic::transport::Channel;
 
 use crate::args::alerts::{self, AlertsCommand};
 use crate::args::{Format, Global};
 use crate::ask::{asking, hint};
-use crate::connect::Connection;
+use crate::connect::{Asking, Connection};
 use crate::exit::Failure;
 use crate::render::screen::Screen;
 use crate::render::text::safe;
@@ -49,8 +48,8 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn client(connection: &Connection) -> AlertsClient<Channel> {
-    AlertsClient::new(connection.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+fn client(connection: &Connection) -> AlertsClient<Asking> {
+    AlertsClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
 async fn list(

@@ -82,6 +82,7 @@ async fn tell(
         job: JOB.to_owned(),
         attempt: 0,
         labels: Vec::new(),
+        source_paths: seams::SourcePaths::default(),
         files,
         taker: (
             connection.place.to_string(),
@@ -89,7 +90,7 @@ async fn tell(
         ),
         silence_max: seams::EMBEDDED_SILENCE_MAX,
     };
-    import_files(connection.channel.clone(), request, Arc::new(|_| {})).await?;
+    import_files(connection.daemon(), request, Arc::new(|_| {})).await?;
     let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;

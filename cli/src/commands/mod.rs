@@ -1,7 +1,10 @@
 //! The verbs: each asks, prints and closes what it opened.
 
+mod access;
 mod alerts;
 mod assert;
+mod backup;
+mod check;
 pub mod completions;
 mod daemon;
 mod delete;
@@ -14,16 +17,20 @@ mod import;
 mod leaks;
 pub mod questions;
 mod ranks;
+mod report;
 mod run;
+mod what_if;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Global};
+use crate::connect::default_data_dir;
 use crate::exit::Failure;
 use crate::render::screen::Screen;
+use crate::seams::stores::Place;
 
 /// Runs a command; its answer goes to `out`. The exit code is 0, or that of the command that was run.
 ///
@@ -42,17 +49,38 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Leaks(args) => leaks::run(args, global, screen, now, out).await,
         Command::Ranks(args) => ranks::run(args, global, screen, now, out).await,
         Command::Diagnose(args) => diagnose::run(args, global, screen, now, out).await,
+        Command::Report(args) => report::run(args, global, now, out).await,
         Command::Assert(args) => assert::run(args, global, screen, now, out).await,
         Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
+        Command::WhatIf(args) => what_if::run(args, global, screen, out).await,
         Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,
         Command::Alerts(args) => return alerts::run(args, global, screen, now, out).await,
+        Command::Token(args) => access::token(args, global, screen, now, out).await,
+        Command::Audit(args) => access::audit(args, global, screen, out).await,
         Command::Export(args) => export::run(args, global, now, out).await,
         Command::Doctor => doctor::run(global, screen, out).await,
         Command::Delete(args) => delete::run(args, global).await,
+        Command::Backup(args) => backup::backup(args, global).await,
+        Command::Restore(args) => backup::restore(args, global).await,
+        Command::Check(args) => check::run(args, global, out).await,
         Command::Completions { shell } => completions::run(*shell, out),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The store that a command works on without a daemon.
+fn store_place(command: &str, store: Option<&str>, global: &Global) -> Result<Place, Failure> {
+    if global.daemon.as_deref().is_some_and(|url| !url.is_empty()) && global.data_dir.is_none() && store.is_none() {
+        return Err(Failure::usage(format!(
+            "`memctl {command}` works where the store is, beside the daemon: give --data-dir DIR or --store URL as the daemon has them, and no --daemon"
+        )));
+    }
+    let folder = match &global.data_dir {
+        Some(folder) => folder.clone(),
+        None => default_data_dir()?,
+    };
+    Place::of(store, &folder)
 }

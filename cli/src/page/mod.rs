@@ -1,17 +1,20 @@
-//! Pages for people: what an answer looks like in a terminal, designed for somebody tired.
+//! Pages for people: what an answer looks like in a terminal, and in a file that is sent, designed for somebody tired.
 //!
 //! Guarantees: pure functions of an answer and a screen; no line wider than the screen except
 //! commands to copy; everything that came from elsewhere is made safe.
 
+mod access;
 pub mod alerts;
 pub mod assert;
 pub mod diagnose;
 pub mod finding;
 pub mod frag;
+pub mod html;
 pub mod jobs;
 pub mod judged;
 pub mod leaks;
 pub mod ledger;
+pub mod markdown;
 pub mod oom;
 mod processes;
 pub mod prose;
@@ -19,6 +22,7 @@ pub mod ranks;
 pub mod report;
 pub mod sites;
 pub mod timeline;
+pub mod what_if;
 
 use memctl_answers::naming::name_of;
 use memctl_model::{HumanBytes, JobState};

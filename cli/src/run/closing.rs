@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use memctl_answers::naming::shell_word;
 use memctl_model::HumanBytes;
 use memctl_proto::v1;
+use memctl_proto::v1::access_client::AccessClient;
 
 use super::child;
 use super::destination::Destination;
@@ -32,6 +33,8 @@ use crate::show::print;
 const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Between two tries.
 const STORE_WAIT_STEP: Duration = Duration::from_millis(250);
+/// How long a daemon has to say who this is: it is known to be there.
+const CALLER_MAX: Duration = Duration::from_secs(2);
 /// Processes that get a line of their own.
 const MISSED_MAX: usize = 4;
 /// Jobs that get a line of their own.
@@ -109,10 +112,7 @@ impl Closing<'_> {
         // Relaxed: a wish; nothing else is seen with it.
         while !hurry.load(Ordering::Relaxed) {
             if let Ok(connection) = connect::connect(self.global, WhenMissing::Make).await {
-                destination.daemon = match &connection.place {
-                    Source::Daemon(url) => Daemon::Address(url.clone()),
-                    Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
-                };
+                destination.daemon = connection.daemon();
                 destination.is_embedded = matches!(connection.place, Source::DataDir(_));
                 destination.is_deferred = false;
                 destination.connection = Some(connection);
@@ -171,8 +171,8 @@ impl Closing<'_> {
             (Some(connection), Some(job)) if destination.is_embedded => self.page(connection, job).await,
             _ => false,
         };
-        let flags = match (self.global.daemon(), &destination.connection) {
-            (Some(url), _) => format!(" --daemon {}", shell_word(url)),
+        let flags = match (self.global.daemon_address(), &destination.connection) {
+            (Some(address), _) => format!(" {}", connect::flags(self.global, &address)),
             (None, Some(connection)) if !connection.flags.is_empty() => format!(" {}", connection.flags),
             _ => String::new(),
         };
@@ -187,6 +187,28 @@ impl Closing<'_> {
                 ),
             );
         }
+        if let Some(who) = self.writes_alone().await {
+            say(
+                self.global,
+                &format!(
+                    "{who} writes and does not read: the page needs a token of the role reader, operator or admin (`memctl token create NAME --role reader`)"
+                ),
+            );
+        }
+    }
+
+    /// Who was shown to the daemon, if that may write and not read: whoever proposes a question has to say so.
+    async fn writes_alone(&self) -> Option<String> {
+        self.global.daemon()?;
+        let connection = tokio::time::timeout(CALLER_MAX, connect::connect(self.global, WhenMissing::Refuse)).await;
+        let connection = connection.ok()?.ok()?;
+        let mut client = AccessClient::new(connection.asking());
+        let caller = tokio::time::timeout(CALLER_MAX, client.get_caller(v1::GetCallerRequest {})).await;
+        drop(client);
+        connection.close().await;
+        // Whoever is not told apart is not warned either: the question itself says what is missing.
+        let caller = caller.ok()?.ok()?.into_inner();
+        (caller.role() == v1::Role::Agent).then_some(caller.name)
     }
 
     /// Prints the job's page; `false` when there is none.

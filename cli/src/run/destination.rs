@@ -1,4 +1,4 @@
-//! Where a run is recorded: a daemon that was named, the one at the default address, or a store in this process.
+//! Where a run is recorded: a daemon that was named, this user's own, or a store in this process.
 //!
 //! Guarantees: a daemon that is away costs nothing but disk: what it has not taken waits in a spool in the data folder,
 //! one for each destination, and goes there with the next run that has the same one. A store that another program has
@@ -12,7 +12,7 @@ use crate::args::Global;
 use crate::connect::{self, Connection, Source, WhenMissing};
 use crate::exit::Failure;
 use crate::seams::host::Limits;
-use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place};
+use crate::seams::{Daemon, EMBEDDED_SILENCE_MAX, SpoolConfig, place, private};
 
 /// Nobody can listen on port 0: what goes there goes to the spool.
 const NOWHERE: &str = "http://127.0.0.1:0";
@@ -23,7 +23,7 @@ pub struct Destination {
     pub daemon: Daemon,
     /// Disk for what it does not take.
     pub spool: Option<SpoolConfig>,
-    /// The store in this process, or the daemon's at the default address.
+    /// The store in this process, or that to this user's own daemon.
     pub connection: Option<Connection>,
     /// A line for the user at the beginning.
     pub notice: Option<String>,
@@ -38,7 +38,7 @@ pub struct Destination {
 /// # Errors
 /// Wrong usage.
 pub fn check(global: &Global) -> Result<(), Failure> {
-    global.daemon().map_or(Ok(()), connect::check_address)
+    global.daemon_address().map_or(Ok(()), |address| connect::check_address(&address))
 }
 
 /// Finds the destination.
@@ -47,25 +47,22 @@ pub fn check(global: &Global) -> Result<(), Failure> {
 /// There is no folder for anything.
 pub async fn open(global: &Global) -> Result<Destination, Failure> {
     let data_dir = global.data_dir.clone().map_or_else(connect::default_data_dir, Ok);
-    if let Some(url) = global.daemon() {
-        let (spool, notice) = spool(data_dir.as_deref(), Some(url));
-        let daemon = Daemon::Address(url.to_owned());
+    if let Some(address) = global.daemon_address() {
+        let (spool, notice) = spool(data_dir.as_deref(), Some(&address.url));
+        let daemon = Daemon::Address(address).showing(global.credentials());
         return Ok(Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: false });
     }
     let (spool, mut notice) = spool(data_dir.as_deref(), None);
     let destination = match connect::connect(global, WhenMissing::Make).await {
         Ok(connection) => {
             let is_embedded = matches!(connection.place, Source::DataDir(_));
-            let daemon = match &connection.place {
-                Source::Daemon(url) => Daemon::Address(url.clone()),
-                Source::DataDir(_) => Daemon::Connected(connection.channel.clone()),
-            };
+            let daemon = connection.daemon();
             let connection = Some(connection);
             Destination { daemon, spool, connection, notice, is_embedded, is_deferred: false }
         }
         Err(failure) if spool.is_some() => {
             notice = Some(format!("{failure}; what is recorded waits in the spool until that store can be opened"));
-            let daemon = Daemon::Address(NOWHERE.to_owned());
+            let daemon = Daemon::Address(NOWHERE.into());
             Destination { daemon, spool, connection: None, notice, is_embedded: false, is_deferred: true }
         }
         Err(failure) => return Err(failure),
@@ -81,7 +78,7 @@ fn spool(data_dir: Result<&Path, &Failure>, daemon: Option<&str>) -> (Option<Spo
         Ok(data_dir) => place::spool(data_dir, daemon),
         Err(failure) => return (None, without(failure.to_string())),
     };
-    match std::fs::create_dir_all(&spool.folder) {
+    match private::folder(&spool.folder) {
         Ok(()) => (Some(spool), None),
         Err(error) => (None, without(format!("{}: {error}", spool.folder.display()))),
     }

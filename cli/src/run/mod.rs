@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use crate::args::{Global, Run};
 use crate::exit::Failure;
 use crate::seams::host::{self, Host, HostConfig, Limits, Summary};
+use crate::seams::{self, SourcePaths};
 use child::Ended;
 use destination::Destination;
 use folder::Folder;
@@ -54,8 +55,10 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     }
     // From here on a signal is the command's, not the end of us.
     let relay = Arc::new(Relay::install());
+    let paths = seams::of_a_run(args.source_paths);
     let opened = destination::open(global).await;
-    let (destination, folder) = match opened.and_then(|destination| Ok((destination, Folder::make()?))) {
+    let opened = opened.and_then(|destination| Ok((destination, Folder::make()?, paths?)));
+    let (destination, folder, source_paths) = match opened {
         Ok(made) => made,
         Err(failure) => {
             say(global, &format!("{failure}; the command runs unrecorded"));
@@ -65,7 +68,7 @@ pub async fn run(args: &Run, global: &Global) -> Result<u8, Failure> {
     if let Some(line) = &destination.notice {
         say(global, line);
     }
-    let hosted = Hosted { args, global, name, relay, destination, folder };
+    let hosted = Hosted { args, global, name, relay, destination, folder, source_paths };
     Ok(hosted.run().await)
 }
 
@@ -77,13 +80,15 @@ struct Hosted<'a> {
     relay: Arc<Relay>,
     destination: Destination,
     folder: Folder,
+    source_paths: SourcePaths,
 }
 
 impl Hosted<'_> {
     async fn run(self) -> u8 {
-        let Self { args, global, name, relay, destination, mut folder } = self;
+        let Self { args, global, name, relay, destination, mut folder, source_paths } = self;
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
+            source_paths,
             ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
         };
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
@@ -170,6 +175,8 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
         ("MEMCTL_JOB", OsString::from(&name.job)),
         ("PYTHONPATH", folder.python_path(std::env::var_os("PYTHONPATH"))),
     ];
+    // For a process that attaches past this launcher.
+    environment.push((seams::SOURCE_PATHS_VARIABLE, args.source_paths.name().into()));
     if args.no_stacks {
         environment.push(("MEMCTL_STACKS", "0".into()));
     }

@@ -6,6 +6,7 @@
 
 use crate::args::Run;
 use crate::args::values::LabelArg;
+use crate::seams::SourcePathsMode;
 use crate::seams::identity::{Given, Identity, Process, Source, identify};
 
 /// What a run is called.
@@ -25,7 +26,8 @@ pub struct Name {
 pub fn of(args: &Run) -> Name {
     let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let process = Process {
-        script: script(&words),
+        // A name that is not to leave this host makes no name of a job.
+        script: script(&words).filter(|_| args.source_paths != SourcePathsMode::Hashed),
         host: host(),
         pid: std::process::id(),
         started_ns: crate::seams::now_ns(),

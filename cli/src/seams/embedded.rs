@@ -7,7 +7,7 @@ use std::path::Path;
 use memctl_daemon::alerts::Rules;
 use memctl_daemon::config;
 use memctl_daemon::server;
-use memctl_daemon::store;
+use memctl_daemon::store::{self, StoreError};
 use tonic::transport::Channel;
 
 use super::{serve_failure, store_failure};
@@ -37,7 +37,13 @@ impl Embedded {
 /// A store that cannot be opened: no permission, newer version, in use by a daemon.
 pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
     let holder = format!("another memctl (pid {})", std::process::id());
-    let store = store::open(&config::in_folder(data_dir), &holder).await.map_err(|error| store_failure(&error))?;
+    let address = config::in_folder(data_dir);
+    let opened = match store::open(&address, &holder).await {
+        // What cannot be written can be asked all the same.
+        Err(StoreError::ReadOnly { .. }) => store::open_read_only(&address).await,
+        opened => opened,
+    };
+    let store = opened.map_err(|error| store_failure(&error))?;
     let rules = alert_rules()?;
     let daemon = server::Embedded::start_with(store, rules).await.map_err(|error| serve_failure(&error))?;
     Ok(Embedded { channel: daemon.channel(), daemon })

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
+use memctl_agent::source_paths::SourcePaths;
+use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome, SessionSecret};
 use memctl_snapshot::session::{self, Identity};
 use memctl_snapshot::{self as snapshot, Recording};
-use tonic::transport::Channel;
 
 use super::playing;
 use crate::exit::Failure;
@@ -35,6 +35,8 @@ pub struct ImportRequest {
     pub attempt: u32,
     /// Its labels.
     pub labels: Vec<(String, String)>,
+    /// What is left of the paths of source files.
+    pub source_paths: SourcePaths,
     /// Files by rank, in the order of the ranks, each rank once.
     pub files: Vec<(u32, PathBuf)>,
     /// Who takes it, in words, and what to do when it takes nothing any more.
@@ -99,7 +101,7 @@ async fn load(rank: u32, path: PathBuf, on_progress: OnProgress) -> Result<Recor
 /// # Errors
 /// A file that is not what it should be ([`Failure::input`]), a daemon that refuses or goes away.
 pub async fn import_files(
-    channel: Channel,
+    daemon: Daemon,
     request: ImportRequest,
     on_progress: OnProgress,
 ) -> Result<ImportOutcome, Failure> {
@@ -115,7 +117,8 @@ pub async fn import_files(
             world_size,
             labels: request.labels.clone(),
         };
-        let taker = Taker { channel: channel.clone(), words: &request.taker, silence_max: request.silence_max };
+        let (words, source_paths) = (&request.taker, request.source_paths.clone());
+        let taker = Taker { daemon: daemon.clone(), words, silence_max: request.silence_max, source_paths };
         let outcome = import(taker, (recording, bytes), identity, on_progress.clone()).await?;
         sum.events += outcome.end.produced;
         sum.unknown_frees += outcome.end.unknown_frees;
@@ -126,13 +129,14 @@ pub async fn import_files(
 
 /// Where an import goes.
 struct Taker<'a> {
-    channel: Channel,
+    daemon: Daemon,
     words: &'a (String, &'static str),
     silence_max: Duration,
+    source_paths: SourcePaths,
 }
 
 async fn import(
-    Taker { channel, words: (place, advice), silence_max }: Taker<'_>,
+    Taker { daemon, words: (place, advice), silence_max, source_paths }: Taker<'_>,
     (recording, bytes): (Recording, u64),
     identity: Identity,
     on_progress: OnProgress,
@@ -142,8 +146,10 @@ async fn import(
     let agent = Agent::start(AgentConfig {
         memory_bytes_max: OUTBOX_BYTES,
         linger: None,
+        secret: SessionSecret::of_recording(recording.proof),
         found: recording.found.boundaries(),
-        ..AgentConfig::new(session, Daemon::Connected(channel))
+        source_paths,
+        ..AgentConfig::new(session, daemon)
     })
     .map_err(|error| Failure::input(error.to_string()))?;
     // An import that is given up (Ctrl-C drops this future) must not go on in its thread.

@@ -6,10 +6,12 @@ mod devices;
 mod durations;
 mod embedded;
 mod importing;
+mod paths;
 mod playing;
 mod serving;
 mod signals;
 mod spool;
+pub mod stores;
 
 use memctl_daemon::server::ServeError;
 use memctl_daemon::store::StoreError;
@@ -23,7 +25,12 @@ pub use importing::{
     DAEMON_SILENCE_MAX, EMBEDDED_SILENCE_MAX, ImportOutcome, ImportRequest, OnProgress, Progress, check_files,
     import_files,
 };
-pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place};
+pub use memctl_agent::credentials::{Credentials, TokenSource};
+pub use memctl_agent::reach::{self, DaemonAddress, ReachError, Tls};
+pub use memctl_agent::source_paths::{MODE_VARIABLE as SOURCE_PATHS_VARIABLE, Mode as SourcePathsMode, SourcePaths};
+pub use memctl_agent::{Daemon, SpoolConfig, host, identity, now_ns, place, private};
+pub use memctl_daemon::config::TlsLayer as ServingTls;
+pub use paths::{of_a_run, of_an_import};
 pub use serving::{Serving, serve};
 pub use signals::told_to_stop;
 pub use spool::backoff;

@@ -1,22 +1,28 @@
-//! `memctl daemon`: configures, binds, serves until a signal, drains.
+//! `memctl daemon`: configures, binds, serves until a signal, drains; reads its configuration again at SIGHUP.
 //!
 //! Guarantees: flags go before the environment, the environment before the file, the file before the default folder.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use memctl_daemon::config::{self, AlertsLayer, Config, Layer};
+use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, HttpLayer, Layer, Listed, TlsLayer};
 use memctl_daemon::server;
 use memctl_daemon::store;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 
-use super::{serve_failure, store_failure, told_to_stop};
+use super::{serve_failure, signals, store_failure, told_to_stop};
 use crate::exit::Failure;
+use crate::logs;
 
 /// What a daemon is told by flags (and by the variables that stand for flags).
 #[derive(Clone, Debug, Default)]
 pub struct Serving {
-    /// Address to listen on.
-    pub listen: Option<SocketAddr>,
+    /// Places to listen at.
+    pub listen: Vec<String>,
+    /// Who may connect to sockets that are named, as it was typed.
+    pub socket_mode: Option<String>,
+    /// Places of the HTTP port, as they were typed.
+    pub http_listen: Vec<String>,
     /// The store's URL.
     pub store: Option<String>,
     /// The configuration file.
@@ -25,14 +31,26 @@ pub struct Serving {
     pub retain_age: Option<String>,
     /// How much is kept, as it was typed.
     pub retain_bytes: Option<String>,
+    /// How much one attempt of a job may keep, as it was typed.
+    pub retain_bytes_per_job: Option<String>,
+    /// How much the jobs of one tenant may keep, as it was typed.
+    pub retain_bytes_per_tenant: Option<String>,
     /// The file with alert rules.
     pub alert_rules: Option<PathBuf>,
+    /// TLS of the ports.
+    pub tls: TlsLayer,
+    /// Other machines may come without TLS.
+    pub insecure: bool,
+    /// Write nothing.
+    pub read_only: bool,
     /// Only check configuration and store.
     pub check: bool,
     /// The folder for the store that was named.
     pub data_dir: Option<PathBuf>,
     /// The folder for the store where nothing names one.
     pub default_data_dir: Option<PathBuf>,
+    /// The socket where nothing says where to listen.
+    pub default_socket: Option<PathBuf>,
 }
 
 /// `memctl daemon`: configures, binds, serves until a signal, drains.
@@ -46,12 +64,33 @@ pub async fn serve(wanted: &Serving) -> Result<(), Failure> {
     }
     let store = config.store.to_string();
     let terminated = told_to_stop()?;
-    let ready = |address| {
-        say(&format!("memctl daemon listens on http://{address} and stores in {store}"));
+    let hangups = signals::hangups()?;
+    logs::follow(config.log.as_deref())?;
+    let ready = |places: &[String], http: &[String]| {
+        let http =
+            if http.is_empty() { String::new() } else { format!(", metrics and health on {},", http.join(", ")) };
+        say(&format!("memctl daemon listens on {}{http} and stores in {store}", places.join(", ")));
     };
-    server::serve(config, ready, terminated).await.map_err(|error| serve_failure(&error))?;
+    let (tell, reread) = mpsc::channel(1);
+    let rereading = tokio::spawn(reread_on(hangups, wanted.clone(), tell));
+    let served = server::serve(config, ready, terminated, reread).await;
+    rereading.abort();
+    served.map_err(|error| serve_failure(&error))?;
     say("memctl daemon has drained and closed its store");
     Ok(())
+}
+
+/// Reads the configuration again at each hangup; what is wrong with it is told.
+async fn reread_on(mut hangups: Signal, wanted: Serving, tell: mpsc::Sender<Result<Config, String>>) {
+    while hangups.recv().await.is_some() {
+        let read = configuration(&wanted).and_then(|config| {
+            logs::follow(config.log.as_deref())?;
+            Ok(config)
+        });
+        if tell.send(read.map_err(|failure| failure.to_string())).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// One line for whoever started the daemon. That nobody reads it (any more) must not end a daemon.
@@ -63,11 +102,19 @@ fn say(line: &str) {
 /// Flags before environment before file before the default folder. (Flags that have a variable of their own come with it from the argument parser.)
 fn configuration(wanted: &Serving) -> Result<Config, Failure> {
     let from_flags = Layer {
-        listen: wanted.listen.map(|address| address.to_string()),
+        listen: Some(Listed(wanted.listen.clone())).filter(|places| !places.0.is_empty()),
+        socket_mode: wanted.socket_mode.clone(),
         store: wanted.store.clone(),
         data_dir: wanted.data_dir.clone(),
         retain_age: wanted.retain_age.clone(),
         retain_bytes: wanted.retain_bytes.clone(),
+        tls: Some(wanted.tls.clone()).filter(|tls| *tls != TlsLayer::default()),
+        insecure: wanted.insecure.then_some(true),
+        retain_bytes_per_job: wanted.retain_bytes_per_job.clone(),
+        retain_bytes_per_tenant: wanted.retain_bytes_per_tenant.clone(),
+        read_only: wanted.read_only.then(|| "on".to_owned()),
+        http: Some(HttpLayer { listen: Some(Listed(wanted.http_listen.clone())) })
+            .filter(|_| !wanted.http_listen.is_empty()),
         alerts: wanted.alert_rules.clone().map(|path| AlertsLayer { rules: Some(path) }),
         ..Layer::default()
     };
@@ -79,21 +126,32 @@ fn configuration(wanted: &Serving) -> Result<Config, Failure> {
         let layer = config::from_file(path).map_err(|error| Failure::usage(error.to_string()))?;
         layers.push((path.display().to_string(), layer));
     }
-    config::resolve(&layers, wanted.default_data_dir.as_deref()).map_err(|error| Failure::usage(error.to_string()))
+    let defaults = Defaults { data_dir: wanted.default_data_dir.clone(), socket: wanted.default_socket.clone() };
+    config::resolve(&layers, &defaults).map_err(|error| Failure::usage(error.to_string()))
 }
 
 async fn check(config: &Config) -> Result<(), Failure> {
     let store = store::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
     let info = store.info().await.map_err(|error| store_failure(&error))?;
-    println!("listen        {}", config.listen);
+    let places: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    println!("listen        {}", places.join(", "));
+    if let Some(tls) = &config.tls {
+        memctl_daemon::listen::Certificates::load(tls.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+        println!("tls           {}", tls.cert.display());
+    }
+    let places: Vec<String> = config.http.iter().map(ToString::to_string).collect();
+    println!("http          {}", if places.is_empty() { "off".to_owned() } else { places.join(", ") });
+    let sent = config.otlp.as_ref().map_or_else(|| "off".to_owned(), |settings| settings.endpoint.to_string());
+    println!("otlp          {sent}");
     println!("store         {} ({} {}, schema {})", info.place, info.kind, info.version, info.schema_version);
     let kept = |limit: Option<u64>, show: &dyn Fn(u64) -> String| limit.map_or_else(|| "no limit".into(), show);
     let hours = |age: u64| format!("{} h", age / 3_600_000_000_000);
     println!("retain age    {}", kept(config.retention.age_ns, &hours));
-    println!(
-        "retain bytes  {}",
-        kept(config.retention.bytes, &|bytes| memctl_model::HumanBytes::of(bytes).to_string())
-    );
+    let bytes = |limit: Option<u64>| kept(limit, &|bytes| memctl_model::HumanBytes::of(bytes).to_string());
+    let memctl_daemon::store::Retention { bytes: all, bytes_per_job, bytes_per_tenant, .. } = config.retention;
+    println!("retain bytes  {}", bytes(all));
+    println!("     per job  {}", bytes(bytes_per_job));
+    println!("  per tenant  {}", bytes(bytes_per_tenant));
     let receivers: Vec<&str> = config.alerts.receivers.iter().map(|receiver| receiver.name.as_str()).collect();
     let (origin, rules) = (&config.alerts.origin, config.alerts.rules.len());
     println!("alert rules   {rules} ({origin}), receivers: {}", [&["log"], &receivers[..]].concat().join(", "));

@@ -1,14 +1,26 @@
-//! Signals that end a command.
+//! Signals that end a command, and the one that has a daemon read its configuration again.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Failure;
+
+fn no_signals(error: std::io::Error) -> Failure {
+    Failure::unreachable(format!("signals cannot be handled: {error}"))
+}
+
+/// SIGHUP from now on: it never ends a daemon.
+///
+/// # Errors
+/// Signals cannot be handled.
+pub fn hangups() -> Result<Signal, Failure> {
+    signal(SignalKind::hangup()).map_err(no_signals)
+}
 
 /// Ends at the first Ctrl-C or SIGTERM from now on.
 ///
 /// # Errors
 /// Signals cannot be handled.
 pub fn told_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let no_signals = |error: std::io::Error| Failure::unreachable(format!("signals cannot be handled: {error}"));
     let mut terminated = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupted = signal(SignalKind::interrupt()).map_err(no_signals)?;
     Ok(async move {

@@ -7,6 +7,7 @@ use memctl_model::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Finding, JobState, Severity};
 
 use super::rules::{Rule, Rules};
+use crate::store::DEFAULT_TENANT;
 
 /// Ranks that an alert names; it counts all.
 pub const RANKS_MAX: usize = 64;
@@ -30,6 +31,8 @@ pub enum Phase {
 /// What alerting needs to know of the job that was judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFacts {
+    /// Its tenant's name.
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// Its attempt.
@@ -54,6 +57,8 @@ pub struct JobFacts {
 pub struct Alert {
     /// Of finding and rule.
     pub id: u64,
+    /// The tenant whose job it is about.
+    pub tenant: String,
     /// The rule's name.
     pub rule: String,
     /// The job.
@@ -170,7 +175,8 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
     }
     let job_labels = job.labels.iter().take(JOB_LABELS_MAX);
     Alert {
-        id: id(fingerprint, &rule.name),
+        id: id(fingerprint, &rule.name, &job.tenant),
+        tenant: job.tenant.clone(),
         rule: rule.name.clone(),
         job: job.name.clone(),
         attempt: job.attempt,
@@ -201,9 +207,12 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
     }
 }
 
-/// FNV-1a over the fingerprint and the rule's name.
-fn id(fingerprint: u64, rule: &str) -> u64 {
-    let bytes = fingerprint.to_le_bytes().into_iter().chain(rule.bytes());
+/// FNV-1a over the fingerprint, the rule's name and, but for the default one, the tenant's.
+fn id(fingerprint: u64, rule: &str, tenant: &str) -> u64 {
+    let tenant = if tenant == DEFAULT_TENANT { "" } else { tenant };
+    // No text holds this byte, so that no rule's name ends like a tenant's.
+    let tenant = (!tenant.is_empty()).then_some(0xff).into_iter().chain(tenant.bytes());
+    let bytes = fingerprint.to_le_bytes().into_iter().chain(rule.bytes()).chain(tenant);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -1,9 +1,14 @@
-//! The certificates of a PEM file: checked when rules are read, trusted when a receiver is notified.
+//! The certificates of PEM files: checked when rules are read; trusted, or shown, when something is sent to a receiver.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
 
 /// The certificates of a PEM file.
 pub fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -13,5 +18,69 @@ pub fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         Ok(found) if found.is_empty() => Err(format!("{shown} contains no PEM certificate")),
         Ok(found) => Ok(found),
         Err(error) => Err(format!("{shown} cannot be read as PEM: {error}")),
+    }
+}
+
+/// TLS towards a receiver: trusts the authorities of a file, or the system's, and shows a certificate if there is one.
+pub fn client(
+    is_encrypted: bool,
+    ca_file: Option<&Path>,
+    identity: Option<(PathBuf, PathBuf)>,
+) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(path) => {
+            for certificate in read(path)? {
+                roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+        }
+        // Reading them takes a while: only where they are needed.
+        None if is_encrypted => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(
+                    "no certificates of this system were found; install ca-certificates, or name a file with the authority"
+                        .into(),
+                );
+            }
+        }
+        None => {}
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let config = config.with_root_certificates(roots);
+    Ok(match identity {
+        Some((cert, key)) => config.with_client_cert_resolver(Arc::new(Identity { cert, key })),
+        None => config.with_no_client_auth(),
+    })
+}
+
+/// A certificate with its key.
+pub fn identity(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
+    let chain = read(cert)?;
+    let shown = key.display();
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{shown} contains no key in PEM: {error}"))?;
+    let made = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider());
+    made.map(Arc::new).map_err(|error| format!("{} does not go with the key {shown}: {error}", cert.display()))
+}
+
+/// The certificate of files that may be exchanged: read for every connection.
+#[derive(Debug)]
+pub struct Identity {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let read = identity(&self.cert, &self.key);
+        // Without one: the receiver says what it thinks of that.
+        read.inspect_err(|reason| tracing::warn!(reason, "a receiver is not shown a certificate")).ok()
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }

@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::alert::{Alert, ERROR_BYTES_MAX, Phase, cut};
-use super::deliver::{ALERTS_MAX, Failed, Message, Notification, Outcome, Worker};
+use super::deliver::{ALERTS_MAX, Failed, Message, Notification, Notifier, Outcome, Worker};
 use super::mailbox::Observation;
 use super::notice::Notice;
 use super::record::{self, Stored};
-use super::{LAST_WORDS, Notifying, Shared, machine, silence};
+use super::{InForce, LAST_WORDS, Notifying, Shared, machine, silence};
 use crate::clock::now_ns;
 use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
 
@@ -39,6 +39,7 @@ const UNREADABLE_NS: u64 = 3_600_000_000_000;
 
 struct Engine {
     shared: Arc<Shared>,
+    in_force: Arc<InForce>,
     workers: Vec<Worker>,
     /// Claims under way, by receiver and alert.
     claims: BTreeMap<(String, u64), Notification>,
@@ -49,29 +50,50 @@ struct Engine {
 
 /// Runs until it is told to stop.
 pub(super) async fn run(shared: Arc<Shared>, notifying: Notifying, mut stopping: watch::Receiver<bool>) {
-    let (told, mut outcomes) = mpsc::channel(64);
-    let workers =
-        shared.notifiers.iter().map(|notifier| Worker::start(notifier.clone(), shared.pace, told.clone())).collect();
-    let notifying = notifying == Notifying::Always;
-    let mut engine = Engine { shared: shared.clone(), workers, claims: BTreeMap::new(), notifying, failing: false };
+    let mut changes = shared.in_force.subscribe();
+    let mut notifying = notifying == Notifying::Always;
     loop {
-        let outcome = tokio::select! {
-            () = shared.wake.notified() => None,
-            () = tokio::time::sleep(LOOK_EVERY) => None,
-            outcome = outcomes.recv() => outcome,
-            // An error means that the handle is gone: that is an end, too.
-            _ = async { stopping.wait_for(|stop| *stop).await.is_ok() } => break,
-        };
-        if let Some(outcome) = outcome {
-            engine.settle(outcome).await;
-        }
+        let in_force = changes.borrow_and_update().clone();
+        let (told, mut outcomes) = mpsc::channel(64);
+        let start = |notifier: &Arc<Notifier>| Worker::start(notifier.clone(), shared.pace, told.clone());
+        let workers = in_force.notifiers.iter().map(start).collect();
+        let shared = shared.clone();
+        let mut engine = Engine { shared, in_force, workers, claims: BTreeMap::new(), notifying, failing: false };
+        let stop = engine.work(&mut outcomes, &mut changes, &mut stopping).await;
         engine.look().await;
+        engine.end(&mut outcomes).await;
+        if stop {
+            return;
+        }
+        notifying = engine.notifying;
     }
-    engine.look().await;
-    engine.end(&mut outcomes).await;
 }
 
 impl Engine {
+    /// Goes on until it is told to stop (`true`), or other rules are in force.
+    async fn work(
+        &mut self,
+        outcomes: &mut mpsc::Receiver<Outcome>,
+        changes: &mut watch::Receiver<Arc<InForce>>,
+        stopping: &mut watch::Receiver<bool>,
+    ) -> bool {
+        let shared = self.shared.clone();
+        loop {
+            let outcome = tokio::select! {
+                () = shared.wake.notified() => None,
+                () = tokio::time::sleep(LOOK_EVERY) => None,
+                outcome = outcomes.recv() => outcome,
+                Ok(()) = changes.changed() => return false,
+                // An error means that the handle is gone: that is an end, too.
+                _ = async { stopping.wait_for(|stop| *stop).await.is_ok() } => return true,
+            };
+            if let Some(outcome) = outcome {
+                self.settle(outcome).await;
+            }
+            self.look().await;
+        }
+    }
+
     async fn look(&mut self) {
         let outcome = self.looked().await;
         match &outcome {
@@ -127,10 +149,11 @@ impl Engine {
     /// Lets a judgement change the alerts of its job.
     async fn observed(&mut self, observation: &Observation) -> Result<(), StoreError> {
         let Observation { job, sightings, now_ns } = observation;
-        let shared = self.shared.clone();
-        let rules = &shared.rules;
+        let (shared, in_force) = (self.shared.clone(), self.in_force.clone());
+        let rules = &in_force.rules;
         for _ in 0..TRIES {
-            let records = shared.store.alert_records(AlertSelection::OfJob(&job.name)).await?;
+            let records =
+                shared.store.alert_records(AlertSelection::OfJob { tenant: &job.tenant, job: &job.name }).await?;
             let mut known: BTreeMap<u64, Stored> =
                 records.iter().filter_map(record::read).map(|stored| (stored.alert.id, stored)).collect();
             let mut changes = Vec::new();
@@ -221,7 +244,7 @@ impl Engine {
 
     /// What has to be done about one alert now; `None` when it is to be forgotten.
     fn step(&self, alert: Alert, silences: &[silence::Silence], now_ns: u64) -> Option<Step> {
-        let rules = &self.shared.rules;
+        let rules = &self.in_force.rules;
         let mut after = machine::tick(alert, rules, now_ns)?;
         let silenced_until_ns = silence::of(silences, &after, now_ns).map(|silence| silence.ends_ns);
         let mut tell = Vec::new();
@@ -247,15 +270,15 @@ impl Engine {
     }
 
     async fn send(&mut self, messages: Messages) {
-        for ((worker, _), mut notices) in messages.0 {
+        for ((worker, tenant, _), mut notices) in messages.0 {
             while !notices.is_empty() {
                 let rest = notices.split_off(notices.len().min(ALERTS_MAX));
-                self.send_one(worker, std::mem::replace(&mut notices, rest)).await;
+                self.send_one(worker, tenant.clone(), std::mem::replace(&mut notices, rest)).await;
             }
         }
     }
 
-    async fn send_one(&mut self, worker: usize, notices: Vec<(Notice, u64)>) {
+    async fn send_one(&mut self, worker: usize, tenant: String, notices: Vec<(Notice, u64)>) {
         let worker = &self.workers[worker];
         let name = worker.notifier.name().to_owned();
         let claimed_until_ns = notices.iter().map(|(_, until_ns)| *until_ns).min().unwrap_or(0);
@@ -263,7 +286,7 @@ impl Engine {
         for notice in &notices {
             self.claims.insert((name.clone(), notice.alert.id), Notification::from(&notice.alert));
         }
-        if let Err(message) = worker.take(Message { notices, claimed_until_ns }) {
+        if let Err(message) = worker.take(Message { tenant, notices, claimed_until_ns }) {
             let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
             self.settled(&name, told, &Settled::Later(BUSY_NS)).await;
         }
@@ -272,6 +295,7 @@ impl Engine {
     /// Writes down what became of a message.
     async fn settle(&mut self, outcome: Outcome) {
         let Outcome { receiver, told, result } = outcome;
+        self.shared.note_told(&receiver, told.len() as u64, result.is_ok());
         let settled = match result {
             Ok(()) => Settled::Delivered,
             Err(Failed { reason, .. }) => {
@@ -304,7 +328,7 @@ impl Engine {
         mut told: Vec<Notification>,
         settled: &Settled,
     ) -> Result<(), StoreError> {
-        let rules = &self.shared.rules;
+        let rules = &self.in_force.rules;
         for _ in 0..TRIES {
             let ids: Vec<u64> = told.iter().map(|told| told.id).collect();
             let records = self.shared.store.alert_records(AlertSelection::Ids(&ids)).await?;
@@ -370,13 +394,16 @@ struct Tell {
 
 /// Notices by worker and job, because a message is about one job; each with the end of its claim.
 #[derive(Default)]
-struct Messages(BTreeMap<(usize, String), Vec<(Notice, u64)>>);
+struct Messages(BTreeMap<(usize, String, String), Vec<(Notice, u64)>>);
 
 impl Messages {
     fn add(&mut self, step: Step) {
         for Tell { worker, until_ns, replaces } in step.tell {
             let notice = Notice { alert: step.after.clone(), replaces };
-            self.0.entry((worker, step.after.job.clone())).or_default().push((notice, until_ns));
+            self.0
+                .entry((worker, step.after.tenant.clone(), step.after.job.clone()))
+                .or_default()
+                .push((notice, until_ns));
         }
     }
 }
@@ -430,15 +457,25 @@ fn log(before: Option<&Alert>, after: Option<&Alert>) {
     if was == Some((after.phase, after.fired_ns)) {
         return;
     }
-    let Alert { rule, job, kind, title, .. } = after;
+    let Alert { tenant, rule, job, kind, title, .. } = after;
     let (id, severity, ranks) = (after.id_text(), after.severity.name(), after.rank_list());
     match after.phase {
         Phase::Firing => {
-            tracing::warn!(alert = rule, id, job, kind, severity, ranks, "alert fires: {}", title.escape_debug())
+            tracing::warn!(
+                alert = rule,
+                id,
+                tenant,
+                job,
+                kind,
+                severity,
+                ranks,
+                "alert fires: {}",
+                title.escape_debug()
+            )
         }
         Phase::Resolved => {
-            tracing::info!(alert = rule, id, job, kind, severity, "alert resolved: {}", title.escape_debug())
+            tracing::info!(alert = rule, id, tenant, job, kind, severity, "alert resolved: {}", title.escape_debug())
         }
-        Phase::Pending => tracing::debug!(alert = rule, id, job, kind, severity, "alert is pending"),
+        Phase::Pending => tracing::debug!(alert = rule, id, tenant, job, kind, severity, "alert is pending"),
     }
 }

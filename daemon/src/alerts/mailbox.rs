@@ -1,8 +1,10 @@
 //! What was observed and not yet looked at: the latest of each run.
 //!
-//! Guarantees: putting never waits; memory is bounded by runs, not by judgements; runs are taken in the order of their start.
+//! Guarantees: putting never waits; memory is bounded by runs, not by judgements; of each tenant runs are taken in the order
+//! of their start, and of the tenants each in its turn; what waits of one tenant leaves room for others.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::alert::{JobFacts, Sighting};
@@ -19,44 +21,115 @@ pub(super) struct Observation {
 }
 
 /// By start, name and attempt.
-type Runs = BTreeMap<(u64, String, u32), Observation>;
+type Run = (u64, String, u32);
+
+#[derive(Default)]
+struct Waiting {
+    /// Of each tenant; none is empty.
+    tenants: BTreeMap<String, BTreeMap<Run, Observation>>,
+    /// Whose turn was last.
+    last: String,
+    count: usize,
+}
 
 #[derive(Default)]
 pub(super) struct Mailbox {
-    runs: Mutex<Runs>,
+    waiting: Mutex<Waiting>,
 }
 
 impl Mailbox {
-    fn runs(&self) -> MutexGuard<'_, Runs> {
-        // Every change is one call, so a poisoned lock guards whole data.
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a judgement in the place of an earlier one of the same run; `false` when there is no room.
     pub(super) fn put(&self, observation: Observation) -> bool {
-        let mut runs = self.runs();
-        let key = key(&observation.job);
-        let fits = runs.len() < RUNS_MAX || runs.contains_key(&key);
-        if fits {
-            runs.insert(key, observation);
-        }
-        fits
+        self.waiting().put(observation, true)
     }
 
     /// Puts back one that could not be dealt with, unless a later one has come.
     pub(super) fn put_back(&self, observation: Observation) {
-        let mut runs = self.runs();
-        if runs.len() < RUNS_MAX {
-            runs.entry(key(&observation.job)).or_insert(observation);
-        }
+        self.waiting().put(observation, false);
     }
 
-    /// Takes the run that began first.
+    /// Takes the run that began first, of the tenant whose turn it is.
     pub(super) fn take(&self) -> Option<Observation> {
-        self.runs().pop_first().map(|(_, observation)| observation)
+        self.waiting().take()
     }
 }
 
-fn key(job: &JobFacts) -> (u64, String, u32) {
-    (job.started_ns, job.name.clone(), job.attempt)
+impl Waiting {
+    fn put(&mut self, observation: Observation, replaces: bool) -> bool {
+        let JobFacts { tenant, name, started_ns, attempt, .. } = &observation.job;
+        let key = (*started_ns, name.clone(), *attempt);
+        let own = self.tenants.get(tenant);
+        if own.is_some_and(|runs| runs.contains_key(&key)) {
+            if replaces && let Some(runs) = self.tenants.get_mut(tenant) {
+                runs.insert(key, observation);
+            }
+            return true;
+        }
+        // As many as stay free for others.
+        if own.map_or(0, BTreeMap::len) >= RUNS_MAX.saturating_sub(self.count) {
+            return false;
+        }
+        self.tenants.entry(tenant.clone()).or_default().insert(key, observation);
+        self.count += 1;
+        true
+    }
+
+    fn take(&mut self) -> Option<Observation> {
+        let after = (Bound::Excluded(&self.last), Bound::Unbounded);
+        let next = self.tenants.range::<String, _>(after).next().or_else(|| self.tenants.first_key_value());
+        self.last = next?.0.clone();
+        let runs = self.tenants.get_mut(&self.last)?;
+        let (_, observation) = runs.pop_first()?;
+        if runs.is_empty() {
+            self.tenants.remove(&self.last);
+        }
+        self.count -= 1;
+        Some(observation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(tenant: &str, started_ns: u64, now_ns: u64) -> Observation {
+        let job = JobFacts {
+            tenant: tenant.into(),
+            name: "job".into(),
+            attempt: 0,
+            labels: Vec::new(),
+            state: None,
+            started_ns,
+            ended_ns: None,
+            epochs: None,
+            imported: false,
+        };
+        Observation { job, sightings: Vec::new(), now_ns }
+    }
+
+    #[test]
+    fn a_tenant_with_many_runs_leaves_room_and_turns_to_others() {
+        let mailbox = Mailbox::default();
+        let taken = (0..RUNS_MAX as u64).filter(|&start| mailbox.put(observed("many", start, 1))).count();
+        assert_eq!(taken, RUNS_MAX / 2, "as many as stay free");
+        assert!(mailbox.put(observed("many", 0, 2)), "a later judgement of the same run has its place");
+        for tenant in ["few", "other"] {
+            assert!((0..9).all(|start| mailbox.put(observed(tenant, start, 1))), "{tenant}");
+        }
+        let first: Vec<_> =
+            (0..4).filter_map(|_| mailbox.take()).map(|it| (it.job.tenant, it.job.started_ns)).collect();
+        let turn = |tenant: &str, start| (tenant.to_owned(), start);
+        assert_eq!(first, [turn("few", 0), turn("many", 0), turn("other", 0), turn("few", 1)]);
+        // Put back, it does not displace what came later.
+        assert!(mailbox.put(observed("few", 5, 7)));
+        mailbox.put_back(observed("few", 5, 3));
+        let rest: Vec<Observation> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(rest.len(), RUNS_MAX / 2 + 18 - 4);
+        assert!(rest.iter().any(|it| (it.job.started_ns, it.now_ns) == (5, 7)));
+        assert!(mailbox.take().is_none() && mailbox.put(observed("many", 1, 1)));
+    }
 }

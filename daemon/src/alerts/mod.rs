@@ -11,7 +11,7 @@
 //!   is stored; [`notice`]: what is sent; [`deliver`]: workers; `engine`: the task; `service`: the gRPC service.
 
 pub mod alert;
-mod certificates;
+pub(crate) mod certificates;
 pub mod deliver;
 mod engine;
 pub mod machine;
@@ -22,8 +22,9 @@ pub mod rules;
 mod service;
 pub mod silence;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use memctl_model::Finding;
@@ -34,6 +35,7 @@ pub use alert::JobFacts;
 pub use deliver::Pace;
 pub use rules::{Rules, RulesError};
 
+use crate::access::Audit;
 use crate::store::{AlertKind, AlertSelection, Store, StoreError};
 use crate::supervise::Tasks;
 use deliver::Notifier;
@@ -52,8 +54,7 @@ pub struct Alerts {
 
 pub(crate) struct Shared {
     store: Arc<dyn Store>,
-    rules: Rules,
-    notifiers: Vec<Arc<Notifier>>,
+    in_force: watch::Sender<Arc<InForce>>,
     pace: Pace,
     mailbox: Mailbox,
     wake: Notify,
@@ -63,6 +64,24 @@ pub(crate) struct Shared {
     refused: AtomicU64,
     /// Notifications that were given up.
     given_up: AtomicU64,
+    audit: Audit,
+    /// Alerts that each receiver was told of, and could not be told of.
+    notified: std::sync::Mutex<BTreeMap<String, (u64, u64)>>,
+    /// Held by the test of the receivers that is under way: each starts programs and connections.
+    testing: tokio::sync::Mutex<()>,
+}
+
+/// The rules in force, and who can be told.
+pub(crate) struct InForce {
+    rules: Rules,
+    notifiers: Vec<Arc<Notifier>>,
+}
+
+impl InForce {
+    fn new(rules: Rules) -> Arc<Self> {
+        let notifiers = rules.receivers.iter().map(|receiver| Arc::new(Notifier::new(receiver, &rules))).collect();
+        Arc::new(Self { rules, notifiers })
+    }
 }
 
 /// Alerting under way.
@@ -92,17 +111,19 @@ impl Alerting {
     /// The same, as one of the daemon's tasks: it is started anew should it fail.
     #[must_use]
     pub fn supervised(store: Arc<dyn Store>, rules: Rules, pace: Pace, notifying: Notifying, tasks: &Tasks) -> Self {
-        let notifiers = rules.receivers.iter().map(|receiver| Arc::new(Notifier::new(receiver, &rules))).collect();
+        let audit = Audit::new(store.clone());
         let shared = Arc::new(Shared {
             store,
-            rules,
-            notifiers,
+            audit,
+            in_force: watch::channel(InForce::new(rules)).0,
             pace,
             mailbox: Mailbox::default(),
             wake: Notify::new(),
             reconsider: AtomicBool::new(false),
             refused: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            notified: std::sync::Mutex::default(),
+            testing: tokio::sync::Mutex::default(),
         });
         let (stop, stopping) = watch::channel(false);
         let behind = shared.clone();
@@ -126,11 +147,12 @@ impl Alerts {
     ///
     /// Never waits. Several judgements of one run that were not looked at yet are one, the latest.
     pub fn observe(&self, job: &JobFacts, findings: &[Finding], now_ns: u64) {
-        if job.imported && !self.shared.rules.imported {
+        let in_force = self.shared.in_force();
+        if job.imported && !in_force.rules.imported {
             // Neither raised nor resolved by what somebody read from a file.
             return;
         }
-        let mut sightings = alert::sightings(&self.shared.rules, job, findings, now_ns);
+        let mut sightings = alert::sightings(&in_force.rules, job, findings, now_ns);
         if sightings.len() > JOB_ALERTS_MAX {
             sightings.sort_by_key(|sighting| std::cmp::Reverse(sighting.alert.severity));
             self.shared.refuse((sightings.len() - JOB_ALERTS_MAX) as u64, "of one job");
@@ -142,10 +164,45 @@ impl Alerts {
         self.shared.wake.notify_one();
     }
 
-    /// The rules in force.
+    /// Puts other rules in force: what waits for a receiver that is still there is told by them.
+    pub fn replace_rules(&self, rules: Rules) {
+        self.shared.in_force.send_replace(InForce::new(rules));
+        // Release: the engine that sees it sees the rules.
+        self.shared.reconsider.store(true, Ordering::Release);
+        self.shared.wake.notify_one();
+    }
+
+    /// Alerts that were not made because there were too many.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
-        &self.shared.rules
+    pub fn refused(&self) -> u64 {
+        // Relaxed: a figure for people.
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Each receiver in force with the alerts that it was told of, and could not be told of.
+    #[must_use]
+    pub fn notified(&self) -> Vec<(String, u64, u64)> {
+        let told = self.shared.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |notifier: &Arc<Notifier>| {
+            let (delivered, failed) = told.get(notifier.name()).copied().unwrap_or_default();
+            (notifier.name().to_owned(), delivered, failed)
+        };
+        self.shared.in_force().notifiers.iter().map(of).collect()
+    }
+
+    /// How many alerts are in each state.
+    pub(crate) async fn states(&self) -> Result<[(&'static str, u64); 3], StoreError> {
+        let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
+        let mut states = [("pending", 0), ("firing", 0), ("resolved", 0)];
+        for stored in records.iter().filter_map(record::read) {
+            let at = match stored.alert.phase {
+                alert::Phase::Pending => 0,
+                alert::Phase::Firing => 1,
+                alert::Phase::Resolved => 2,
+            };
+            states[at].1 += 1;
+        }
+        Ok(states)
     }
 
     pub(crate) async fn silences(&self, now_ns: u64) -> Result<Vec<silence::Silence>, StoreError> {
@@ -154,6 +211,17 @@ impl Alerts {
 }
 
 impl Shared {
+    fn in_force(&self) -> Arc<InForce> {
+        self.in_force.borrow().clone()
+    }
+
+    /// So many alerts reached a receiver, or did not.
+    fn note_told(&self, receiver: &str, count: u64, delivered: bool) {
+        let mut told = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reached, missed) = told.entry(receiver.to_owned()).or_default();
+        *if delivered { reached } else { missed } += count;
+    }
+
     fn refuse(&self, count: u64, why: &str) {
         // Relaxed: a figure for people.
         let before = self.refused.fetch_add(count, Ordering::Relaxed);

@@ -31,14 +31,16 @@ pub fn read(record: &AlertRecord) -> Option<Stored> {
             "an alert cannot be read by this memctl and is left unchanged"
         );
     }
-    alert.map(|alert| Stored { alert: Alert { id: record.id, ..alert }, version: record.version })
+    let tenant = record.tenant.clone();
+    alert.map(|alert| Stored { alert: Alert { id: record.id, tenant, ..alert }, version: record.version })
 }
 
 /// The change of a record to this alert.
 #[must_use]
 pub fn put(alert: &Alert, expected_version: u64, due_ns: u64) -> AlertPut {
     let body = to_wire(alert).encode_to_vec().into();
-    let record = AlertRecord { kind: AlertKind::Alert, id: alert.id, version: 0, job: alert.job.clone(), due_ns, body };
+    let (tenant, job) = (alert.tenant.clone(), alert.job.clone());
+    let record = AlertRecord { kind: AlertKind::Alert, id: alert.id, version: 0, tenant, job, due_ns, body };
     AlertPut { record, expected_version, remove: false }
 }
 
@@ -82,6 +84,7 @@ pub fn to_wire(alert: &Alert) -> v1::Alert {
     let id = alert.id_text();
     let Alert {
         id: _,
+        tenant,
         rule,
         job,
         attempt,
@@ -140,6 +143,7 @@ pub fn to_wire(alert: &Alert) -> v1::Alert {
         deliveries: deliveries.into_iter().map(delivery).collect(),
         job_labels: pairs(&job_labels),
         silenced_by: String::new(),
+        tenant,
     }
 }
 
@@ -203,9 +207,11 @@ pub fn from_wire(wire: v1::Alert) -> Option<Alert> {
         job_labels,
         // Told with an answer, and never stored.
         silenced_by: _,
+        tenant,
     } = wire;
     Some(Alert {
         id: u64::from_str_radix(&id, 16).ok()?,
+        tenant,
         rule,
         job,
         attempt,
@@ -257,7 +263,8 @@ fn from_delivery(wire: v1::AlertDelivery) -> Delivery {
 pub fn put_silence(silence: &Silence) -> AlertPut {
     let (id, due_ns) = (silence.id, silence.ends_ns);
     let body = silence_to_wire(silence).encode_to_vec().into();
-    let record = AlertRecord { kind: AlertKind::Silence, id, version: 0, job: String::new(), due_ns, body };
+    let (tenant, job) = (silence.tenant.clone(), String::new());
+    let record = AlertRecord { kind: AlertKind::Silence, id, version: 0, tenant, job, due_ns, body };
     AlertPut { record, expected_version: 0, remove: false }
 }
 
@@ -265,21 +272,21 @@ pub fn put_silence(silence: &Silence) -> AlertPut {
 #[must_use]
 pub fn read_silence(record: &AlertRecord) -> Option<Silence> {
     let wire = v1::Silence::decode(record.body.clone()).ok()?;
-    Some(Silence { id: record.id, ..silence_from_wire(wire) })
+    Some(Silence { id: record.id, tenant: record.tenant.clone(), ..silence_from_wire(wire) })
 }
 
 /// A silence for the wire.
 #[must_use]
 pub fn silence_to_wire(silence: &Silence) -> v1::Silence {
-    let Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = silence.clone();
+    let Silence { id, tenant, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = silence.clone();
     let (id, labels) = (format!("{id:016x}"), pairs(&labels));
-    v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment }
+    v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant }
 }
 
 /// A silence from the wire: a stored one, or one that is asked for, which has no id yet.
 #[must_use]
 pub fn silence_from_wire(wire: v1::Silence) -> Silence {
-    let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment } = wire;
+    let v1::Silence { id, job, kind, rule, ranks, labels, created_ns, ends_ns, author, comment, tenant } = wire;
     let id = u64::from_str_radix(&id, 16).unwrap_or(0);
-    Silence { id, job, kind, rule, ranks, labels: from_pairs(labels), created_ns, ends_ns, author, comment }
+    Silence { id, tenant, job, kind, rule, ranks, labels: from_pairs(labels), created_ns, ends_ns, author, comment }
 }

@@ -3,7 +3,7 @@
 //! Guarantees: a test tells each receiver once, at once, beside the queues; answers are bounded by the bounds of what is
 //! kept. Refuses silences that name nothing or never end.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use memctl_model::Severity;
@@ -15,8 +15,11 @@ use super::alert::{Alert, Phase, cut};
 use super::deliver::Notifier;
 use super::notice::Notice;
 use super::{Alerts, record, silence};
+use crate::access::Caller;
 use crate::clock::now_ns;
-use crate::store::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome, StoreError};
+use crate::store::{
+    AlertKind, AlertPut, AlertRecord, AlertSelection, DEFAULT_TENANT, PutOutcome, Scope, StoreError, Tenant,
+};
 
 /// Bytes of what a receiver answered.
 const ANSWER_BYTES_MAX: usize = 1_024;
@@ -28,11 +31,12 @@ fn failed(error: StoreError) -> Status {
 }
 
 impl Alerts {
-    async fn listed(&self, firing_only: bool) -> Result<v1::ListAlertsResponse, StoreError> {
+    async fn listed(&self, scope: &Scope, firing_only: bool) -> Result<v1::ListAlertsResponse, StoreError> {
         let now_ns = now_ns();
         let silences = self.silences(now_ns).await?;
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Alert)).await?;
-        let mut alerts: Vec<Alert> = records.iter().filter_map(record::read).map(|stored| stored.alert).collect();
+        let own = records.iter().filter(|record| scope.admits(&Tenant::stored(&record.tenant)));
+        let mut alerts: Vec<Alert> = own.filter_map(record::read).map(|stored| stored.alert).collect();
         if firing_only {
             alerts.retain(|alert| alert.phase == Phase::Firing);
         }
@@ -50,11 +54,12 @@ impl Alerts {
                 .map_or_else(String::new, |silence| format!("{:016x}", silence.id)),
             ..record::to_wire(alert)
         };
+        // Of all tenants, so for those who see them all. Relaxed: figures for people.
+        let count = |figure: &AtomicU64| if *scope == Scope::All { figure.load(Ordering::Relaxed) } else { 0 };
         Ok(v1::ListAlertsResponse {
             alerts: alerts.iter().map(wire).collect(),
-            // Relaxed: figures for people.
-            refused: self.shared.refused.load(Ordering::Relaxed),
-            given_up: self.shared.given_up.load(Ordering::Relaxed),
+            refused: count(&self.shared.refused),
+            given_up: count(&self.shared.given_up),
         })
     }
 
@@ -85,6 +90,7 @@ impl Alerts {
 fn test_alert(now_ns: u64) -> Alert {
     Alert {
         id: now_ns,
+        tenant: DEFAULT_TENANT.into(),
         rule: TEST.into(),
         job: "memctl-test".into(),
         attempt: 0,
@@ -121,16 +127,25 @@ impl alerts_server::Alerts for Alerts {
         &self,
         request: Request<v1::ListAlertsRequest>,
     ) -> Result<Response<v1::ListAlertsResponse>, Status> {
-        Ok(Response::new(self.listed(request.into_inner().firing_only).await.map_err(failed)?))
+        let caller = Caller::of(&request)?;
+        Ok(Response::new(self.listed(&caller.scope, request.into_inner().firing_only).await.map_err(failed)?))
     }
 
     async fn test_receivers(
         &self,
         request: Request<v1::TestReceiversRequest>,
     ) -> Result<Response<v1::TestReceiversResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let wanted = request.into_inner().receiver;
+        let subject = wanted.clone().unwrap_or_else(|| "all".into());
+        let Ok(_only) = self.shared.testing.try_lock() else {
+            return Err(Status::resource_exhausted(
+                "another test of the receivers is under way; try again when it has ended",
+            ));
+        };
         let chosen = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
-        let notifiers: Vec<_> = self.shared.notifiers.iter().filter(|notifier| chosen(notifier.name())).collect();
+        let in_force = self.shared.in_force();
+        let notifiers: Vec<_> = in_force.notifiers.iter().filter(|notifier| chosen(notifier.name())).collect();
         let mut answers = Vec::new();
         let now_ns = now_ns();
         if chosen("log") {
@@ -143,7 +158,7 @@ impl alerts_server::Alerts for Alerts {
                 took_ns: 0,
             });
         } else if notifiers.is_empty() {
-            let names: Vec<&str> = self.shared.notifiers.iter().map(|notifier| notifier.name()).collect();
+            let names: Vec<&str> = in_force.notifiers.iter().map(|notifier| notifier.name()).collect();
             let known = [&["log"], &names[..]].concat().join(", ");
             let wanted = cut(wanted.as_deref().unwrap_or_default(), 64);
             return Err(Status::invalid_argument(format!("there is no receiver {wanted:?}; there are {known}")));
@@ -156,22 +171,28 @@ impl alerts_server::Alerts for Alerts {
         let mut tested = tests.join_all().await;
         tested.sort_by_key(|(at, _)| *at);
         answers.extend(tested.into_iter().map(|(_, answer)| answer));
+        let delivered = answers.iter().filter(|answer| answer.delivered).count();
+        let outcome = format!("{delivered} of {} delivered", answers.len());
+        self.shared.audit.done(&caller, "TestReceivers", &subject, &outcome).await;
         Ok(Response::new(v1::TestReceiversResponse { answers }))
     }
 
     async fn add_silence(&self, request: Request<v1::AddSilenceRequest>) -> Result<Response<v1::Silence>, Status> {
+        let caller = Caller::of(&request)?;
         let v1::AddSilenceRequest { silence: asked, for_ns } = request.into_inner();
         let now_ns = now_ns();
         self.forget_ended(now_ns).await.map_err(failed)?;
         let id =
             getrandom::u64().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
-        let asked = record::silence_from_wire(asked.unwrap_or_default());
+        let mut asked = record::silence_from_wire(asked.unwrap_or_default());
+        // Of all tenants, when the caller sees all and named none.
+        asked.tenant = caller.tenant_name().to_owned();
         let silence = silence::made(asked, for_ns, id, now_ns).map_err(Status::invalid_argument)?;
         let outcomes = self.shared.store.put_alert_records(&[record::put_silence(&silence)]).await.map_err(failed)?;
         if outcomes.first() != Some(&PutOutcome::Done) {
-            let most = AlertKind::Silence.most();
+            let (tenant, most) = (&silence.tenant, AlertKind::Silence.most());
             return Err(Status::failed_precondition(format!(
-                "there already are {most} silences; remove some with `memctl alerts unsilence`"
+                "tenant {tenant} has as many silences as stay free for others, of {most} in all: remove some with `memctl alerts unsilence`"
             )));
         }
         tracing::info!(
@@ -183,6 +204,9 @@ impl alerts_server::Alerts for Alerts {
             ends_ns = silence.ends_ns,
             "silence added"
         );
+        let subject =
+            format!("{:016x}: job {:?}, kind {:?}, rule {:?}", silence.id, silence.job, silence.kind, silence.rule);
+        self.shared.audit.done(&caller, "AddSilence", &subject, &format!("until {} ns", silence.ends_ns)).await;
         self.reconsider();
         Ok(Response::new(record::silence_to_wire(&silence)))
     }
@@ -191,9 +215,12 @@ impl alerts_server::Alerts for Alerts {
         &self,
         request: Request<v1::RemoveSilenceRequest>,
     ) -> Result<Response<v1::RemoveSilenceResponse>, Status> {
+        let caller = Caller::of(&request)?;
         let id = request.into_inner().id;
         let records = self.shared.store.alert_records(AlertSelection::All(AlertKind::Silence)).await.map_err(failed)?;
-        let found = u64::from_str_radix(&id, 16).ok().and_then(|id| records.into_iter().find(|it| it.id == id));
+        let is_own = |record: &AlertRecord| caller.scope.admits(&Tenant::stored(&record.tenant));
+        let number = u64::from_str_radix(&id, 16).ok();
+        let found = records.into_iter().find(|record| Some(record.id) == number && is_own(record));
         let Some(record) = found else {
             let id = cut(&id, 64);
             return Err(Status::invalid_argument(format!(
@@ -204,21 +231,25 @@ impl alerts_server::Alerts for Alerts {
         // A conflict: somebody else removed it, which is what was asked for.
         self.shared.store.put_alert_records(&[put]).await.map_err(failed)?;
         tracing::info!(id, "silence removed");
+        self.shared.audit.done(&caller, "RemoveSilence", &id, "removed").await;
         self.reconsider();
         Ok(Response::new(v1::RemoveSilenceResponse {}))
     }
 
     async fn list_silences(
         &self,
-        _: Request<v1::ListSilencesRequest>,
+        request: Request<v1::ListSilencesRequest>,
     ) -> Result<Response<v1::ListSilencesResponse>, Status> {
-        let silences = self.silences(now_ns()).await.map_err(failed)?;
+        let caller = Caller::of(&request)?;
+        let mut silences = self.silences(now_ns()).await.map_err(failed)?;
+        silences.retain(|silence| caller.scope.admits(&Tenant::stored(&silence.tenant)));
         let silences = silences.iter().map(record::silence_to_wire).collect();
         Ok(Response::new(v1::ListSilencesResponse { silences }))
     }
 
     async fn get_rules(&self, _: Request<v1::GetRulesRequest>) -> Result<Response<v1::GetRulesResponse>, Status> {
-        let rules = self.rules();
+        let in_force = self.shared.in_force();
+        let rules = &in_force.rules;
         let rule = |rule: &super::rules::Rule| v1::AlertRule {
             name: rule.name.clone(),
             kinds: rule.kinds.iter().map(|kind| kind.name().into()).collect(),

@@ -3,69 +3,88 @@
 //! Guarantees: everything is checked before anything is opened; an error names the setting, where it came
 //! from and what it may be. Refuses: settings it does not know.
 
-use std::net::SocketAddr;
+mod layer;
+mod listed;
+pub mod otlp;
+mod ports;
+mod sockets;
+
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
+use crate::access::Access;
 use crate::alerts::{Rules, RulesError};
 use crate::ingest::IngestLimits;
+use crate::judge;
+use crate::listen::{ConnectionLimits, Listen, SocketAccess, TlsFiles};
 use crate::quantity;
 use crate::store::{Retention, StoreAddress};
 
 /// The largest queue of one session: beyond it a single agent could fill the memory.
 const QUEUE_MAX: u64 = 1 << 30;
+/// Less keeps no job.
+const JUDGE_MEMORY_MIN: u64 = 16 << 20;
 
-/// Where the daemon listens unless told otherwise: loopback, because there is no authentication yet.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:7717";
-
-/// Settings from one place; what is absent is left to the next.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layer {
-    /// Address and port to listen on.
-    pub listen: Option<String>,
-    /// The store, `sqlite:PATH` or `postgres://…`.
-    pub store: Option<String>,
-    /// Folder of the SQLite store; `store` wins.
-    pub data_dir: Option<PathBuf>,
-    /// Jobs that were not heard of for longer go, `30d`.
-    pub retain_age: Option<String>,
-    /// Payload bytes kept at most, `10GB`.
-    pub retain_bytes: Option<String>,
-    /// Bytes of one session that may wait for their commit, `8MiB`.
-    pub session_queue: Option<String>,
-    /// Bytes of all sessions that may wait for their commit, `256MiB`.
-    pub total_queue: Option<String>,
-    /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
-    pub judging: Option<String>,
-    /// Settings of alerting.
-    pub alerts: Option<AlertsLayer>,
-}
-
-/// `[alerts]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AlertsLayer {
-    /// The rules file.
-    pub rules: Option<PathBuf>,
-}
+pub use layer::{AlertsLayer, HttpLayer, Layer, TlsLayer, from_environment, from_file, from_text};
+pub use listed::Listed;
 
 /// The configuration that holds.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address and port to listen on.
-    pub listen: SocketAddr,
+    /// Places to listen at.
+    pub listen: Vec<Listen>,
     /// The store.
     pub store: StoreAddress,
     /// What is kept.
     pub retention: Retention,
     /// Bounds of what waits in memory.
     pub limits: IngestLimits,
+    /// Bytes that the judge may keep of all jobs.
+    pub judge_memory: usize,
     /// Whether jobs are judged while their data arrives.
     pub judging: bool,
+    /// Whether the store is only read: nothing is taken, and nothing expires.
+    pub read_only: bool,
+    /// What is logged, where the environment does not say.
+    pub log: Option<String>,
     /// Which findings become alerts, and who is told.
     pub alerts: Rules,
+    /// Who is who.
+    pub access: Access,
+    /// How many connections there may be.
+    pub connections: ConnectionLimits,
+    /// TLS of the ports.
+    pub tls: Option<TlsFiles>,
+    /// Other machines may come without TLS.
+    pub insecure: bool,
+    /// Where metrics are sent by OTLP, if they are.
+    pub otlp: Option<otlp::Settings>,
+    /// Places of the HTTP port; none where there is no such port.
+    pub http: Vec<Listen>,
+}
+
+impl Config {
+    /// Sockets that others than the daemon's user may connect to, with who they are and what decides what they may do.
+    #[must_use]
+    pub fn opened(&self) -> Vec<(&Listen, String)> {
+        let decides = match self.access.names_users() {
+            true => "what they may do is what [access.uids] or their token says, and nobody else is let in",
+            false => "[access.uids] names nobody, so only those who bring a token are let in",
+        };
+        let who = |place: &Listen| match place {
+            Listen::Unix { access: SocketAccess::Group, .. } => Some("the members of the socket's group"),
+            Listen::Unix { access: SocketAccess::Everybody, .. } => Some("all users of this machine"),
+            _ => None,
+        };
+        let words = |place| Some((place, format!("{} can connect; {decides}", who(place)?)));
+        self.listen.iter().chain(&self.http).filter_map(words).collect()
+    }
+
+    /// Places that other machines reach and that do not protect what is said there.
+    #[must_use]
+    pub fn exposed(&self) -> Vec<&Listen> {
+        let is_exposed = |place: &&Listen| place.is_remote() && !place.is_encrypted(self.tls.is_some());
+        self.listen.iter().chain(&self.http).filter(is_exposed).collect()
+    }
 }
 
 /// A setting that cannot be.
@@ -103,65 +122,103 @@ pub enum ConfigError {
     /// Neither a store nor a folder is known.
     #[error("no store is configured: set --data-dir DIR, --store URL or MEMCTL_DATABASE_URL")]
     NoStore,
+    /// Other machines would reach what nothing protects.
+    #[error(
+        "{place} is reached by other machines and has no TLS: set --tls-cert and --tls-key, listen on 127.0.0.1 or a socket, or accept that everybody can read and change everything with --insecure"
+    )]
+    Exposed {
+        /// The place.
+        place: String,
+    },
+    /// Nothing says where to listen.
+    #[error("no folder for a socket is known: set --listen 127.0.0.1:7717 or --listen unix:/path, or XDG_RUNTIME_DIR")]
+    NoPlace,
 }
 
-/// The settings of the environment.
-#[must_use]
-pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
-    Layer {
-        listen: variable("MEMCTL_LISTEN"),
-        store: variable("MEMCTL_DATABASE_URL"),
-        data_dir: variable("MEMCTL_DATA_DIR").map(PathBuf::from),
-        retain_age: variable("MEMCTL_RETAIN_AGE"),
-        retain_bytes: variable("MEMCTL_RETAIN_BYTES"),
-        session_queue: variable("MEMCTL_SESSION_QUEUE"),
-        total_queue: variable("MEMCTL_TOTAL_QUEUE"),
-        judging: variable("MEMCTL_JUDGING"),
-        alerts: variable("MEMCTL_ALERT_RULES").map(|path| AlertsLayer { rules: Some(path.into()) }),
-    }
+/// What holds where no layer says anything.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults {
+    /// The folder of the store.
+    pub data_dir: Option<PathBuf>,
+    /// The socket to listen at, in a folder of memctl's own.
+    pub socket: Option<PathBuf>,
 }
 
-/// The settings of a file.
-///
-/// # Errors
-/// When it cannot be read or holds what it should not.
-pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
-    let shown = path.display().to_string();
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
-    toml::from_str(&text)
-        .map_err(|error| ConfigError::Malformed { path: shown, reason: error.to_string().trim().to_owned() })
-}
-
-/// Puts layers together, the first that has a setting wins, and checks the result. `default_data_dir` is used when no layer names a store.
+/// Puts layers together, the first that has a setting wins, and checks the result.
 ///
 /// # Errors
 /// The first setting that cannot be.
-pub fn resolve(layers: &[(String, Layer)], default_data_dir: Option<&Path>) -> Result<Config, ConfigError> {
-    let listen = checked(
-        layers,
-        "listen",
-        |layer| layer.listen.as_deref(),
-        |text| {
-            text.parse::<SocketAddr>()
-                .map_err(|_| format!("{text:?} is not an address and port such as {DEFAULT_LISTEN}"))
-        },
-    )?;
+pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config, ConfigError> {
     let limits = limits(layers)?;
     let retention = Retention {
         age_ns: checked(layers, "retain_age", |layer| layer.retain_age.as_deref(), shown(quantity::duration_ns))?,
         bytes: checked(layers, "retain_bytes", |layer| layer.retain_bytes.as_deref(), shown(quantity::bytes))?,
+        bytes_per_job: checked(
+            layers,
+            "retain_bytes_per_job",
+            |layer| layer.retain_bytes_per_job.as_deref(),
+            shown(quantity::bytes),
+        )?,
+        bytes_per_tenant: checked(
+            layers,
+            "retain_bytes_per_tenant",
+            |layer| layer.retain_bytes_per_tenant.as_deref(),
+            shown(quantity::bytes),
+        )?,
     };
-    Ok(Config {
-        listen: match listen {
-            Some(listen) => listen,
-            None => DEFAULT_LISTEN.parse().map_err(|_| ConfigError::NoStore)?,
-        },
-        store: store(layers, default_data_dir)?,
+    let insecure = layers.iter().find_map(|(_, layer)| layer.insecure).unwrap_or(false);
+    let mut access = access(layers)?;
+    access.insecure = insecure;
+    let config = Config {
+        listen: sockets::opened(layers, ports::listen(layers, defaults.socket.as_deref())?)?,
+        store: store(layers, defaults.data_dir.as_deref())?,
         retention,
         limits,
+        read_only: checked(layers, "read_only", |layer| layer.read_only.as_deref(), on_or_off)?.unwrap_or(false),
+        judge_memory: judge_memory(layers)?,
         judging: checked(layers, "judging", |layer| layer.judging.as_deref(), on_or_off)?.unwrap_or(true),
+        log: layers.iter().find_map(|(_, layer)| layer.log.clone()),
         alerts: alert_rules(layers)?,
+        access,
+        connections: ports::connections(layers),
+        tls: ports::tls(layers)?,
+        insecure,
+        http: sockets::opened(layers, ports::http_listen(layers)?)?,
+        otlp: otlp(layers)?,
+    };
+    match config.exposed().first() {
+        Some(place) if !config.insecure => Err(ConfigError::Exposed { place: place.to_string() }),
+        _ => Ok(config),
+    }
+}
+
+/// Of the first layer that has the section: who is named stands in one place.
+fn access(layers: &[(String, Layer)]) -> Result<Access, ConfigError> {
+    let named = layers.iter().find_map(|(origin, layer)| Some((origin, layer.access.as_ref()?)));
+    let Some((origin, layer)) = named else { return Ok(Access::default()) };
+    Access::new(layer).map_err(|reason| ConfigError::Invalid { setting: "access", origin: origin.clone(), reason })
+}
+
+fn judge_memory(layers: &[(String, Layer)]) -> Result<usize, ConfigError> {
+    let given = checked(
+        layers,
+        "judge_memory",
+        |layer| layer.judge_memory.as_deref(),
+        |text| match quantity::bytes(text).map_err(|error| error.to_string())? {
+            bytes if bytes < JUDGE_MEMORY_MIN => Err("must be at least 16MiB".to_owned()),
+            bytes => Ok(bytes),
+        },
+    )?;
+    Ok(given.map_or_else(judge::usual_memory, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
+}
+
+/// What the environment says of OTLP.
+fn otlp(layers: &[(String, Layer)]) -> Result<Option<otlp::Settings>, ConfigError> {
+    let variable = |name: &str| layers.iter().find_map(|(_, layer)| layer.otlp.get(name).cloned());
+    otlp::Settings::of(&variable).map_err(|otlp::Wrong { variable, reason }| ConfigError::Invalid {
+        setting: variable,
+        origin: "the environment".to_owned(),
+        reason,
     })
 }
 
@@ -272,23 +329,46 @@ mod tests {
             layer("environment", "store = 'postgres://u:p@h/d'\nlisten = '127.0.0.1:2'"),
             layer("file", "data_dir = '/d'\nretain_age = '7d'"),
         ];
-        let config = resolve(&layers, None).unwrap();
-        assert_eq!(config.listen.port(), 1);
+        let defaults = Defaults { socket: Some("/run/memctl/daemon.sock".into()), ..Defaults::default() };
+        let config = resolve(&layers, &defaults).unwrap();
+        assert_eq!(config.listen, ["127.0.0.1:1".parse().unwrap()]);
+        let config = resolve(&layers[2..], &defaults).unwrap();
+        assert_eq!(config.listen, [Listen::private(Path::new("/run/memctl/daemon.sock"))]);
+        let several = [layer("file", "data_dir = '/d'\nlisten = ['unix:/a', '127.0.0.1:3']")];
+        let listen = resolve(&several, &defaults).unwrap().listen;
+        assert_eq!(listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["unix:/a", "127.0.0.1:3"]);
+        let config = resolve(&layers, &defaults).unwrap();
         assert_eq!(config.store.to_string(), "postgres://u@h/d");
         assert_eq!(config.retention.age_ns, Some(604_800_000_000_000));
     }
 
     #[test]
     fn a_wrong_setting_is_named_with_its_origin() {
-        let message = |text| resolve(&[layer("MEMCTL_…", text)], Some(Path::new("/d"))).unwrap_err().to_string();
+        let defaults = Defaults { data_dir: Some("/d".into()), socket: Some("/s".into()) };
+        let message = |text| resolve(&[layer("MEMCTL_…", text)], &defaults).unwrap_err().to_string();
         assert_eq!(
             message("retain_bytes = 'lots'"),
             "retain_bytes (from MEMCTL_…): \"lots\" is not a number of bytes such as 64MiB, 10GB or 1TiB"
         );
         assert!(message("session_queue = '1KiB'").contains("at least"));
+        assert!(message("listen = '0.0.0.0:1'").contains("--insecure"));
+        assert!(message("listen = 'http://0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'").contains("has no TLS"));
+        assert!(message("[tls]\ncert = '/c'").contains("name both files"));
+        assert!(message("[tls]\nclient_ca = '/c'").contains("name cert and key"));
+        assert!(message("[tls]\nclient_auth = 'no'").contains("neither required nor optional"));
+        let fine = |text| resolve(&[layer("file", text)], &defaults).unwrap();
+        assert!(fine("listen = '0.0.0.0:1'\n[tls]\ncert = '/c'\nkey = '/k'").exposed().is_empty());
+        assert_eq!(fine("listen = ['[::]:1', '127.0.0.1:1']\ninsecure = true").exposed().len(), 1);
+        assert!(message("[http]\nlisten = '0.0.0.0:1'").contains("0.0.0.0:1 is reached by other machines"));
+        assert!(message("[http]\nlisten = 'here'").contains("http listen (from MEMCTL_…)"));
+        assert!(fine("[http]\nlisten = ''").http.is_empty());
+        let http = fine("[http]\nlisten = ['0.0.0.0:1', 'http://127.0.0.1:2']\n[tls]\ncert = '/c'\nkey = '/k'").http;
+        assert_eq!(http.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0.0.0.0:1", "http://127.0.0.1:2"]);
         assert_eq!(message("judging = 'maybe'"), "judging (from MEMCTL_…): \"maybe\" is neither on nor off");
         assert!(message("listen = 'here'").contains("listen (from MEMCTL_…)"));
-        assert!(resolve(&[], None).unwrap_err().to_string().contains("--data-dir"));
+        let of = |defaults| resolve(&[], &defaults).unwrap_err().to_string();
+        assert!(of(Defaults { data_dir: None, ..defaults.clone() }).contains("--data-dir"));
+        assert!(of(Defaults { socket: None, ..defaults }).contains("--listen"));
         assert!(toml::from_str::<Layer>("speed = 'fast'").unwrap_err().to_string().contains("unknown field `speed`"));
     }
 }

@@ -8,13 +8,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use memctl_model::Dropped;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::Instant;
 
+use super::counts::Counts;
 use super::prepare::Prepared;
-use crate::clock::now_ns;
-use crate::store::{Append, DeviceUpdate, Gap, SessionKey, Store, StoreError};
+use crate::clock::steady;
+use crate::store::{Append, Gap, SessionKey, Store, StoreError};
 use crate::supervise::Tasks;
 
 /// Bytes of one transaction: enough to pay for an fsync many times over, small enough to commit in tens of milliseconds.
@@ -53,14 +56,30 @@ pub struct Work {
 #[derive(Clone)]
 pub struct Committer {
     queue: mpsc::Sender<Work>,
+    counts: Arc<Counts>,
 }
 
 impl Committer {
-    /// Starts the task. It ends when every handle is gone and all that was submitted is stored; what waits outlives a fault.
-    pub fn start(store: Arc<dyn Store>, tasks: &Tasks) -> (Self, tokio::task::JoinHandle<()>) {
+    /// Starts the task. It ends when all that was submitted is stored and either every handle is gone or `closing` says
+    /// that nothing more is taken; what waits outlives a fault.
+    pub fn start(
+        store: Arc<dyn Store>,
+        tasks: &Tasks,
+        closing: watch::Receiver<bool>,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
         let (queue, works) = mpsc::channel(QUEUE_ITEMS);
         let works = Arc::new(Mutex::new(works));
-        (Self { queue }, tasks.supervise("committer", move || run(store.clone(), works.clone())))
+        let counts = Arc::<Counts>::default();
+        let own = counts.clone();
+        let running = move || run(store.clone(), works.clone(), closing.clone(), own.clone());
+        let task = tasks.supervise("committer", running);
+        (Self { queue, counts }, task)
+    }
+
+    /// What was stored so far.
+    #[must_use]
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
     }
 
     /// Hands over an arrival; waits while the queue is full. `false` when the committer is gone.
@@ -69,9 +88,29 @@ impl Committer {
     }
 }
 
-async fn run(store: Arc<dyn Store>, works: Arc<Mutex<mpsc::Receiver<Work>>>) {
+async fn run(
+    store: Arc<dyn Store>,
+    works: Arc<Mutex<mpsc::Receiver<Work>>>,
+    mut closing: watch::Receiver<bool>,
+    counts: Arc<Counts>,
+) {
     let mut works = works.lock().await;
-    while let Some(first) = works.recv().await {
+    loop {
+        let first = tokio::select! {
+            biased;
+            first = works.recv() => Some(first),
+            // The borrow of what it waits for must not outlive it.
+            () = async { _ = closing.wait_for(|closing| *closing).await } => None,
+        };
+        let first = match first {
+            Some(first) => first,
+            None => {
+                // What was submitted before is still there; whoever submits now is told.
+                works.close();
+                works.recv().await
+            }
+        };
+        let Some(first) = first else { return };
         let mut batch = vec![first];
         let mut bytes = size(&batch[0]);
         while bytes < COMMIT_BYTES && batch.len() < COMMIT_ITEMS {
@@ -81,7 +120,9 @@ async fn run(store: Arc<dyn Store>, works: Arc<Mutex<mpsc::Receiver<Work>>>) {
         }
         let items = batch.len();
         let mut owed = Owed(batch.iter().map(|work| work.durable.clone()).collect());
-        commit(&*store, batch).await;
+        let begun = Instant::now();
+        commit(&*store, batch, &counts).await;
+        counts.commits.observe(begun.elapsed());
         owed.0.clear();
         tracing::debug!(items, bytes, "committed");
     }
@@ -109,7 +150,7 @@ struct Part {
     durable: Arc<watch::Sender<Durable>>,
 }
 
-async fn commit(store: &dyn Store, batch: Vec<Work>) {
+async fn commit(store: &dyn Store, batch: Vec<Work>, counts: &Counts) {
     let mut parts: BTreeMap<SessionKey, Part> = BTreeMap::new();
     // Permits live until the commit is through: they are what bounds the memory of waiting items.
     let mut held = Vec::with_capacity(batch.len());
@@ -125,12 +166,12 @@ async fn commit(store: &dyn Store, batch: Vec<Work>) {
     }
     let appends: Vec<Append> = parts.values().map(|part| part.append.clone()).collect();
     match store.append(appends).await {
-        Ok(()) => parts.values().for_each(acknowledge),
+        Ok(()) => parts.values().for_each(|part| acknowledge(part, counts)),
         Err(error) => match error.session() {
-            Some(guilty) if parts.len() > 1 => one_by_one(store, parts, guilty).await,
+            Some(guilty) if parts.len() > 1 => one_by_one(store, parts, guilty, counts).await,
             _ => {
                 tracing::error!(%error, sessions = parts.len(), "a commit failed; its streams end and will be resumed");
-                parts.values().for_each(|part| fail(part, &error));
+                parts.values().for_each(|part| fail(part, &error, counts));
             }
         },
     }
@@ -138,23 +179,26 @@ async fn commit(store: &dyn Store, batch: Vec<Work>) {
 }
 
 /// One session spoilt the transaction: the others are stored without it.
-async fn one_by_one(store: &dyn Store, parts: BTreeMap<SessionKey, Part>, guilty: SessionKey) {
+async fn one_by_one(store: &dyn Store, parts: BTreeMap<SessionKey, Part>, guilty: SessionKey, counts: &Counts) {
     for (session, part) in parts {
         match store.append(vec![part.append.clone()]).await {
-            Ok(()) => acknowledge(&part),
+            Ok(()) => acknowledge(&part, counts),
             Err(error) => {
                 tracing::error!(%error, session, guilty, "a session's items cannot be stored");
-                fail(&part, &error);
+                fail(&part, &error, counts);
             }
         }
     }
 }
 
-fn acknowledge(part: &Part) {
+fn acknowledge(part: &Part, counts: &Counts) {
+    counts.stored(&part.append);
     part.durable.send_replace(Durable::Upto(part.append.durable_seq));
 }
 
-fn fail(part: &Part, error: &StoreError) {
+fn fail(part: &Part, error: &StoreError, counts: &Counts) {
+    // Relaxed: a figure for people.
+    counts.failures.fetch_add(1, Ordering::Relaxed);
     part.durable.send_replace(Durable::Failed(error.to_string()));
 }
 
@@ -165,7 +209,7 @@ fn empty(session: SessionKey) -> Append {
         gaps: Vec::new(),
         durable_seq: 0,
         duplicates: 0,
-        heard_ns: now_ns(),
+        heard_ns: steady().now_ns,
         devices: Vec::new(),
         epoch_ends: Vec::new(),
         end: None,
@@ -186,24 +230,8 @@ fn add(append: &mut Append, prepared: Option<Prepared>, gap: Option<Gap>, seq: u
         return;
     }
     append.items.push(item);
-    for update in devices {
-        match append.devices.iter_mut().find(|known| known.device == update.device) {
-            Some(known) => merge(known, update),
-            None => append.devices.push(update),
-        }
-    }
+    append.devices.extend(devices);
     append.epoch_ends.extend(epoch_ends);
     append.end = end.or(append.end.take());
     append.dropped = if dropped.total() > append.dropped.total() { dropped } else { append.dropped };
-}
-
-fn merge(known: &mut DeviceUpdate, update: DeviceUpdate) {
-    let DeviceUpdate { device: _, events, ooms, epochs, steps, latest, device_used_bytes, alloc_retries } = update;
-    known.events += events;
-    known.ooms += ooms;
-    known.epochs += epochs;
-    known.steps += steps;
-    known.latest = latest.or(known.latest);
-    known.device_used_bytes = device_used_bytes.or(known.device_used_bytes);
-    known.alloc_retries = alloc_retries.or(known.alloc_retries);
 }

@@ -4,9 +4,14 @@
 //! recorded; memory is bounded per session and in all (a stream that is over its budget is not read,
 //! HTTP/2 flow control holds its agent back).
 //!
-//! Refuses: sessions that are not valid, items that do not open, streams without a hello.
+//! Refuses: sessions that are not valid, items that do not open, streams without a hello; callers that may not write to the
+//! job, and hellos of sessions that are another agent's: these are told before anything of the session is touched. A start
+//! that lies ahead of the daemon's clock is taken as now, so that nobody is the latest for ever.
+//!
+//! (Over 400 lines: one stream from hello to farewell, whose steps share what they hold.)
 
 pub mod committer;
+pub mod counts;
 pub mod prepare;
 pub mod sequence;
 
@@ -15,21 +20,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use committer::{Committer, Durable, Work};
+use counts::{Counts, Figures};
 use memctl_model::SessionInfo;
 use memctl_model::limits::MESSAGE_BYTES_MAX;
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
-use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, Refused, RefusedReason, Welcome};
+use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, ItemKind, Refused, RefusedReason, Welcome};
 use sequence::{Arrival, Sequence};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tracing::Instrument as _;
 
-use crate::clock::now_ns;
-use crate::pokes::Pokes;
-use crate::store::{OpenedSession, Store};
+use crate::access::{Caller, Gate};
+use crate::clock::steady;
+use crate::listen::Peer;
+use crate::pokes::{Poked, Pokes};
+use crate::store::{OpenedSession, Opening, SecretHash, Store, StoreError, Tenant, opening};
 use crate::streams::{Claim, Streams};
 
 /// A stream that does not say hello in this time is none.
@@ -41,8 +50,16 @@ const FAREWELL_MAX: Duration = Duration::from_secs(5);
 /// Answers that wait for the transport; acknowledgements are merged, so this is never long.
 const ANSWERS: usize = 16;
 
+/// Of an item that an agent may send: the message around it takes a few bytes.
+const ITEM_MESSAGE_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 - 16;
+
 /// Items that may be missing in one place: more is a mistake of the sender, not a fault of the transport.
 const GAP_MAX: u64 = 1 << 32;
+
+/// Bytes of a session's secret; a shorter one could be guessed.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
+/// How far the clocks of an agent's host and of the daemon may be apart.
+const AHEAD_NS: u64 = 600_000_000_000;
 
 /// Bounds of what waits in memory.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +83,12 @@ impl Default for IngestLimits {
 #[derive(Clone)]
 pub struct IngestService {
     store: Arc<dyn Store>,
+    gate: Gate,
     committer: Committer,
     streams: Streams,
     limits: IngestLimits,
     budget: Arc<Semaphore>,
+    scale: Arc<prepare::Scale>,
     duplicates: Arc<AtomicU64>,
     pokes: Pokes,
     shutting_down: watch::Receiver<bool>,
@@ -80,6 +99,7 @@ impl IngestService {
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
+        gate: Gate,
         committer: Committer,
         streams: Streams,
         limits: IngestLimits,
@@ -87,13 +107,25 @@ impl IngestService {
         shutting_down: watch::Receiver<bool>,
     ) -> Self {
         let budget = Arc::new(Semaphore::new(limits.total_bytes));
-        Self { store, committer, streams, limits, budget, duplicates: Arc::default(), pokes, shutting_down }
+        let (scale, duplicates) = Default::default();
+        Self { store, gate, committer, streams, limits, budget, scale, duplicates, pokes, shutting_down }
     }
 
     /// Bytes that wait for their commit.
     #[must_use]
     pub fn queued_bytes(&self) -> u64 {
-        (self.limits.total_bytes - self.budget.available_permits().min(self.limits.total_bytes)) as u64
+        self.figures().queued_bytes()
+    }
+
+    /// How it does, for whoever watches it; holding it keeps nothing alive.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        Figures {
+            counts: self.committer.counts(),
+            duplicates: self.duplicates.clone(),
+            budget: self.budget.clone(),
+            budget_bytes: self.limits.total_bytes,
+        }
     }
 
     /// Items that came twice since the start.
@@ -109,10 +141,14 @@ impl Ingest for IngestService {
     type PushStream = ReceiverStream<Result<DaemonMessage, Status>>;
 
     async fn push(&self, request: Request<Streaming<AgentMessage>>) -> Result<Response<Self::PushStream>, Status> {
+        let caller = Caller::of(&request)?;
+        let client = Peer::of(request.extensions()).map_or_else(String::new, ToString::to_string);
         let inbound = request.into_inner();
         let (answers, outbound) = mpsc::channel(ANSWERS);
         let service = self.clone();
-        tokio::spawn(async move { service.serve(inbound, answers).await });
+        // Whatever is logged of the stream says whose it is.
+        let span = tracing::info_span!("stream", client, caller = caller.name, tenant = %caller.tenant());
+        tokio::spawn(async move { service.serve(caller, inbound, answers).await }.instrument(span));
         Ok(Response::new(ReceiverStream::new(outbound)))
     }
 }
@@ -123,25 +159,58 @@ async fn answer(answers: &Answers, body: Answer) -> bool {
     answers.send(Ok(DaemonMessage { body: Some(body) })).await.is_ok()
 }
 
-async fn refuse(answers: &Answers, reason: RefusedReason, message: String) {
+async fn refuse(counts: &Counts, answers: &Answers, reason: RefusedReason, message: String) {
+    counts.refuse(reason);
     tracing::warn!(reason = reason.as_str_name(), message, "stream refused");
-    answer(answers, Answer::Refused(Refused { reason: reason as i32, message })).await;
+    answer(answers, refused(reason, message)).await;
+}
+
+fn refused(reason: RefusedReason, message: String) -> Answer {
+    let bytes_max = if reason == RefusedReason::TooLarge { ITEM_MESSAGE_BYTES_MAX } else { 0 };
+    Answer::Refused(Refused { reason: reason as i32, message, bytes_max })
+}
+
+/// Who said hello, and what.
+struct Greeted {
+    session: SessionInfo,
+    secret: Option<SecretHash>,
+    tenant: Tenant,
+    owner: String,
+}
+
+impl Greeted {
+    fn opening(&self) -> Opening<'_> {
+        let Self { session: info, secret, tenant, owner } = self;
+        Opening { tenant, info, owner, secret: *secret, now_ns: steady().now_ns }
+    }
+}
+
+fn refusal(error: &StoreError) -> (RefusedReason, String) {
+    let reason = if matches!(error, StoreError::Foreign) { RefusedReason::Denied } else { RefusedReason::Store };
+    (reason, error.to_string())
 }
 
 impl IngestService {
-    async fn serve(self, mut inbound: Streaming<AgentMessage>, answers: Answers) {
-        let session = match self.hello(&mut inbound).await {
-            Ok(session) => session,
-            Err((reason, message)) => return refuse(&answers, reason, message).await,
+    async fn serve(self, caller: Caller, mut inbound: Streaming<AgentMessage>, answers: Answers) {
+        let greeted = match self.hello(&caller, &mut inbound).await {
+            Ok(greeted) => greeted,
+            Err((reason, message)) => return refuse(&self.committer.counts(), &answers, reason, message).await,
         };
-        let mut claim = self.streams.claim(session.id);
+        if let Err((reason, message)) = self.owned(&caller, &greeted).await {
+            return refuse(&self.committer.counts(), &answers, reason, message).await;
+        }
+        let session = &greeted.session;
+        let mut claim = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant);
         if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
             let message = "an older stream of this session is still being stored; retry later".into();
-            return refuse(&answers, RefusedReason::Busy, message).await;
+            return refuse(&self.committer.counts(), &answers, RefusedReason::Busy, message).await;
         }
-        let opened = match self.store.open_session(&session, now_ns()).await {
+        let opened = match self.store.open(&greeted.opening()).await {
             Ok(opened) => opened,
-            Err(error) => return refuse(&answers, RefusedReason::Store, error.to_string()).await,
+            Err(error) => {
+                let (reason, message) = refusal(&error);
+                return refuse(&self.committer.counts(), &answers, reason, message).await;
+            }
         };
         claim.name(opened.key);
         let welcome = Welcome {
@@ -149,25 +218,51 @@ impl IngestService {
             in_flight_bytes_max: self.limits.in_flight_bytes,
             daemon_version: env!("CARGO_PKG_VERSION").into(),
         };
-        tracing::info!(job = session.job, attempt = session.attempt, rank = session.rank, session = %session.id,
+        tracing::info!(caller = caller.name, tenant = %greeted.tenant, job = session.job, attempt = session.attempt, rank = session.rank, session = %session.id,
             resume_after = opened.durable_seq, "session streams");
         if answer(&answers, Answer::Welcome(welcome)).await {
-            self.receive(&session, &opened, claim, inbound, &answers).await;
+            self.receive(&caller, &greeted, &opened, claim, inbound, &answers).await;
             tracing::info!(job = session.job, rank = session.rank, session = %session.id, "stream ended");
         }
     }
 
-    async fn hello(&self, inbound: &mut Streaming<AgentMessage>) -> Result<SessionInfo, (RefusedReason, String)> {
+    /// Whether the session may be taken up by this caller; nothing is changed.
+    async fn owned(&self, caller: &Caller, greeted: &Greeted) -> Result<(), (RefusedReason, String)> {
+        let Greeted { session, tenant, .. } = greeted;
+        let why = if caller.may_write(&session.job) {
+            let held = self.store.held(tenant, session.id).await.map_err(|error| refusal(&error))?;
+            match held {
+                Some(held) if !greeted.opening().may_continue(&held) => StoreError::Foreign.to_string(),
+                _ => return Ok(()),
+            }
+        } else {
+            // The job's name is the caller's own word.
+            format!("{} may write to jobs {:?} alone", caller.name, caller.jobs)
+        };
+        self.gate.audit().refused(caller, "Push", &format!("{} session {}", session.job, session.id), &why).await;
+        Err((RefusedReason::Denied, why))
+    }
+
+    async fn hello(
+        &self,
+        caller: &Caller,
+        inbound: &mut Streaming<AgentMessage>,
+    ) -> Result<Greeted, (RefusedReason, String)> {
         let invalid = |message: &str| (RefusedReason::Invalid, message.to_owned());
         if *self.shutting_down.borrow() {
             return Err((RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".into()));
         }
-        let first = tokio::time::timeout(HELLO_MAX, inbound.message())
-            .await
+        let down = || (RefusedReason::ShuttingDown, "the daemon is shutting down; retry later".to_owned());
+        let mut shutting_down = self.shutting_down.clone();
+        let hearing = tokio::select! {
+            heard = tokio::time::timeout(HELLO_MAX, inbound.message()) => heard,
+            _ = shutting_down.wait_for(|down| *down) => return Err(down()),
+        };
+        let first = hearing
             // An overloaded machine, perhaps: it may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
-        let Some(AgentMessage { body: Some(Said::Hello(Hello { version, session })) }) = first else {
+        let Some(AgentMessage { body: Some(Said::Hello(Hello { version, session, secret })) }) = first else {
             return Err(invalid("the first message must be a hello"));
         };
         if version != PROTOCOL_VERSION {
@@ -177,13 +272,27 @@ impl IngestService {
             return Err((RefusedReason::Version, message));
         }
         let session = session.ok_or_else(|| invalid("the hello names no session"))?;
-        SessionInfo::try_from(session).map_err(|error| (RefusedReason::Invalid, error.to_string()))
+        let mut session =
+            SessionInfo::try_from(session).map_err(|error| (RefusedReason::Invalid, error.to_string()))?;
+        let secret = match secret.len() {
+            0 => None,
+            bytes if SECRET_BYTES.contains(&bytes) => Some(opening::hash(&secret)),
+            _ => return Err(invalid("a session's secret has 16 to 64 bytes")),
+        };
+        let now_ns = steady().now_ns;
+        if session.started_ns > now_ns.saturating_add(AHEAD_NS) {
+            tracing::warn!(job = session.job, session = %session.id, started_ns = session.started_ns, now_ns,
+                "a session begins ahead of this daemon's clock; it is stored as beginning now: set the clock of its host");
+            session.started_ns = now_ns;
+        }
+        Ok(Greeted { session, secret, tenant: caller.tenant(), owner: caller.name.clone() })
     }
 
     /// Reads until the stream ends, the session is taken over, or the daemon shuts down.
     async fn receive(
         &self,
-        session: &SessionInfo,
+        caller: &Caller,
+        Greeted { session, tenant, .. }: &Greeted,
         opened: &OpenedSession,
         mut claim: Claim,
         mut inbound: Streaming<AgentMessage>,
@@ -195,19 +304,43 @@ impl IngestService {
         let mut sequence = Sequence::after(opened.durable_seq);
         let own_budget = Arc::new(Semaphore::new(self.limits.session_bytes));
         let mut shutting_down = self.shutting_down.clone();
-        let acknowledging = tokio::spawn(acknowledge(progress, answers.clone()));
+        let acknowledging = tokio::spawn(acknowledge(progress, answers.clone(), self.committer.counts()));
         let mut failures = durable.subscribe();
+        let poked = Poked { tenant: tenant.clone(), job: session.job.clone(), attempt: session.attempt };
+        let mut unwanted = std::pin::pin!(self.gate.ended(caller));
         loop {
             let message = tokio::select! {
-                message = inbound.message() => message,
+                message = inbound.message() => Ok(message),
                 () = claim.ended() => break,
+                over = &mut unwanted => Err(over),
                 _ = shutting_down.wait_for(|down| *down) => break,
                 _ = failures.wait_for(|durable| matches!(durable, Durable::Failed(_))) => break,
+            };
+            let message = match message {
+                Ok(message) => message,
+                Err(over) => {
+                    refuse(&self.committer.counts(), answers, RefusedReason::Unauthenticated, over.to_string()).await;
+                    break;
+                }
             };
             let item = match message {
                 Ok(Some(AgentMessage { body: Some(Said::Item(item)) })) => item,
                 Ok(Some(_)) => {
-                    refuse(answers, RefusedReason::Invalid, "only items may follow the hello".into()).await;
+                    refuse(
+                        &self.committer.counts(),
+                        answers,
+                        RefusedReason::Invalid,
+                        "only items may follow the hello".into(),
+                    )
+                    .await;
+                    break;
+                }
+                Err(status) if status.code() == Code::OutOfRange => {
+                    let after = sequence.last();
+                    let message = format!(
+                        "what follows item {after} is larger than {ITEM_MESSAGE_BYTES_MAX} bytes, which is the most that this daemon reads: leave it out"
+                    );
+                    refuse(&self.committer.counts(), answers, RefusedReason::TooLarge, message).await;
                     break;
                 }
                 // A broken stream is the agent's to take up again.
@@ -216,21 +349,21 @@ impl IngestService {
             if let Err((reason, message)) =
                 self.take(opened, &devices, &mut sequence, &durable, &own_budget, item).await
             {
-                refuse(answers, reason, message).await;
+                refuse(&self.committer.counts(), answers, reason, message).await;
                 break;
             }
-            self.pokes.poke(&session.job, session.attempt);
+            self.pokes.poke(&poked);
         }
         // Everything taken is committed before the place is given up (the last holder of the sender is the
         // committer), and acknowledged if the peer still listens.
         drop(durable);
         while failures.changed().await.is_ok() {}
         // The last of it is stored now: the verdict on the whole can be made.
-        self.pokes.poke(&session.job, session.attempt);
+        self.pokes.poke(&poked);
         let _ = tokio::time::timeout(FAREWELL_MAX, acknowledging).await;
         if *self.shutting_down.borrow() {
             let message = "the daemon is shutting down; retry later".into();
-            answer(answers, Answer::Refused(Refused { reason: RefusedReason::ShuttingDown as i32, message })).await;
+            answer(answers, refused(RefusedReason::ShuttingDown, message)).await;
         }
     }
 
@@ -262,7 +395,7 @@ impl IngestService {
             Arrival::AfterGap(gap) if gap.last - gap.first > GAP_MAX => {
                 return Err(invalid(format!("item {seq} cannot follow item {}", gap.first - 1)));
             }
-            Arrival::Next => (Some(self.prepare(opened, devices, &item).map_err(invalid)?), None),
+            Arrival::Next => (Some(self.prepare(opened, devices, item).await.map_err(invalid)?), None),
             Arrival::AfterGap(gap) => {
                 tracing::warn!(
                     session = opened.key,
@@ -270,7 +403,7 @@ impl IngestService {
                     last = gap.last,
                     "items of a session never came"
                 );
-                (Some(self.prepare(opened, devices, &item).map_err(invalid)?), Some(gap))
+                (Some(self.prepare(opened, devices, item).await.map_err(invalid)?), Some(gap))
             }
         };
         // Looked at: from here on it is as large as it is stored.
@@ -286,19 +419,32 @@ impl IngestService {
         if self.committer.submit(work).await { Ok(()) } else { Err(closed()) }
     }
 
-    fn prepare(&self, opened: &OpenedSession, devices: &[u8], item: &Item) -> Result<Box<prepare::Prepared>, String> {
-        prepare::prepare(opened.key, devices, item).map(Box::new).map_err(|error| error.to_string())
+    async fn prepare(
+        &self,
+        opened: &OpenedSession,
+        devices: &[u8],
+        item: Item,
+    ) -> Result<Box<prepare::Prepared>, String> {
+        let (session, scale) = (opened.key, self.scale.clone());
+        let prepared = if item.kind == ItemKind::Chunk as i32 {
+            prepare::prepare(session, devices, &item, &scale)
+        } else {
+            let devices = devices.to_vec();
+            let work = tokio::task::spawn_blocking(move || prepare::prepare(session, &devices, &item, &scale));
+            work.await.map_err(|error| format!("the item could not be looked at: {error}"))?
+        };
+        prepared.map(Box::new).map_err(|error| error.to_string())
     }
 }
 
 /// Tells the agent how far it is durable, whenever that changes; ends when nothing more can become durable.
-async fn acknowledge(mut progress: watch::Receiver<Durable>, answers: Answers) {
+async fn acknowledge(mut progress: watch::Receiver<Durable>, answers: Answers, counts: Arc<Counts>) {
     while progress.changed().await.is_ok() {
         let now = progress.borrow_and_update().clone();
         let said = match now {
             Durable::Upto(durable_seq) => answer(&answers, Answer::Ack(Ack { durable_seq })).await,
             Durable::Failed(message) => {
-                refuse(&answers, RefusedReason::Store, message).await;
+                refuse(&counts, &answers, RefusedReason::Store, message).await;
                 false
             }
         };

@@ -1,7 +1,10 @@
 //! Opens an item just far enough to know what it covers and which figures it changes.
 //!
 //! Guarantees: what it accepts can be stored and found again; chunks are checked (checksums, limits) but
-//! not decoded. Refuses: items that do not open, and devices that the session did not name.
+//! not decoded. Items that take much memory while they are looked at take it one after the other.
+//! Refuses: items that do not open, and devices that the session did not name.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memctl_model::limits::CHUNK_BYTES_MAX;
 use memctl_model::{Action, Boundary, Dropped, Mark, MarkKind, SessionEnd, SiteTable};
@@ -71,11 +74,28 @@ pub struct Prepared {
     pub dropped: Dropped,
 }
 
-/// Prepares an item of a session whose devices are `devices`.
+/// An item that takes more than this in memory while it is looked at waits until no other one does.
+const HEAVY_BYTES: u64 = 8 << 20;
+
+/// Where heavy items are looked at, one at a time.
+#[derive(Debug, Default)]
+pub struct Scale {
+    taken: Mutex<()>,
+}
+
+impl Scale {
+    /// Holds the scale while something of this weight is in memory, if that is much. Blocks the thread.
+    fn hold(&self, weight: u64) -> Option<MutexGuard<'_, ()>> {
+        (weight > HEAVY_BYTES).then(|| self.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Prepares an item of a session whose devices are `devices`. May block: not for the runtime's own threads, unless the item
+/// is a chunk, of which only the header is read.
 ///
 /// # Errors
 /// See [`ItemError`].
-pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<Prepared, ItemError> {
+pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item, scale: &Scale) -> Result<Prepared, ItemError> {
     let seq = item.seq;
     let wire = |source| ItemError::Wire { seq, source };
     let packed = Packed::from_item(item).map_err(wire)?;
@@ -93,7 +113,9 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
         end: None,
         dropped: Dropped::default(),
     };
-    match packed.open().map_err(wire)? {
+    let unpacked = packed.unpack().map_err(wire)?;
+    let _held = scale.hold(unpacked.weight());
+    match unpacked.decode().map_err(wire)? {
         Content::Chunk(bytes) if bytes.len() > CHUNK_BYTES_MAX => {
             return Err(ItemError::TooLarge { seq, bytes: bytes.len() });
         }
@@ -152,7 +174,7 @@ pub fn prepare(session: SessionKey, devices: &[u8], item: &v1::Item) -> Result<P
 impl Prepared {
     fn device(&mut self, device: u8) -> &mut DeviceUpdate {
         let at = self.devices.iter().position(|update| update.device == device).unwrap_or_else(|| {
-            self.devices.push(DeviceUpdate { device, ..DeviceUpdate::default() });
+            self.devices.push(DeviceUpdate { seq: self.item.seq, device, ..DeviceUpdate::default() });
             self.devices.len() - 1
         });
         &mut self.devices[at]
@@ -278,7 +300,7 @@ mod tests {
         let trainer = Sample { alloc_retries: Some(3), device_used_bytes: Some(7), ..Sample::default() };
         let host = Sample { device_used_bytes: Some(9), ..Sample::default() };
         for samples in [[trainer, host], [host, Sample { device_used_bytes: None, ..trainer }]] {
-            let prepared = prepare(1, &[0], &Packed::samples(&samples).numbered(1)).unwrap();
+            let prepared = prepare(1, &[0], &Packed::samples(&samples).numbered(1), &Scale::default()).unwrap();
             let figures = prepared.devices.iter().map(|update| (update.alloc_retries, update.device_used_bytes));
             assert_eq!(figures.collect::<Vec<_>>(), [(Some(3), Some(9))]);
         }

@@ -1,12 +1,15 @@
 //! The judge: keeps a watch over jobs and says what is wrong with them, for questions and for alerts.
 //!
 //! Guarantees: never in the way of ingest (it reads what is stored, behind the commit, and rests twenty times as long as it
-//! worked); memory is bounded by [`DEVICES_MAX`] watched devices, of which idle jobs go first; a fault while a job is judged
-//! costs that job a finding, what was known of it, and no other job anything.
+//! worked); memory is bounded in bytes, of which idle jobs give theirs up first, and a job that would take all of them by
+//! itself is not judged, which is a finding; a fault while a job is judged costs that job a finding, what was known of it,
+//! and no other job anything.
 //! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
 
 mod explaining;
+mod figures;
 mod judgement;
+mod kept;
 mod lost;
 mod shown;
 mod task;
@@ -17,9 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memctl_analysis::{coverage, judge, oom};
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::board::Board;
 use crate::explain::{Explained, explain, name_processes};
+use crate::memory;
 use crate::read::job::state;
 use crate::read::{Found, ReadError};
 use crate::store::{SessionKey, Store};
@@ -30,16 +36,44 @@ pub(crate) use shown::Levels;
 pub use task::Judging;
 use watching::JobWatch;
 pub use watching::Range;
+use watching::Watched;
 
-/// Devices watched at once, over all jobs: about 0.4 MB each with 500 sites.
-pub const DEVICES_MAX: usize = 4_096;
+/// How a daemon judges.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgeSettings {
+    /// Whether jobs are judged while their data arrives.
+    pub on: bool,
+    /// Bytes that the watches of all jobs may take.
+    pub memory: usize,
+}
+
+impl Default for JudgeSettings {
+    fn default() -> Self {
+        Self { on: true, memory: usual_memory() }
+    }
+}
+
+/// The share of the memory that this process may use which the watches of jobs may take, and at least so much.
+const SHARE: u64 = 4;
+const MEMORY_MIN: u64 = 256 << 20;
+
+/// What the watches of jobs may take unless somebody says otherwise.
+#[must_use]
+pub fn usual_memory() -> usize {
+    usize::try_from((memory::allowed_bytes() / SHARE).max(MEMORY_MIN)).unwrap_or(usize::MAX)
+}
 
 /// See the module.
 #[derive(Clone)]
 pub struct Judge {
     store: Arc<dyn Store>,
     streams: Streams,
+    board: Board,
     jobs: Arc<Mutex<Jobs>>,
+    /// Bytes that the watches of all jobs may take: with 500 sites about 1 MB for each device.
+    memory: usize,
+    /// Parts of jobs are watched one after the other: nobody keeps these watches.
+    apart: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -49,9 +83,12 @@ struct Jobs {
     known: HashMap<i64, Known>,
 }
 
+#[derive(Default)]
 struct Known {
     asked: u64,
-    devices: usize,
+    bytes: usize,
+    /// Why it is not judged any more: it would take too much memory.
+    too_large: Option<String>,
     watch: Arc<tokio::sync::Mutex<Seen>>,
 }
 
@@ -63,19 +100,17 @@ struct Seen {
 }
 
 impl Judge {
-    /// A judge over a store.
+    /// A judge over a store whose watches may take so many bytes.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, streams: Streams) -> Self {
-        Self { store, streams, jobs: Arc::default() }
+    pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
+        let apart = Arc::new(Semaphore::new(1));
+        Self { store, streams, board: Board::default(), jobs: Arc::default(), memory, apart }
     }
 
-    /// What is wrong with a job, the worst first. `found` has to hold all its processes. What cannot be judged for a fault
-    /// of the judge or of what is stored is a finding, too.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub(crate) async fn findings(&self, found: &Arc<Found>, range: Range) -> Result<Vec<Finding>, ReadError> {
-        Ok(self.judgement(found, found, range, true).await?.findings)
+    /// Where the figures of jobs are put as they are judged.
+    #[must_use]
+    pub fn board(&self) -> Board {
+        self.board.clone()
     }
 
     /// Judges a job. `found` has to hold all its processes, `asked` those that the question is about; `whole` says that these
@@ -90,11 +125,29 @@ impl Judge {
         range: Range,
         whole: bool,
     ) -> Result<Judgement, ReadError> {
+        let too_large = self.lock().known.get(&found.job.key).and_then(|known| known.too_large.clone());
+        if let Some(why) = too_large {
+            return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
+        }
         let (judge, job, question) = (self.clone(), found.clone(), asked.clone());
         // A task of its own. Dropped, it ends.
         let mut alone = JoinSet::new();
         alone.spawn(async move { judge.judged(&job, &question, range, whole).await });
         let fault = match alone.join_next().await {
+            Some(Ok(Err(error @ ReadError::TooLarge { .. }))) => {
+                let why = error.to_string();
+                tracing::warn!(
+                    job = found.job.name,
+                    attempt = found.job.attempt,
+                    why,
+                    "the job is not judged any more"
+                );
+                if range == Range::default() {
+                    let given_up = Known { too_large: Some(why.clone()), ..Known::default() };
+                    self.lock().known.insert(found.job.key, given_up);
+                }
+                return self.with_lost(Judgement::failed(unjudged(found, &why, ALLOW_MORE)), found).await;
+            }
             Some(Ok(Err(error @ (ReadError::Damaged { .. } | ReadError::Expired { .. })))) => error.to_string(),
             Some(Ok(judgement)) => return self.with_lost(judgement?, found).await,
             Some(Err(error)) => supervise::words(error),
@@ -103,7 +156,7 @@ impl Judge {
         tracing::error!(job = found.job.name, attempt = found.job.attempt, fault, "the job could not be judged");
         // What was known of it may be half of something.
         self.lock().known.remove(&found.job.key);
-        self.with_lost(Judgement::failed(unjudged(found, &fault)), found).await
+        self.with_lost(Judgement::failed(unjudged(found, &fault, FAULT)), found).await
     }
 
     async fn judged(
@@ -114,8 +167,9 @@ impl Judge {
         whole: bool,
     ) -> Result<Judgement, ReadError> {
         if range != Range::default() {
+            let _alone = self.apart.acquire().await.map_err(|_| ReadError::Fault("the judge has ended".to_owned()))?;
             let mut watch = JobWatch::over(range);
-            watch.catch_up(&self.store, found).await?;
+            watch.catch_up(&self.store, found, self.memory).await?;
             let mut findings = judge::findings(&watch.watches(counts_of(found)));
             of_devices(&mut findings, &watch, found, asked);
             return Ok(Judgement::new(findings, &watch, asked, whole));
@@ -124,9 +178,11 @@ impl Judge {
         let mut seen = seen.lock().await;
         let Seen { watch, explained } = &mut *seen;
         // Single events are replayed by tasks of their own, so both go on at the same time.
-        let (explained, ()) =
-            tokio::try_join!(explaining::look(&self.store, found, explained), watch.catch_up(&self.store, found))?;
-        self.keep(found.job.key, watch.devices());
+        let (explained, ()) = tokio::try_join!(
+            explaining::look(&self.store, found, explained),
+            watch.catch_up(&self.store, found, self.memory)
+        )?;
+        self.keep(found.job.key, watch.bytes());
         let watches = watch.watches(counts_of(found));
         let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
@@ -160,8 +216,8 @@ impl Judge {
         let seen = self.watch(everybody.job.key);
         let mut seen = seen.lock().await;
         let (mut explained, ()) =
-            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, everybody))?;
-        self.keep(everybody.job.key, seen.watch.devices());
+            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, everybody, self.memory))?;
+        self.keep(everybody.job.key, seen.watch.bytes());
         let counts =
             |session, device| asked.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
         let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
@@ -178,6 +234,15 @@ impl Judge {
         }
     }
 
+    /// What the watches know of a job's devices, as far as it was judged as a whole.
+    async fn watched(&self, job: i64) -> Watched {
+        let watch = self.lock().known.get(&job).map(|known| known.watch.clone());
+        match watch {
+            Some(seen) => seen.lock().await.watch.watched(),
+            None => Watched::default(),
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,18 +251,18 @@ impl Judge {
         let mut jobs = self.lock();
         jobs.clock += 1;
         let clock = jobs.clock;
-        let known = jobs.known.entry(job).or_insert_with(|| Known { asked: 0, devices: 1, watch: Arc::default() });
+        let known = jobs.known.entry(job).or_default();
         known.asked = clock;
         known.watch.clone()
     }
 
     /// Notes how much a job holds, and lets the jobs go that were not asked for longest.
-    fn keep(&self, job: i64, devices: usize) {
+    fn keep(&self, job: i64, bytes: usize) {
         let mut jobs = self.lock();
         if let Some(known) = jobs.known.get_mut(&job) {
-            known.devices = devices;
+            known.bytes = bytes;
         }
-        while jobs.known.len() > 1 && jobs.known.values().map(|known| known.devices).sum::<usize>() > DEVICES_MAX {
+        while jobs.known.len() > 1 && jobs.known.values().map(|known| known.bytes).sum::<usize>() > self.memory {
             let oldest = jobs.known.iter().filter(|(key, _)| **key != job).min_by_key(|(_, known)| known.asked);
             let Some(oldest) = oldest.map(|(key, _)| *key) else { break };
             jobs.known.remove(&oldest);
@@ -205,8 +270,12 @@ impl Judge {
     }
 }
 
+/// What to do about a fault, and about a job that is too large.
+const FAULT: &str = "This is a fault of memctl: the daemon's log has the details.";
+const ALLOW_MORE: &str = "Allow the judge more with `judge_memory` in the daemon's configuration.";
+
 /// That a job could not be judged: silence would read as health.
-fn unjudged(found: &Found, fault: &str) -> Finding {
+fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
     let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     Finding {
         title: "This job could not be judged".to_owned(),
@@ -214,9 +283,7 @@ fn unjudged(found: &Found, fault: &str) -> Finding {
             "Judging it failed: {fault}. Nothing is known of leaks, fragmentation and failed requests in it; what was \
              recorded can be asked for all the same."
         ),
-        advice: "This is a fault of memctl: the daemon's log has the details. `memctl sites` and `memctl timeline` show the \
-                 figures."
-            .to_owned(),
+        advice: format!("{advice} `memctl sites` and `memctl timeline` show the figures."),
         processes: found.sessions.iter().map(|session| found.process_name(session)).collect(),
         all_ranks: ranks.len() > 1,
         evidence: vec![("fault".to_owned(), EvidenceValue::Text(fault.to_owned()))],

@@ -1,29 +1,36 @@
 //! The boundaries that sessions have shown: how many of each kind, where they come from, how devices stood at the last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use memctl_analysis::growth::{EpochBytes, growth_bytes_per_epoch};
 use memctl_model::{Boundary, Counters, SiteTable};
 use memctl_proto::v1;
+use serde::{Deserialize, Serialize};
 
 use crate::store::SessionRow;
 
+/// Epoch ends that the growth of a device is told by, where all jobs are told at once: enough for a slope, nothing to hold.
+const EPOCHS_KEPT: usize = 64;
+
 /// How a device stood at a boundary.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Levels {
     pub boundary: Boundary,
     pub counters: Counters,
 }
 
 /// How many boundaries of each kind a session has shown, and where they come from.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     epochs: Origin,
     steps: Origin,
     windows: u64,
     pub levels: BTreeMap<u8, Levels>,
+    /// Allocated bytes at the last epoch ends, by device.
+    epoch_ends: BTreeMap<u8, VecDeque<EpochBytes>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Origin {
     given: bool,
     found: bool,
@@ -52,13 +59,31 @@ impl Origin {
 impl Seen {
     pub fn see(&mut self, table: &SiteTable) {
         match table.boundary {
-            Boundary::EpochEnd => self.epochs.see(table.found),
+            Boundary::EpochEnd => {
+                self.epochs.see(table.found);
+                let ends = self.epoch_ends.entry(table.device.0).or_default();
+                if ends.len() == EPOCHS_KEPT {
+                    ends.pop_front();
+                }
+                ends.push_back(EpochBytes { epoch: table.epoch, bytes: table.counters.allocated_bytes });
+            }
             Boundary::StepEnd => self.steps.see(table.found),
             Boundary::WindowEnd => self.windows += 1,
             // What lives at the end of what is stored is what teardown has left.
             Boundary::End => return,
         }
         self.levels.insert(table.device.0, Levels { boundary: table.boundary, counters: table.counters });
+    }
+}
+
+impl Seen {
+    /// Growth of the allocated bytes over the last epochs, by device.
+    pub fn growth(&self) -> impl Iterator<Item = (u8, f64)> + '_ {
+        let of = |(device, ends): (&u8, &VecDeque<EpochBytes>)| {
+            let series: Vec<EpochBytes> = ends.iter().copied().collect();
+            Some((*device, growth_bytes_per_epoch(&series)?))
+        };
+        self.epoch_ends.iter().filter_map(of)
     }
 }
 

@@ -12,12 +12,13 @@ use memctl_proto::v1;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Judge, Range};
+use super::{Judge, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
-use crate::pokes::Pokes;
+use crate::pokes::{Poked, Pokes};
 use crate::read::job::Summary;
 use crate::read::{Found, ReadError, find};
+use crate::store::{Scope, Scoped};
 use crate::supervise::Tasks;
 
 /// A job is judged at most this often.
@@ -33,7 +34,7 @@ const LAST_ROUND: Duration = Duration::from_secs(5);
 
 /// The task, while it runs.
 pub struct Judging {
-    looking: Option<Looking>,
+    looking: Looking,
     task: JoinHandle<()>,
 }
 
@@ -43,10 +44,12 @@ struct Looking {
     judge: Judge,
     pokes: Pokes,
     alerts: Alerts,
+    /// Whether jobs are judged, or only looked at for their figures.
+    judging: bool,
 }
 
 impl Judging {
-    /// Starts the task, unless judging is off; questions are judged in any case.
+    /// Starts the task. With judging off it only puts the figures of jobs on the board; questions are judged in any case.
     #[must_use]
     pub fn start(
         judge: Judge,
@@ -56,23 +59,16 @@ impl Judging {
         shutting_down: watch::Receiver<bool>,
         tasks: &Tasks,
     ) -> Self {
-        let looking = on.then_some(Looking { judge, pokes, alerts });
-        let task = match &looking {
-            Some(looking) => {
-                let looking = looking.clone();
-                tasks.supervise("judge", move || looking.clone().run(shutting_down.clone()))
-            }
-            None => tokio::spawn(async {}),
-        };
+        let looking = Looking { judge, pokes, alerts, judging: on };
+        let running = looking.clone();
+        let task = tasks.supervise("judge", move || running.clone().run(shutting_down.clone()));
         Self { looking, task }
     }
 
     /// Judges what came since the last round, once everything is stored, and ends.
     pub async fn finish(self) {
         self.task.abort();
-        if let Some(looking) = self.looking
-            && tokio::time::timeout(LAST_ROUND, looking.round(false)).await.is_err()
-        {
+        if self.looking.judging && tokio::time::timeout(LAST_ROUND, self.looking.round(false)).await.is_err() {
             tracing::warn!("the last round of judging did not end in time; the rest is judged on demand");
         }
     }
@@ -101,29 +97,41 @@ impl Looking {
             match self.look(&job).await {
                 Ok(true) => {}
                 Ok(false) => self.pokes.forget(&job),
-                Err(error) => tracing::warn!(job = job.0, attempt = job.1, %error, "the job cannot be judged now"),
+                Err(error) => {
+                    tracing::warn!(tenant = %job.tenant, job = job.job, attempt = job.attempt, %error, "the job cannot be judged now")
+                }
             }
         }
     }
 
     /// Judges one job; says whether it goes on.
-    async fn look(&self, (name, attempt): &(String, u32)) -> Result<bool, ReadError> {
+    async fn look(&self, Poked { tenant, job: name, attempt }: &Poked) -> Result<bool, ReadError> {
         let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
-        let found = match find(&*self.judge.store, &selection).await {
+        let store = Scoped::of(&self.judge.store, &Scope::One(tenant.clone()));
+        let found = match find(&*store, &selection).await {
             Ok(found) => Arc::new(found),
             Err(ReadError::NoJob { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let findings = self.judge.findings(&found, Range::default()).await?;
         let summary = found.summary(&self.judge.streams);
-        tracing::debug!(job = name, attempt, findings = findings.len(), "judged");
-        self.alerts.observe(&facts(&found, &summary), &findings, now_ns());
+        let judgement = match self.judging {
+            true => Some(self.judge.judgement(&found, &found, Range::default(), true).await?),
+            false => None,
+        };
+        let watched = self.judge.watched(found.job.key).await;
+        let figures = figures::of(&found, &summary, judgement.as_ref(), &watched, &self.judge.streams, now_ns());
+        self.judge.board.put(found.job.key, figures);
+        if let Some(judgement) = judgement {
+            tracing::debug!(job = name, attempt, findings = judgement.findings.len(), "judged");
+            self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
+        }
         Ok(summary.state == JobState::Running)
     }
 }
 
 fn facts(found: &Found, summary: &Summary) -> JobFacts {
     JobFacts {
+        tenant: found.job.tenant.clone(),
         name: found.job.name.clone(),
         attempt: found.job.attempt,
         labels: found.job.labels.clone(),

@@ -1,20 +1,24 @@
 //! A job as its judge sees it: one watch a device of each session, fed from the store item by item.
 //!
 //! Guarantees: what a watch knows depends on the session's items and their order alone, not on how often it was asked; so a
-//! live job, an import and a daemon that was restarted say the same. Reads a bounded number of items at a time.
+//! live job, an import and a daemon that was restarted say the same. Reads a bounded number of items at a time, and those
+//! that what was kept has seen not at all.
+//! Refuses: to take more memory than it is given, table by table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use memctl_analysis::judge::{RankFacts, RankWatch};
-use memctl_model::{Sample, SiteTable, StackId};
+use memctl_analysis::judge::stacks::{OUTSIDE, STACKS_MAX};
+use memctl_analysis::judge::{RankFacts, RankWatch, Stacks};
+use memctl_model::{Sample, SiteTable};
 use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::{Boundaries, ItemKind};
 
+use super::kept::{self, Keeping, Kept, Progress};
 use super::shown::{self, Levels, Seen};
 use crate::read::processes::Process;
-use crate::read::samples::raise;
+use crate::read::samples::{fold, raise};
 use crate::read::stacks::open;
 use crate::read::{Found, ReadError};
 use crate::store::{ItemRow, SessionKey, SessionRow, Store};
@@ -41,6 +45,15 @@ impl Range {
     }
 }
 
+/// What the watches know of devices beside what is stored in rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watched {
+    /// The latest of each quantity that was measured.
+    pub last: HashMap<(SessionKey, u8), Sample>,
+    /// Growth of the allocated bytes.
+    pub growth: HashMap<(SessionKey, u8), f64>,
+}
+
 /// One session.
 pub struct SessionWatch {
     session: SessionKey,
@@ -49,14 +62,21 @@ pub struct SessionWatch {
     range: Range,
     /// All items up to this one have been seen.
     seen: u64,
+    /// Whether it was looked for what was kept of it.
+    resumed: bool,
+    progress: Progress,
     stacks: StackDictionary,
-    told: u32,
+    told: Arc<Stacks>,
+    /// The number that a frame of the dictionary has in `told`.
+    frames: Vec<u32>,
     /// A batch of stacks did not open: later ones have no names.
     nameless: bool,
     /// By device.
     pub watches: BTreeMap<u8, RankWatch>,
     /// The highest of each quantity that was measured, by device.
     highest: BTreeMap<u8, Sample>,
+    /// The latest of each quantity that was measured, by device.
+    last: BTreeMap<u8, Sample>,
     /// The boundaries it has shown.
     shown: Seen,
     /// Whether anything was measured of it.
@@ -82,11 +102,15 @@ impl SessionWatch {
             facts: facts.chain([(u8::MAX, RankFacts { rank: session.info.rank, ..RankFacts::default() })]).collect(),
             range,
             seen: 0,
+            resumed: range != Range::default(),
+            progress: Progress::default(),
             stacks: StackDictionary::default(),
-            told: 0,
+            told: Arc::default(),
+            frames: Vec::new(),
             nameless: false,
             watches: BTreeMap::new(),
             highest: BTreeMap::new(),
+            last: BTreeMap::new(),
             shown: Seen::default(),
             measured: false,
         }
@@ -102,8 +126,13 @@ impl SessionWatch {
         self.watches.values_mut().for_each(|watch| watch.set_process(name, role));
     }
 
-    /// Sees what is stored of the session up to `durable`.
-    pub async fn catch_up(&mut self, store: &dyn Store, durable: u64) -> Result<(), ReadError> {
+    /// Sees what is stored of the session up to `durable`, while it takes at most `allowed` bytes.
+    async fn catch_up(&mut self, store: &dyn Store, durable: u64, allowed: usize) -> Result<(), ReadError> {
+        if !std::mem::replace(&mut self.resumed, true)
+            && let Some((kept, seq)) = Kept::read(store, self.session, durable).await
+        {
+            self.resume(store, kept, seq, allowed).await?;
+        }
         while self.seen < durable {
             let mut upto = durable;
             let mut rows = Vec::new();
@@ -119,14 +148,64 @@ impl SessionWatch {
             rows.retain(|row| row.seq <= upto);
             rows.sort_by_key(|row| row.seq);
             for row in &rows {
-                self.see(row)?;
+                self.see(row, allowed)?;
             }
             self.seen = upto;
         }
         Ok(())
     }
 
-    fn see(&mut self, row: &ItemRow) -> Result<(), ReadError> {
+    /// Goes on where it was kept, with the stacks that were known then.
+    async fn resume(&mut self, store: &dyn Store, kept: Kept, seq: u64, allowed: usize) -> Result<(), ReadError> {
+        let mut after = 0;
+        loop {
+            let mut page = store.items_after(self.session, ItemKind::Stacks, after, PAGE).await?;
+            let full = page.len() == PAGE as usize;
+            page.retain(|row| row.seq <= seq);
+            for row in &page {
+                self.see(row, allowed)?;
+            }
+            match page.last() {
+                Some(last) if full => after = last.seq,
+                _ => break,
+            }
+        }
+        let Kept { mut watches, highest, last, shown, measured, read_bytes } = kept;
+        let sound =
+            watches.iter_mut().all(|(&device, watch)| watch.resume(facts_of(&self.facts, device), self.told.clone()));
+        if !sound {
+            tracing::warn!(
+                session = self.session,
+                "what was kept of a session's watch contradicts itself; its items are read instead"
+            );
+            (self.stacks, self.told, self.nameless) = Default::default();
+            self.frames.clear();
+            self.progress = Progress::default();
+            return Ok(());
+        }
+        (self.watches, self.highest, self.last, self.shown) = (watches, highest, last, shown);
+        (self.measured, self.seen, self.progress) = (measured, seq, Progress::of_kept(read_bytes));
+        Ok(())
+    }
+
+    /// Keeps what is known in the store, when it is time to. What goes wrong there costs nothing but time.
+    async fn keep(&mut self, store: &dyn Store, ended: bool) {
+        if self.range != Range::default() || !self.progress.is_due(ended) {
+            return;
+        }
+        self.progress.settle();
+        let Self { watches, highest, last, shown, measured, progress, .. } = &*self;
+        let read_bytes = progress.read_bytes;
+        let keeping = Keeping { watches, highest, last, shown, measured: *measured, read_bytes };
+        let Some(row) = kept::row(&keeping, self.seen, read_bytes) else { return };
+        if let Err(error) = store.put_watch(self.session, &row).await {
+            tracing::debug!(session = self.session, %error, "what is known of a session could not be kept");
+        }
+    }
+
+    fn see(&mut self, row: &ItemRow, allowed: usize) -> Result<(), ReadError> {
+        let mut bytes = self.bytes();
+        self.progress.read_bytes += row.payload.len() as u64;
         match open(self.session, row)? {
             Content::Stacks(batch) => {
                 if let Err(error) = self.stacks.add(&batch) {
@@ -139,9 +218,12 @@ impl SessionWatch {
             }
             Content::SiteTables(tables) => {
                 let see = |table: &SiteTable| {
-                    if self.range.holds(table) {
+                    if self.range.holds(table) && bytes <= allowed {
                         self.shown.see(table);
-                        watch(&mut self.watches, &self.stacks, &self.facts, table.device.0).table(table);
+                        let watch = watch(&mut self.watches, &self.told, &self.facts, table.device.0);
+                        let before = watch.bytes();
+                        watch.table(table);
+                        bytes += watch.bytes().saturating_sub(before);
                     }
                 };
                 tables.each(see).map_err(ReadError::wire(self.session, row.seq))?;
@@ -150,13 +232,14 @@ impl SessionWatch {
                 for sample in &samples {
                     if self.range.holds_time(sample.time_ns) {
                         raise(self.highest.entry(sample.device.0).or_default(), sample);
+                        fold(self.last.entry(sample.device.0).or_default(), *sample);
                     }
                     self.sample(sample);
                 }
             }
             _ => {}
         }
-        Ok(())
+        if bytes.max(self.bytes()) <= allowed { Ok(()) } else { Err(too_large(allowed)) }
     }
 
     fn sample(&mut self, sample: &Sample) {
@@ -167,36 +250,55 @@ impl SessionWatch {
         // A device that was never allocated on is watched by nobody; of some only counters ever come.
         let device = sample.device.0;
         if sample.allocated_bytes.is_some_and(|bytes| bytes > 0) || self.watches.contains_key(&device) {
-            watch(&mut self.watches, &self.stacks, &self.facts, device).sample(sample);
+            watch(&mut self.watches, &self.told, &self.facts, device).sample(sample);
         }
     }
 
+    /// Tells the watches of stacks that came. They share what is told, so nobody may hold it while it grows.
     fn tell_stacks(&mut self) {
-        let known = self.stacks.len() as u32;
-        for id in self.told + 1..=known {
-            let frames = self.stacks.stack(StackId(id)).frames;
-            self.watches.values_mut().for_each(|watch| watch.stack(StackId(id), &frames));
+        self.watches.values_mut().for_each(|watch| watch.set_stacks(Arc::default()));
+        let told = Arc::make_mut(&mut self.told);
+        let known = self.stacks.innermost(0).len().min(STACKS_MAX);
+        let new = &self.stacks.innermost(0)[told.len().min(known)..known];
+        // Frames of stacks that have no names say nothing.
+        let upto = new.iter().filter(|&&innermost| innermost != OUTSIDE).max().map_or(0, |last| *last as usize + 1);
+        let from = told.nodes();
+        for (frame, caller) in self.stacks.nodes(from).take(upto.saturating_sub(from)) {
+            while self.frames.len() <= frame as usize {
+                let next = told.frame(&self.stacks.all_frames()[self.frames.len()]);
+                self.frames.push(next);
+            }
+            told.node(self.frames[frame as usize], caller);
         }
-        self.told = known;
+        new.iter().for_each(|&innermost| told.stack(innermost));
+        self.watches.values_mut().for_each(|watch| watch.set_stacks(self.told.clone()));
+    }
+
+    /// Bytes that it keeps.
+    fn bytes(&self) -> usize {
+        let watches: usize = self.watches.values().map(RankWatch::bytes).sum();
+        size_of::<Self>() + self.stacks.bytes() + self.told.bytes() + self.frames.len() * size_of::<u32>() + watches
     }
 }
 
 /// The watch of a device, made at its first table.
 fn watch<'a>(
     watches: &'a mut BTreeMap<u8, RankWatch>,
-    stacks: &StackDictionary,
+    stacks: &Arc<Stacks>,
     facts: &BTreeMap<u8, RankFacts>,
     device: u8,
 ) -> &'a mut RankWatch {
     watches.entry(device).or_insert_with(|| {
-        // A device that the session did not name is known by its process alone.
-        let known = facts.get(&device).or_else(|| facts.get(&u8::MAX)).cloned().unwrap_or_default();
-        let mut watch = RankWatch::new(RankFacts { device, ..known });
-        for id in 1..=stacks.len() as u32 {
-            watch.stack(StackId(id), &stacks.stack(StackId(id)).frames);
-        }
+        let mut watch = RankWatch::new(facts_of(facts, device));
+        watch.set_stacks(stacks.clone());
         watch
     })
+}
+
+/// A device that the session did not name is known by its process alone.
+fn facts_of(facts: &BTreeMap<u8, RankFacts>, device: u8) -> RankFacts {
+    let known = facts.get(&device).or_else(|| facts.get(&u8::MAX)).cloned().unwrap_or_default();
+    RankFacts { device, ..known }
 }
 
 /// One job: its processes.
@@ -213,14 +315,18 @@ impl JobWatch {
         Self { range, sessions: BTreeMap::new() }
     }
 
-    /// Sees what is stored of these sessions; others are forgotten.
-    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found) -> Result<(), ReadError> {
+    /// Sees what is stored of these sessions, as long as all of them take at most so many bytes; others are forgotten.
+    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found, memory: usize) -> Result<(), ReadError> {
         self.sessions.retain(|key, _| found.sessions.iter().any(|session| session.key == *key));
+        let mut bytes = self.bytes();
         for session in &found.sessions {
             let range = self.range;
             let watch = self.sessions.entry(session.key).or_insert_with(|| SessionWatch::new(session, range));
             watch.call(found.process(session.key));
-            watch.catch_up(&**store, session.durable_seq).await?;
+            let (before, allowed) = (watch.bytes(), memory.saturating_sub(bytes).saturating_add(watch.bytes()));
+            watch.catch_up(&**store, session.durable_seq, allowed).await?;
+            watch.keep(&**store, session.end.is_some()).await;
+            bytes = bytes.saturating_add(watch.bytes()).saturating_sub(before);
         }
         Ok(())
     }
@@ -243,6 +349,17 @@ impl JobWatch {
         self.sessions.iter().flat_map(of).collect()
     }
 
+    /// What is known of its devices beside what is stored in rows.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        let mut watched = Watched::default();
+        for (&key, session) in &self.sessions {
+            watched.last.extend(session.last.iter().map(|(&device, &sample)| ((key, device), sample)));
+            watched.growth.extend(session.shown.growth().map(|(device, growth)| ((key, device), growth)));
+        }
+        watched
+    }
+
     /// Whether anything beside events tells of a session's memory. A table of nothing is what a process leaves that was never
     /// looked at, or has ended at once.
     #[must_use]
@@ -262,9 +379,14 @@ impl JobWatch {
         (shown::boundaries(shown()), levels.collect())
     }
 
-    /// Devices watched: what the memory of all this is measured by.
+    /// Bytes that all of it takes.
     #[must_use]
-    pub fn devices(&self) -> usize {
-        self.sessions.values().map(|session| session.watches.len().max(1)).sum()
+    pub fn bytes(&self) -> usize {
+        self.sessions.values().map(SessionWatch::bytes).sum()
     }
+}
+
+fn too_large(bytes_max: usize) -> ReadError {
+    let remedy = "allow the judge more with `judge_memory` in the daemon's configuration";
+    ReadError::TooLarge { what: "watching this job".to_owned(), bytes_max, remedy }
 }

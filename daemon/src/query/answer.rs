@@ -15,7 +15,7 @@ pub(super) fn found_job(found: &Found, streams: &Streams) -> v1::Job {
 /// A job; nobody has judged it.
 pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
     let Summary { state, ended_ns, source, ranks, processes, earlier_sessions, events, stored_bytes } = summary;
-    let JobRow { key: _, name, attempt, started_ns, world_size, labels, attempts } = job;
+    let JobRow { key: _, tenant, name, attempt, started_ns, world_size, labels, attempts } = job;
     let source = match source {
         Some(SourceKind::Import) => v1::SourceKind::Import,
         Some(SourceKind::Live) => v1::SourceKind::Live,
@@ -23,6 +23,7 @@ pub(super) fn job(job: &JobRow, summary: Summary) -> v1::Job {
     };
     v1::Job {
         id: name.clone(),
+        tenant: tenant.clone(),
         attempt: *attempt,
         state: v1::JobState::from(state) as i32,
         started_ns: *started_ns,

@@ -201,7 +201,7 @@ mod tests {
         let mut parts = export(store.clone(), request).await.unwrap();
         // The chunks' rows are read before the first payload comes; the reader's slowness keeps most payloads unread.
         while !matches!(parts.recv().await.unwrap().unwrap().body, Some(Body::Chunk(_))) {}
-        store.expire(Retention { age_ns: None, bytes: Some(1) }, 2).await.unwrap();
+        store.expire(Retention { bytes: Some(1), ..Retention::default() }, 2).await.unwrap();
         let mut last = None;
         while let Some(part) = parts.recv().await {
             last = Some(part);

@@ -1,6 +1,6 @@
 //! Query: every question that the command line asks, answered from the store.
 //!
-//! Guarantees: every answer says how complete it is; figures come from epoch ends, rollups and site tables
+//! Guarantees: a question sees the jobs of its caller's tenant and no others; every answer says how complete it is; figures come from epoch ends, rollups and site tables
 //! where these tell, and from replay only where they do not; an answer's memory is bounded.
 
 mod answer;
@@ -25,13 +25,14 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::access::{Caller, Gate};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
 use crate::ingest::IngestService;
 use crate::judge::{Judge, Range};
 use crate::read::job::{Summary, no_job};
 use crate::read::{ReadError, find};
-use crate::store::Store;
+use crate::store::{Scope, Scoped, Store, Tenant};
 use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
 
@@ -44,6 +45,7 @@ const JUDGING: std::time::Duration = std::time::Duration::from_secs(3);
 /// The query service.
 pub struct QueryService {
     store: Arc<dyn Store>,
+    gate: Gate,
     streams: Streams,
     ingest: IngestService,
     judge: Judge,
@@ -57,22 +59,75 @@ impl QueryService {
     #[must_use]
     pub fn new(
         store: Arc<dyn Store>,
+        gate: Gate,
         streams: Streams,
         ingest: IngestService,
         judge: Judge,
         alerts: Alerts,
         tasks: Tasks,
     ) -> Self {
-        Self { store, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
+        Self { store, gate, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
     }
 
-    async fn jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, ReadError> {
+    /// The store as a caller sees it. Where a caller of all tenants asks for a job by its name, it is one tenant's.
+    async fn seen(&self, caller: &Caller, job: &str) -> Result<Arc<dyn Store>, ReadError> {
+        let scope = self.scope(caller, job).await?;
+        Ok(Scoped::of(&self.store, &scope))
+    }
+
+    /// The same for a request with a selection.
+    async fn asked<T>(
+        &self,
+        request: &Request<T>,
+        selection: impl Fn(&T) -> &Option<v1::Selection>,
+    ) -> Result<Arc<dyn Store>, Status> {
+        let caller = Caller::of(request)?;
+        let job = selection(request.get_ref()).as_ref().map_or("", |selection| &selection.job);
+        Ok(self.seen(&caller, job).await?)
+    }
+
+    /// Ends an export whose caller would no longer be let in.
+    fn guarded(&self, caller: Caller, mut parts: export::Parts) -> export::Parts {
+        let (gate, (out, guarded)) = (self.gate.clone(), tokio::sync::mpsc::channel(1));
+        tokio::spawn(async move {
+            let mut unwanted = std::pin::pin!(gate.ended(&caller));
+            loop {
+                let part = tokio::select! {
+                    part = parts.recv() => part,
+                    over = &mut unwanted => Some(Err(over.into())),
+                };
+                let Some(part) = part else { return };
+                let last = part.is_err();
+                // An error means that the reader went away.
+                if out.send(part).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        guarded
+    }
+
+    async fn scope(&self, caller: &Caller, job: &str) -> Result<Scope, ReadError> {
+        if caller.scope != Scope::All || job.is_empty() || job == "latest" {
+            return Ok(caller.scope.clone());
+        }
+        match self.store.tenants_of(job).await?.as_slice() {
+            [] => Ok(Scope::All),
+            [only] => Ok(Scope::One(Tenant::stored(only))),
+            several => Err(ReadError::Invalid(format!(
+                "tenants {} have a job of this name: name one with --tenant",
+                several.join(", ")
+            ))),
+        }
+    }
+
+    async fn jobs(&self, caller: &Caller, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, ReadError> {
         let limit = if request.limit == 0 { JOBS_LISTED } else { request.limit.min(JOBS_MAX) };
         let narrowed = !request.states.is_empty() || !request.labels.is_empty();
         let until = tokio::time::Instant::now() + JUDGING;
         let mut jobs = Vec::new();
         // What is filtered out does not count against the limit.
-        for job in self.store.jobs(if narrowed { JOBS_MAX } else { limit }).await? {
+        for job in self.store.jobs_in(&caller.scope, if narrowed { JOBS_MAX } else { limit }).await? {
             if jobs.len() >= limit as usize {
                 break;
             }
@@ -94,7 +149,8 @@ impl QueryService {
 
     async fn verdict(&self, job: &v1::Job) -> Result<v1::JobVerdict, ReadError> {
         let selection = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..Default::default() };
-        let found = Arc::new(find(&*self.store, &selection).await?);
+        let store = Scoped::of(&self.store, &Scope::One(Tenant::stored(&job.tenant)));
+        let found = Arc::new(find(&*store, &selection).await?);
         let judgement = self.judge.judgement(&found, &found, Range::default(), true).await?;
         let worst = judgement.findings.first();
         Ok(v1::JobVerdict {
@@ -110,51 +166,59 @@ impl QueryService {
         })
     }
 
-    async fn status(&self) -> Result<v1::Status, ReadError> {
-        let (info, totals) = (self.store.info().await?, self.store.totals().await?);
+    async fn status(&self, caller: &Caller) -> Result<v1::Status, ReadError> {
+        let scope = &caller.scope;
+        let (info, totals) = (self.store.info().await?, self.store.totals_in(scope).await?);
+        // Where the store lies, and what is under way, is for those who see all of it.
+        let whole = *scope == Scope::All;
         Ok(v1::Status {
             version: env!("CARGO_PKG_VERSION").into(),
-            store: info.place,
+            store: if whole { info.place } else { String::new() },
             store_version: format!("{} {}", info.kind, info.version),
             schema_version: u32::try_from(info.schema_version).unwrap_or(0),
             started_ns: self.started_ns,
             jobs: totals.jobs,
-            sessions_streaming: self.streams.count(),
+            sessions_streaming: self.streams.count(scope),
             events_stored: totals.events,
             stored_bytes: totals.stored_bytes,
             items_duplicate: totals.duplicates,
             gaps: totals.missing_items,
             events_expired: totals.expired_events,
-            queued_bytes: self.ingest.queued_bytes(),
+            queued_bytes: if whole { self.ingest.queued_bytes() } else { 0 },
             tasks: self.tasks.states().into_iter().map(task).collect(),
+            size_bytes: if whole { self.store.size_bytes().await? } else { 0 },
+            items_damaged: if whole { self.store.damaged().len() as u64 } else { 0 },
         })
     }
 
-    async fn delete(&self, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
+    async fn delete(&self, caller: &Caller, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
         let v1::DeleteJobRequest { job: name, attempt } = request;
         if name.is_empty() || name == "latest" {
             return Err(ReadError::Invalid("a job is deleted by its own name only".into()));
         }
+        let store = self.seen(caller, &name).await?;
         let mut answer = v1::DeleteJobResponse::default();
-        let mut last = None;
+        let (mut last, mut tenant) = (None, String::new());
         // All attempts, or the one that was named.
-        while let Some(job) = self.store.job(Some(&name), attempt).await? {
-            let sessions = self.store.sessions(job.key).await?;
+        while let Some(job) = store.job(Some(&name), attempt).await? {
+            tenant.clone_from(&job.tenant);
+            let sessions = store.sessions(job.key).await?;
             if sessions.iter().any(|session| self.streams.is_streaming(session.key)) {
                 return Err(ReadError::Recording { name });
             }
             last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
-            let gone = self.store.delete_job(job.key).await?;
+            let gone = store.delete_job(job.key).await?;
+            self.judge.board().forget(job.key);
             answer.sessions += gone.sessions as u32;
             answer.stored_bytes += gone.bytes;
         }
         if answer.sessions == 0 {
-            return Err(no_job(&*self.store, &name, attempt).await);
+            return Err(no_job(&*store, &name, attempt).await);
         }
         // Where another attempt is left, only what the deleted one and those before it raised is over.
-        let everything = self.store.job(Some(&name), None).await?.is_none();
+        let everything = store.job(Some(&name), None).await?.is_none();
         let (started_ns, attempt) = last.filter(|_| !everything).unwrap_or((now_ns(), u32::MAX));
-        self.alerts.observe(&gone(name, started_ns, attempt), &[], now_ns());
+        self.alerts.observe(&gone(tenant, name, started_ns, attempt), &[], now_ns());
         Ok(answer)
     }
 }
@@ -179,9 +243,18 @@ async fn apart<T: Send + 'static>(
 }
 
 /// What alerting needs to know of runs that are gone with everything stored for them, up to this one.
-fn gone(name: String, started_ns: u64, attempt: u32) -> JobFacts {
-    let state = None;
-    JobFacts { name, attempt, labels: Vec::new(), state, started_ns, ended_ns: None, epochs: None, imported: false }
+fn gone(tenant: String, name: String, started_ns: u64, attempt: u32) -> JobFacts {
+    JobFacts {
+        tenant,
+        name,
+        attempt,
+        labels: Vec::new(),
+        state: None,
+        started_ns,
+        ended_ns: None,
+        epochs: None,
+        imported: false,
+    }
 }
 
 #[tonic::async_trait]
@@ -189,12 +262,15 @@ impl Query for QueryService {
     type ExportStream = ReceiverStream<Result<v1::ExportPart, Status>>;
 
     async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
-        Ok(Response::new(self.jobs(request.into_inner()).await?))
+        let caller = Caller::of(&request)?;
+        Ok(Response::new(self.jobs(&caller, request.into_inner()).await?))
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::JobAnswer>, Status> {
+        let caller = Caller::of(&request)?;
         let selection = request.into_inner().selection.unwrap_or_default();
-        let found = find(&*self.store, &selection).await?;
+        let store = self.seen(&caller, &selection.job).await?;
+        let found = find(&*store, &selection).await?;
         Ok(Response::new(v1::JobAnswer {
             job: Some(answer::found_job(&found, &self.streams)),
             completeness: Some(answer::completeness(found.completeness(&self.streams))),
@@ -203,51 +279,74 @@ impl Query for QueryService {
     }
 
     async fn get_report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::Report>, Status> {
-        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let (streams, judge) = (self.streams.clone(), self.judge.clone());
         apart(async move { report::report(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_timeline(&self, request: Request<v1::TimelineRequest>) -> Result<Response<v1::Timeline>, Status> {
-        let (store, streams) = (self.store.clone(), self.streams.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let streams = self.streams.clone();
         apart(async move { timeline::timeline(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn get_sites(&self, request: Request<v1::SitesRequest>) -> Result<Response<v1::Sites>, Status> {
-        let (store, streams) = (self.store.clone(), self.streams.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let streams = self.streams.clone();
         apart(async move { sites::sites(&*store, &streams, request.into_inner()).await }).await
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
-        let parts = export::export(self.store.clone(), request.into_inner()).await?;
-        Ok(Response::new(ReceiverStream::new(parts)))
+        let caller = Caller::of(&request)?;
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let parts = export::export(store, request.into_inner()).await?;
+        Ok(Response::new(ReceiverStream::new(self.guarded(caller, parts))))
     }
 
     async fn get_fragmentation(
         &self,
         request: Request<v1::FragmentationRequest>,
     ) -> Result<Response<v1::Fragmentation>, Status> {
-        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let (streams, judge) = (self.streams.clone(), self.judge.clone());
         apart(async move { fragmentation::fragmentation(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_oom(&self, request: Request<v1::OomRequest>) -> Result<Response<v1::Oom>, Status> {
-        let (store, streams, judge) = (self.store.clone(), self.streams.clone(), self.judge.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let (streams, judge) = (self.streams.clone(), self.judge.clone());
         apart(async move { oom::oom(&store, &streams, &judge, request.into_inner()).await }).await
     }
 
     async fn get_ledger(&self, request: Request<v1::LedgerRequest>) -> Result<Response<v1::Ledger>, Status> {
-        let (store, streams) = (self.store.clone(), self.streams.clone());
+        let store = self.asked(&request, |request| &request.selection).await?;
+        let streams = self.streams.clone();
         apart(async move { ledger::ledger(&*store, &streams, request.into_inner()).await }).await
     }
 
-    async fn get_status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {
-        Ok(Response::new(self.status().await?))
+    async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {
+        Ok(Response::new(self.status(&Caller::of(&request)?).await?))
     }
 
     async fn delete_job(
         &self,
         request: Request<v1::DeleteJobRequest>,
     ) -> Result<Response<v1::DeleteJobResponse>, Status> {
-        Ok(Response::new(self.delete(request.into_inner()).await?))
+        let caller = Caller::of(&request)?;
+        let request = request.into_inner();
+        let subject = match request.attempt {
+            Some(attempt) => format!("{} (attempt {attempt})", request.job),
+            None => request.job.clone(),
+        };
+        let outcome = self.delete(&caller, request).await;
+        let audit = self.gate.audit();
+        match &outcome {
+            Ok(gone) => {
+                let went = format!("{} sessions, {} bytes", gone.sessions, gone.stored_bytes);
+                audit.done(&caller, "DeleteJob", &subject, &went).await;
+            }
+            Err(error) => audit.refused(&caller, "DeleteJob", &subject, &error.to_string()).await,
+        }
+        Ok(Response::new(outcome?))
     }
 }

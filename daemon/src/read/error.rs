@@ -95,6 +95,16 @@ pub enum ReadError {
         /// What is wrong.
         reason: String,
     },
+    /// The answer would take more memory than it may.
+    #[error("{what} takes more than {bytes_max} bytes of memory; {remedy}")]
+    TooLarge {
+        /// What would take it.
+        what: String,
+        /// The limit.
+        bytes_max: usize,
+        /// What helps.
+        remedy: &'static str,
+    },
     /// The code that answers has a fault.
     #[error("internal error of the daemon: {0}")]
     Fault(String),
@@ -136,6 +146,7 @@ impl From<ReadError> for Status {
             ReadError::Recording { .. } => Self::aborted(message),
             ReadError::Invalid(_) => Self::invalid_argument(message),
             ReadError::Damaged { .. } => Self::data_loss(message),
+            ReadError::TooLarge { .. } => Self::resource_exhausted(message),
             ReadError::Fault(_) => Self::internal(message),
             ReadError::Store(_) => Self::unavailable(message),
         }

@@ -74,6 +74,18 @@ pub async fn open(address: &StoreAddress, holder: &str) -> Result<Arc<dyn Store>
     })
 }
 
+/// Opens a store for reading: nothing of it changes, and what would change it is refused.
+///
+/// # Errors
+/// What [`SqliteStore::open_read_only`] and [`PostgresStore::open_read_only`] say.
+pub async fn open_read_only(address: &StoreAddress) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(match address {
+        StoreAddress::Memory => Arc::new(MemoryStore::new()),
+        StoreAddress::Sqlite(path) => Arc::new(SqliteStore::open_read_only(path).await?),
+        StoreAddress::Postgres(url) => Arc::new(PostgresStore::open_read_only(url).await?),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

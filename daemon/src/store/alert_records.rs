@@ -47,6 +47,13 @@ impl AlertKind {
             Self::Silence => 1_000,
         }
     }
+
+    /// Whether a tenant that has `own` of `all` records may have one more: as many as stay free for others. So no tenant
+    /// takes the room of another one, however many tenants there are, and one that is alone has half of it.
+    #[must_use]
+    pub const fn has_room(self, all: u64, own: u64) -> bool {
+        own < self.most().saturating_sub(all)
+    }
 }
 
 /// One record.
@@ -58,6 +65,8 @@ pub struct AlertRecord {
     pub id: u64,
     /// How often it was changed; 1 when it is new. Given by the store.
     pub version: u64,
+    /// The tenant whose it is; `*` for a silence of all tenants' alerts.
+    pub tenant: String,
     /// The job it is about; empty for silences.
     pub job: String,
     /// When something has to be done about it, nanoseconds since the Unix epoch; for a silence its end.
@@ -94,7 +103,12 @@ pub enum AlertSelection<'s> {
     /// All of a kind, by id.
     All(AlertKind),
     /// Alerts of a job (all its attempts), by id.
-    OfJob(&'s str),
+    OfJob {
+        /// The tenant's name.
+        tenant: &'s str,
+        /// The job's name.
+        job: &'s str,
+    },
     /// These alerts; what is not there is left out.
     Ids(&'s [u64]),
     /// Alerts that are due, the longest overdue first.

@@ -9,12 +9,14 @@ use memctl_model::Dropped;
 use sqlx::Row;
 
 use super::StoreError;
+use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertKind, AlertRecord};
-use super::expiry::Candidate;
-use super::plan::SessionState;
+use super::expiry::{Candidate, Kept, Spending};
+use super::opening::Held;
+use super::plan::{SessionState, checksum};
 use super::rows::{
-    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, SessionKey, SessionRow,
-    Totals,
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, OpenedSession, SessionKey,
+    SessionRow, Totals, WatchRow,
 };
 use super::wire_form;
 
@@ -107,7 +109,7 @@ macro_rules! cells {
 cells!(sqlx::sqlite::SqliteRow);
 cells!(sqlx::postgres::PgRow);
 
-/// kind, id, version, job, due_ns, body.
+/// kind, id, version, job, due_ns, body, tenant.
 pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
     let kind = row.int(0)?;
     let kind = AlertKind::of_number(kind)
@@ -119,6 +121,49 @@ pub(super) fn alert_record(row: &impl Cells) -> Result<AlertRecord, Fault> {
         job: row.text(3)?,
         due_ns: row.word(4)?,
         body: row.blob(5)?.into(),
+        tenant: row.text(6)?,
+    })
+}
+
+/// `session_find.sql`: the session as it is opened, and what the next hello is measured by.
+pub(super) fn held(row: &impl Cells) -> Result<(OpenedSession, Held), Fault> {
+    let opened = OpenedSession { key: row.int(0)?, job: row.int(1)?, durable_seq: row.word(2)?, ended: row.flag(3)? };
+    // What it said of itself is what its job is called: the job's own row, which many write, is not read.
+    let info = wire_form::read_session_info(&row.blob(4)?).map_err(Fault::Damaged)?;
+    let memctl_model::SessionInfo { job, attempt, rank, .. } = info;
+    let held = Held { job, attempt, rank, owner: row.text(5)?, secret: row.blob_or_null(6)?, ended: opened.ended };
+    Ok((opened, held))
+}
+
+/// `token.sql`: id, name, role, tenant, jobs, secret, created_ns, expires_ns, revoked_ns.
+pub(super) fn token(row: &impl Cells) -> Result<TokenRow, Fault> {
+    let secret = row.blob(5)?;
+    let secret = secret.try_into().map_err(|_| Fault::Damaged("a token without a hash of 32 bytes".into()))?;
+    Ok(TokenRow {
+        id: row.word(0)?,
+        name: row.text(1)?,
+        role: row.text(2)?,
+        tenant: row.text(3)?,
+        jobs: row.text(4)?,
+        secret,
+        created_ns: row.word(6)?,
+        expires_ns: row.word_or_null(7)?,
+        revoked_ns: row.word_or_null(8)?,
+    })
+}
+
+/// audit_id, time_ns, tenant, caller, peer, action, subject, refused, outcome.
+pub(super) fn audit(row: &impl Cells) -> Result<AuditRow, Fault> {
+    Ok(AuditRow {
+        id: row.int(0)?,
+        time_ns: row.word(1)?,
+        tenant: row.text(2)?,
+        caller: row.text(3)?,
+        peer: row.text(4)?,
+        action: row.text(5)?,
+        subject: row.text(6)?,
+        refused: row.flag(7)?,
+        outcome: row.text(8)?,
     })
 }
 
@@ -139,6 +184,7 @@ pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionStat
         expired_events: row.word(10)?,
         duplicates: row.word(11)?,
         missing_items: row.word(12)?,
+        stored_items: row.word(13)?,
     };
     Ok((row.int(0)?, state))
 }
@@ -146,7 +192,7 @@ pub(super) fn session_state(row: &impl Cells) -> Result<(SessionKey, SessionStat
 /// `sessions.sql`: the state's columns, then the description.
 pub(super) fn session(row: &impl Cells) -> Result<SessionRow, Fault> {
     let (key, state) = session_state(row)?;
-    let info = wire_form::read_session_info(&row.blob(13)?).map_err(Fault::Damaged)?;
+    let info = wire_form::read_session_info(&row.blob(14)?).map_err(Fault::Damaged)?;
     Ok(state.into_row(key, info))
 }
 
@@ -160,6 +206,7 @@ impl SessionState {
             end,
             events,
             stored_bytes,
+            stored_items,
             dropped,
             expired_events,
             duplicates,
@@ -174,6 +221,7 @@ impl SessionState {
             end,
             events,
             stored_bytes,
+            stored_items,
             dropped,
             expired_events,
             duplicates,
@@ -192,6 +240,7 @@ pub(super) fn job(row: &impl Cells) -> Result<JobRow, Fault> {
         world_size: row.small_or_null(4)?,
         labels: wire_form::read_labels(&row.blob(5)?).map_err(Fault::Damaged)?,
         attempts: row.small(6)?,
+        tenant: row.text(7)?,
     })
 }
 
@@ -249,15 +298,18 @@ pub(super) fn chunk(row: &impl Cells) -> Result<ChunkRow, Fault> {
     })
 }
 
-/// `items.sql`, `keyframe_before.sql`.
-pub(super) fn item(row: &impl Cells) -> Result<ItemRow, Fault> {
-    Ok(ItemRow {
+/// `items.sql`, `items_at.sql`, `items_after.sql`, `keyframe_before.sql`: the item, and whether it is what was stored.
+pub(super) fn item(row: &impl Cells) -> Result<(ItemRow, bool), Fault> {
+    let payload = Bytes::from(row.blob(12)?);
+    let is_sound = row.int_or_null(13)?.is_none_or(|sum| sum == checksum(&payload));
+    let item = ItemRow {
         seq: row.word(0)?,
         index: index(row, 1)?,
         kind: row.small(10)?,
         unpacked_bytes: row.small(11)?,
-        payload: Bytes::from(row.blob(12)?),
-    })
+        payload,
+    };
+    Ok((item, is_sound))
 }
 
 /// `payloads.sql`.
@@ -270,16 +322,45 @@ pub(super) fn gap(row: &impl Cells) -> Result<(SessionKey, Gap), Fault> {
     Ok((row.int(0)?, Gap { first: row.word(1)?, last: row.word(2)? }))
 }
 
-/// `expiry_candidates.sql`.
+/// `chunks_oldest.sql`, `rest_oldest.sql`.
 pub(super) fn candidate(row: &impl Cells) -> Result<Candidate, Fault> {
     Ok(Candidate {
         job: row.int(0)?,
         session: row.int(1)?,
         device: row.small(2)?,
-        seq: row.word(3)?,
-        events: row.word(4)?,
-        bytes: row.word(5)?,
+        kind: row.small(3)?,
+        seq: row.word(4)?,
+        events: row.word(5)?,
+        bytes: row.word(6)?,
     })
+}
+
+/// `spending.sql`.
+pub(super) fn spending(row: &impl Cells) -> Result<Spending, Fault> {
+    let kept = Kept {
+        payload_bytes: row.word(4)?,
+        items: row.word(5)?,
+        sessions: row.word(6)?,
+        description_bytes: row.word(7)?,
+        watch_bytes: row.word(11)?,
+        epoch_ends: row.word(8)?,
+        epoch_end_bytes: row.word(9)?,
+        small_rows: row.word(10)?,
+    };
+    Ok(Spending {
+        job: row.int(0)?,
+        tenant: row.text(1)?,
+        heard_ns: row.word(2)?,
+        open_heard_ns: row.word(3)?,
+        bytes: kept.bytes(),
+    })
+}
+
+/// `watch.sql`: what was kept, unless it is not what was stored.
+pub(super) fn watch(row: &impl Cells) -> Result<Option<WatchRow>, Fault> {
+    let (seq, form, state) = (row.word(0)?, row.text(1)?, row.blob(2)?);
+    let sound = checksum(&state) == row.int(3)?;
+    Ok(sound.then(|| WatchRow { seq, form, state: state.into() }))
 }
 
 /// A sum that came in two halves, because a sum of many may not fit 63 bits: of `x >> 32` and of `x & 0xffffffff`.
@@ -310,6 +391,7 @@ pub(super) fn job_sums(row: &impl Cells) -> Result<(Expired, ExpiredWhole), Faul
         sessions: row.word(0)?,
         chunks: row.word(7)?,
         events: stored.saturating_sub(expired),
+        items: row.word(8)?,
         bytes: halves(row, 1)?,
     };
     Ok((gone, ExpiredWhole { stored_events: stored, expired_events: expired }))

@@ -1,24 +1,120 @@
-//! Which chunks go, and how that is counted; the same for all three stores.
+//! What goes when there is too much, decided once for all three stores.
 //!
-//! Guarantees: pure. Never takes more chunks than it needs to get below the limit.
-//! Refuses: to know where the candidates come from; they arrive oldest first.
+//! Guarantees: everything that a job has stored counts: payloads, and what their rows, its sessions, devices and epoch ends
+//! take. No more goes than is needed. The tenant that spends most gives first, until it is like the next; of its jobs the
+//! biggest gives its oldest chunks, ended sessions' before others'. Where a tenant's chunks are not enough, what the judge keeps
+//! of its jobs goes, which is made anew when somebody asks; then whole jobs of its that have ended go, the oldest first, then site tables, marks and samples. What a running session told last always stays, and so do stacks.
+//! Refuses: to know where anything lies; a store says what it holds and takes away what it is told.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
-use super::rows::{Expired, SessionKey};
+use async_trait::async_trait;
+use memctl_proto::v1::ItemKind;
 
-/// Chunks that go in one transaction: a few milliseconds' work, so that appends wait no longer than that.
-pub(super) const BATCH_CHUNKS: i64 = 256;
+use super::StoreError;
+use super::rows::{Expired, Retention, SessionKey};
 
-/// A chunk that may go.
+/// Items that go in one transaction: a few milliseconds' work, so that appends wait no longer than that.
+pub(super) const BATCH_ITEMS: i64 = 256;
+/// What two that spend alike give in turns.
+const STEP_BYTES: u64 = 1 << 20;
+/// The rows of an item and their places in indexes, as measured in SQLite and Postgres.
+const ITEM_ROW_BYTES: u64 = 256;
+const SESSION_ROW_BYTES: u64 = 512;
+const SMALL_ROW_BYTES: u64 = 128;
+/// A session without an end that was not heard of for so long, of the time that the store knows, runs no more.
+const RUNNING_NS: u64 = 24 * 3_600 * 1_000_000_000;
+/// A session that was heard of later than this from now was heard by a clock that went wrong.
+pub(super) const FUTURE_NS: u64 = 24 * 3_600 * 1_000_000_000;
+
+/// What a job has stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spending {
+    pub job: i64,
+    pub tenant: String,
+    /// When any of its sessions was heard last.
+    pub heard_ns: u64,
+    /// When a session of it that has not ended was heard last; 0 when all have.
+    pub open_heard_ns: u64,
+    /// Bytes, of everything.
+    pub bytes: u64,
+}
+
+/// What a job's bytes are made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    pub payload_bytes: u64,
+    pub items: u64,
+    pub sessions: u64,
+    pub description_bytes: u64,
+    pub watch_bytes: u64,
+    pub epoch_ends: u64,
+    pub epoch_end_bytes: u64,
+    /// Devices and gaps.
+    pub small_rows: u64,
+}
+
+impl Kept {
+    /// All of it.
+    pub(super) fn bytes(self) -> u64 {
+        let Self {
+            payload_bytes,
+            items,
+            sessions,
+            description_bytes,
+            watch_bytes,
+            epoch_ends,
+            epoch_end_bytes,
+            small_rows,
+        } = self;
+        [
+            payload_bytes,
+            items.saturating_mul(ITEM_ROW_BYTES),
+            sessions.saturating_mul(SESSION_ROW_BYTES),
+            description_bytes,
+            watch_bytes,
+            epoch_ends.saturating_add(small_rows).saturating_mul(SMALL_ROW_BYTES),
+            epoch_end_bytes,
+        ]
+        .into_iter()
+        .fold(0, u64::saturating_add)
+    }
+}
+
+/// Which items of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Chunks, and with them the keyframes that no remaining one needs.
+    Chunks,
+    /// Site tables, marks and samples.
+    Rest,
+}
+
+/// An item that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub job: i64,
     pub session: SessionKey,
+    /// Of a chunk.
     pub device: u8,
+    pub kind: i32,
     pub seq: u64,
     pub events: u64,
     pub bytes: u64,
+}
+
+impl Candidate {
+    pub(super) fn is_chunk(&self) -> bool {
+        self.kind == ItemKind::Chunk as i32
+    }
+
+    /// What went with it.
+    pub(super) fn gone(&self) -> Expired {
+        let Self { events, bytes, .. } = *self;
+        Expired { chunks: u64::from(self.is_chunk()), items: 1, events, bytes, ..Expired::default() }
+    }
 }
 
 /// As many candidates, from the first on, as it takes to free `excess_bytes`; all of them if they do not suffice.
@@ -28,42 +124,183 @@ pub(super) fn victims(candidates: Vec<Candidate>, excess_bytes: u64) -> Vec<Cand
         .into_iter()
         .take_while(|candidate| {
             let wanted = freed < excess_bytes;
-            freed = freed.saturating_add(candidate.bytes);
+            freed = freed.saturating_add(candidate.gone().freed());
             wanted
         })
         .collect()
 }
 
+/// A store whose jobs can be made smaller.
+#[async_trait]
+pub(super) trait Shrink: Sync {
+    /// What every job has stored.
+    async fn spending(&self) -> Result<Vec<Spending>, StoreError>;
+    /// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`, in one transaction.
+    async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError>;
+    /// Removes what the judge keeps of a job.
+    async fn take_watches(&self, job: i64) -> Result<Expired, StoreError>;
+    /// Removes a job if it was not heard of since.
+    async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError>;
+}
+
+/// Brings jobs, tenants and the whole store below their limits.
+pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Expired, StoreError> {
+    let mut gone = Expired::default();
+    let Retention { age_ns: _, bytes, bytes_per_job, bytes_per_tenant } = *policy;
+    if bytes.is_none() && bytes_per_job.is_none() && bytes_per_tenant.is_none() {
+        return Ok(gone);
+    }
+    let mut books = Books::of(store.spending().await?);
+    if let Some(limit) = bytes_per_job {
+        for job in books.jobs.iter().map(|spending| spending.job).collect::<Vec<_>>() {
+            gone += books.shrink(store, &|spending| spending.job == job, limit, false).await?;
+        }
+    }
+    if let Some(limit) = bytes_per_tenant {
+        let tenants: BTreeSet<String> = books.jobs.iter().map(|spending| spending.tenant.clone()).collect();
+        for tenant in tenants {
+            gone += books.shrink(store, &|spending| spending.tenant == tenant, limit, true).await?;
+        }
+    }
+    if let Some(limit) = bytes {
+        gone += books.shrink(store, &|_| true, limit, true).await?;
+    }
+    Ok(gone)
+}
+
+/// What a tenant gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Chunks,
+    Watches,
+    EndedJobs,
+    Rest,
+}
+
+/// In this order.
+const STAGES: [Stage; 4] = [Stage::Chunks, Stage::Watches, Stage::EndedJobs, Stage::Rest];
+
+/// Who gives what, and by how much it spends more than whoever would give after it.
+struct Giver {
+    at: usize,
+    stage: Stage,
+    lead: u64,
+}
+
+type Scope<'s> = &'s (dyn Fn(&Spending) -> bool + Sync);
+
+struct Books {
+    jobs: Vec<Spending>,
+    latest_ns: u64,
+}
+
+impl Books {
+    fn of(jobs: Vec<Spending>) -> Self {
+        let latest_ns = jobs.iter().map(|spending| spending.heard_ns).max().unwrap_or(0);
+        Self { jobs, latest_ns }
+    }
+
+    fn is_running(&self, spending: &Spending) -> bool {
+        spending.open_heard_ns > 0 && spending.open_heard_ns >= self.latest_ns.saturating_sub(RUNNING_NS)
+    }
+
+    /// Brings the jobs in scope below a limit, as far as that can be; `whole`: ended jobs may go altogether.
+    async fn shrink(
+        &mut self,
+        store: &dyn Shrink,
+        scope: Scope<'_>,
+        limit: u64,
+        whole: bool,
+    ) -> Result<Expired, StoreError> {
+        let mut gone = Expired::default();
+        // Who had nothing more to give, of what.
+        let mut spent: BTreeSet<(Stage, i64)> = BTreeSet::new();
+        loop {
+            let stored = self.jobs.iter().filter(|spending| scope(spending)).map(|spending| spending.bytes);
+            let excess = stored.fold(0, u64::saturating_add).saturating_sub(limit);
+            let next = if excess > 0 { self.next(scope, whole, &spent) } else { None };
+            let Some(Giver { at, stage, lead }) = next else { return Ok(gone) };
+            let Spending { job, heard_ns, .. } = self.jobs[at];
+            let went = match stage {
+                Stage::Chunks => store.take(job, Part::Chunks, excess.min(lead.max(STEP_BYTES))).await?,
+                Stage::Watches => store.take_watches(job).await?,
+                Stage::Rest => store.take(job, Part::Rest, excess.min(lead.max(STEP_BYTES))).await?,
+                Stage::EndedJobs => store.take_job(job, heard_ns).await?,
+            };
+            if went.items == 0 && went.jobs == 0 {
+                spent.insert((stage, job));
+            }
+            self.jobs[at].bytes = self.jobs[at].bytes.saturating_sub(went.freed());
+            if went.jobs > 0 {
+                self.jobs.remove(at);
+            }
+            gone += went;
+        }
+    }
+
+    /// Who gives next: of the tenant that spends most, and can give at all, whoever gives first.
+    fn next(&self, scope: Scope<'_>, whole: bool, spent: &BTreeSet<(Stage, i64)>) -> Option<Giver> {
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for spending in self.jobs.iter().filter(|spending| scope(spending)) {
+            let sum = sums.entry(&spending.tenant).or_default();
+            *sum = sum.saturating_add(spending.bytes);
+        }
+        let mut tenants: Vec<(u64, &str)> = sums.into_iter().map(|(tenant, sum)| (sum, tenant)).collect();
+        tenants.sort_unstable_by_key(|(sum, _)| Reverse(*sum));
+        tenants.iter().enumerate().find_map(|(place, (sum, tenant))| {
+            let tenant_lead = sum - tenants.get(place + 1).map_or(0, |(sum, _)| *sum);
+            let giver = STAGES.into_iter().find_map(|stage| {
+                let may_give = |spending: &Spending| {
+                    let in_time = stage != Stage::EndedJobs || (whole && !self.is_running(spending));
+                    spending.tenant == *tenant && scope(spending) && in_time && !spent.contains(&(stage, spending.job))
+                };
+                self.of_tenant(stage, &may_give)
+            })?;
+            Some(Giver { lead: giver.lead.min(tenant_lead), ..giver })
+        })
+    }
+
+    /// Who gives first at a stage, and by how much it spends more than the next.
+    fn of_tenant(&self, stage: Stage, may_give: &dyn Fn(&Spending) -> bool) -> Option<Giver> {
+        let mut givers: Vec<(usize, &Spending)> =
+            self.jobs.iter().enumerate().filter(|(_, spending)| may_give(spending)).collect();
+        match stage {
+            Stage::EndedJobs => givers.sort_by_key(|(_, spending)| (spending.heard_ns, spending.job)),
+            Stage::Chunks | Stage::Watches | Stage::Rest => {
+                givers.sort_by_key(|(_, spending)| (Reverse(spending.bytes), spending.job))
+            }
+        }
+        let (at, first) = *givers.first()?;
+        let lead = first.bytes.saturating_sub(givers.get(1).map_or(0, |(_, second)| second.bytes));
+        Some(Giver { at, stage, lead })
+    }
+}
+
+impl Expired {
+    /// What it made free: payloads and the rows of items. (What a whole job had besides goes with the job.)
+    fn freed(&self) -> u64 {
+        self.bytes.saturating_add(self.items.saturating_mul(ITEM_ROW_BYTES))
+    }
+}
+
 impl AddAssign for Expired {
     fn add_assign(&mut self, more: Self) {
-        let Self { jobs, sessions, chunks, events, bytes } = more;
+        let Self { jobs, sessions, chunks, events, items, bytes } = more;
         self.jobs += jobs;
         self.sessions += sessions;
         self.chunks += chunks;
         self.events = self.events.saturating_add(events);
+        self.items = self.items.saturating_add(items);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidates(bytes: &[u64]) -> Vec<Candidate> {
-        (1..)
-            .zip(bytes)
-            .map(|(seq, &bytes)| Candidate { job: 1, session: 1, device: 0, seq, events: 1, bytes })
-            .collect()
-    }
-
-    #[test]
-    fn no_more_go_than_are_needed() {
-        let went = |bytes: &[u64], excess| victims(candidates(bytes), excess).len();
-        assert_eq!(went(&[10, 10, 10], 0), 0);
-        assert_eq!(went(&[10, 10, 10], 1), 1);
-        assert_eq!(went(&[10, 10, 10], 10), 1);
-        assert_eq!(went(&[10, 10, 10], 11), 2);
-        assert_eq!(went(&[10, 10, 10], 1000), 3);
-        assert_eq!(went(&[u64::MAX, u64::MAX], u64::MAX), 1);
-    }
+/// Before this moment a job must have been heard of last to go by age: the age counts from what was stored last, so that
+/// a clock that goes forward alone makes nothing old.
+pub(super) fn cutoff(now_ns: u64, latest_ns: Option<u64>, age_ns: u64) -> u64 {
+    now_ns.min(latest_ns.unwrap_or(0)).saturating_sub(age_ns)
 }
+
+#[cfg(test)]
+#[path = "expiry_tests.rs"]
+mod tests;

@@ -11,13 +11,16 @@ use bytes::Bytes;
 use memctl_model::{DeviceInfo, SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
+use super::access_rows::{AUDIT_DONE_MAX, AUDIT_REFUSED_MAX, AuditRow, TOKENS_MAX, TokenRow};
 use super::alert_records::{self, AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
-use super::expiry::{Candidate, victims};
+use super::expiry::{self, BATCH_ITEMS, Candidate, FUTURE_NS, Kept, Part, Shrink, Spending, victims};
+use super::opening::{Held, Opening, stored_id};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
     Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemRow, JobRow, NewItem, OpenedSession,
-    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
+    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, wire_form};
 
 const PLACE: &str = "memory:";
@@ -38,9 +41,13 @@ struct Inner {
     /// Events of jobs that expired whole.
     expired_whole: u64,
     alerts: BTreeMap<(AlertKind, u64), AlertRecord>,
+    tokens: BTreeMap<u64, TokenRow>,
+    audit: Vec<AuditRow>,
+    last_audit: i64,
 }
 
 struct Job {
+    tenant: Tenant,
     name: String,
     attempt: u32,
     started_ns: u64,
@@ -50,11 +57,13 @@ struct Job {
 
 struct Session {
     info: SessionInfo,
+    held: Held,
     state: SessionState,
     items: BTreeMap<u64, NewItem>,
     gaps: BTreeMap<u64, Gap>,
     devices: BTreeMap<u8, DeviceRow>,
     epoch_ends: BTreeMap<(u8, u32), EpochEndRow>,
+    watch: Option<WatchRow>,
 }
 
 impl MemoryStore {
@@ -83,34 +92,54 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError> {
-        super::plan::check_session(info)?;
-        self.inner()?.open_session(info, now_ns.min(SUM_MAX))
+    async fn open(&self, opening: &Opening<'_>) -> Result<OpenedSession, StoreError> {
+        super::plan::check_session(opening.info)?;
+        self.inner()?.open_session(opening)
+    }
+
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+        let inner = self.inner()?;
+        let session = inner.by_id.get(&stored_id(tenant, id)).and_then(|key| inner.sessions.get(key));
+        Ok(session.map(Session::held))
     }
 
     async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError> {
         self.inner()?.append(&appends)
     }
 
-    async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+    async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
         let inner = self.inner()?;
-        let mut rows: Vec<JobRow> = inner.jobs.keys().filter_map(|&key| inner.job_row(key)).collect();
+        let mut rows: Vec<JobRow> = inner.jobs_in(scope).filter_map(|(&key, _)| inner.job_row(key)).collect();
         rows.sort_by_key(|row| std::cmp::Reverse((row.started_ns, row.key)));
         rows.truncate(limit as usize);
         Ok(rows)
     }
 
-    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+    async fn job_in(
+        &self,
+        scope: &Scope,
+        name: Option<&str>,
+        attempt: Option<u32>,
+    ) -> Result<Option<JobRow>, StoreError> {
         let inner = self.inner()?;
-        let latest =
-            inner.jobs.iter().max_by_key(|(key, job)| (job.started_ns, **key)).map(|(_, job)| job.name.as_str());
-        let Some(name) = name.or(latest) else { return Ok(None) };
+        let latest = inner.jobs_in(scope).max_by_key(|(key, job)| (job.started_ns, **key)).map(|(_, job)| job);
+        let (name, scope) = match (name, latest) {
+            (Some(name), _) => (name, scope.clone()),
+            (None, Some(latest)) => (latest.name.as_str(), Scope::One(latest.tenant.clone())),
+            (None, None) => return Ok(None),
+        };
         let found = inner
-            .jobs
-            .iter()
+            .jobs_in(&scope)
             .filter(|(_, job)| job.name == name && attempt.is_none_or(|attempt| job.attempt == attempt))
-            .max_by_key(|(_, job)| job.attempt);
+            .max_by_key(|(_, job)| (job.attempt, job.started_ns));
         Ok(found.and_then(|(&key, _)| inner.job_row(key)))
+    }
+
+    async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {
+        let inner = self.inner()?;
+        let tenants: BTreeSet<&str> =
+            inner.jobs.values().filter(|it| it.name == job).map(|it| it.tenant.name()).collect();
+        Ok(tenants.into_iter().take(16).map(str::to_owned).collect())
     }
 
     async fn sessions(&self, job: i64) -> Result<Vec<SessionRow>, StoreError> {
@@ -207,16 +236,15 @@ impl Store for MemoryStore {
     }
 
     async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
-        let mut inner = self.inner()?;
         let mut gone = Expired::default();
         if let Some(age_ns) = policy.age_ns {
-            for job in inner.jobs_unheard_since(now_ns.saturating_sub(age_ns)) {
+            let mut inner = self.inner()?;
+            let latest_ns = inner.heard_latest(now_ns);
+            for job in inner.jobs_unheard_since(expiry::cutoff(now_ns, latest_ns, age_ns)) {
                 gone += inner.delete_job(job, true);
             }
         }
-        if let Some(bytes) = policy.bytes {
-            gone += inner.expire_bytes(bytes);
-        }
+        gone += expiry::shrink(self, &policy).await?;
         Ok(gone)
     }
 
@@ -224,16 +252,18 @@ impl Store for MemoryStore {
         Ok(self.inner()?.delete_job(job, false))
     }
 
-    async fn totals(&self) -> Result<Totals, StoreError> {
+    async fn totals_in(&self, scope: &Scope) -> Result<Totals, StoreError> {
         let inner = self.inner()?;
+        let expired_whole = if *scope == Scope::All { inner.expired_whole } else { 0 };
+        let jobs: BTreeSet<i64> = inner.jobs_in(scope).map(|(&key, _)| key).collect();
         let mut totals = Totals {
-            jobs: inner.jobs.len() as u64,
-            sessions: inner.sessions.len() as u64,
-            events: inner.expired_whole,
-            expired_events: inner.expired_whole,
+            jobs: jobs.len() as u64,
+            events: expired_whole,
+            expired_events: expired_whole,
             ..Totals::default()
         };
-        for Session { state, .. } in inner.sessions.values() {
+        for Session { state, .. } in inner.sessions.values().filter(|session| jobs.contains(&session.state.job)) {
+            totals.sessions += 1;
             for (sum, more) in [
                 (&mut totals.events, state.events),
                 (&mut totals.stored_bytes, state.stored_bytes),
@@ -247,13 +277,37 @@ impl Store for MemoryStore {
         Ok(totals)
     }
 
+    async fn watch(&self, session: SessionKey) -> Result<Option<WatchRow>, StoreError> {
+        Ok(self.inner()?.sessions.get(&session).and_then(|session| session.watch.clone()))
+    }
+
+    async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError> {
+        if let Some(session) = self.inner()?.sessions.get_mut(&session) {
+            session.watch = Some(watch.clone());
+        }
+        Ok(())
+    }
+
+    async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {
+        Ok(self.inner()?.spending().into_iter().map(|spending| (spending.job, spending.bytes)).collect())
+    }
+
+    async fn heard_latest(&self) -> Result<Option<u64>, StoreError> {
+        Ok(self.inner()?.sessions.values().map(|session| session.state.heard_ns).max())
+    }
+
+    async fn size_bytes(&self) -> Result<u64, StoreError> {
+        Ok(self.inner()?.spending().iter().fold(0, |sum, spending| add(sum, spending.bytes)))
+    }
+
     async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError> {
         let inner = self.inner()?;
         let of_kind = |kind| inner.alerts.values().filter(move |record| record.kind == kind);
         Ok(match selection {
             AlertSelection::All(kind) => of_kind(kind).cloned().collect(),
-            AlertSelection::OfJob(job) => {
-                of_kind(AlertKind::Alert).filter(|record| record.job == job).cloned().collect()
+            AlertSelection::OfJob { tenant, job } => {
+                let of_job = |record: &&AlertRecord| record.job == job && record.tenant == tenant;
+                of_kind(AlertKind::Alert).filter(of_job).cloned().collect()
             }
             AlertSelection::Ids(ids) => {
                 ids.iter().filter_map(|id| inner.alerts.get(&(AlertKind::Alert, *id))).cloned().collect()
@@ -274,9 +328,85 @@ impl Store for MemoryStore {
         Ok(puts.iter().map(|put| inner.put_alert(put)).collect())
     }
 
+    async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
+        let mut tokens: Vec<TokenRow> = self.inner()?.tokens.values().cloned().collect();
+        tokens.sort_by(|a, b| (&a.name, a.created_ns, a.id).cmp(&(&b.name, b.created_ns, b.id)));
+        Ok(tokens)
+    }
+
+    async fn token(&self, id: u64) -> Result<Option<TokenRow>, StoreError> {
+        Ok(self.inner()?.tokens.get(&id).cloned())
+    }
+
+    async fn add_token(&self, token: &TokenRow) -> Result<bool, StoreError> {
+        let mut inner = self.inner()?;
+        if inner.tokens.contains_key(&token.id) {
+            return Ok(false);
+        }
+        if inner.tokens.len() as u64 >= TOKENS_MAX {
+            let gone = inner.tokens.values().filter(|token| !token.counts(token.created_ns));
+            let Some(oldest) = gone.min_by_key(|token| token.created_ns).map(|token| token.id) else {
+                return Ok(false);
+            };
+            inner.tokens.remove(&oldest);
+        }
+        inner.tokens.insert(token.id, token.clone());
+        Ok(true)
+    }
+
+    async fn revoke_token(&self, id: u64, now_ns: u64) -> Result<bool, StoreError> {
+        let mut inner = self.inner()?;
+        let Some(token) = inner.tokens.get_mut(&id).filter(|token| token.revoked_ns.is_none()) else {
+            return Ok(false);
+        };
+        token.revoked_ns = Some(now_ns);
+        Ok(true)
+    }
+
+    async fn add_audit(&self, entry: &AuditRow) -> Result<(), StoreError> {
+        let mut inner = self.inner()?;
+        inner.last_audit += 1;
+        let id = inner.last_audit;
+        inner.audit.push(AuditRow { id, ..entry.clone() });
+        let most = if entry.refused { AUDIT_REFUSED_MAX } else { AUDIT_DONE_MAX };
+        if inner.audit.iter().filter(|it| it.refused == entry.refused).count() as u64 > most
+            && let Some(oldest) = inner.audit.iter().position(|it| it.refused == entry.refused)
+        {
+            inner.audit.remove(oldest);
+        }
+        Ok(())
+    }
+
+    async fn audit_in(&self, scope: &Scope, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        let inner = self.inner()?;
+        let seen = inner.audit.iter().rev().filter(|entry| scope.admits(&Tenant::stored(&entry.tenant)));
+        Ok(seen.take(limit as usize).cloned().collect())
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Inner { closed: true, ..Inner::default() };
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Shrink for MemoryStore {
+    async fn spending(&self) -> Result<Vec<Spending>, StoreError> {
+        Ok(self.inner()?.spending())
+    }
+
+    async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError> {
+        Ok(self.inner()?.take(job, part, excess_bytes))
+    }
+
+    async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
+        Ok(self.inner()?.take_watches(job))
+    }
+
+    async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {
+        let mut inner = self.inner()?;
+        let is_idle = inner.jobs_unheard_since(heard_ns.saturating_add(1)).contains(&job);
+        Ok(if is_idle { inner.delete_job(job, true) } else { Expired::default() })
     }
 }
 
@@ -291,8 +421,12 @@ impl Inner {
             self.alerts.remove(&key);
             return PutOutcome::Done;
         }
-        if found == 0 && self.alerts.keys().filter(|(kind, _)| *kind == key.0).count() as u64 >= key.0.most() {
-            return PutOutcome::Full;
+        if found == 0 {
+            let all = || self.alerts.values().filter(|record| record.kind == key.0);
+            let own = all().filter(|record| record.tenant == put.record.tenant).count() as u64;
+            if !key.0.has_room(all().count() as u64, own) {
+                return PutOutcome::Full;
+            }
         }
         self.alerts.insert(key, AlertRecord { version: found + 1, ..put.record.clone() });
         PutOutcome::Done
@@ -307,46 +441,67 @@ impl Inner {
         self.sessions.iter().filter(move |(_, session)| session.state.job == job).map(|(key, session)| (*key, session))
     }
 
+    fn jobs_in(&self, scope: &Scope) -> impl Iterator<Item = (&i64, &Job)> {
+        self.jobs.iter().filter(move |(_, job)| scope.admits(&job.tenant))
+    }
+
     fn job_row(&self, key: i64) -> Option<JobRow> {
         let job = self.jobs.get(&key)?;
         Some(JobRow {
             key,
+            tenant: job.tenant.name().to_owned(),
             name: job.name.clone(),
             attempt: job.attempt,
             started_ns: job.started_ns,
             world_size: job.world_size,
             labels: job.labels.clone(),
-            attempts: self.jobs.values().filter(|other| other.name == job.name).count() as u32,
+            attempts: self.jobs.values().filter(|it| (&it.tenant, &it.name) == (&job.tenant, &job.name)).count() as u32,
         })
     }
 
-    fn open_session(&mut self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError> {
-        if let Some(session) = self.by_id.get(&info.id).and_then(|key| self.sessions.get_mut(key)) {
+    fn open_session(&mut self, opening: &Opening<'_>) -> Result<OpenedSession, StoreError> {
+        let Opening { tenant: _, info, owner, secret, now_ns } = opening;
+        let (id, now_ns) = (opening.stored_id(), (*now_ns).min(SUM_MAX));
+        if let Some(session) = self.by_id.get(&id).and_then(|key| self.sessions.get_mut(key)) {
+            if !opening.may_continue(&session.held()) {
+                return Err(StoreError::Foreign);
+            }
             session.state.heard_ns = session.state.heard_ns.max(now_ns);
         } else {
-            let job = self.open_job(info);
+            let job = self.open_job(opening);
             let key = self.next_key();
             let devices = info.devices.iter().map(|device| (device.index.0, device_row(key, device.clone()))).collect();
-            self.by_id.insert(info.id, key);
+            self.by_id.insert(id, key);
             self.sessions.insert(
                 key,
                 Session {
-                    info: info.clone(),
+                    info: (*info).clone(),
+                    held: Held {
+                        job: info.job.clone(),
+                        attempt: info.attempt,
+                        rank: info.rank,
+                        owner: (*owner).to_owned(),
+                        secret: secret.map(|hash| hash.to_vec()),
+                        ended: false,
+                    },
                     state: SessionState { job, heard_ns: now_ns, ..SessionState::default() },
                     items: BTreeMap::new(),
                     gaps: BTreeMap::new(),
+                    watch: None,
                     devices,
                     epoch_ends: BTreeMap::new(),
                 },
             );
         }
-        let opened = self.by_id.get(&info.id).and_then(|key| Some((*key, &self.sessions.get(key)?.state)));
+        let opened = self.by_id.get(&id).and_then(|key| Some((*key, &self.sessions.get(key)?.state)));
         let (key, state) = opened.ok_or(StoreError::NoSession { place: PLACE.into(), session: 0 })?;
         Ok(OpenedSession { key, job: state.job, durable_seq: state.durable_seq, ended: state.end.is_some() })
     }
 
-    fn open_job(&mut self, info: &SessionInfo) -> i64 {
-        let found = self.jobs.iter_mut().find(|(_, job)| job.name == info.job && job.attempt == info.attempt);
+    fn open_job(&mut self, opening: &Opening<'_>) -> i64 {
+        let Opening { tenant, info, .. } = opening;
+        let is_it = |job: &Job| (&job.tenant, &job.name, job.attempt) == (*tenant, &info.job, info.attempt);
+        let found = self.jobs.iter_mut().find(|(_, job)| is_it(job));
         if let Some((key, job)) = found {
             job.started_ns = job.started_ns.min(info.started_ns);
             job.world_size = job.world_size.or(info.world_size);
@@ -357,6 +512,7 @@ impl Inner {
         }
         let key = self.next_key();
         let job = Job {
+            tenant: (*tenant).clone(),
             name: info.job.clone(),
             attempt: info.attempt,
             started_ns: info.started_ns,
@@ -424,37 +580,79 @@ impl Inner {
         }
         gone.jobs = 1;
         let sessions: Vec<SessionKey> = self.sessions_of(job).map(|(key, _)| key).collect();
-        for session in sessions.iter().filter_map(|key| self.sessions.remove(key)) {
+        for session_key in sessions {
+            let Some(session) = self.sessions.remove(&session_key) else { continue };
             let SessionState { events, expired_events, stored_bytes, .. } = session.state;
-            self.by_id.remove(&session.info.id);
+            self.by_id.retain(|_, key| *key != session_key);
             self.expired_whole = add(self.expired_whole, if by_age { events } else { expired_events });
             gone += Expired {
                 jobs: 0,
                 sessions: 1,
                 chunks: session.items.values().filter(|item| item.is_chunk()).count() as u64,
                 events: events.saturating_sub(expired_events),
+                items: session.items.len() as u64,
                 bytes: stored_bytes,
             };
         }
         gone
     }
 
-    fn expire_bytes(&mut self, limit: u64) -> Expired {
-        let mut gone = Expired::default();
-        for ended in [true, false] {
-            let stored = self.sessions.values().fold(0, |sum, session| add(sum, session.state.stored_bytes));
-            let mut candidates: Vec<(u64, Candidate)> = self
-                .sessions
-                .iter()
-                .filter(|(_, session)| session.state.end.is_some() == ended)
-                .flat_map(|(key, session)| session.items.values().filter_map(|item| candidate(*key, session, item)))
-                .collect();
-            candidates.sort_by_key(|(last_ns, candidate)| (*last_ns, candidate.session, candidate.seq));
-            let candidates = candidates.into_iter().map(|(_, candidate)| candidate).collect();
-            for chunk in victims(candidates, stored.saturating_sub(limit)) {
-                if let Some(session) = self.sessions.get_mut(&chunk.session) {
-                    gone += session.expire(chunk);
+    /// When anything was heard last, as far as a clock that went wrong did not hear it; such sessions are heard now.
+    fn heard_latest(&mut self, now_ns: u64) -> Option<u64> {
+        for session in self.sessions.values_mut() {
+            if session.state.heard_ns > now_ns.saturating_add(FUTURE_NS) {
+                session.state.heard_ns = now_ns.min(SUM_MAX);
+            }
+        }
+        self.sessions.values().map(|session| session.state.heard_ns).filter(|&heard_ns| heard_ns <= now_ns).max()
+    }
+
+    fn spending(&self) -> Vec<Spending> {
+        let of = |(&job, row): (&i64, &Job)| {
+            let mut kept = Kept::default();
+            let (mut heard_ns, mut open_heard_ns) = (None, 0);
+            for (_, session) in self.sessions_of(job) {
+                let state = &session.state;
+                kept.payload_bytes = add(kept.payload_bytes, state.stored_bytes);
+                kept.items += state.stored_items;
+                kept.sessions += 1;
+                kept.description_bytes += wire_form::session_info(&session.info).map_or(0, |bytes| bytes.len() as u64);
+                kept.watch_bytes += session.watch.as_ref().map_or(0, |watch| watch.state.len() as u64);
+                kept.epoch_ends += session.epoch_ends.len() as u64;
+                kept.epoch_end_bytes +=
+                    session.epoch_ends.values().map(|end| wire_form::epoch_end(end).len() as u64).sum::<u64>();
+                kept.small_rows += (session.devices.len() + session.gaps.len()) as u64;
+                heard_ns = heard_ns.max(Some(state.heard_ns));
+                if state.end.is_none() {
+                    open_heard_ns = open_heard_ns.max(state.heard_ns);
                 }
+            }
+            let (tenant, heard_ns) = (row.tenant.to_string(), heard_ns.unwrap_or(row.started_ns));
+            Spending { job, tenant, heard_ns, open_heard_ns, bytes: kept.bytes() }
+        };
+        self.jobs.iter().map(of).collect()
+    }
+
+    fn take_watches(&mut self, job: i64) -> Expired {
+        let sessions = self.sessions.values_mut().filter(|session| session.state.job == job);
+        let bytes = sessions.filter_map(|session| session.watch.take()).map(|watch| watch.state.len() as u64).sum();
+        Expired { bytes, ..Expired::default() }
+    }
+
+    fn take(&mut self, job: i64, part: Part, excess_bytes: u64) -> Expired {
+        let mut candidates: Vec<((bool, u64), Candidate)> = self
+            .sessions_of(job)
+            .flat_map(|(key, session)| {
+                let is_open = session.state.end.is_none();
+                session.items.values().filter_map(move |item| candidate(key, session, item, part, is_open))
+            })
+            .collect();
+        candidates.sort_by_key(|(age, candidate)| (*age, candidate.session, candidate.seq));
+        let candidates = candidates.into_iter().map(|(_, candidate)| candidate).take(BATCH_ITEMS as usize).collect();
+        let mut gone = Expired::default();
+        for item in victims(candidates, excess_bytes) {
+            if let Some(session) = self.sessions.get_mut(&item.session) {
+                gone += session.expire(item);
             }
         }
         gone
@@ -462,40 +660,69 @@ impl Inner {
 }
 
 impl Session {
+    fn held(&self) -> Held {
+        Held { ended: self.state.end.is_some(), ..self.held.clone() }
+    }
+
     fn keyframes(&self, device: u8) -> impl Iterator<Item = &NewItem> {
         let is_keyframe = move |item: &&NewItem| item.kind == ItemKind::Keyframe && item.index.device == Some(device);
         self.items.values().filter(is_keyframe)
     }
 
-    /// Removes a chunk and the keyframes that only older events needed.
-    fn expire(&mut self, chunk: Candidate) -> Expired {
-        let mut gone = Expired { chunks: 1, events: chunk.events, bytes: chunk.bytes, ..Expired::default() };
-        self.items.remove(&chunk.seq);
-        let chunks = self.items.values().filter(|item| item.is_chunk() && item.index.device == Some(chunk.device));
-        let first_event = chunks.map(|item| item.index.first_event).min().unwrap_or(u64::MAX);
-        let needed = self
-            .keyframes(chunk.device)
-            .filter(|item| item.index.first_event <= first_event)
-            .map(|item| item.seq)
-            .max();
-        let idle: Vec<u64> = self
-            .keyframes(chunk.device)
-            .map(|item| item.seq)
-            .filter(|seq| needed.is_some_and(|needed| *seq < needed))
-            .collect();
-        for seq in idle {
-            gone.bytes += self.items.remove(&seq).map_or(0, |item| item.payload.len() as u64);
+    /// Removes an item, and with a chunk the keyframes that only older events needed.
+    fn expire(&mut self, item: Candidate) -> Expired {
+        let mut gone = item.gone();
+        self.items.remove(&item.seq);
+        if item.is_chunk() {
+            let chunks = self.items.values().filter(|kept| kept.is_chunk() && kept.index.device == Some(item.device));
+            let first_event = chunks.map(|kept| kept.index.first_event).min().unwrap_or(u64::MAX);
+            let older = |kept: &&NewItem| kept.index.first_event <= first_event;
+            let needed = self.keyframes(item.device).filter(older).map(|kept| kept.seq).max();
+            let idle: Vec<u64> = self
+                .keyframes(item.device)
+                .map(|kept| kept.seq)
+                .filter(|seq| needed.is_some_and(|needed| *seq < needed))
+                .collect();
+            for seq in idle {
+                gone.bytes += self.items.remove(&seq).map_or(0, |kept| kept.payload.len() as u64);
+                gone.items += 1;
+            }
         }
         self.state.expired_events = add(self.state.expired_events, gone.events);
         self.state.stored_bytes = self.state.stored_bytes.saturating_sub(gone.bytes);
+        self.state.stored_items = self.state.stored_items.saturating_sub(gone.items);
         gone
     }
 }
 
-fn candidate(key: SessionKey, session: &Session, item: &NewItem) -> Option<(u64, Candidate)> {
-    let device = item.index.device.filter(|_| item.is_chunk())?;
-    let (events, bytes) = (item.index.count, item.payload.len() as u64);
-    Some((item.index.last_ns, Candidate { job: session.state.job, session: key, device, seq: item.seq, events, bytes }))
+/// An item that may go, with what decides when: what a running session sent last stays.
+fn candidate(
+    key: SessionKey,
+    session: &Session,
+    item: &NewItem,
+    part: Part,
+    is_open: bool,
+) -> Option<((bool, u64), Candidate)> {
+    let alike =
+        |other: &NewItem| other.kind == item.kind && (!item.is_chunk() || other.index.device == item.index.device);
+    let is_last = || !session.items.range(item.seq + 1..).any(|(_, other)| alike(other));
+    let (may_go, is_open) = match part {
+        Part::Chunks => (item.is_chunk() && (!is_open || !is_last()), is_open),
+        Part::Rest => {
+            let is_rest = matches!(item.kind, ItemKind::Marks | ItemKind::SiteTables | ItemKind::Samples);
+            (is_rest && !is_last(), false)
+        }
+    };
+    let candidate = Candidate {
+        job: session.state.job,
+        session: key,
+        device: item.index.device.unwrap_or(0),
+        kind: item.kind as i32,
+        seq: item.seq,
+        events: if item.is_chunk() { item.index.count } else { 0 },
+        bytes: item.payload.len() as u64,
+    };
+    may_go.then_some(((is_open, item.index.last_ns), candidate))
 }
 
 fn chunk_row(item: &NewItem, device: u8, selection: &Selection) -> Option<ChunkRow> {

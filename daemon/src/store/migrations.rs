@@ -16,11 +16,17 @@ const SQLITE: &[Step] = &[
     (1, "init", include_str!("../../../migrations/sqlite/0001_init.sql")),
     (2, "alerts", include_str!("../../../migrations/sqlite/0002_alerts.sql")),
     (3, "payload_by_number", include_str!("../../../migrations/sqlite/0003_payload_by_number.sql")),
+    (4, "tenants", include_str!("../../../migrations/sqlite/0004_tenants.sql")),
+    (5, "items_counted_and_checked", include_str!("../../../migrations/sqlite/0005_items_counted_and_checked.sql")),
+    (6, "watches", include_str!("../../../migrations/sqlite/0006_watches.sql")),
 ];
 const POSTGRES: &[Step] = &[
     (1, "init", include_str!("../../../migrations/postgres/0001_init.sql")),
     (2, "alerts", include_str!("../../../migrations/postgres/0002_alerts.sql")),
     (3, "payload_by_number", include_str!("../../../migrations/postgres/0003_payload_by_number.sql")),
+    (4, "tenants", include_str!("../../../migrations/postgres/0004_tenants.sql")),
+    (5, "items_counted_and_checked", include_str!("../../../migrations/postgres/0005_items_counted_and_checked.sql")),
+    (6, "watches", include_str!("../../../migrations/postgres/0006_watches.sql")),
 ];
 
 /// The newest schema this program knows, the same on both.

@@ -11,34 +11,47 @@
 //! - [`rows`]: what goes in and comes out; `plan`: what an append amounts to, decided once for all three.
 //! - [`address`]: where a store is, and [`open`]; [`memory`], [`sqlite`], [`postgres`]: the three.
 
+pub mod access_rows;
 pub mod address;
 pub mod alert_records;
 mod cells;
+pub mod checking;
+pub mod copying;
+mod damage;
 mod expiry;
 pub mod memory;
 mod migrations;
+pub mod opening;
 mod plan;
 pub mod postgres;
 pub mod rows;
+pub mod scoped;
 mod secrets;
 mod selection;
 pub mod sqlite;
+pub mod tenant;
 mod wire_form;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use memctl_model::SessionInfo;
+use memctl_model::{SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
-pub use address::{AddressError, StoreAddress, open};
+pub use access_rows::{AuditRow, TokenRow};
+pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
 pub use memory::MemoryStore;
+pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{
     Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow,
-    Latest, NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
+    Latest, NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+pub use scoped::Scoped;
 pub use sqlite::SqliteStore;
+pub use tenant::{DEFAULT_TENANT, Scope, Tenant};
 
 /// Why the store could not do it.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +126,11 @@ pub enum StoreError {
         /// What is wrong with it.
         what: String,
     },
+    /// The session is another agent's, or what the hello says of it is not what it said first.
+    #[error(
+        "this session belongs to another agent: a session is continued only with the secret, job, attempt and rank of its first stream"
+    )]
+    Foreign,
     /// The store was closed.
     #[error("{place} was closed: nothing is read or written any more")]
     Closed {
@@ -146,8 +164,19 @@ pub trait Store: Send + Sync + 'static {
     /// What this store is.
     async fn info(&self) -> Result<StoreInfo, StoreError>;
 
-    /// Finds or makes the job `(name, attempt)` and the session. An existing session keeps what it has; its `durable_seq` tells where to go on.
-    async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError>;
+    /// Finds or makes the job `(tenant, name, attempt)` and the session. An existing session keeps what it has; its `durable_seq` tells where to go on.
+    ///
+    /// # Errors
+    /// [`StoreError::Foreign`] when the session is there and [`Opening::may_continue`] says no; nothing is changed then.
+    async fn open(&self, opening: &Opening<'_>) -> Result<OpenedSession, StoreError>;
+
+    /// Opens a session of the default tenant that has no secret.
+    async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError> {
+        self.open(&Opening { tenant: &Tenant::default(), info, owner: "", secret: None, now_ns }).await
+    }
+
+    /// A session by what it calls itself, as far as the next hello is measured by it.
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError>;
 
     /// Stores items of any number of sessions in one transaction.
     ///
@@ -162,11 +191,29 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Refused`] and [`StoreError::NoSession`] name the one session that is to blame ([`StoreError::session`]).
     async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError>;
 
-    /// Jobs, the most recently started first; attempts of one job are rows of their own.
-    async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError>;
+    /// Jobs of a scope, the most recently started first; attempts of one job are rows of their own.
+    async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError>;
 
-    /// One job: by name, or of the name of the most recently started when `None`; the given attempt, or the highest.
-    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError>;
+    /// All jobs that this store shows.
+    async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        self.jobs_in(&Scope::All, limit).await
+    }
+
+    /// One job of a scope: by name, or of the name of the most recently started when `None`; the given attempt, or the highest.
+    async fn job_in(
+        &self,
+        scope: &Scope,
+        name: Option<&str>,
+        attempt: Option<u32>,
+    ) -> Result<Option<JobRow>, StoreError>;
+
+    /// One of all jobs that this store shows.
+    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
+        self.job_in(&Scope::All, name, attempt).await
+    }
+
+    /// The tenants that have a job of this name, the first 16.
+    async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError>;
 
     /// The sessions of a job, by rank, then by start.
     async fn sessions(&self, job: i64) -> Result<Vec<SessionRow>, StoreError>;
@@ -211,17 +258,38 @@ pub trait Store: Send + Sync + 'static {
     /// Holes in the sequences of a job's sessions.
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError>;
 
-    /// Removes what the policy no longer keeps: oldest first, whole jobs by age, chunks by bytes; what goes is counted in the sessions' rows.
+    /// Removes what the policy no longer keeps: whole jobs by age, by bytes what `expiry` says; what goes is counted in the
+    /// sessions' rows. Age counts from what was stored last, and never from later than `now_ns`.
     ///
-    /// With the chunks go the keyframes that no remaining chunk needs. Chunks go in several transactions, so that
-    /// appends get their turn in between; the sums are right after each of them.
+    /// Items go in several transactions, so that appends get their turn in between; the sums are right after each of
+    /// them. A file becomes smaller afterwards.
     async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError>;
 
     /// Removes a job and everything stored for it; the freed payload bytes.
     async fn delete_job(&self, job: i64) -> Result<Expired, StoreError>;
 
-    /// Sums over everything. Events of jobs that expired whole stay in `events` and `expired_events`; a deleted job's are gone.
-    async fn totals(&self) -> Result<Totals, StoreError>;
+    /// Sums over a scope. Events of jobs that expired whole stay in `events` and `expired_events` of all; a deleted job's are gone.
+    async fn totals_in(&self, scope: &Scope) -> Result<Totals, StoreError>;
+
+    /// Sums over everything that this store shows.
+    async fn totals(&self) -> Result<Totals, StoreError> {
+        self.totals_in(&Scope::All).await
+    }
+
+    /// What was kept of a session's watch; nothing where its bytes are not what was stored.
+    async fn watch(&self, session: SessionKey) -> Result<Option<WatchRow>, StoreError>;
+
+    /// Keeps what is known of a session in the place of what was kept before; of a session that is gone nothing is kept.
+    async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError>;
+
+    /// What every job keeps, by its key: bytes of everything, payloads and rows.
+    async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError>;
+
+    /// When any session was heard last, ns since the Unix epoch.
+    async fn heard_latest(&self) -> Result<Option<u64>, StoreError>;
+
+    /// Bytes that the store takes on its disk, whatever for.
+    async fn size_bytes(&self) -> Result<u64, StoreError>;
 
     /// Alerts and silences, in the order of what the selection selects by; see [`AlertSelection`].
     async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError>;
@@ -233,6 +301,42 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Refused`] (of session 0) when a record is larger than it may be.
     async fn put_alert_records(&self, puts: &[AlertPut]) -> Result<Vec<PutOutcome>, StoreError>;
+
+    /// All tokens, by name, then by when they were made; those that no longer count included.
+    async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError>;
+
+    /// One token.
+    async fn token(&self, id: u64) -> Result<Option<TokenRow>, StoreError>;
+
+    /// Adds a token, in the place of the oldest that no longer counts where there are too many; `false` when it did not fit or its id is taken.
+    async fn add_token(&self, token: &TokenRow) -> Result<bool, StoreError>;
+
+    /// Revokes a token; `false` when there is none, or it was revoked before.
+    async fn revoke_token(&self, id: u64, now_ns: u64) -> Result<bool, StoreError>;
+
+    /// Adds an entry to the audit log; the oldest of its sort goes where there are too many.
+    async fn add_audit(&self, entry: &AuditRow) -> Result<(), StoreError>;
+
+    /// The last entries of the audit log of a scope, the newest first.
+    async fn audit_in(&self, scope: &Scope, limit: u32) -> Result<Vec<AuditRow>, StoreError>;
+
+    /// Items whose bytes were not what was stored when they were read: by session and number. They are left out of all
+    /// that is read; those that nobody has read are not among them.
+    fn damaged(&self) -> Vec<(SessionKey, u64)> {
+        Vec::new()
+    }
+
+    /// Asks whether the store can be used, without waiting behind others.
+    async fn probe(&self) -> Result<(), StoreError> {
+        // No job has this key: the cheapest question that goes the whole way.
+        self.gaps(-1).await.map(|_| ())
+    }
+
+    /// A store that has not answered a [`Store::probe`] within this time is away. A local file may be slow for other reasons
+    /// (a disk that is full of work); nobody else is asked there.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(10)
+    }
 
     /// Finishes what is under way and closes; afterwards everything answers [`StoreError::Closed`]. Closing twice is fine.
     async fn close(&self) -> Result<(), StoreError>;

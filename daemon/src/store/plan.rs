@@ -19,6 +19,11 @@ pub(super) fn add(sum: u64, more: u64) -> u64 {
     sum.saturating_add(more).min(SUM_MAX)
 }
 
+/// The checksum of a payload, as it is stored.
+pub(super) fn checksum(payload: &[u8]) -> i64 {
+    i64::from(crc32c::crc32c(payload))
+}
+
 /// The changing part of a session's row.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct SessionState {
@@ -28,6 +33,7 @@ pub(super) struct SessionState {
     pub end: Option<SessionEnd>,
     pub events: u64,
     pub stored_bytes: u64,
+    pub stored_items: u64,
     pub dropped: Dropped,
     pub expired_events: u64,
     pub duplicates: u64,
@@ -101,9 +107,14 @@ impl<'a> Plan<'a> {
     /// Devices and epoch ends.
     fn figures(&mut self, append: &'a Append, new: &[&NewItem]) {
         let partly = new.len() < append.items.len();
-        for update in &append.devices {
+        // What an item that is there already told was counted with it.
+        let is_known = |seq: u64| {
+            let among = |items: &[&NewItem]| items.binary_search_by_key(&seq, |item| item.seq).is_ok();
+            partly && !among(new) && append.items.binary_search_by_key(&seq, |item| item.seq).is_ok()
+        };
+        for update in append.devices.iter().filter(|update| !is_known(update.seq)) {
             let mut update = update.clone();
-            if partly {
+            if partly && update.seq == 0 {
                 (update.events, update.ooms) = chunk_sums(new, update.device);
             }
             match self.devices.entry((append.session, update.device)) {
@@ -119,7 +130,7 @@ impl<'a> Plan<'a> {
                 std::collections::btree_map::Entry::Occupied(mut entry) => merge(entry.get_mut(), &update),
             }
         }
-        for end in &append.epoch_ends {
+        for end in append.epoch_ends.iter().filter(|end| !is_known(end.table_seq)) {
             self.epoch_ends.insert((append.session, end.device, end.epoch), end);
         }
     }
@@ -140,6 +151,7 @@ impl SessionState {
     fn take(&mut self, append: &Append, new: &[&NewItem]) {
         for item in new {
             self.stored_bytes = add(self.stored_bytes, item.payload.len() as u64);
+            self.stored_items = add(self.stored_items, 1);
             if item.is_chunk() {
                 self.events = add(self.events, item.index.count);
             }

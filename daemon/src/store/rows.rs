@@ -135,6 +135,8 @@ pub struct ChunkLevels {
 /// New figures of one device of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceUpdate {
+    /// The item that they come from: they count when it is new. 0: they count when anything of the append is.
+    pub seq: u64,
     /// Device index.
     pub device: u8,
     /// Events to add.
@@ -175,6 +177,8 @@ pub struct Latest {
 pub struct JobRow {
     /// Its key.
     pub key: i64,
+    /// Its tenant's name.
+    pub tenant: String,
     /// Its name.
     pub name: String,
     /// Restart count.
@@ -185,7 +189,7 @@ pub struct JobRow {
     pub world_size: Option<u32>,
     /// Labels of the first session that had any.
     pub labels: Vec<(String, String)>,
-    /// How many attempts of this name there are.
+    /// How many attempts of this name its tenant has.
     pub attempts: u32,
 }
 
@@ -208,6 +212,8 @@ pub struct SessionRow {
     pub events: u64,
     /// Payload bytes stored now.
     pub stored_bytes: u64,
+    /// Items stored now.
+    pub stored_items: u64,
     /// Events dropped, as far as the items told.
     pub dropped: Dropped,
     /// Events removed by retention.
@@ -418,8 +424,12 @@ fn check_device(device: u8) -> Result<(), String> {
 pub struct Retention {
     /// Jobs that have not been heard of for longer go whole.
     pub age_ns: Option<u64>,
-    /// Payload bytes kept at most: the oldest chunks go first, ended sessions' before others'; site tables, marks and epoch ends stay.
+    /// Bytes that all jobs may keep, everything counted; who has most gives first.
     pub bytes: Option<u64>,
+    /// Bytes that one attempt of a job may keep.
+    pub bytes_per_job: Option<u64>,
+    /// Bytes that the jobs of one tenant may keep.
+    pub bytes_per_tenant: Option<u64>,
 }
 
 /// What went.
@@ -433,8 +443,21 @@ pub struct Expired {
     pub chunks: u64,
     /// Events in them.
     pub events: u64,
+    /// Items removed, chunks among them.
+    pub items: u64,
     /// Payload bytes freed.
     pub bytes: u64,
+}
+
+/// What the judge knows of a session after its items up to a number: its own form, which the store does not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRow {
+    /// The number.
+    pub seq: u64,
+    /// Which form it has: whoever does not know it reads the items instead.
+    pub form: String,
+    /// It.
+    pub state: Bytes,
 }
 
 /// Sums over everything.

@@ -2,11 +2,16 @@
 //!
 //! [`StackSender`] is the agent's side, [`StackDictionary`] the reader's. A stack shares its outer
 //! frames with the stack before it in the batch, because call stacks mostly differ near the leaf.
+//!
+//! Guarantees: a dictionary takes [`SESSION_STACK_BYTES_MAX`] at most, whatever its batches say: frames that stacks share are
+//! kept once. Refuses ids that do not follow, references to what was never sent, more than the limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use memctl_model::limits::{NAME_BYTES_MAX, SESSION_FRAMES_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX};
+use memctl_model::limits::{
+    NAME_BYTES_MAX, SESSION_FRAMES_MAX, SESSION_STACK_BYTES_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX,
+};
 use memctl_model::{Frame, FrameId, Stack, StackId};
 
 use super::{WireError, at_most, even};
@@ -20,6 +25,8 @@ pub struct StackSender {
     stacks: u32,
     batch: v1::StackBatch,
     batch_bytes: usize,
+    /// Bytes that the dictionary of whoever receives this takes: it refuses more than [`SESSION_STACK_BYTES_MAX`].
+    received_bytes: usize,
     previous: Vec<u32>,
 }
 
@@ -29,6 +36,9 @@ impl StackSender {
         if self.stacks as usize >= SESSION_STACKS_MAX || self.frames.len() + STACK_FRAMES_MAX > SESSION_FRAMES_MAX {
             return StackId::NONE;
         }
+        if self.received_bytes + most_bytes(stack) > SESSION_STACK_BYTES_MAX {
+            return StackId::NONE;
+        }
         let ids: Vec<u32> = stack.iter().take(STACK_FRAMES_MAX).map(|frame| self.frame(frame)).collect();
         let shared = ids.iter().rev().zip(self.previous.iter().rev()).take_while(|(a, b)| a == b).count();
         self.batch.stack_shared.push(shared as u32);
@@ -36,6 +46,7 @@ impl StackSender {
         self.batch.stack_frames.extend(&ids[..ids.len() - shared]);
         // A varint of a frame's id has at most 5 bytes, so have the two lengths.
         self.batch_bytes += 5 * (ids.len() - shared) + 10;
+        self.received_bytes += (ids.len() - shared) * OF_NODE + size_of::<NodeId>();
         self.previous = ids;
         self.stacks += 1;
         StackId(self.stacks)
@@ -82,6 +93,7 @@ impl StackSender {
         self.batch.frame_files.push(file);
         self.batch.frame_lines.push(frame.line);
         self.batch_bytes += 15;
+        self.received_bytes += size_of::<Frame>();
         let id = self.frames.len() as u32;
         self.frames.insert(frame.clone(), id);
         id
@@ -93,19 +105,50 @@ impl StackSender {
         }
         self.batch.strings.push(text[..text.floor_char_boundary(NAME_BYTES_MAX)].to_owned());
         self.batch_bytes += text.len().min(NAME_BYTES_MAX) + 5;
+        self.received_bytes += text.len().min(NAME_BYTES_MAX) + OF_NAME;
         let id = self.strings.len() as u32;
         self.strings.insert(text.clone(), id);
         id
     }
 }
 
+/// What a name takes beside its bytes, and what a frame within a stack takes here and with who reads it.
+const OF_NAME: usize = 48;
+const OF_NODE: usize = 40;
+
+/// What a stack takes of a dictionary where nothing of it is known.
+fn most_bytes(stack: &[Frame]) -> usize {
+    let name = |text: &str| text.len().min(NAME_BYTES_MAX) + OF_NAME;
+    let of = |frame: &Frame| name(&frame.function) + name(&frame.file) + size_of::<Frame>() + OF_NODE;
+    size_of::<NodeId>() + stack.iter().take(STACK_FRAMES_MAX).map(of).sum::<usize>()
+}
+
 /// The dictionary as it was received.
 #[derive(Clone, Debug, Default)]
 pub struct StackDictionary {
     strings: Vec<Arc<str>>,
+    /// Bytes of all of them.
+    name_bytes: usize,
     frames: Vec<Frame>,
-    stacks: Vec<Box<[FrameId]>>,
+    /// Frames within stacks: a stack's outer part is a part of other stacks as well.
+    nodes: Vec<Node>,
+    /// The innermost frame of each stack.
+    stacks: Vec<NodeId>,
 }
+
+/// A frame called from another, an index into the nodes.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    frame: FrameId,
+    caller: NodeId,
+    /// How many frames it and its callers are.
+    depth: u32,
+}
+
+/// [`OUTSIDE`] where nobody calls.
+type NodeId = u32;
+
+const OUTSIDE: NodeId = NodeId::MAX;
 
 impl StackDictionary {
     /// Adds a batch; batches come in the order in which they were sent. On an error nothing of it is kept.
@@ -113,12 +156,15 @@ impl StackDictionary {
     /// # Errors
     /// Ids that do not follow, references to what was never sent, more than the limits.
     pub fn add(&mut self, batch: &v1::StackBatch) -> Result<(), WireError> {
-        let (strings, frames, stacks) = (self.strings.len(), self.frames.len(), self.stacks.len());
+        let (strings, frames) = (self.strings.len(), self.frames.len());
+        let (nodes, stacks, name_bytes) = (self.nodes.len(), self.stacks.len(), self.name_bytes);
         let result = self.try_add(batch);
         if result.is_err() {
             self.strings.truncate(strings);
             self.frames.truncate(frames);
+            self.nodes.truncate(nodes);
             self.stacks.truncate(stacks);
+            self.name_bytes = name_bytes;
         }
         result
     }
@@ -135,7 +181,10 @@ impl StackDictionary {
         for text in &batch.strings {
             at_most("bytes of a name", text.len(), NAME_BYTES_MAX)?;
             self.strings.push(text.as_str().into());
+            self.name_bytes += text.len();
+            self.within_bytes(0)?;
         }
+        self.within_bytes(rows * size_of::<Frame>() + batch.stack_new.len() * size_of::<NodeId>())?;
         let string = |id: u32| {
             self.strings
                 .get(id as usize)
@@ -167,19 +216,75 @@ impl StackDictionary {
             if let Some(id) = own.iter().find(|&&id| id as usize >= self.frames.len()) {
                 return Err(WireError::invalid("stack.frame", id, "a frame that was sent"));
             }
-            let previous: &[FrameId] =
-                if self.stacks.len() > first { self.stacks.last().map_or(&[], |s| s) } else { &[] };
-            let Some(cut) = previous.len().checked_sub(shared as usize) else {
+            let previous = if self.stacks.len() > first { self.stacks.last().copied() } else { None };
+            let Some(mut innermost) = self.outer(previous.unwrap_or(OUTSIDE), shared) else {
                 return Err(WireError::invalid("stack.shared", shared, "at most the frames of the stack before"));
             };
-            let frames = own.iter().map(|&id| FrameId(id)).chain(previous[cut..].iter().copied()).collect();
-            self.stacks.push(frames);
+            self.within_bytes(own.len() * OF_NODE)?;
+            for &id in own.iter().rev() {
+                let depth = self.depth(innermost) + 1;
+                self.nodes.push(Node { frame: FrameId(id), caller: innermost, depth });
+                innermost = (self.nodes.len() - 1) as NodeId;
+            }
+            self.stacks.push(innermost);
         }
         if rest.is_empty() {
             Ok(())
         } else {
             Err(WireError::Uneven { table: "stack_frames", left: 0, right: rest.len() })
         }
+    }
+
+    /// Bytes that all of it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.name_bytes
+            + self.strings.len() * OF_NAME
+            + self.frames.len() * size_of::<Frame>()
+            + self.nodes.len() * OF_NODE
+            + self.stacks.len() * size_of::<NodeId>()
+    }
+
+    fn within_bytes(&self, more: usize) -> Result<(), WireError> {
+        at_most("bytes of a session's stacks", self.bytes() + more, SESSION_STACK_BYTES_MAX)
+    }
+
+    /// The frames that were sent, in their order.
+    #[must_use]
+    pub fn all_frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Frames within stacks from the one with this number on: which frame it is, and the number of its caller
+    /// (`u32::MAX` where nobody calls). A caller comes before those that it calls.
+    pub fn nodes(&self, from: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.nodes.iter().skip(from).map(|node| (node.frame.0, node.caller))
+    }
+
+    /// The numbers of the innermost frames of stacks, from the stack with this index (its id less one) on.
+    #[must_use]
+    pub fn innermost(&self, from: usize) -> &[u32] {
+        self.stacks.get(from..).unwrap_or_default()
+    }
+
+    /// The innermost of a stack's `count` outermost frames; `None` when it has fewer. Takes a step per frame that is left out.
+    fn outer(&self, innermost: NodeId, count: u32) -> Option<NodeId> {
+        let inner = self.depth(innermost).checked_sub(count)?;
+        Some((0..inner).fold(innermost, |node, _| self.nodes[node as usize].caller))
+    }
+
+    fn depth(&self, node: NodeId) -> u32 {
+        self.nodes.get(node as usize).map_or(0, |node| node.depth)
+    }
+
+    /// A frame and its callers, innermost first.
+    fn chain(&self, innermost: NodeId) -> impl Iterator<Item = FrameId> + '_ {
+        let mut next = innermost;
+        std::iter::from_fn(move || {
+            let node = self.nodes.get(next as usize)?;
+            next = node.caller;
+            Some(node.frame)
+        })
     }
 
     /// Number of stacks.
@@ -195,9 +300,9 @@ impl StackDictionary {
     }
 
     /// The frames of a stack, innermost first; empty for "no stack" and for ids that never came.
-    pub fn frames(&self, id: StackId) -> impl DoubleEndedIterator<Item = &Frame> + '_ {
-        let ids = (id.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
-        ids.into_iter().flatten().map(|frame| &self.frames[frame.0 as usize])
+    pub fn frames(&self, id: StackId) -> impl Iterator<Item = &Frame> + '_ {
+        let innermost = (id.0 as usize).checked_sub(1).and_then(|index| self.stacks.get(index));
+        self.chain(innermost.copied().unwrap_or(OUTSIDE)).map(|frame| &self.frames[frame.0 as usize])
     }
 
     /// The stack of an id; empty for "no stack" and for ids that never came.
@@ -255,6 +360,66 @@ mod tests {
     }
 
     #[test]
+    fn a_million_stacks_that_share_their_frames_take_no_more_than_their_bytes() {
+        let mut sender = StackSender::default();
+        let deep: Vec<Frame> = (0..STACK_FRAMES_MAX as u32)
+            .map(|line| Frame { function: "f".into(), file: "a.py".into(), line })
+            .collect();
+        sender.add(&deep);
+        let mut batch = sender.take().unwrap();
+        batch.stack_shared.resize(SESSION_STACKS_MAX, STACK_FRAMES_MAX as u32);
+        batch.stack_new.resize(SESSION_STACKS_MAX, 0);
+        let mut dictionary = StackDictionary::default();
+        dictionary.add(&batch).unwrap();
+        assert_eq!((dictionary.len(), dictionary.nodes.len()), (SESSION_STACKS_MAX, STACK_FRAMES_MAX));
+        assert_eq!(dictionary.stack(StackId(SESSION_STACKS_MAX as u32)).frames, deep);
+    }
+
+    /// Names of nothing and frames of nothing take memory as well, and two bytes each on the wire.
+    #[test]
+    fn a_session_of_many_batches_stays_within_its_bytes() {
+        let names = v1::StackBatch { first_stack: 1, strings: vec![String::new(); 1 << 20], ..Default::default() };
+        let mut dictionary = StackDictionary::default();
+        let mut added = 0;
+        while dictionary.add(&v1::StackBatch { first_string: added << 20, ..names.clone() }).is_ok() {
+            added += 1;
+            assert!(dictionary.bytes() <= SESSION_STACK_BYTES_MAX);
+        }
+        assert_eq!(added, 1, "two million empty names are too many");
+        let mut sender = StackSender::default();
+        let deep = vec![Frame { function: "f".into(), file: "a.py".into(), line: 1 }; STACK_FRAMES_MAX];
+        sender.add(&deep);
+        let mut batch = sender.take().unwrap();
+        let many = 10_000;
+        batch.stack_shared.resize(many, 0);
+        batch.stack_new.resize(many, STACK_FRAMES_MAX as u32);
+        batch.stack_frames.resize(many * STACK_FRAMES_MAX, 0);
+        let mut dictionary = StackDictionary::default();
+        let error = dictionary.add(&batch).expect_err("five million frames");
+        assert!(error.to_string().contains("bytes of a session's stacks"), "{error}");
+        assert_eq!(dictionary.bytes(), 0);
+    }
+
+    /// An honest program whose stacks never end keeps its session: what no longer fits has no frames.
+    #[test]
+    fn a_sender_ends_where_its_receiver_would_refuse() {
+        let (mut sender, mut dictionary) = (StackSender::default(), StackDictionary::default());
+        let frame = |line| Frame { function: "f".into(), file: "a.py".into(), line };
+        let mut sent = 0;
+        for first in (0..).step_by(STACK_FRAMES_MAX) {
+            let stack: Vec<Frame> =
+                (first..first + STACK_FRAMES_MAX as u32).map(|line| frame(line % 100_000)).collect();
+            if sender.add(&stack) == StackId::NONE {
+                break;
+            }
+            sent += 1;
+            dictionary.add(&sender.take().expect("a new stack")).expect("what the sender sends fits");
+            assert_eq!(dictionary.bytes(), sender.received_bytes);
+        }
+        assert!(sent > 1_000 && SESSION_STACK_BYTES_MAX - dictionary.bytes() < STACK_FRAMES_MAX * 1024, "{sent}");
+    }
+
+    #[test]
     fn a_batch_that_lies_leaves_nothing_behind() {
         let mut sender = StackSender::default();
         sender.add(&[Frame { function: "f".into(), file: "a.py".into(), line: 1 }]);
@@ -262,7 +427,12 @@ mod tests {
         batch.stack_frames[0] = 9;
         let mut dictionary = StackDictionary::default();
         assert!(matches!(dictionary.add(&batch), Err(WireError::Invalid { field: "stack.frame", .. })));
-        assert!(dictionary.is_empty() && dictionary.frames.is_empty() && dictionary.strings.is_empty());
+        assert!(
+            dictionary.is_empty()
+                && dictionary.nodes.is_empty()
+                && dictionary.frames.is_empty()
+                && dictionary.strings.is_empty()
+        );
         batch.first_stack = 5;
         assert!(matches!(dictionary.add(&batch), Err(WireError::OutOfOrder { what: "stack", .. })));
     }

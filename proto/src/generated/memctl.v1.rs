@@ -515,6 +515,10 @@ pub struct Hello {
     pub version: u32,
     #[prost(message, optional, tag = "2")]
     pub session: ::core::option::Option<SessionInfo>,
+    /// What the agent alone knows of the session: 16 bytes or more, random, the same in every hello of it. Whoever lacks it
+    /// neither continues nor ends the session. The daemon keeps a hash.
+    #[prost(bytes = "vec", tag = "3")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Item {
@@ -575,6 +579,9 @@ pub struct Refused {
     /// One sentence that names the thing and the way out.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
+    /// For TOO_LARGE: how many bytes an item may have, its number and kind included.
+    #[prost(uint64, tag = "3")]
+    pub bytes_max: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Control {
@@ -647,6 +654,12 @@ pub enum RefusedReason {
     /// The store cannot take more (disk full, read-only).
     Store = 5,
     ShuttingDown = 6,
+    /// The session, or the job, is not for this caller to write to.
+    Denied = 7,
+    /// The caller's token has expired, was revoked, or is not known; with another one the session goes on.
+    Unauthenticated = 8,
+    /// A message was larger than the daemon reads: the agent leaves out items that are, counts their events as dropped, and goes on.
+    TooLarge = 9,
 }
 impl RefusedReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -662,6 +675,9 @@ impl RefusedReason {
             Self::Ended => "REFUSED_REASON_ENDED",
             Self::Store => "REFUSED_REASON_STORE",
             Self::ShuttingDown => "REFUSED_REASON_SHUTTING_DOWN",
+            Self::Denied => "REFUSED_REASON_DENIED",
+            Self::Unauthenticated => "REFUSED_REASON_UNAUTHENTICATED",
+            Self::TooLarge => "REFUSED_REASON_TOO_LARGE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -674,6 +690,9 @@ impl RefusedReason {
             "REFUSED_REASON_ENDED" => Some(Self::Ended),
             "REFUSED_REASON_STORE" => Some(Self::Store),
             "REFUSED_REASON_SHUTTING_DOWN" => Some(Self::ShuttingDown),
+            "REFUSED_REASON_DENIED" => Some(Self::Denied),
+            "REFUSED_REASON_UNAUTHENTICATED" => Some(Self::Unauthenticated),
+            "REFUSED_REASON_TOO_LARGE" => Some(Self::TooLarge),
             _ => None,
         }
     }
@@ -820,7 +839,7 @@ pub mod ingest_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Ingest/Push");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Ingest", "Push"));
@@ -960,7 +979,7 @@ pub mod ingest_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PushSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1275,6 +1294,9 @@ pub struct Alert {
     /// Of the silence that keeps it quiet; only in answers.
     #[prost(string, tag = "29")]
     pub silenced_by: ::prost::alloc::string::String,
+    /// The tenant whose job it is about.
+    #[prost(string, tag = "30")]
+    pub tenant: ::prost::alloc::string::String,
 }
 /// What one receiver knows of an alert.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1370,6 +1392,9 @@ pub struct Silence {
     pub author: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
     pub comment: ::prost::alloc::string::String,
+    /// The tenant whose alerts it keeps quiet, `*` for all; the daemon's to give.
+    #[prost(string, tag = "11")]
+    pub tenant: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddSilenceRequest {
@@ -1567,7 +1592,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/ListAlerts",
             );
@@ -1592,7 +1617,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/TestReceivers",
             );
@@ -1613,7 +1638,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/AddSilence",
             );
@@ -1637,7 +1662,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/RemoveSilence",
             );
@@ -1662,7 +1687,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/ListSilences",
             );
@@ -1687,7 +1712,7 @@ pub mod alerts_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Alerts/GetRules",
             );
@@ -1858,7 +1883,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListAlertsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1903,7 +1928,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TestReceiversSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1946,7 +1971,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AddSilenceSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1991,7 +2016,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveSilenceSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2036,7 +2061,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSilencesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2079,7 +2104,7 @@ pub mod alerts_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetRulesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2543,6 +2568,9 @@ pub struct Job {
     /// Sessions that are not shown: a process that attached again, a recording imported again, an earlier run of this name.
     #[prost(uint32, tag = "14")]
     pub earlier_sessions: u32,
+    /// The tenant whose it is.
+    #[prost(string, tag = "15")]
+    pub tenant: ::prost::alloc::string::String,
     /// What judging it came to; absent where it was not judged for this answer.
     #[prost(message, optional, tag = "20")]
     pub verdict: ::core::option::Option<JobVerdict>,
@@ -3074,6 +3102,12 @@ pub struct Status {
     /// The daemon's tasks, and whether they run.
     #[prost(message, repeated, tag = "14")]
     pub tasks: ::prost::alloc::vec::Vec<TaskStatus>,
+    /// Bytes that the store takes on its disk; told to those who see all of it.
+    #[prost(uint64, tag = "15")]
+    pub size_bytes: u64,
+    /// Stored items that were not what was stored when they were read; told to those who see all of it.
+    #[prost(uint64, tag = "16")]
+    pub items_damaged: u64,
 }
 /// A task of the daemon: `committer`, `judge`, `alerts`, `retention`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3330,7 +3364,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/ListJobs");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "ListJobs"));
@@ -3349,7 +3383,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetJob");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetJob"));
@@ -3368,7 +3402,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/GetReport",
             );
@@ -3389,7 +3423,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/GetTimeline",
             );
@@ -3411,7 +3445,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetSites");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetSites"));
@@ -3433,7 +3467,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/Export");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "Export"));
@@ -3452,7 +3486,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/GetFragmentation",
             );
@@ -3474,7 +3508,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static("/memctl.v1.Query/GetOom");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetOom"));
@@ -3493,7 +3527,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/GetLedger",
             );
@@ -3514,7 +3548,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/GetStatus",
             );
@@ -3538,7 +3572,7 @@ pub mod query_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Bounded::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/memctl.v1.Query/DeleteJob",
             );
@@ -3733,7 +3767,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListJobsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3776,7 +3810,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetJobSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3819,7 +3853,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetReportSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3862,7 +3896,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetTimelineSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3905,7 +3939,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetSitesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3951,7 +3985,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExportSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3996,7 +4030,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetFragmentationSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4039,7 +4073,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetOomSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4082,7 +4116,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetLedgerSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4125,7 +4159,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4168,7 +4202,7 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteJobSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4220,6 +4254,744 @@ pub mod query_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "memctl.v1.Query";
     impl<T> tonic::server::NamedService for QueryServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetCallerRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Caller {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// `*` for all.
+    #[prost(string, tag = "3")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Jobs that it may write to; `*` stands for anything.
+    #[prost(string, tag = "4")]
+    pub jobs: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Token {
+    /// 16 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "Role", tag = "3")]
+    pub role: i32,
+    /// `*` for all.
+    #[prost(string, tag = "4")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Jobs that it may write to; `*` stands for anything.
+    #[prost(string, tag = "5")]
+    pub jobs: ::prost::alloc::string::String,
+    #[prost(fixed64, tag = "6")]
+    pub created_ns: u64,
+    #[prost(fixed64, optional, tag = "7")]
+    pub expires_ns: ::core::option::Option<u64>,
+    #[prost(fixed64, optional, tag = "8")]
+    pub revoked_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateTokenRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "Role", tag = "2")]
+    pub role: i32,
+    /// `*` for all; when empty the caller's own, or `default` where the caller has all.
+    #[prost(string, tag = "3")]
+    pub tenant: ::prost::alloc::string::String,
+    /// All when empty.
+    #[prost(string, tag = "4")]
+    pub jobs: ::prost::alloc::string::String,
+    /// From now on; for ever when absent.
+    #[prost(uint64, optional, tag = "5")]
+    pub expires_in_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateTokenResponse {
+    #[prost(message, optional, tag = "1")]
+    pub token: ::core::option::Option<Token>,
+    /// The token itself.
+    #[prost(string, tag = "2")]
+    pub secret: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListTokensRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListTokensResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub tokens: ::prost::alloc::vec::Vec<Token>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevokeTokenRequest {
+    /// An id, or a name that one token alone has.
+    #[prost(string, tag = "1")]
+    pub token: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListAuditRequest {
+    /// 0 = 100
+    #[prost(uint32, tag = "1")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListAuditResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<AuditEntry>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditEntry {
+    #[prost(fixed64, tag = "1")]
+    pub time_ns: u64,
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+    /// Who, and from where.
+    #[prost(string, tag = "3")]
+    pub caller: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub peer: ::prost::alloc::string::String,
+    /// What was asked for, of what, and what came of it.
+    #[prost(string, tag = "5")]
+    pub action: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub subject: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub refused: bool,
+    #[prost(string, tag = "8")]
+    pub outcome: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Role {
+    Unspecified = 0,
+    /// Writes to the jobs that its pattern allows.
+    Agent = 1,
+    /// Asks questions.
+    Reader = 2,
+    /// Asks, writes, silences, deletes.
+    Operator = 3,
+    /// All of it, and tokens.
+    Admin = 4,
+}
+impl Role {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ROLE_UNSPECIFIED",
+            Self::Agent => "ROLE_AGENT",
+            Self::Reader => "ROLE_READER",
+            Self::Operator => "ROLE_OPERATOR",
+            Self::Admin => "ROLE_ADMIN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "ROLE_AGENT" => Some(Self::Agent),
+            "ROLE_READER" => Some(Self::Reader),
+            "ROLE_OPERATOR" => Some(Self::Operator),
+            "ROLE_ADMIN" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod access_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct AccessClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl AccessClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> AccessClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AccessClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AccessClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Who the caller is, as the daemon sees it.
+        pub async fn get_caller(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetCallerRequest>,
+        ) -> std::result::Result<tonic::Response<super::Caller>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Access/GetCaller",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Access", "GetCaller"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a token; its secret is in this answer and nowhere else.
+        pub async fn create_token(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateTokenResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Access/CreateToken",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Access", "CreateToken"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_tokens(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListTokensRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTokensResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Access/ListTokens",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Access", "ListTokens"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Revokes a token: within seconds nobody gets in with it, and streams of it end.
+        pub async fn revoke_token(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RevokeTokenRequest>,
+        ) -> std::result::Result<tonic::Response<super::Token>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Access/RevokeToken",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Access", "RevokeToken"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The audit log, the newest entry first.
+        pub async fn list_audit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListAuditRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAuditResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Access/ListAudit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Access", "ListAudit"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod access_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with AccessServer.
+    #[async_trait]
+    pub trait Access: std::marker::Send + std::marker::Sync + 'static {
+        /// Who the caller is, as the daemon sees it.
+        async fn get_caller(
+            &self,
+            request: tonic::Request<super::GetCallerRequest>,
+        ) -> std::result::Result<tonic::Response<super::Caller>, tonic::Status>;
+        /// Makes a token; its secret is in this answer and nowhere else.
+        async fn create_token(
+            &self,
+            request: tonic::Request<super::CreateTokenRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateTokenResponse>,
+            tonic::Status,
+        >;
+        async fn list_tokens(
+            &self,
+            request: tonic::Request<super::ListTokensRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTokensResponse>,
+            tonic::Status,
+        >;
+        /// Revokes a token: within seconds nobody gets in with it, and streams of it end.
+        async fn revoke_token(
+            &self,
+            request: tonic::Request<super::RevokeTokenRequest>,
+        ) -> std::result::Result<tonic::Response<super::Token>, tonic::Status>;
+        /// The audit log, the newest entry first.
+        async fn list_audit(
+            &self,
+            request: tonic::Request<super::ListAuditRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListAuditResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct AccessServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> AccessServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for AccessServer<T>
+    where
+        T: Access,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/memctl.v1.Access/GetCaller" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetCallerSvc<T: Access>(pub Arc<T>);
+                    impl<T: Access> tonic::server::UnaryService<super::GetCallerRequest>
+                    for GetCallerSvc<T> {
+                        type Response = super::Caller;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetCallerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::get_caller(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetCallerSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Access/CreateToken" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateTokenSvc<T: Access>(pub Arc<T>);
+                    impl<
+                        T: Access,
+                    > tonic::server::UnaryService<super::CreateTokenRequest>
+                    for CreateTokenSvc<T> {
+                        type Response = super::CreateTokenResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateTokenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::create_token(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateTokenSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Access/ListTokens" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListTokensSvc<T: Access>(pub Arc<T>);
+                    impl<T: Access> tonic::server::UnaryService<super::ListTokensRequest>
+                    for ListTokensSvc<T> {
+                        type Response = super::ListTokensResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListTokensRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::list_tokens(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListTokensSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Access/RevokeToken" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeTokenSvc<T: Access>(pub Arc<T>);
+                    impl<
+                        T: Access,
+                    > tonic::server::UnaryService<super::RevokeTokenRequest>
+                    for RevokeTokenSvc<T> {
+                        type Response = super::Token;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RevokeTokenRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::revoke_token(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeTokenSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Access/ListAudit" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListAuditSvc<T: Access>(pub Arc<T>);
+                    impl<T: Access> tonic::server::UnaryService<super::ListAuditRequest>
+                    for ListAuditSvc<T> {
+                        type Response = super::ListAuditResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListAuditRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::list_audit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListAuditSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for AccessServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "memctl.v1.Access";
+    impl<T> tonic::server::NamedService for AccessServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

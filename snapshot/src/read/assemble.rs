@@ -4,6 +4,7 @@ use memctl_analysis::boundaries::Stacks;
 use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, SegmentState};
 
+use super::digest::Digests;
 use super::error::SnapshotFault;
 use super::events::EventLog;
 use super::found::Found;
@@ -15,7 +16,7 @@ use super::{DeviceRecording, Recording, keys, segments, unmarked};
 const NEEDED: &str = "the dict of torch.cuda.memory._snapshot() with `device_traces`; call torch.cuda.memory._record_memory_history() before training and torch.cuda.memory._dump_snapshot(\"rank0.pickle\") after it";
 
 /// Makes the recording, if the top of the pickle is a snapshot.
-pub(crate) fn recording(heap: Heap, top: Value, digest: [u8; 16]) -> Result<Recording, SnapshotFault> {
+pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Recording, SnapshotFault> {
     let not_a_snapshot = |found| SnapshotFault::NotASnapshot { found, needed: NEEDED };
     if top.kind() != Kind::Dict || heap.found.traces.is_none() {
         return Err(not_a_snapshot(heap.describe(top)));
@@ -53,7 +54,8 @@ pub(crate) fn recording(heap: Heap, top: Value, digest: [u8; 16]) -> Result<Reco
         started_ns: started_ns.unwrap_or(0),
         ended_ns: ended_ns.unwrap_or(0),
         framework,
-        digest,
+        digest: digests.sums,
+        proof: digests.proof,
         remarks: found.remarks,
     })
 }

@@ -1,7 +1,10 @@
-//! A 128-bit digest of a byte stream: two XXH64 sums with different seeds.
+//! Digests of a byte stream: 128 bits of two XXH64 sums with different seeds, and SHA-256.
 //!
-//! It identifies a recording, so that importing one twice is recognised. It is not a signature:
-//! whoever wants two recordings to look alike can make them so.
+//! The sums identify a recording, so that importing one twice is recognised. They are no signature: whoever wants two
+//! recordings to look alike can make them so. SHA-256 is what only whoever has the file knows; it does not follow from the
+//! sums, which everybody sees.
+
+use sha2::{Digest as _, Sha256};
 
 const P1: u64 = 0x9E37_79B1_85EB_CA87;
 const P2: u64 = 0xC2B2_AE3D_27D4_EB4F;
@@ -12,27 +15,41 @@ const P5: u64 = 0x27D4_EB2F_1656_67C5;
 /// The seed of the second sum. Any number but the first sum's 0 would do; it must never change, or known recordings look new.
 const SECOND_SEED: u64 = 0x6D65_6D63_746C_0001;
 
-/// Both sums over the same bytes.
+/// Before the stream, so that the proof is nobody's checksum of the file.
+const PROOF: &[u8] = b"memctl: who has this recording\0";
+
+/// What a stream comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Digests {
+    /// Identifies the stream.
+    pub sums: [u8; 16],
+    /// Proves that one has it.
+    pub proof: [u8; 32],
+}
+
+/// All of them over the same bytes.
 pub(crate) struct Digest {
     sums: [Xxh64; 2],
+    proof: Sha256,
 }
 
 impl Digest {
     pub(crate) fn new() -> Self {
-        Self { sums: [Xxh64::new(0), Xxh64::new(SECOND_SEED)] }
+        Self { sums: [Xxh64::new(0), Xxh64::new(SECOND_SEED)], proof: Sha256::new().chain_update(PROOF) }
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         for sum in &mut self.sums {
             sum.update(bytes);
         }
+        self.proof.update(bytes);
     }
 
-    pub(crate) fn finish(&self) -> [u8; 16] {
-        let mut digest = [0; 16];
-        digest[..8].copy_from_slice(&self.sums[0].finish().to_be_bytes());
-        digest[8..].copy_from_slice(&self.sums[1].finish().to_be_bytes());
-        digest
+    pub(crate) fn finish(&self) -> Digests {
+        let mut sums = [0; 16];
+        sums[..8].copy_from_slice(&self.sums[0].finish().to_be_bytes());
+        sums[8..].copy_from_slice(&self.sums[1].finish().to_be_bytes());
+        Digests { sums, proof: self.proof.clone().finalize().into() }
     }
 }
 

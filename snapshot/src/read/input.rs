@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 
-use super::digest::Digest;
+use super::digest::{Digest, Digests};
 use super::error::SnapshotFault;
 
 /// Bytes of the buffer: large enough that a system call is nothing, small enough to stay in the L2 cache.
@@ -206,8 +206,8 @@ impl<'r> Input<'r> {
         Ok(())
     }
 
-    /// The digest of what was consumed.
-    pub(crate) fn finish(mut self) -> [u8; 16] {
+    /// The digests of what was consumed.
+    pub(crate) fn finish(mut self) -> Digests {
         self.digest.update(&self.buffer[self.digested..self.start]);
         self.digest.finish()
     }

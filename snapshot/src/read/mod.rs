@@ -64,6 +64,8 @@ pub struct Recording {
     pub framework: Option<String>,
     /// Digest of the unpacked pickle: the same for a file and its compressed form.
     pub digest: [u8; 16],
+    /// Of the content, for whoever has the file: proves that a later import of it is the same one.
+    pub proof: [u8; 32],
     /// What it lacked.
     pub remarks: Remarks,
 }

@@ -100,6 +100,12 @@ pub fn drive(
     Ok(outcomes)
 }
 
+/// Mutations of these inputs without end, the same for the same seed.
+pub fn mutations(pool: Vec<Vec<u8>>, seed: u64) -> impl Iterator<Item = Vec<u8>> {
+    let mut rng = Rng(seed);
+    std::iter::repeat_with(move || mutated(&pool, &mut rng))
+}
+
 /// What an outcome says in words of its own: an error quotes the input, and a quotation is nothing new.
 fn own_words(outcome: &str, input: &[u8]) -> String {
     let quoted = |word: &&str| input.windows(word.len()).any(|part| part == word.as_bytes());

@@ -5,9 +5,11 @@
 //! Refuses: to hold its breath. Inputs are bounded by [`INPUT_BYTES_MAX`], what a target may allocate by the test.
 
 mod driver;
+mod places;
+mod ports;
 mod targets;
 
-pub use driver::{Crash, corpus, drive};
+pub use driver::{Crash, corpus, drive, mutations};
 
 /// The longest input that is made.
 pub const INPUT_BYTES_MAX: usize = 16 << 10;
@@ -24,12 +26,18 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "chunk", run: targets::chunk, inputs: 200_000 },
     Target { name: "condition", run: targets::condition, inputs: 200_000 },
+    Target { name: "config", run: places::config, inputs: 20_000 },
+    Target { name: "http", run: ports::http, inputs: 3_000 },
+    Target { name: "http2", run: ports::http2, inputs: 3_000 },
     Target { name: "item", run: targets::item, inputs: 200_000 },
+    Target { name: "note", run: places::note, inputs: 100_000 },
+    Target { name: "region", run: places::region, inputs: 2_000 },
     Target { name: "rules", run: targets::rules, inputs: 20_000 },
     Target { name: "snapshot", run: targets::snapshot, inputs: 100_000 },
+    Target { name: "spool", run: places::spool, inputs: 2_000 },
 ];
 
 /// The target of a name.

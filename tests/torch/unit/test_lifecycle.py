@@ -159,19 +159,31 @@ def test_a_folder_that_others_can_write_is_not_used(cache: Path) -> None:
 def test_the_packages_hook_is_for_exactly_one_build(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packaged = tmp_path / "packaged.so"
+    packaged, hook = tmp_path / "packaged.so.gz", tmp_path / "hook.so"
     monkeypatch.setattr(_shim, "prebuilt", lambda torch: packaged)
-    packaged.write_bytes(b"\x7fELF\0memctl-hook-for: " + _shim.build_of(torch).encode() + b"\0rest")
-    assert _shim.ensure(torch, SOURCE) == _shim.Shim(packaged, "package")
-    # The same version of another commit, and one that does not say: compiled instead.
-    packaged.write_bytes(f"memctl-hook-for: {torch.__version__} {'0' * 40}\0".encode())
-    assert _shim.ensure(torch, SOURCE).origin == "compiled"
-    packaged.write_bytes(b"")
+
+    def packs(text: bytes) -> bytes:
+        hook.write_bytes(text)
+        _shim.pack(hook, packaged)
+        return text
+
+    fits = packs(b"\x7fELF\0memctl-hook-for: " + _shim.build_of(torch).encode() + b"\0rest")
+    taken = _shim.ensure(torch, SOURCE)
+    assert taken.origin == "package" and taken.path.parent == cache and taken.path.read_bytes() == fits
+    assert _shim.ensure(torch, SOURCE) == _shim.Shim(taken.path, "cache")
+    assert [file.name for file in cache.iterdir()] == [taken.path.name], "nothing half unpacked is left"
+    # The same version of another commit, one that does not say, and one that is cut short: compiled instead.
+    packs(f"memctl-hook-for: {torch.__version__} {'0' * 40}\0".encode())
+    assert _shim.ensure(torch, SOURCE + "// another").origin == "compiled"
+    packs(b"")
     assert _shim.ensure(torch, SOURCE + "//").origin == "compiled"
+    packs(fits)
+    packaged.write_bytes(packaged.read_bytes()[:-4])
+    assert _shim.ensure(torch, SOURCE + "// short").origin == "compiled"
     # Where that cannot be, both reasons are told.
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
-    packaged.write_bytes(b"memctl-hook-for: 1.0.0 abc\0")
+    packs(b"memctl-hook-for: 1.0.0 abc\0")
     both = r"no C\+\+ compiler .*package's hook was built for torch 1\.0\.0 abc, this"
     with pytest.raises(_shim.ShimError, match=both):
         _shim.ensure(torch, SOURCE + "// other")

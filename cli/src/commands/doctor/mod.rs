@@ -103,8 +103,13 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         version.advice = Some(format!("this memctl is {mine}: upgrade the older one"));
     }
     let store = format!("{} {}, schema {}", status.store, status.store_version, status.schema_version);
+    // An older daemon does not tell, nor one that shows a part of its store.
+    let disk = match status.size_bytes {
+        0 => String::new(),
+        bytes => format!(" ({} on disk)", HumanBytes::of(bytes)),
+    };
     let held = format!(
-        "{}, {} in {}, {} streaming, {} queued",
+        "{}, {} in {}{disk}, {} streaming, {} queued",
         plural(status.jobs, "job"),
         plural(status.events_stored, "event"),
         HumanBytes::of(status.stored_bytes),
@@ -127,8 +132,26 @@ fn of_status(status: &v1::Status) -> Vec<Check> {
         );
     }
     let mut checks = vec![version, ok("store", store), ok("contents", held), losses];
+    checks.extend(damage(status.items_damaged));
     checks.extend(tasks(status));
     checks
+}
+
+/// Items that were damaged when they were read; nothing where none was.
+fn damage(items: u64) -> Option<Check> {
+    let advice = "answers are given without them; `memctl check --deep` reads everything and lists what is damaged";
+    (items > 0).then(|| Check {
+        verdict: Outcome::Warning,
+        advice: Some(advice.to_owned()),
+        ..ok(
+            "damage",
+            format!(
+                "{} found that {} not what was stored",
+                plural(items, "item"),
+                if items == 1 { "is" } else { "are" }
+            ),
+        )
+    })
 }
 
 /// The daemon's tasks: nothing of one that does not tell (an older daemon).
@@ -264,6 +287,8 @@ mod tests {
             jobs: 2,
             events_stored: 12_345,
             stored_bytes: 9 << 20,
+            size_bytes: 12 << 20,
+            items_damaged: 3,
             gaps: 1,
             ..Default::default()
         };
@@ -275,9 +300,11 @@ mod tests {
         note  daemon      version 0.0.1, up since 1970-01-01 00:00:00 UTC
                           this memctl is VERSION: upgrade the older one
         ok    store       sqlite 3.51.3, schema 1
-        ok    contents    2 jobs, 12,345 events in 9.00 MiB, 0 sessions streaming, 0 B queued
+        ok    contents    2 jobs, 12,345 events in 9.00 MiB (12.0 MiB on disk), 0 sessions streaming, 0 B queued
         note  losses      1 item missing, 0 events expired, 0 duplicates recognised
                           items were lost on the way; `memctl query` says of which job, whose figures are then not exact
+        note  damage      3 items found that are not what was stored
+                          answers are given without them; `memctl check --deep` reads everything and lists what is damaged
         FAIL  folder      /x\u{1b}[2J cannot be written
                           choose another
         ");

@@ -52,6 +52,7 @@ async fn import(
     connection: &mut Connection,
     global: &Global,
 ) -> Result<ImportOutcome, Failure> {
+    let source_paths = seams::of_an_import(args.source_paths)?;
     make_room(args, &files, connection).await?;
     let attempt = args.attempt.unwrap_or(0);
     let labels = args.labels.iter().map(|label| (label.0.clone(), label.1.clone())).collect();
@@ -64,10 +65,10 @@ async fn import(
         ),
     };
     let taker = (connection.place.to_string(), advice);
-    let request = ImportRequest { job: args.job.clone(), attempt, labels, files, taker, silence_max };
+    let request = ImportRequest { job: args.job.clone(), attempt, labels, source_paths, files, taker, silence_max };
     let (bars, on_progress): (_, OnProgress) = progress::bars(visible);
     let told_to_stop = seams::told_to_stop()?;
-    let importing = seams::import_files(connection.channel.clone(), request, on_progress);
+    let importing = seams::import_files(connection.daemon(), request, on_progress);
     let result = tokio::select! {
         result = importing => result,
         () = told_to_stop => Err(Failure::input("interrupted; nothing was stored")),

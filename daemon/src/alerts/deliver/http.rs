@@ -4,7 +4,6 @@
 //! to a bound; certificates are checked against the system's, or those that the rules name.
 //! Refuses redirects: the address in the rules is the one that is told.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +14,6 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore};
 
 use super::Failed;
 use crate::alerts::certificates;
@@ -33,36 +31,12 @@ pub(super) struct Peer {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
-fn tls(http: &Http) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    match &http.ca_file {
-        Some(path) => {
-            for certificate in certificates::read(path)? {
-                roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
-            }
-        }
-        // Reading them takes a while: only where they are needed.
-        None if http.url.starts_with("https://") => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err(
-                    "no certificates of this system were found; install ca-certificates, or name a ca_file".into()
-                );
-            }
-        }
-        None => {}
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| format!("TLS cannot be set up: {error}"))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
-}
-
 impl Peer {
     /// Somebody at the address with this added.
     pub(super) fn new(http: &Http, path: &str) -> Result<Self, String> {
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls(http)?).https_or_http().enable_http1().build();
+        let tls =
+            certificates::client(http.url.starts_with("https://"), http.ca_file.as_deref(), http.identity.clone())?;
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
         // Each message on a connection of its own: they are rare, and a connection that died meanwhile is a lost message.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
         Ok(Self { http: http.clone(), url: format!("{}{path}", http.url.trim_end_matches('/')), client })

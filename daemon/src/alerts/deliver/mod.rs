@@ -2,12 +2,13 @@
 //!
 //! Guarantees: nobody waits for a receiver: a full queue is an answer, and what waits in it is claimed in the store. A
 //! message is tried a few times with growing, random pauses while its claim lasts, and never after; what became of it is
-//! always told. One slow receiver does not hold up another.
+//! always told. One slow receiver does not hold up another, and one tenant's messages leave room for others'.
 
 mod command;
 mod http;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use memctl_model::Severity;
@@ -75,6 +76,8 @@ impl Failed {
 /// A message for one receiver.
 #[derive(Debug)]
 pub struct Message {
+    /// Whose alerts.
+    pub tenant: String,
     /// Its alerts, [`ALERTS_MAX`] at most.
     pub notices: Vec<Notice>,
     /// Nothing is sent after that.
@@ -191,7 +194,39 @@ pub struct Worker {
     /// The receiver.
     pub notifier: Arc<Notifier>,
     queue: mpsc::Sender<Message>,
+    waiting: Arc<Waiting>,
     task: JoinHandle<()>,
+}
+
+/// How many messages of each tenant are in a queue.
+#[derive(Default)]
+struct Waiting(Mutex<BTreeMap<String, usize>>);
+
+impl Waiting {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more, unless it would take the room of others: a tenant has as many as stay free.
+    fn enter(&self, tenant: &str) -> bool {
+        let mut counts = self.counts();
+        let own = counts.get(tenant).copied().unwrap_or(0);
+        let fits = own < QUEUE.saturating_sub(counts.values().sum());
+        if fits {
+            counts.insert(tenant.to_owned(), own + 1);
+        }
+        fits
+    }
+
+    fn leave(&self, tenant: &str) {
+        let mut counts = self.counts();
+        if let Some(count) = counts.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(tenant);
+            }
+        }
+    }
 }
 
 impl Worker {
@@ -199,17 +234,23 @@ impl Worker {
     #[must_use]
     pub fn start(notifier: Arc<Notifier>, pace: Pace, outcomes: mpsc::Sender<Outcome>) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
-        let task = tokio::spawn(work(notifier.clone(), pace, messages, outcomes));
-        Self { notifier, queue, task }
+        let waiting = Arc::new(Waiting::default());
+        let task = tokio::spawn(work(notifier.clone(), pace, messages, waiting.clone(), outcomes));
+        Self { notifier, queue, waiting, task }
     }
 
-    /// Takes a message, unless the queue is full or the worker gone.
+    /// Takes a message, unless the queue has no room for this tenant or the worker is gone.
     ///
     /// # Errors
     /// The message back.
     pub fn take(&self, message: Message) -> Result<(), Message> {
-        self.queue.try_send(message).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message) => message,
+        if !self.waiting.enter(&message.tenant) {
+            return Err(message);
+        }
+        self.queue.try_send(message).map_err(|error| {
+            let (mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message)) = error;
+            self.waiting.leave(&message.tenant);
+            message
         })
     }
 
@@ -223,9 +264,11 @@ async fn work(
     notifier: Arc<Notifier>,
     pace: Pace,
     mut messages: mpsc::Receiver<Message>,
+    waiting: Arc<Waiting>,
     outcomes: mpsc::Sender<Outcome>,
 ) {
     while let Some(message) = messages.recv().await {
+        waiting.leave(&message.tenant);
         let result = tried(&notifier, pace, &message).await;
         let told = message.notices.iter().map(|notice| Notification::from(&notice.alert)).collect();
         let outcome = Outcome { receiver: notifier.name.clone(), told, result };
@@ -264,4 +307,22 @@ async fn tried(notifier: &Notifier, pace: Pace, message: &Message) -> Result<(),
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_room_for_a_tenant_that_has_nothing_in_it() {
+        let waiting = Waiting::default();
+        assert_eq!((0..QUEUE).filter(|_| waiting.enter("many")).count(), QUEUE / 2);
+        assert_eq!((0..QUEUE).filter(|_| waiting.enter("other")).count(), QUEUE / 4);
+        assert!(waiting.enter("third") && waiting.enter("fourth") && !waiting.enter("many"));
+        for _ in 0..QUEUE / 2 {
+            waiting.leave("many");
+        }
+        assert!(waiting.enter("many"));
+        waiting.leave("nobody");
+    }
 }

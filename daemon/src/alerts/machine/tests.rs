@@ -62,6 +62,7 @@ fn finding(kind: FindingKind) -> Finding {
 
 fn job(state: Option<JobState>, started_ns: u64, epochs: Option<u32>) -> JobFacts {
     JobFacts {
+        tenant: "default".into(),
         name: "j".into(),
         attempt: 0,
         labels: Vec::new(),

@@ -19,7 +19,7 @@ pub struct Notice {
 
 impl Notice {
     fn labels(&self, severity: Severity) -> Map<String, Value> {
-        let Alert { rule, job, kind, .. } = &self.alert;
+        let Alert { tenant, rule, job, kind, .. } = &self.alert;
         let mut labels = Map::new();
         // Those of the rule first: the names that memctl gives are never anybody else's.
         for (name, value) in &self.alert.labels {
@@ -27,6 +27,7 @@ impl Notice {
         }
         let own = [
             ("alertname", rule.as_str()),
+            ("tenant", tenant),
             ("job", job),
             ("kind", kind),
             ("severity", severity.name()),

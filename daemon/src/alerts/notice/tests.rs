@@ -33,6 +33,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         evidence: Vec::new(),
     };
     let job = JobFacts {
+        tenant: "default".into(),
         name: "vit".into(),
         attempt: 2,
         labels: vec![("team/a".into(), "v".into()), ("job".into(), "forged".into()), ("other".into(), "x".into())],
@@ -54,7 +55,7 @@ fn the_webhook_has_alertmanagers_fields() {
     let notices = [notice("grows", Phase::Firing), notice("shrinks \"\u{1b}\n", Phase::Resolved)];
     let sent = webhook(&notices, "hook", "https://w");
     let labels = json!({
-        "alertname": "MemoryLeak", "job": "vit", "kind": "leak", "severity": "warning",
+        "alertname": "MemoryLeak", "tenant": "default", "job": "vit", "kind": "leak", "severity": "warning",
         "fingerprint": notices[0].alert.id_text(), "pager": "yes", "team_a": "v",
     });
     let alert = |status: &str, summary: &str, ends: &str| {

@@ -103,18 +103,21 @@ pub struct Http {
     pub bearer_token_file: Option<PathBuf>,
     /// Certificates trusted instead of the system's.
     pub ca_file: Option<PathBuf>,
+    /// The certificate that the daemon shows, and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Without the values of headers.
 impl std::fmt::Debug for Http {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let headers: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
-        let Self { url, bearer_token_file, ca_file, .. } = self;
+        let Self { url, bearer_token_file, ca_file, identity, .. } = self;
         f.debug_struct("Http")
             .field("url", url)
             .field("headers", &headers)
             .field("bearer_token_file", bearer_token_file)
             .field("ca_file", ca_file)
+            .field("identity", identity)
             .finish()
     }
 }

@@ -219,7 +219,8 @@ fn receiver(section: &Section<'_>) -> Result<Receiver, RulesError> {
     if name == "log" {
         return Err(section.error("name", "`log` is the built-in receiver; choose another name"));
     }
-    const HTTP: [&str; 7] = ["name", "type", "timeout", "url", "headers", "bearer_token_file", "ca_file"];
+    const HTTP: [&str; 9] =
+        ["name", "type", "timeout", "url", "headers", "bearer_token_file", "ca_file", "cert_file", "key_file"];
     let (kind, most) = match section.text("type")?.as_deref() {
         Some("webhook") => {
             section.only(&HTTP)?;
@@ -263,7 +264,17 @@ fn http(section: &Section<'_>) -> Result<Http, RulesError> {
             return Err(section.error("headers", format!("{name:?} is not a valid HTTP header")));
         }
     }
-    Ok(Http { url, headers, bearer_token_file: section.text("bearer_token_file")?.map(PathBuf::from), ca_file })
+    let file = |key| Ok::<_, RulesError>(section.text(key)?.map(PathBuf::from));
+    let identity = match (file("cert_file")?, file("key_file")?) {
+        (Some(cert), Some(key)) => {
+            crate::alerts::certificates::identity(&cert, &key).map_err(|reason| section.error("cert_file", reason))?;
+            Some((cert, key))
+        }
+        (None, None) => None,
+        (Some(_), None) => return Err(section.error("cert_file", "it needs key_file beside it".to_owned())),
+        (None, Some(_)) => return Err(section.error("key_file", "it needs cert_file beside it".to_owned())),
+    };
+    Ok(Http { url, headers, bearer_token_file: file("bearer_token_file")?, ca_file, identity })
 }
 
 fn check_url(url: &str) -> Result<(), String> {

@@ -70,7 +70,11 @@ fn http(out: &mut String, http: &Http) {
         let names: Vec<String> = http.headers.iter().map(|(name, _)| name.escape_default().to_string()).collect();
         key("# headers that are not shown", names.join(", "));
     }
-    for (name, path) in [("bearer_token_file", &http.bearer_token_file), ("ca_file", &http.ca_file)] {
+    let (cert_file, key_file) = http.identity.as_ref().map(|(cert, key)| (cert, key)).unzip();
+    let (token, ca) = (http.bearer_token_file.as_ref(), http.ca_file.as_ref());
+    for (name, path) in
+        [("bearer_token_file", token), ("ca_file", ca), ("cert_file", cert_file), ("key_file", key_file)]
+    {
         if let Some(path) = path {
             key(name, text(&path.to_string_lossy()));
         }

@@ -35,6 +35,7 @@ fn session(key: SessionKey, started_ns: u64, pid: u32, parent_pid: u32) -> Sessi
         end: None,
         events: 0,
         stored_bytes: 0,
+        stored_items: 0,
         dropped: Dropped::default(),
         expired_events: 0,
         duplicates: 0,

@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use crate::store::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome, ordered};
 use crate::store::cells::{self, Fault};
 
-const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body FROM memctl.alert_record";
+const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body, tenant FROM memctl.alert_record";
 
 pub(super) async fn read(pool: &PgPool, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, Fault> {
     let sql = |rest: &str| sqlx::AssertSqlSafe(format!("{COLUMNS} {rest}"));
@@ -17,9 +17,10 @@ pub(super) async fn read(pool: &PgPool, selection: AlertSelection<'_>) -> Result
             sqlx::query(sql("WHERE kind = $1 ORDER BY id")).bind(kind.number()).fetch_all(pool).await?
         }
         // No job's name holds a zero byte, and Postgres takes no text that does.
-        AlertSelection::OfJob(job) if job.contains('\0') => Vec::new(),
-        AlertSelection::OfJob(job) => {
-            sqlx::query(sql("WHERE kind = 1 AND job = $1 ORDER BY id")).bind(job.to_owned()).fetch_all(pool).await?
+        AlertSelection::OfJob { job, .. } if job.contains('\0') => Vec::new(),
+        AlertSelection::OfJob { tenant, job } => {
+            let query = sqlx::query(sql("WHERE kind = 1 AND job = $1 AND tenant = $2 ORDER BY id"));
+            query.bind(job.to_owned()).bind(tenant.to_owned()).fetch_all(pool).await?
         }
         AlertSelection::Ids(ids) => {
             let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
@@ -69,17 +70,16 @@ async fn put_one(tx: &mut PgConnection, put: &AlertPut) -> Result<PutOutcome, Fa
         return Ok(PutOutcome::Done);
     }
     let statement = if version.is_some() {
-        "UPDATE memctl.alert_record SET version = $3, job = $4, due_ns = $5, body = $6 WHERE kind = $1 AND id = $2"
+        "UPDATE memctl.alert_record SET version = $3, job = $4, due_ns = $5, body = $6, tenant = $7 WHERE kind = $1 AND id = $2"
     } else {
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM memctl.alert_record WHERE kind = $1")
-            .bind(kind)
-            .fetch_one(&mut *tx)
-            .await?;
-        if count.cast_unsigned() >= record.kind.most() {
+        let counting = "SELECT count(*), count(*) FILTER (WHERE tenant = $2) FROM memctl.alert_record WHERE kind = $1";
+        let (all, own): (i64, i64) =
+            sqlx::query_as(counting).bind(kind).bind(record.tenant.clone()).fetch_one(&mut *tx).await?;
+        if !record.kind.has_room(all.cast_unsigned(), own.cast_unsigned()) {
             return Ok(PutOutcome::Full);
         }
         // A row that is not there cannot be locked: another daemon may have made it just now.
-        "INSERT INTO memctl.alert_record (kind, id, version, job, due_ns, body) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING"
+        "INSERT INTO memctl.alert_record (kind, id, version, job, due_ns, body, tenant) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING"
     };
     let done = sqlx::query(statement)
         .bind(kind)
@@ -88,6 +88,7 @@ async fn put_one(tx: &mut PgConnection, put: &AlertPut) -> Result<PutOutcome, Fa
         .bind(record.job.clone())
         .bind(ordered(record.due_ns))
         .bind(record.body.to_vec())
+        .bind(record.tenant.clone())
         .execute(tx)
         .await?;
     Ok(if done.rows_affected() > 0 { PutOutcome::Done } else { PutOutcome::Conflict })

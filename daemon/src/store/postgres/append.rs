@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use memctl_model::SessionInfo;
 use sqlx::postgres::{PgConnection, PgPool};
 
+use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
-use crate::store::plan::{Plan, PlannedItem, SUM_MAX, plan, sessions_of};
-use crate::store::rows::{Append, OpenedSession, SessionKey};
+use crate::store::opening::Opening;
+use crate::store::plan::{Plan, PlannedItem, SUM_MAX, checksum, plan, sessions_of};
+use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
 use crate::store::wire_form;
 
 /// Bytes of payloads in one statement: the server holds them twice while it runs.
@@ -22,16 +23,19 @@ const STATEMENT_ROWS: usize = 4096;
 /// Finds or makes job, session and devices; `None` when somebody else was faster and it must be looked at again.
 pub(super) async fn open_session(
     pool: &PgPool,
-    info: &SessionInfo,
+    opening: &Opening<'_>,
     described: &[u8],
-    now_ns: u64,
 ) -> Result<Option<OpenedSession>, Fault> {
-    let now_ns = now_ns.min(SUM_MAX).cast_signed();
+    let Opening { tenant, info, owner, secret, now_ns } = opening;
+    let now_ns = (*now_ns).min(SUM_MAX).cast_signed();
+    let id = opening.stored_id().0;
     let mut tx = pool.begin().await?;
-    let find = sqlx::query(include_str!("sql/session_find.sql")).bind(&info.id.0[..]);
+    let find = sqlx::query(include_str!("sql/session_find.sql")).bind(&id[..]);
     if let Some(row) = find.fetch_optional(&mut *tx).await? {
-        let opened =
-            OpenedSession { key: row.int(0)?, job: row.int(1)?, durable_seq: row.word(2)?, ended: row.flag(3)? };
+        let (opened, held) = cells::held(&row)?;
+        if !opening.may_continue(&held) {
+            return Err(StoreError::Foreign.into());
+        }
         sqlx::query(include_str!("sql/session_touch.sql")).bind(opened.key).bind(now_ns).execute(&mut *tx).await?;
         tx.commit().await?;
         return Ok(Some(opened));
@@ -42,15 +46,18 @@ pub(super) async fn open_session(
         .bind(info.started_ns.cast_signed())
         .bind(info.world_size.map(i64::from))
         .bind(wire_form::labels(&info.labels))
+        .bind(tenant.name())
         .fetch_one(&mut *tx)
         .await?;
     let key: Option<i64> = sqlx::query_scalar(include_str!("sql/session_insert.sql"))
         .bind(job)
-        .bind(&info.id.0[..])
+        .bind(&id[..])
         .bind(i64::from(info.rank))
         .bind(info.started_ns.cast_signed())
         .bind(described)
         .bind(now_ns)
+        .bind(*owner)
+        .bind(secret.as_ref().map(|hash| &hash[..]))
         .fetch_optional(&mut *tx)
         .await?;
     let Some(key) = key else {
@@ -121,6 +128,7 @@ async fn insert_payloads(tx: &mut PgConnection, mut items: &[PlannedItem<'_>]) -
             .bind(column(now, |row| row.session))
             .bind(column(now, |row| row.item.seq.cast_signed()))
             .bind(now.iter().map(|row| &row.item.payload[..]).collect::<Vec<&[u8]>>())
+            .bind(now.iter().map(|row| checksum(&row.item.payload)).collect::<Vec<i64>>())
             .execute(&mut *tx)
             .await?;
         items = later;
@@ -251,7 +259,16 @@ async fn update_sessions(tx: &mut PgConnection, plan: &Plan<'_>) -> Result<(), F
         .bind(column(&rows, |(_, state)| state.dropped.shutdown.cast_signed()))
         .bind(column(&rows, |(_, state)| state.duplicates.cast_signed()))
         .bind(column(&rows, |(_, state)| state.missing_items.cast_signed()))
+        .bind(column(&rows, |(_, state)| state.stored_items.cast_signed()))
         .execute(tx)
         .await?;
+    Ok(())
+}
+
+/// Keeps what the judge knows of a session, if the session is there.
+pub(super) async fn put_watch(pool: &PgPool, session: SessionKey, watch: &WatchRow) -> Result<(), Fault> {
+    let query = sqlx::query(include_str!("sql/watch_put.sql")).bind(session).bind(watch.seq.cast_signed());
+    let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
+    query.execute(pool).await?;
     Ok(())
 }

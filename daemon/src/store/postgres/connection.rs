@@ -32,8 +32,42 @@ const TRIES_MAX: u32 = 10;
 /// Before the second try; doubles each time, up to 64 times as much.
 const BACKOFF: Duration = Duration::from_millis(5);
 
-/// Connects, checks the server and brings the schema up to date; the pool and the server's version.
-pub(super) async fn open(url: &str, place: &str) -> Result<(PgPool, String), StoreError> {
+/// What opening gives.
+pub(super) struct Opened {
+    pub(super) pool: PgPool,
+    /// How to connect once more.
+    pub(super) options: PgConnectOptions,
+    pub(super) version: String,
+}
+
+/// Connects, checks the server and brings the schema up to date.
+pub(super) async fn open(url: &str, place: &str) -> Result<Opened, StoreError> {
+    let (pool, options) = connect(url, place, &[]).await?;
+    finished(prepare(&pool, place).await, pool, options, place).await
+}
+
+/// Connects for reading, where the schema is today's.
+pub(super) async fn open_read_only(url: &str, place: &str) -> Result<Opened, StoreError> {
+    let (pool, options) = connect(url, place, &[("default_transaction_read_only", "on")]).await?;
+    finished(look(&pool, place).await, pool, options, place).await
+}
+
+async fn finished(
+    looked: Result<String, Fault>,
+    pool: PgPool,
+    options: PgConnectOptions,
+    place: &str,
+) -> Result<Opened, StoreError> {
+    match looked {
+        Ok(version) => Ok(Opened { pool, options, version }),
+        Err(fault) => {
+            pool.close().await;
+            Err(told_at_open(place, fault))
+        }
+    }
+}
+
+async fn connect(url: &str, place: &str, more: &[(&str, &str)]) -> Result<(PgPool, PgConnectOptions), StoreError> {
     let options = PgConnectOptions::from_str(url).map_err(|_| StoreError::Unreachable {
         place: place.into(),
         // The parser's own words may quote a piece of the password.
@@ -46,22 +80,46 @@ pub(super) async fn open(url: &str, place: &str) -> Result<(PgPool, String), Sto
             ("lock_timeout", LOCK_MS),
             ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS),
         ])
+        .options(more.iter().copied())
         .disable_statement_logging();
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS_MAX)
         .acquire_timeout(ACQUIRE_WAIT)
         .after_connect(|connection, _| Box::pin(commit_to_disk(connection)))
-        .connect_with(options)
+        .connect_with(options.clone())
         .await
         .map_err(|error| told_at_open(place, error.into()))?;
-    let prepared = prepare(&pool, place).await;
-    match prepared {
-        Ok(version) => Ok((pool, version)),
-        Err(fault) => {
-            pool.close().await;
-            Err(told_at_open(place, fault))
-        }
+    Ok((pool, options))
+}
+
+/// Looks whether everything is there; the server's version.
+async fn look(pool: &PgPool, place: &str) -> Result<String, Fault> {
+    let mut connection = pool.acquire().await?;
+    let there = "SELECT to_regclass('memctl.migration') IS NOT NULL";
+    if !sqlx::query_scalar::<_, bool>(there).fetch_one(&mut *connection).await? {
+        let reason = "it holds no store of memctl's".to_owned();
+        return Err(StoreError::Unreachable { place: place.into(), reason }.into());
     }
+    let found = "SELECT coalesce(max(version), 0) FROM memctl.migration";
+    let found: i64 = sqlx::query_scalar(found).fetch_one(&mut *connection).await?;
+    if found > migrations::NEWEST {
+        return Err(StoreError::Newer { place: place.into(), found, known: migrations::NEWEST }.into());
+    }
+    crate::store::sqlite::read_only::check_current(place, found)?;
+    Ok(sqlx::query_scalar("SELECT current_setting('server_version')").fetch_one(&mut *connection).await?)
+}
+
+/// Asks the server something on a connection of its own, which is kept for the next time. Not one of the pool's: that would
+/// wait behind questions, and try a server that refuses connections again and again.
+pub(super) async fn probe(kept: &mut Option<PgConnection>, options: &PgConnectOptions) -> Result<(), Fault> {
+    // Taken: when it fails, or the caller goes away, the next probe has a new one.
+    let mut connection = match kept.take() {
+        Some(connection) => connection,
+        None => options.connect().await?,
+    };
+    connection.execute("SELECT 1").await?;
+    *kept = Some(connection);
+    Ok(())
 }
 
 /// An acknowledgement means durable, whatever the server's or the role's default is.

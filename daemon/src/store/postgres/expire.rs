@@ -1,4 +1,4 @@
-//! Removing: jobs whole, chunks oldest first, one transaction a call.
+//! Removing: jobs whole, items oldest first, one transaction a call.
 //!
 //! Guarantees: what is counted as gone is what this transaction deleted, and the sessions' sums follow in it. Rows
 //! are locked in the order job, sessions ascending, so that appends and other daemons' removals cannot deadlock.
@@ -10,16 +10,18 @@ use sqlx::Executor;
 use sqlx::postgres::{PgConnection, PgPool};
 
 use crate::store::cells::{self, Cells, Fault};
-use crate::store::expiry::{BATCH_CHUNKS, Candidate, victims};
+use crate::store::expiry::{BATCH_ITEMS, Candidate, FUTURE_NS, Part, victims};
+use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
 /// Everything of a job, the job itself last.
-const DELETE_JOB: [&str; 8] = [
+const DELETE_JOB: [&str; 9] = [
     "DELETE FROM memctl.payload WHERE job_id = $1",
     "DELETE FROM memctl.chunk WHERE job_id = $1",
     "DELETE FROM memctl.item WHERE job_id = $1",
     "DELETE FROM memctl.epoch_end WHERE job_id = $1",
     "DELETE FROM memctl.gap WHERE job_id = $1",
+    "DELETE FROM memctl.watch WHERE job_id = $1",
     "DELETE FROM memctl.device WHERE job_id = $1",
     "DELETE FROM memctl.session WHERE job_id = $1",
     "DELETE FROM memctl.job WHERE job_id = $1",
@@ -64,33 +66,33 @@ async fn whole_job(pool: &PgPool, job: i64, unheard_since_ns: Option<i64>) -> Re
     Ok(gone)
 }
 
-/// Removes a batch of the oldest chunks, of ended sessions first, while more than `limit_bytes` are stored.
-pub(super) async fn chunks(pool: &PgPool, limit_bytes: u64) -> Result<Expired, Fault> {
+/// Puts right what a clock that went wrong wrote down: heard in the future is heard now.
+pub(super) async fn heard_too_late(pool: &PgPool, now_ns: u64) -> Result<(), Fault> {
+    let [now_ns, too_late_ns] = [now_ns, now_ns.saturating_add(FUTURE_NS)].map(|ns| ns.min(SUM_MAX).cast_signed());
+    sqlx::query(include_str!("sql/heard_too_late.sql")).bind(now_ns).bind(too_late_ns).execute(pool).await?;
+    Ok(())
+}
+
+/// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`.
+pub(super) async fn items(pool: &PgPool, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, Fault> {
     let mut tx = pool.begin().await?;
-    let totals = cells::totals(&sqlx::query(include_str!("sql/totals.sql")).fetch_one(&mut *tx).await?)?;
-    let excess_bytes = totals.stored_bytes.saturating_sub(limit_bytes);
-    let mut gone = Expired::default();
-    if excess_bytes == 0 {
-        return Ok(gone);
-    }
-    let mut rows = Vec::new();
-    for ended in [true, false] {
-        if rows.is_empty() {
-            let query = sqlx::query(include_str!("sql/expiry_candidates.sql")).bind(ended).bind(BATCH_CHUNKS);
-            rows = query.fetch_all(&mut *tx).await?;
-        }
-    }
+    let oldest = match part {
+        Part::Chunks => include_str!("sql/chunks_oldest.sql"),
+        Part::Rest => include_str!("sql/rest_oldest.sql"),
+    };
+    let rows = sqlx::query(oldest).bind(job).bind(BATCH_ITEMS).fetch_all(&mut *tx).await?;
     let candidates = rows.iter().map(cells::candidate).collect::<Result<Vec<_>, _>>()?;
     let victims = victims(candidates, excess_bytes);
-    let sessions: BTreeSet<SessionKey> = victims.iter().map(|chunk| chunk.session).collect();
+    let sessions: BTreeSet<SessionKey> = victims.iter().map(|item| item.session).collect();
     let sessions: Vec<SessionKey> = sessions.into_iter().collect();
     sqlx::query(include_str!("sql/sessions_lock.sql")).bind(sessions).fetch_all(&mut *tx).await?;
-    for (session, went) in delete(&mut tx, &victims).await? {
-        let (bytes, events) = (went.bytes.cast_signed(), went.events.cast_signed());
+    let mut gone = Expired::default();
+    for (session, went) in delete(&mut tx, &victims, part).await? {
         sqlx::query(include_str!("sql/session_expired.sql"))
             .bind(session)
-            .bind(bytes)
-            .bind(events)
+            .bind(went.bytes.cast_signed())
+            .bind(went.events.cast_signed())
+            .bind(went.items.cast_signed())
             .execute(&mut *tx)
             .await?;
         gone += went;
@@ -99,24 +101,37 @@ pub(super) async fn chunks(pool: &PgPool, limit_bytes: u64) -> Result<Expired, F
     Ok(gone)
 }
 
-/// Deletes chunks and the keyframes that no remaining chunk needs; what went of each session.
-async fn delete(tx: &mut PgConnection, victims: &[Candidate]) -> Result<BTreeMap<SessionKey, Expired>, Fault> {
+/// Deletes items and the keyframes that no remaining chunk needs; what went of each session.
+async fn delete(
+    tx: &mut PgConnection,
+    victims: &[Candidate],
+    part: Part,
+) -> Result<BTreeMap<SessionKey, Expired>, Fault> {
     let mut by_session: BTreeMap<SessionKey, Expired> = BTreeMap::new();
     let mut devices = BTreeSet::new();
-    let deleted = sqlx::query(include_str!("sql/chunks_delete.sql"))
-        .bind(victims.iter().map(|chunk| chunk.job).collect::<Vec<_>>())
-        .bind(victims.iter().map(|chunk| chunk.session).collect::<Vec<_>>())
-        .bind(victims.iter().map(|chunk| i64::from(chunk.device)).collect::<Vec<_>>())
-        .bind(victims.iter().map(|chunk| chunk.seq.cast_signed()).collect::<Vec<_>>())
+    let statement = match part {
+        Part::Chunks => include_str!("sql/chunks_delete.sql"),
+        Part::Rest => include_str!("sql/rest_delete.sql"),
+    };
+    let part_of_key = |item: &Candidate| match part {
+        Part::Chunks => i64::from(item.device),
+        Part::Rest => i64::from(item.kind),
+    };
+    let deleted = sqlx::query(statement)
+        .bind(victims.iter().map(|item| item.job).collect::<Vec<_>>())
+        .bind(victims.iter().map(|item| item.session).collect::<Vec<_>>())
+        .bind(victims.iter().map(part_of_key).collect::<Vec<_>>())
+        .bind(victims.iter().map(|item| item.seq.cast_signed()).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await?;
     let mut payloads = Vec::new();
     for row in &deleted {
-        let chunk = cells::candidate(row)?;
-        *by_session.entry(chunk.session).or_default() +=
-            Expired { chunks: 1, events: chunk.events, bytes: chunk.bytes, ..Expired::default() };
-        devices.insert((chunk.job, chunk.session, chunk.device));
-        payloads.push((chunk.job, chunk.session, chunk.seq));
+        let item = cells::candidate(row)?;
+        *by_session.entry(item.session).or_default() += item.gone();
+        if item.is_chunk() {
+            devices.insert((item.job, item.session, item.device));
+        }
+        payloads.push((item.job, item.session, item.seq));
     }
     let kind = i64::from(ItemKind::Keyframe as i32);
     for (job, session, device) in devices {
@@ -125,7 +140,7 @@ async fn delete(tx: &mut PgConnection, victims: &[Candidate]) -> Result<BTreeMap
         for row in query.bind(i64::from(device)).fetch_all(&mut *tx).await? {
             seqs.push(row.int(0)?);
             payloads.push((job, session, row.word(0)?));
-            by_session.entry(session).or_default().bytes += row.word(1)?;
+            *by_session.entry(session).or_default() += Expired { items: 1, bytes: row.word(1)?, ..Expired::default() };
         }
         let query = sqlx::query(include_str!("sql/items_delete.sql")).bind(job).bind(session).bind(kind);
         query.bind(seqs).execute(&mut *tx).await?;
@@ -137,4 +152,14 @@ async fn delete(tx: &mut PgConnection, victims: &[Candidate]) -> Result<BTreeMap
         .execute(tx)
         .await?;
     Ok(by_session)
+}
+
+/// Removes what the judge keeps of a job.
+pub(super) async fn watches(pool: &PgPool, job: i64) -> Result<Expired, Fault> {
+    let rows = sqlx::query(include_str!("sql/watches_delete.sql")).bind(job).fetch_all(pool).await?;
+    let mut gone = Expired::default();
+    for row in &rows {
+        gone.bytes = gone.bytes.saturating_add(row.small(0)?);
+    }
+    Ok(gone)
 }

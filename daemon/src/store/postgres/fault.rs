@@ -9,7 +9,7 @@ use super::StoreError;
 use crate::store::cells::Fault;
 
 /// A fault while the database is read or written.
-pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
         Fault::Told(error) => error,
@@ -37,7 +37,7 @@ pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreE
 }
 
 /// A fault while connecting or migrating: whatever is not told apart is a database that cannot be used.
-pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
+pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     match told(place, "opening", fault) {
         StoreError::Failed { place, reason, .. } => StoreError::Unreachable { place, reason },
         error => error,
@@ -45,13 +45,13 @@ pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
 }
 
 /// Serialization failure and deadlock: nothing was done, and the same may succeed the next time.
-pub(super) fn is_passing(error: &Error) -> bool {
+pub(in crate::store) fn is_passing(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("40001" | "40P01"))
 }
 
 /// What the slower one of two is told that create the same thing at the same moment: the key of a catalogue's row is
 /// taken, or the schema, the table or the table's row type is there already.
-pub(super) fn is_race(error: &Error) -> bool {
+pub(in crate::store) fn is_race(error: &Error) -> bool {
     matches!(code(error).as_deref(), Some("23505" | "42P06" | "42P07" | "42710"))
 }
 

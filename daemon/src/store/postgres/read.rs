@@ -3,29 +3,60 @@
 //! Guarantees: every answer is one consistent state of the database; a bound beyond 2^63 selects what it must.
 
 use bytes::Bytes;
+use memctl_model::SessionId;
 use memctl_proto::v1::ItemKind;
 use sqlx::postgres::PgPool;
 
-use crate::store::cells::{self, Fault};
+use crate::store::cells::{self, Cells, Fault};
+use crate::store::damage::Damage;
+use crate::store::expiry::Spending;
+use crate::store::opening::Held;
 use crate::store::rows::{
-    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemRow, JobRow, Selection, SessionKey, SessionRow, Totals,
+    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemRow, JobRow, Selection, SessionKey, SessionRow, Totals, WatchRow,
 };
 use crate::store::selection::bounds;
+use crate::store::tenant::Scope;
 
-pub(super) async fn jobs(pool: &PgPool, limit: u32) -> Result<Vec<JobRow>, Fault> {
-    let rows = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).fetch_all(pool).await?;
+pub(super) async fn jobs(pool: &PgPool, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, Fault> {
+    let query = sqlx::query(include_str!("sql/jobs.sql")).bind(i64::from(limit)).bind(scope.name());
+    let rows = query.fetch_all(pool).await?;
     rows.iter().map(cells::job).collect()
 }
 
-pub(super) async fn job(pool: &PgPool, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, Fault> {
-    let name = match name {
+/// The tenants that have a job of this name.
+pub(super) async fn tenants_of(pool: &PgPool, job: &str) -> Result<Vec<String>, Fault> {
+    // No job's name holds a zero byte, and Postgres takes no text that does.
+    if job.contains('\0') {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_scalar(include_str!("sql/job_tenants.sql")).bind(job).fetch_all(pool).await?)
+}
+
+/// A session by the id under which it is stored.
+pub(super) async fn held(pool: &PgPool, id: SessionId) -> Result<Option<Held>, Fault> {
+    let query = sqlx::query(include_str!("sql/session_find.sql")).bind(id.0.to_vec());
+    let row = query.fetch_optional(pool).await?;
+    Ok(row.as_ref().map(cells::held).transpose()?.map(|(_, held)| held))
+}
+
+pub(super) async fn job(
+    pool: &PgPool,
+    scope: &Scope,
+    name: Option<&str>,
+    attempt: Option<u32>,
+) -> Result<Option<JobRow>, Fault> {
+    let tenant = scope.name().map(str::to_owned);
+    let found = match name {
         // No job's name holds a zero byte, and Postgres takes no text that does.
         Some(name) if name.contains('\0') => None,
-        Some(name) => Some(name.to_owned()),
-        None => sqlx::query_scalar(include_str!("sql/job_latest.sql")).fetch_optional(pool).await?,
+        Some(name) => Some((name.to_owned(), tenant)),
+        None => {
+            let latest = sqlx::query(include_str!("sql/job_latest.sql")).bind(tenant).fetch_optional(pool).await?;
+            latest.map(|row| Ok::<_, Fault>((row.text(0)?, Some(row.text(1)?)))).transpose()?
+        }
     };
-    let Some(name) = name else { return Ok(None) };
-    let query = sqlx::query(include_str!("sql/job_by_name.sql")).bind(name).bind(attempt.map(i64::from));
+    let Some((name, tenant)) = found else { return Ok(None) };
+    let query = sqlx::query(include_str!("sql/job_by_name.sql")).bind(name).bind(attempt.map(i64::from)).bind(tenant);
     query.fetch_optional(pool).await?.as_ref().map(cells::job).transpose()
 }
 
@@ -61,31 +92,46 @@ pub(super) async fn payloads(pool: &PgPool, session: SessionKey, seqs: &[u64]) -
     rows.iter().map(cells::payload).collect()
 }
 
-pub(super) async fn items_at(pool: &PgPool, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, Fault> {
+pub(super) async fn items_at(
+    pool: &PgPool,
+    damage: &Damage,
+    session: SessionKey,
+    seqs: &[u64],
+) -> Result<Vec<ItemRow>, Fault> {
     let seqs: Vec<i64> = seqs.iter().filter_map(|&seq| i64::try_from(seq).ok()).collect();
     let rows = sqlx::query(include_str!("sql/items_at.sql")).bind(session).bind(seqs).fetch_all(pool).await?;
-    rows.iter().map(cells::item).collect()
+    damage.without(session, &rows, cells::item)
 }
 
 pub(super) async fn items_after(
     pool: &PgPool,
+    damage: &Damage,
     session: SessionKey,
     kind: ItemKind,
     after: u64,
     limit: u32,
 ) -> Result<Vec<ItemRow>, Fault> {
-    let rows = sqlx::query(include_str!("sql/items_after.sql"))
-        .bind(session)
-        .bind(i64::from(kind as i32))
-        .bind(i64::try_from(after).unwrap_or(i64::MAX))
-        .bind(i64::from(limit))
-        .fetch_all(pool)
-        .await?;
-    rows.iter().map(cells::item).collect()
+    let mut after = i64::try_from(after).unwrap_or(i64::MAX);
+    loop {
+        let rows = sqlx::query(include_str!("sql/items_after.sql"))
+            .bind(session)
+            .bind(i64::from(kind as i32))
+            .bind(after)
+            .bind(i64::from(limit))
+            .fetch_all(pool)
+            .await?;
+        let sound = damage.without(session, &rows, cells::item)?;
+        // Nothing would mean that nothing follows.
+        match rows.last() {
+            Some(last) if sound.is_empty() => after = last.int(0)?,
+            _ => return Ok(sound),
+        }
+    }
 }
 
 pub(super) async fn items(
     pool: &PgPool,
+    damage: &Damage,
     session: SessionKey,
     kind: ItemKind,
     device: Option<u8>,
@@ -96,23 +142,34 @@ pub(super) async fn items(
         .bind(i64::from(kind as i32))
         .bind(device.map(i64::from));
     let rows = bounds(&selection).into_iter().fold(query, |query, bound| query.bind(bound)).fetch_all(pool).await?;
-    rows.iter().map(cells::item).collect()
+    damage.without(session, &rows, cells::item)
 }
 
 pub(super) async fn keyframe_before(
     pool: &PgPool,
+    damage: &Damage,
     session: SessionKey,
     device: u8,
     event: u64,
 ) -> Result<Option<ItemRow>, Fault> {
-    let row = sqlx::query(include_str!("sql/keyframe_before.sql"))
-        .bind(session)
-        .bind(i64::from(ItemKind::Keyframe as i32))
-        .bind(i64::from(device))
-        .bind(i64::try_from(event).unwrap_or(i64::MAX))
-        .fetch_optional(pool)
-        .await?;
-    row.as_ref().map(cells::item).transpose()
+    let mut event = Some(event);
+    while let Some(before) = event {
+        let row = sqlx::query(include_str!("sql/keyframe_before.sql"))
+            .bind(session)
+            .bind(i64::from(ItemKind::Keyframe as i32))
+            .bind(i64::from(device))
+            .bind(i64::try_from(before).unwrap_or(i64::MAX))
+            .fetch_optional(pool)
+            .await?;
+        let Some(row) = row else { break };
+        let mut sound = damage.without(session, [&row], cells::item)?;
+        if let Some(keyframe) = sound.pop() {
+            return Ok(Some(keyframe));
+        }
+        // The one before it does as well: it is only further away.
+        event = row.word(4)?.checked_sub(1);
+    }
+    Ok(None)
 }
 
 pub(super) async fn gaps(pool: &PgPool, job: i64) -> Result<Vec<(SessionKey, Gap)>, Fault> {
@@ -120,11 +177,36 @@ pub(super) async fn gaps(pool: &PgPool, job: i64) -> Result<Vec<(SessionKey, Gap
     rows.iter().map(cells::gap).collect()
 }
 
-pub(super) async fn totals(pool: &PgPool) -> Result<Totals, Fault> {
-    cells::totals(&sqlx::query(include_str!("sql/totals.sql")).fetch_one(pool).await?)
+pub(super) async fn totals(pool: &PgPool, scope: &Scope) -> Result<Totals, Fault> {
+    let query = sqlx::query(include_str!("sql/totals.sql")).bind(scope.name());
+    cells::totals(&query.fetch_one(pool).await?)
 }
 
 pub(super) async fn jobs_unheard(pool: &PgPool, cutoff_ns: u64) -> Result<Vec<i64>, Fault> {
     let cutoff_ns = i64::try_from(cutoff_ns).unwrap_or(i64::MAX);
     Ok(sqlx::query_scalar(include_str!("sql/jobs_unheard.sql")).bind(cutoff_ns).fetch_all(pool).await?)
+}
+
+pub(super) async fn spending(pool: &PgPool) -> Result<Vec<Spending>, Fault> {
+    sqlx::query(include_str!("sql/spending.sql")).fetch_all(pool).await?.iter().map(cells::spending).collect()
+}
+
+/// When anything was heard last, as far as that is not after a moment.
+pub(super) async fn heard_latest(pool: &PgPool, before_ns: u64) -> Result<Option<u64>, Fault> {
+    let before_ns = i64::try_from(before_ns).unwrap_or(i64::MAX);
+    let latest: Option<i64> =
+        sqlx::query_scalar(include_str!("sql/heard_latest.sql")).bind(before_ns).fetch_one(pool).await?;
+    Ok(latest.map(i64::cast_unsigned))
+}
+
+/// Tables, indexes and what lies out of line.
+pub(super) async fn size_bytes(pool: &PgPool) -> Result<u64, Fault> {
+    let bytes: i64 = sqlx::query_scalar(include_str!("sql/size.sql")).fetch_one(pool).await?;
+    Ok(bytes.max(0).cast_unsigned())
+}
+
+/// What was kept of a session's watch, where its bytes are still what was stored.
+pub(super) async fn watch(pool: &PgPool, session: SessionKey) -> Result<Option<WatchRow>, Fault> {
+    let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
+    Ok(row.as_ref().map(cells::watch).transpose()?.flatten())
 }

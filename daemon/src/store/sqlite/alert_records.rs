@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use crate::store::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome, ordered};
 use crate::store::cells::{self, Fault};
 
-const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body FROM alert_record";
+const COLUMNS: &str = "SELECT kind, id, version, job, due_ns, body, tenant FROM alert_record";
 
 pub(super) async fn read(pool: &SqlitePool, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, Fault> {
     let sql = |rest: &str| sqlx::AssertSqlSafe(format!("{COLUMNS} {rest}"));
@@ -15,8 +15,9 @@ pub(super) async fn read(pool: &SqlitePool, selection: AlertSelection<'_>) -> Re
         AlertSelection::All(kind) => {
             sqlx::query(sql("WHERE kind = ?1 ORDER BY id")).bind(kind.number()).fetch_all(pool).await?
         }
-        AlertSelection::OfJob(job) => {
-            sqlx::query(sql("WHERE kind = 1 AND job = ?1 ORDER BY id")).bind(job.to_owned()).fetch_all(pool).await?
+        AlertSelection::OfJob { tenant, job } => {
+            let query = sqlx::query(sql("WHERE kind = 1 AND job = ?1 AND tenant = ?2 ORDER BY id"));
+            query.bind(job.to_owned()).bind(tenant.to_owned()).fetch_all(pool).await?
         }
         AlertSelection::Ids(ids) => {
             let mut connection = pool.acquire().await?;
@@ -63,16 +64,18 @@ async fn put_one(tx: &mut SqliteConnection, put: &AlertPut) -> Result<PutOutcome
         return Ok(PutOutcome::Done);
     }
     if version.is_none() {
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM alert_record WHERE kind = ?1")
-            .bind(kind)
-            .fetch_one(&mut *tx)
-            .await?;
-        if count.cast_unsigned() >= record.kind.most() {
+        let (all, own): (i64, i64) =
+            sqlx::query_as("SELECT count(*), count(*) FILTER (WHERE tenant = ?2) FROM alert_record WHERE kind = ?1")
+                .bind(kind)
+                .bind(record.tenant.clone())
+                .fetch_one(&mut *tx)
+                .await?;
+        if !record.kind.has_room(all.cast_unsigned(), own.cast_unsigned()) {
             return Ok(PutOutcome::Full);
         }
     }
     sqlx::query(
-        "INSERT OR REPLACE INTO alert_record (kind, id, version, job, due_ns, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT OR REPLACE INTO alert_record (kind, id, version, job, due_ns, body, tenant) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )
     .bind(kind)
     .bind(id)
@@ -80,6 +83,7 @@ async fn put_one(tx: &mut SqliteConnection, put: &AlertPut) -> Result<PutOutcome
     .bind(record.job.clone())
     .bind(ordered(record.due_ns))
     .bind(record.body.to_vec())
+    .bind(record.tenant.clone())
     .execute(tx)
     .await?;
     Ok(PutOutcome::Done)

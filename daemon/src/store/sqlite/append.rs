@@ -5,26 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memctl_model::SessionInfo;
 use sqlx::sqlite::SqliteConnection;
 
+use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
-use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, plan, sessions_of};
-use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey};
+use crate::store::opening::Opening;
+use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, checksum, plan, sessions_of};
+use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey, WatchRow};
 use crate::store::wire_form;
 
 /// Finds or makes job, session and devices.
 pub(super) async fn open_session(
     tx: &mut SqliteConnection,
-    info: &SessionInfo,
+    opening: &Opening<'_>,
     described: Vec<u8>,
-    now_ns: u64,
 ) -> Result<OpenedSession, Fault> {
-    let now_ns = now_ns.min(SUM_MAX).cast_signed();
-    let id = info.id.0.to_vec();
+    let Opening { tenant, info, owner, secret, now_ns } = opening;
+    let now_ns = (*now_ns).min(SUM_MAX).cast_signed();
+    let id = opening.stored_id().0.to_vec();
     if let Some(row) = sqlx::query(include_str!("sql/session_find.sql")).bind(&id).fetch_optional(&mut *tx).await? {
-        let opened =
-            OpenedSession { key: row.int(0)?, job: row.int(1)?, durable_seq: row.word(2)?, ended: row.flag(3)? };
+        let (opened, held) = cells::held(&row)?;
+        if !opening.may_continue(&held) {
+            return Err(StoreError::Foreign.into());
+        }
         sqlx::query(include_str!("sql/session_touch.sql")).bind(opened.key).bind(now_ns).execute(tx).await?;
         return Ok(opened);
     }
@@ -34,6 +37,7 @@ pub(super) async fn open_session(
         .bind(info.started_ns.cast_signed())
         .bind(info.world_size.map(i64::from))
         .bind(wire_form::labels(&info.labels))
+        .bind(tenant.name().to_owned())
         .fetch_one(&mut *tx)
         .await?;
     let key: i64 = sqlx::query_scalar(include_str!("sql/session_insert.sql"))
@@ -43,6 +47,8 @@ pub(super) async fn open_session(
         .bind(info.started_ns.cast_signed())
         .bind(described)
         .bind(now_ns)
+        .bind((*owner).to_owned())
+        .bind(secret.map(|hash| hash.to_vec()))
         .fetch_one(&mut *tx)
         .await?;
     for device in &info.devices {
@@ -57,8 +63,8 @@ pub(super) async fn open_session(
     Ok(OpenedSession { key, job, durable_seq: 0, ended: false })
 }
 
-/// Stores appends; about how many bytes were written.
-pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Append]) -> Result<u64, Fault> {
+/// Stores appends.
+pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Append]) -> Result<(), Fault> {
     let mut states = BTreeMap::new();
     let mut present = BTreeSet::new();
     for key in sessions_of(appends) {
@@ -79,8 +85,7 @@ pub(super) async fn append(tx: &mut SqliteConnection, place: &str, appends: &[Ap
         states.insert(key, state);
     }
     let plan = plan(place, appends, states, present)?;
-    write(tx, &plan).await?;
-    Ok(plan.items.iter().map(|planned| planned.item.payload.len() as u64 + 512).sum())
+    write(tx, &plan).await
 }
 
 async fn write(tx: &mut SqliteConnection, plan: &Plan<'_>) -> Result<(), Fault> {
@@ -120,6 +125,7 @@ async fn insert_payload(tx: &mut SqliteConnection, planned: PlannedItem<'_>) -> 
         .bind(planned.session)
         .bind(planned.item.seq.cast_signed())
         .bind(planned.item.payload.to_vec())
+        .bind(checksum(&planned.item.payload))
         .execute(tx)
         .await?;
     Ok(())
@@ -240,7 +246,16 @@ async fn update_session(tx: &mut SqliteConnection, session: SessionKey, state: &
         .bind(state.dropped.shutdown.cast_signed())
         .bind(state.duplicates.cast_signed())
         .bind(state.missing_items.cast_signed())
+        .bind(state.stored_items.cast_signed())
         .execute(tx)
         .await?;
+    Ok(())
+}
+
+/// Keeps what the judge knows of a session, if the session is there.
+pub(super) async fn put_watch(tx: &mut SqliteConnection, session: SessionKey, watch: &WatchRow) -> Result<(), Fault> {
+    let query = sqlx::query(include_str!("sql/watch_put.sql")).bind(session).bind(watch.seq.cast_signed());
+    let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
+    query.execute(tx).await?;
     Ok(())
 }

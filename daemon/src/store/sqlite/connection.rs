@@ -3,16 +3,21 @@
 //! Guarantees: a transaction is committed or gone; after a failure, or when a caller went away in the middle, the
 //! writer's connection is proved clean or replaced before it is used again.
 //! Refuses: to checkpoint from anywhere but the writer.
+//!
+//! (Over 400 lines: everything that touches the writer's connection, so that its state is one file's business.)
 
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 
 use super::fault::{foreign, told, told_at_open};
+use super::lock::beside;
 use super::{SqliteOptions, SqliteStore, StoreError};
 use crate::store::cells::{Cells, Fault};
 use crate::store::migrations;
@@ -22,13 +27,18 @@ const SQLITE_MIN: (u32, u32, u32) = (3, 51, 3);
 /// Connections that read at the same time; each has a thread of its own.
 const READERS_MAX: u32 = 4;
 /// Nobody else writes, so only a checkpoint of a process that is just ending can make us wait.
-const BUSY_WAIT: Duration = Duration::from_secs(10);
-/// Written since the last checkpoint; a larger log makes reads slower, a smaller one syncs the file more often.
-const CHECKPOINT_BYTES: u64 = 32 << 20;
+pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
+/// Of the log, not yet in the file; a larger log makes reads slower, a smaller one syncs the file more often.
+const CHECKPOINT_BYTES: u64 = 24 << 20;
 /// When readers kept the log from being reused and it has grown to this, the writer waits for them.
-const LOG_BYTES_MAX: u64 = 256 << 20;
+const LOG_BYTES_MAX: u64 = 48 << 20;
+/// Fewer free pages than this are not worth moving others for.
+const FREE_PAGES_MIN: i64 = 16;
 /// `memc` as in the first migration.
 const APPLICATION_ID: i64 = 0x6d65_6d63;
+
+/// A change within a transaction.
+pub(super) type Change<'t, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 't>>;
 
 /// The one connection that writes.
 pub(super) struct Writer {
@@ -37,8 +47,11 @@ pub(super) struct Writer {
     /// Whether the end of the last transaction was not seen, or not a good one.
     unsettled: bool,
     closed: bool,
+    /// Nothing may be written: there is no connection.
+    read_only: bool,
     page_bytes: u64,
-    unchecked_bytes: u64,
+    /// The log is left alone until it is this large: somebody reads what lies in it.
+    log_bytes_left_alone: u64,
 }
 
 /// What opening gives.
@@ -75,10 +88,16 @@ pub(super) async fn open(path: &Path, place: &str, options: &SqliteOptions) -> R
         connection: Some(connection),
         unsettled: false,
         closed: false,
+        read_only: false,
         page_bytes: page_bytes.max(0).cast_unsigned(),
-        unchecked_bytes: 0,
+        log_bytes_left_alone: 0,
     };
     Ok(Opened { writer, readers, version })
+}
+
+/// What the database takes on the disk: the file and its log.
+pub(super) fn file_bytes(path: &Path) -> u64 {
+    [path, &beside(path, "-wal")].iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
 
 fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions {
@@ -86,6 +105,8 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
         .filename(path)
         .create_if_missing(true)
         .page_size(options.page_bytes)
+        // A new file can become smaller again; one that is there keeps what it was made with.
+        .auto_vacuum(SqliteAutoVacuum::Incremental)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
@@ -99,6 +120,11 @@ fn connect_options(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions
         Some(bytes) => connect.pragma("max_page_count", (bytes / u64::from(options.page_bytes)).max(1).to_string()),
         None => connect,
     }
+}
+
+/// Readers of a file that nothing is written to.
+pub(super) fn read_only_readers(options: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new().max_connections(READERS_MAX).test_before_acquire(false).connect_lazy_with(options)
 }
 
 fn reader_options(path: &Path) -> SqliteConnectOptions {
@@ -134,7 +160,7 @@ async fn identify(path: &Path, place: &str) -> Result<(), Fault> {
     outcome
 }
 
-async fn identified(connection: &mut SqliteConnection, place: &str) -> Result<(), Fault> {
+pub(super) async fn identified(connection: &mut SqliteConnection, place: &str) -> Result<(), Fault> {
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *connection).await?;
     let id: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *connection).await?;
     if id == APPLICATION_ID {
@@ -157,10 +183,26 @@ async fn only_the_migrations_table(connection: &mut SqliteConnection) -> Result<
 }
 
 impl Writer {
+    /// One that refuses.
+    pub(super) fn read_only(options: SqliteConnectOptions) -> Self {
+        Self {
+            options,
+            connection: None,
+            unsettled: false,
+            closed: false,
+            read_only: true,
+            page_bytes: 0,
+            log_bytes_left_alone: 0,
+        }
+    }
+
     /// Begins a transaction that holds the write lock from the start.
     pub(super) async fn begin(&mut self, place: &str) -> Result<Transaction<'_, Sqlite>, StoreError> {
         if self.closed {
             return Err(StoreError::Closed { place: place.into() });
+        }
+        if self.read_only {
+            return Err(StoreError::ReadOnly { place: place.into(), reason: "it is opened for reading alone".into() });
         }
         let connection = self.sound(place).await?;
         self.unsettled = true;
@@ -184,25 +226,59 @@ impl Writer {
         })
     }
 
-    /// Moves the log into the file once enough was written. Failing is no fault of the append that is done.
-    pub(super) async fn checkpoint_when_due(&mut self, place: &str, written_bytes: u64) {
-        self.unchecked_bytes = self.unchecked_bytes.saturating_add(written_bytes);
-        if self.unchecked_bytes < CHECKPOINT_BYTES {
-            return;
-        }
-        self.unchecked_bytes = 0;
-        let Some(connection) = &mut self.connection else { return };
-        let mut outcome = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await;
-        if let Ok(log_pages) = outcome
-            && log_pages.saturating_mul(self.page_bytes) > LOG_BYTES_MAX
-        {
-            outcome = checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
-        }
-        if let Err(fault) = outcome {
+    /// Moves the log into the file once there is enough of it, which every transaction is followed by: what was written is
+    /// pages, and a small row may cost many. Failing is no fault of the transaction that is done.
+    pub(super) async fn checkpoint_when_due(&mut self, place: &str) {
+        if let Err(fault) = self.try_checkpoint().await {
             self.connection = None;
             let error = told(place, "a checkpoint", fault);
             tracing::warn!(place, %error, "the log was not moved into the database, it is tried again later");
         }
+    }
+
+    async fn try_checkpoint(&mut self) -> Result<(), Fault> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let bytes = |pages: u64| pages.saturating_mul(self.page_bytes);
+        let log = checkpoint(connection, "PRAGMA wal_checkpoint(NOOP)").await?;
+        let waiting = bytes(log.pages.saturating_sub(log.moved));
+        if waiting < CHECKPOINT_BYTES || bytes(log.pages) < self.log_bytes_left_alone {
+            return Ok(());
+        }
+        let mut log = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await?;
+        if bytes(log.pages) > LOG_BYTES_MAX {
+            // Others may read for long (a backup does): what comes in does not wait for them all that time.
+            sqlx::query("PRAGMA busy_timeout = 500").execute(&mut *connection).await?;
+            let outcome = checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+            let back = format!("PRAGMA busy_timeout = {}", BUSY_WAIT.as_millis());
+            sqlx::query(sqlx::AssertSqlSafe(back)).execute(&mut *connection).await?;
+            log = outcome?;
+        }
+        // Who could not be waited for is not waited for after every transaction.
+        self.log_bytes_left_alone = if log.blocked { bytes(log.pages) + CHECKPOINT_BYTES } else { 0 };
+        Ok(())
+    }
+
+    /// Moves some of what is free behind the end of the file, which becomes that much shorter; `false` when little is free
+    /// or the file was made by a version that did not provide for it.
+    async fn give_room_back(&mut self, place: &str) -> Result<bool, StoreError> {
+        if self.closed || self.read_only {
+            return Ok(false);
+        }
+        let mut connection = self.sound(place).await?;
+        let outcome = vacuum_some(&mut connection).await;
+        if outcome.is_ok() {
+            self.connection = Some(connection);
+        }
+        let more = outcome.map_err(|fault| told(place, "giving room back", fault))?;
+        self.checkpoint_when_due(place).await;
+        Ok(more)
+    }
+
+    /// What was given back leaves the file when the log is moved into it.
+    async fn checkpoint_now(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        // A failure leaves everything in the log, where it is safe.
+        let _ = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)").await;
     }
 
     /// After the disk was full: a log that can be moved into the file gives its room back.
@@ -224,14 +300,14 @@ impl Writer {
     }
 
     async fn moved(&mut self, place: &str) -> Result<(), StoreError> {
-        if self.closed {
+        if self.closed || self.read_only {
             return Ok(());
         }
         let mut connection = self.sound(place).await?;
         let outcome = checkpoint(&mut connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
         if outcome.is_ok() {
             self.connection = Some(connection);
-            self.unchecked_bytes = 0;
+            self.log_bytes_left_alone = 0;
         }
         outcome.map(|_| ()).map_err(|fault| told(place, "a checkpoint", fault))
     }
@@ -254,11 +330,35 @@ impl Writer {
     }
 }
 
-/// Runs a checkpoint; the pages of the log.
-async fn checkpoint(connection: &mut SqliteConnection, how: &'static str) -> Result<u64, Fault> {
-    // Columns: whether it was blocked, pages in the log, pages moved; -1 when there is no log.
+/// A batch of free pages goes. A part of the file stays free: giving back what is wanted again costs both ways.
+async fn vacuum_some(connection: &mut SqliteConnection) -> Result<bool, Fault> {
+    let mut ask = async |pragma| sqlx::query_scalar::<_, i64>(pragma).fetch_one(&mut *connection).await;
+    let (mode, free, all) =
+        (ask("PRAGMA auto_vacuum").await?, ask("PRAGMA freelist_count").await?, ask("PRAGMA page_count").await?);
+    // 2 is INCREMENTAL.
+    if mode != 2 || free <= FREE_PAGES_MIN.max(all / 16) {
+        return Ok(false);
+    }
+    sqlx::query("PRAGMA incremental_vacuum(256)").fetch_all(connection).await?;
+    Ok(true)
+}
+
+/// The log as a checkpoint leaves it.
+struct Log {
+    /// Readers or another process kept the checkpoint from its end.
+    blocked: bool,
+    /// Pages in the log.
+    pages: u64,
+    /// Pages of it that are in the file as well.
+    moved: u64,
+}
+
+/// Runs a checkpoint.
+async fn checkpoint(connection: &mut SqliteConnection, how: &'static str) -> Result<Log, Fault> {
+    // -1 when there is no log.
     let row = sqlx::query(how).fetch_one(connection).await?;
-    Ok(row.int(1)?.max(0).cast_unsigned())
+    let pages = |column| Ok::<_, Fault>(row.int(column)?.max(0).cast_unsigned());
+    Ok(Log { blocked: row.int(0)? != 0, pages: pages(1)?, moved: pages(2)? })
 }
 
 /// Commits what went well, rolls back what did not.
@@ -278,8 +378,58 @@ pub(super) async fn finish<T>(tx: Transaction<'_, Sqlite>, outcome: Result<T, Fa
 }
 
 impl SqliteStore {
+    /// Makes the file as short as what is in it, in steps between which appends get their turn.
+    pub(super) async fn give_room_back(&self) -> Result<(), StoreError> {
+        let mut given = false;
+        while self.writer.lock().await.give_room_back(&self.place).await? {
+            given = true;
+        }
+        if given {
+            self.writer.lock().await.checkpoint_now().await;
+        }
+        Ok(())
+    }
+
     pub(super) fn open_or_told(&self) -> Result<(), StoreError> {
         if self.readers.is_closed() { Err(StoreError::Closed { place: self.place.clone() }) } else { Ok(()) }
+    }
+
+    /// One small transaction of the writer.
+    pub(super) async fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl for<'t> FnOnce(&'t mut SqliteConnection) -> Change<'t, T> + Send,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut tx = writer.begin(&self.place).await?;
+        let outcome = change(&mut tx).await;
+        let outcome = finish(tx, outcome).await;
+        let done = writer.settle(&self.place, operation, outcome)?;
+        writer.checkpoint_when_due(&self.place).await;
+        Ok(done)
+    }
+
+    /// Writes the whole file anew.
+    pub(super) async fn vacuum(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut connection = writer.sound(&self.place).await?;
+        // The connection was opened with auto_vacuum: that takes effect here, on a file that was made without.
+        let outcome = sqlx::query("VACUUM").execute(&mut connection).await;
+        outcome.map_err(|error| told(&self.place, "compacting", error.into()))?;
+        writer.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Runs what fills a store that is empty, in one transaction.
+    pub(in crate::store) async fn fill(
+        &self,
+        filling: impl AsyncFnOnce(&mut SqliteConnection) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut tx = writer.begin(&self.place).await?;
+        let outcome = filling(&mut tx).await;
+        let outcome = finish(tx, outcome).await;
+        writer.settle(&self.place, "copying", outcome)
     }
 
     /// What came of reading.

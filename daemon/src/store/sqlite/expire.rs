@@ -1,4 +1,4 @@
-//! Removing: jobs whole, chunks oldest first, each call inside the caller's transaction.
+//! Removing: jobs whole, items oldest first, each call inside the caller's transaction.
 //!
 //! Guarantees: what is counted as gone is what was deleted, and the sessions' sums follow in the same transaction.
 
@@ -10,16 +10,18 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::{SqliteStore, StoreError, connection};
 use crate::store::cells::{self, Cells, Fault};
-use crate::store::expiry::{BATCH_CHUNKS, victims};
+use crate::store::expiry::{BATCH_ITEMS, FUTURE_NS, Part, victims};
+use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
 /// Everything of a job, the job itself last.
-const DELETE_JOB: [&str; 8] = [
+const DELETE_JOB: [&str; 9] = [
     "DELETE FROM payload WHERE job_id = ?1",
     "DELETE FROM chunk WHERE job_id = ?1",
     "DELETE FROM item WHERE job_id = ?1",
     "DELETE FROM epoch_end WHERE job_id = ?1",
     "DELETE FROM gap WHERE job_id = ?1",
+    "DELETE FROM watch WHERE job_id = ?1",
     "DELETE FROM device WHERE job_id = ?1",
     "DELETE FROM session WHERE job_id = ?1",
     "DELETE FROM job WHERE job_id = ?1",
@@ -38,8 +40,7 @@ impl SqliteStore {
         let outcome = removal(&mut tx).await;
         let outcome = connection::finish(tx, outcome).await;
         let gone = writer.settle(&self.place, "removing", outcome)?;
-        // Freeing pages writes little, but it writes.
-        writer.checkpoint_when_due(&self.place, gone.bytes / 16).await;
+        writer.checkpoint_when_due(&self.place).await;
         Ok(gone)
     }
 }
@@ -72,41 +73,51 @@ async fn whole_job(tx: &mut SqliteConnection, job: i64, by_age: bool) -> Result<
     Ok(gone)
 }
 
-/// Removes a batch of the oldest chunks, of ended sessions first, while more than `limit_bytes` are stored.
-pub(super) async fn chunks(tx: &mut SqliteConnection, limit_bytes: u64) -> Result<Expired, Fault> {
-    let totals = cells::totals(&sqlx::query(include_str!("sql/totals.sql")).fetch_one(&mut *tx).await?)?;
-    let excess_bytes = totals.stored_bytes.saturating_sub(limit_bytes);
-    let mut gone = Expired::default();
-    if excess_bytes == 0 {
-        return Ok(gone);
-    }
-    let mut rows = Vec::new();
-    for ended in [true, false] {
-        if rows.is_empty() {
-            let query = sqlx::query(include_str!("sql/expiry_candidates.sql")).bind(ended).bind(BATCH_CHUNKS);
-            rows = query.fetch_all(&mut *tx).await?;
-        }
-    }
+/// Puts right what a clock that went wrong wrote down: heard in the future is heard now.
+pub(super) async fn heard_too_late(tx: &mut SqliteConnection, now_ns: u64) -> Result<Expired, Fault> {
+    let [now_ns, too_late_ns] = [now_ns, now_ns.saturating_add(FUTURE_NS)].map(|ns| ns.min(SUM_MAX).cast_signed());
+    sqlx::query(include_str!("sql/heard_too_late.sql")).bind(now_ns).bind(too_late_ns).execute(tx).await?;
+    Ok(Expired::default())
+}
+
+/// Removes a batch of a job's oldest items, as many as it takes to free `excess_bytes`.
+pub(super) async fn items(
+    tx: &mut SqliteConnection,
+    job: i64,
+    part: Part,
+    excess_bytes: u64,
+) -> Result<Expired, Fault> {
+    let oldest = match part {
+        Part::Chunks => include_str!("sql/chunks_oldest.sql"),
+        Part::Rest => include_str!("sql/rest_oldest.sql"),
+    };
+    let rows = sqlx::query(oldest).bind(job).bind(BATCH_ITEMS).fetch_all(&mut *tx).await?;
     let candidates = rows.iter().map(cells::candidate).collect::<Result<Vec<_>, _>>()?;
     let mut by_session: BTreeMap<SessionKey, Expired> = BTreeMap::new();
     let mut devices = BTreeSet::new();
-    for chunk in victims(candidates, excess_bytes) {
-        let delete = sqlx::query(include_str!("sql/chunk_delete.sql")).bind(chunk.job).bind(chunk.session);
-        delete.bind(i64::from(chunk.device)).bind(chunk.seq.cast_signed()).execute(&mut *tx).await?;
-        delete_payload(tx, chunk.job, chunk.session, chunk.seq).await?;
-        *by_session.entry(chunk.session).or_default() +=
-            Expired { chunks: 1, events: chunk.events, bytes: chunk.bytes, ..Expired::default() };
-        devices.insert((chunk.job, chunk.session, chunk.device));
+    for item in victims(candidates, excess_bytes) {
+        let (kept_in, part_of_key) = match part {
+            Part::Chunks => (include_str!("sql/chunk_delete.sql"), i64::from(item.device)),
+            Part::Rest => (include_str!("sql/item_delete.sql"), i64::from(item.kind)),
+        };
+        let delete = sqlx::query(kept_in).bind(item.job).bind(item.session).bind(part_of_key);
+        delete.bind(item.seq.cast_signed()).execute(&mut *tx).await?;
+        delete_payload(tx, item.job, item.session, item.seq).await?;
+        *by_session.entry(item.session).or_default() += item.gone();
+        if item.is_chunk() {
+            devices.insert((item.job, item.session, item.device));
+        }
     }
     for (job, session, device) in devices {
-        by_session.entry(session).or_default().bytes += idle_keyframes(tx, job, session, device).await?;
+        *by_session.entry(session).or_default() += idle_keyframes(tx, job, session, device).await?;
     }
+    let mut gone = Expired::default();
     for (session, went) in by_session {
-        let (bytes, events) = (went.bytes.cast_signed(), went.events.cast_signed());
         sqlx::query(include_str!("sql/session_expired.sql"))
             .bind(session)
-            .bind(bytes)
-            .bind(events)
+            .bind(went.bytes.cast_signed())
+            .bind(went.events.cast_signed())
+            .bind(went.items.cast_signed())
             .execute(&mut *tx)
             .await?;
         gone += went;
@@ -114,8 +125,13 @@ pub(super) async fn chunks(tx: &mut SqliteConnection, limit_bytes: u64) -> Resul
     Ok(gone)
 }
 
-/// Removes the keyframes that no remaining chunk of the device needs; the bytes they took.
-async fn idle_keyframes(tx: &mut SqliteConnection, job: i64, session: SessionKey, device: u8) -> Result<u64, Fault> {
+/// Removes the keyframes that no remaining chunk of the device needs.
+async fn idle_keyframes(
+    tx: &mut SqliteConnection,
+    job: i64,
+    session: SessionKey,
+    device: u8,
+) -> Result<Expired, Fault> {
     let kind = i64::from(ItemKind::Keyframe as i32);
     let idle = sqlx::query(include_str!("sql/keyframes_idle.sql"))
         .bind(job)
@@ -124,19 +140,29 @@ async fn idle_keyframes(tx: &mut SqliteConnection, job: i64, session: SessionKey
         .bind(i64::from(device))
         .fetch_all(&mut *tx)
         .await?;
-    let mut bytes = 0;
+    let mut gone = Expired::default();
     for row in &idle {
         let seq = row.word(0)?;
-        bytes += row.word(1)?;
+        gone += Expired { items: 1, bytes: row.word(1)?, ..Expired::default() };
         let delete = sqlx::query(include_str!("sql/item_delete.sql")).bind(job).bind(session).bind(kind);
         delete.bind(seq.cast_signed()).execute(&mut *tx).await?;
         delete_payload(tx, job, session, seq).await?;
     }
-    Ok(bytes)
+    Ok(gone)
 }
 
 async fn delete_payload(tx: &mut SqliteConnection, job: i64, session: SessionKey, seq: u64) -> Result<(), Fault> {
     let delete = sqlx::query(include_str!("sql/payload_delete.sql")).bind(job).bind(session).bind(seq.cast_signed());
     delete.execute(tx).await?;
     Ok(())
+}
+
+/// Removes what the judge keeps of a job.
+pub(super) async fn watches(tx: &mut SqliteConnection, job: i64) -> Result<Expired, Fault> {
+    let rows = sqlx::query(include_str!("sql/watches_delete.sql")).bind(job).fetch_all(tx).await?;
+    let mut gone = Expired::default();
+    for row in &rows {
+        gone.bytes = gone.bytes.saturating_add(row.small(0)?);
+    }
+    Ok(gone)
 }

@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::store::cells::Fault;
 
 /// A fault while a file that is open is read or written.
-pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
+pub(in crate::store) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreError {
     let place = place.to_owned();
     match fault {
         Fault::Told(error) => error,
@@ -29,7 +29,7 @@ pub(super) fn told(place: &str, operation: &'static str, fault: Fault) -> StoreE
 }
 
 /// A fault while a file is being opened.
-pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
+pub(in crate::store) fn told_at_open(place: &str, fault: Fault) -> StoreError {
     if let Fault::Sql(error) = &fault
         && code(error) == Some(NOTADB)
     {
@@ -42,11 +42,16 @@ pub(super) fn told_at_open(place: &str, fault: Fault) -> StoreError {
 }
 
 /// A file that is somebody else's.
-pub(super) fn foreign(place: &str, why: &str) -> StoreError {
+pub(in crate::store) fn foreign(place: &str, why: &str) -> StoreError {
     StoreError::Unreachable {
         place: place.into(),
         reason: format!("{why}; it is left as it is: name another file or data folder, or move it away"),
     }
+}
+
+/// Whether pages of the file are not what they should be.
+pub(in crate::store) fn is_damage(error: &Error) -> bool {
+    code(error).is_some_and(|code| code & PRIMARY == CORRUPT || code == NOTADB)
 }
 
 // https://sqlite.org/rescode.html: the low byte is the primary code, the rest says more about it.

@@ -1,34 +1,47 @@
-//! The lock file beside the database: one process at a time, and the others learn who it is.
+//! The lock of a database: one process at a time, and the others learn who it is.
 //!
-//! Guarantees: the lock goes with the process, however it ends; a file that is left behind means nothing. The
-//! database file itself is never opened here, because closing it would drop SQLite's own locks on it.
-//! Refuses: to wait.
+//! Guarantees: the lock goes with the process, however it ends; a file that is left behind means nothing. It is held
+//! twice, on a file beside the database, which says who holds it, and on the database itself: whoever removes the one
+//! does not open the other to a second process.
+//! Refuses: to wait. Within a process a database that is held is known without opening its file, because closing that
+//! would drop SQLite's own locks on it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::StoreError;
 
 /// More than any address is long; the rest of a file that is not ours is of no interest.
 const HOLDER_BYTES_MAX: u64 = 512;
 
+/// Device and inode of the databases that this process holds.
+static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
 /// A lock that is held.
 pub(super) struct LockFile {
     file: File,
+    /// Closed last: SQLite's locks go with it.
+    database: Mutex<Option<(File, (u64, u64))>>,
 }
 
 impl LockFile {
-    /// Takes the lock of a database and writes down the holder.
+    /// Takes the lock of a database, which is made where there is none, and writes down the holder.
     pub(super) fn take(database: &Path, place: &str, holder: &str) -> Result<Self, StoreError> {
         let path = path_of(database);
         let cannot = |error: std::io::Error| told(place, &path, &error);
         if let Some(folder) = database.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(cannot)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(cannot)?;
         }
         // Not truncated: it may be another's.
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(cannot)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(cannot)?;
+        // As an earlier version left it; another user's cannot be changed and need not be.
+        let _ = file.set_permissions(Permissions::from_mode(0o600));
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -36,23 +49,77 @@ impl LockFile {
             }
             Err(TryLockError::Error(error)) => return Err(cannot(error)),
         }
+        let database = Mutex::new(Some(Self::take_database(database, place)?));
         file.set_len(0).map_err(cannot)?;
         file.write_all(format!("process {} ({holder})", std::process::id()).as_bytes()).map_err(cannot)?;
-        Ok(Self { file })
+        Ok(Self { file, database })
+    }
+
+    fn take_database(path: &Path, place: &str) -> Result<(File, (u64, u64)), StoreError> {
+        let cannot = |error: std::io::Error| told(place, path, &error);
+        // Its lock file was removed, or it would have told.
+        let in_use = |who: &str| StoreError::InUse {
+            place: place.into(),
+            holder: format!("{who} (a backup is made, or the lock file {} was removed)", path_of(path).display()),
+        };
+        // Held until this one is entered, so that two threads do not open one file.
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
+        if path.metadata().is_ok_and(|file| held.contains(&identity(file))) {
+            return Err(in_use("this process"));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(cannot)?;
+        let identity = identity(file.metadata().map_err(cannot)?);
+        match file.try_lock() {
+            Ok(()) => {
+                held.insert(identity);
+                Ok((file, identity))
+            }
+            Err(TryLockError::WouldBlock) => Err(in_use("another process")),
+            Err(TryLockError::Error(error)) => Err(cannot(error)),
+        }
     }
 
     /// Forgets the holder; the lock itself goes when this is dropped.
     pub(super) fn clear(&self) {
+        self.release();
         // What is left in an unlocked file means nothing, so failing here does no harm.
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
     }
+
+    fn release(&self) {
+        let database = self.database.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((file, identity)) = database {
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).remove(&identity);
+            drop(file);
+        }
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Whether this process has a database open for writing.
+pub(super) fn is_held_here(path: &Path) -> bool {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    path.metadata().is_ok_and(|file| held.contains(&(file.dev(), file.ino())))
 }
 
 /// `memctl.db` → `memctl.db.lock`.
 fn path_of(database: &Path) -> PathBuf {
+    beside(database, ".lock")
+}
+
+/// A file beside a database: its name with something behind it.
+pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(suffix);
     name.into()
 }
 

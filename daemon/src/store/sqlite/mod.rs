@@ -4,30 +4,40 @@
 //! commit has reached the disk). One connection writes, a few read beside it; the writer alone checkpoints. Two
 //! processes on one file are kept apart by a lock file that says who holds it. After a failed write (disk full, say)
 //! nothing of it is there and the store goes on with a fresh connection.
+//! Its files are their owner's alone.
 //! Refuses: files of newer versions, of other programs, damaged ones, and a SQLite library older than 3.51.3.
 
+mod access;
 mod alert_records;
 mod append;
 mod connection;
 mod expire;
-mod fault;
+pub(in crate::store) mod fault;
 mod lock;
 mod read;
+pub(in crate::store) mod read_only;
 
-use std::path::Path;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use memctl_model::SessionInfo;
+use memctl_model::SessionId;
 use memctl_proto::v1::ItemKind;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::Mutex;
 
+use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
+use super::damage::Damage;
+use super::expiry::{self, Part, Shrink, Spending};
+use super::opening::{Held, Opening, stored_id};
 use super::rows::{
     Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection,
-    SessionKey, SessionRow, StoreInfo, Totals,
+    SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
+use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
 use connection::Writer;
 use lock::LockFile;
@@ -54,7 +64,13 @@ pub struct SqliteStore {
     version: String,
     writer: Mutex<Writer>,
     readers: SqlitePool,
-    lock: LockFile,
+    /// None where nothing is written.
+    lock: Option<LockFile>,
+    /// Keeps others from writing what is only read.
+    held: Option<File>,
+    schema_version: i64,
+    path: PathBuf,
+    damage: Damage,
 }
 
 impl SqliteStore {
@@ -76,9 +92,70 @@ impl SqliteStore {
         let place = path.display().to_string();
         // Before SQLite touches the file: two openers must not both recover or migrate it.
         let lock = LockFile::take(path, &place, holder)?;
+        private(path);
         let opened = connection::open(path, &place, &options).await?;
         tracing::debug!(place, sqlite = opened.version, schema = migrations::NEWEST, "store opened");
-        Ok(Self { place, version: opened.version, writer: Mutex::new(opened.writer), readers: opened.readers, lock })
+        Ok(Self {
+            place,
+            version: opened.version,
+            writer: Mutex::new(opened.writer),
+            readers: opened.readers,
+            lock: Some(lock),
+            held: None,
+            schema_version: migrations::NEWEST,
+            path: path.to_owned(),
+            damage: Damage::default(),
+        })
+    }
+
+    /// Opens a file for reading, also one in a folder that cannot be written, and one that a daemon writes just now.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for [`StoreError::InUse`]; a schema of another version is refused.
+    pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+        let place = path.display().to_string();
+        let source = read_only::source(path, &place).await?;
+        read_only::check_current(&place, source.schema_version)?;
+        Ok(Self {
+            version: "(read only)".into(),
+            writer: Mutex::new(Writer::read_only(source.options.clone())),
+            readers: connection::read_only_readers(source.options),
+            lock: None,
+            held: source.held,
+            schema_version: source.schema_version,
+            path: path.to_owned(),
+            damage: Damage::default(),
+            place,
+        })
+    }
+
+    /// Makes a file as small as what is in it, and such that it can become smaller by itself: the bytes before and after.
+    /// Takes about as much room beside it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn compact(path: &Path) -> Result<(u64, u64), StoreError> {
+        let before = connection::file_bytes(path);
+        let store = Self::open(path, "memctl check --compact").await?;
+        let vacuumed = store.vacuum().await;
+        store.close().await?;
+        vacuumed.map(|()| (before, connection::file_bytes(path)))
+    }
+}
+
+/// The database, its log and its index are their owner's alone, whatever the umask is: SQLite gives the log the mode of the
+/// database. What cannot be narrowed is said; it may be another user's, who shares it on purpose.
+fn private(path: &Path) {
+    for suffix in ["", "-wal", "-shm"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(suffix);
+        let Ok(found) = std::fs::metadata(&file) else { continue };
+        let (mode, file) = (found.permissions().mode(), Path::new(&file));
+        if mode & 0o077 != 0
+            && let Err(error) = std::fs::set_permissions(file, Permissions::from_mode(mode & !0o077))
+        {
+            tracing::warn!(file = %file.display(), %error, "others can read the store: its file cannot be made private");
+        }
     }
 }
 
@@ -90,17 +167,19 @@ impl Store for SqliteStore {
             kind: "sqlite",
             version: self.version.clone(),
             place: self.place.clone(),
-            schema_version: migrations::NEWEST,
+            schema_version: self.schema_version,
         })
     }
 
-    async fn open_session(&self, info: &SessionInfo, now_ns: u64) -> Result<OpenedSession, StoreError> {
-        let described = super::plan::check_session(info)?;
+    async fn open(&self, opening: &Opening<'_>) -> Result<OpenedSession, StoreError> {
+        let described = super::plan::check_session(opening.info)?;
         let mut writer = self.writer.lock().await;
         let mut tx = writer.begin(&self.place).await?;
-        let outcome = append::open_session(&mut tx, info, described, now_ns).await;
+        let outcome = append::open_session(&mut tx, opening, described).await;
         let outcome = connection::finish(tx, outcome).await;
-        writer.settle(&self.place, "opening a session", outcome)
+        let opened = writer.settle(&self.place, "opening a session", outcome)?;
+        writer.checkpoint_when_due(&self.place).await;
+        Ok(opened)
     }
 
     async fn append(&self, appends: Vec<Append>) -> Result<(), StoreError> {
@@ -110,19 +189,32 @@ impl Store for SqliteStore {
         let outcome = connection::finish(tx, outcome).await;
         let outcome = writer.settle(&self.place, "storing items", outcome);
         match &outcome {
-            Ok(written_bytes) => writer.checkpoint_when_due(&self.place, *written_bytes).await,
+            Ok(()) => writer.checkpoint_when_due(&self.place).await,
             Err(StoreError::Full { .. }) => writer.checkpoint_for_room(&self.place).await,
             Err(_) => {}
         }
-        outcome.map(|_| ())
+        outcome
     }
 
-    async fn jobs(&self, limit: u32) -> Result<Vec<JobRow>, StoreError> {
-        self.told("listing jobs", read::jobs(&self.readers, limit).await)
+    async fn held(&self, tenant: &Tenant, id: SessionId) -> Result<Option<Held>, StoreError> {
+        self.told("finding a session", read::held(&self.readers, stored_id(tenant, id)).await)
     }
 
-    async fn job(&self, name: Option<&str>, attempt: Option<u32>) -> Result<Option<JobRow>, StoreError> {
-        self.told("finding a job", read::job(&self.readers, name, attempt).await)
+    async fn jobs_in(&self, scope: &Scope, limit: u32) -> Result<Vec<JobRow>, StoreError> {
+        self.told("listing jobs", read::jobs(&self.readers, scope, limit).await)
+    }
+
+    async fn job_in(
+        &self,
+        scope: &Scope,
+        name: Option<&str>,
+        attempt: Option<u32>,
+    ) -> Result<Option<JobRow>, StoreError> {
+        self.told("finding a job", read::job(&self.readers, scope, name, attempt).await)
+    }
+
+    async fn tenants_of(&self, job: &str) -> Result<Vec<String>, StoreError> {
+        self.told("finding a job's tenants", read::tenants_of(&self.readers, job).await)
     }
 
     async fn sessions(&self, job: i64) -> Result<Vec<SessionRow>, StoreError> {
@@ -146,7 +238,7 @@ impl Store for SqliteStore {
     }
 
     async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError> {
-        self.told("reading items", read::items_at(&self.readers, session, seqs).await)
+        self.told("reading items", read::items_at(&self.readers, &self.damage, session, seqs).await)
     }
 
     async fn items_after(
@@ -156,7 +248,7 @@ impl Store for SqliteStore {
         after: u64,
         limit: u32,
     ) -> Result<Vec<ItemRow>, StoreError> {
-        self.told("reading items", read::items_after(&self.readers, session, kind, after, limit).await)
+        self.told("reading items", read::items_after(&self.readers, &self.damage, session, kind, after, limit).await)
     }
 
     async fn items(
@@ -166,7 +258,7 @@ impl Store for SqliteStore {
         device: Option<u8>,
         selection: Selection,
     ) -> Result<Vec<ItemRow>, StoreError> {
-        self.told("reading items", read::items(&self.readers, session, kind, device, selection).await)
+        self.told("reading items", read::items(&self.readers, &self.damage, session, kind, device, selection).await)
     }
 
     async fn keyframe_before(
@@ -175,7 +267,10 @@ impl Store for SqliteStore {
         device: u8,
         event: u64,
     ) -> Result<Option<ItemRow>, StoreError> {
-        self.told("reading a keyframe", read::keyframe_before(&self.readers, session, device, event).await)
+        self.told(
+            "reading a keyframe",
+            read::keyframe_before(&self.readers, &self.damage, session, device, event).await,
+        )
     }
 
     async fn gaps(&self, job: i64) -> Result<Vec<(SessionKey, Gap)>, StoreError> {
@@ -185,19 +280,16 @@ impl Store for SqliteStore {
     async fn expire(&self, policy: Retention, now_ns: u64) -> Result<Expired, StoreError> {
         let mut gone = Expired::default();
         if let Some(age_ns) = policy.age_ns {
-            let cutoff_ns = now_ns.saturating_sub(age_ns);
+            self.remove(|tx| Box::pin(expire::heard_too_late(tx, now_ns))).await?;
+            let latest_ns =
+                self.told("finding what was heard last", read::heard_latest(&self.readers, now_ns).await)?;
+            let cutoff_ns = expiry::cutoff(now_ns, latest_ns, age_ns);
             for job in self.told("finding old jobs", read::jobs_unheard(&self.readers, cutoff_ns).await)? {
                 gone += self.remove(|tx| Box::pin(expire::job_by_age(tx, job, cutoff_ns))).await?;
             }
         }
-        while let Some(bytes) = policy.bytes {
-            // The lock is free between two batches, so that appends get their turn.
-            let went = self.remove(|tx| Box::pin(expire::chunks(tx, bytes))).await?;
-            if went.chunks == 0 {
-                break;
-            }
-            gone += went;
-        }
+        gone += expiry::shrink(self, &policy).await?;
+        self.give_room_back().await?;
         Ok(gone)
     }
 
@@ -205,8 +297,31 @@ impl Store for SqliteStore {
         self.remove(|tx| Box::pin(expire::job_by_hand(tx, job))).await
     }
 
-    async fn totals(&self) -> Result<Totals, StoreError> {
-        self.told("adding up", read::totals(&self.readers).await)
+    async fn totals_in(&self, scope: &Scope) -> Result<Totals, StoreError> {
+        self.told("adding up", read::totals(&self.readers, scope).await)
+    }
+
+    async fn watch(&self, session: SessionKey) -> Result<Option<WatchRow>, StoreError> {
+        self.told("reading a watch", read::watch(&self.readers, session).await)
+    }
+
+    async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError> {
+        let watch = watch.clone();
+        self.write("keeping a watch", move |tx| Box::pin(async move { append::put_watch(tx, session, &watch).await }))
+            .await
+    }
+
+    async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {
+        Ok(self.spending().await?.into_iter().map(|spending| (spending.job, spending.bytes)).collect())
+    }
+
+    async fn heard_latest(&self) -> Result<Option<u64>, StoreError> {
+        self.told("finding what was heard last", read::heard_latest(&self.readers, u64::MAX).await)
+    }
+
+    async fn size_bytes(&self) -> Result<u64, StoreError> {
+        self.open_or_told()?;
+        Ok(connection::file_bytes(&self.path))
     }
 
     async fn alert_records(&self, selection: AlertSelection<'_>) -> Result<Vec<AlertRecord>, StoreError> {
@@ -220,16 +335,72 @@ impl Store for SqliteStore {
         let outcome = alert_records::put(&mut tx, puts).await;
         let outcome = connection::finish(tx, outcome).await;
         let outcomes = writer.settle(&self.place, "storing alerts", outcome)?;
-        let written_bytes = puts.iter().map(|put| put.record.body.len() as u64).sum();
-        writer.checkpoint_when_due(&self.place, written_bytes).await;
+        writer.checkpoint_when_due(&self.place).await;
         Ok(outcomes)
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
+        self.told("listing tokens", access::tokens(&self.readers).await)
+    }
+
+    async fn token(&self, id: u64) -> Result<Option<TokenRow>, StoreError> {
+        self.told("finding a token", access::token(&self.readers, id).await)
+    }
+
+    async fn add_token(&self, token: &TokenRow) -> Result<bool, StoreError> {
+        let token = token.clone();
+        self.write("adding a token", move |tx| Box::pin(async move { access::add_token(tx, &token).await })).await
+    }
+
+    async fn revoke_token(&self, id: u64, now_ns: u64) -> Result<bool, StoreError> {
+        self.write("revoking a token", move |tx| Box::pin(access::revoke_token(tx, id, now_ns))).await
+    }
+
+    async fn add_audit(&self, entry: &AuditRow) -> Result<(), StoreError> {
+        let entry = entry.clone();
+        self.write("writing the audit log", move |tx| Box::pin(async move { access::add_audit(tx, &entry).await }))
+            .await
+    }
+
+    async fn audit_in(&self, scope: &Scope, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.told("reading the audit log", access::audit(&self.readers, scope, limit).await)
+    }
+
+    fn damaged(&self) -> Vec<(SessionKey, u64)> {
+        self.damage.list()
     }
 
     async fn close(&self) -> Result<(), StoreError> {
         let mut writer = self.writer.lock().await;
         self.readers.close().await;
         writer.close(&self.place).await?;
-        self.lock.clear();
+        if let Some(lock) = &self.lock {
+            lock.clear();
+        }
+        if let Some(held) = &self.held {
+            // Who wants to write may; this one reads no more.
+            let _ = held.unlock();
+        }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Shrink for SqliteStore {
+    async fn spending(&self) -> Result<Vec<Spending>, StoreError> {
+        self.told("adding up what jobs keep", read::spending(&self.readers).await)
+    }
+
+    async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError> {
+        // The lock is free between two batches, so that appends get their turn.
+        self.remove(|tx| Box::pin(expire::items(tx, job, part, excess_bytes))).await
+    }
+
+    async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
+        self.remove(|tx| Box::pin(expire::watches(tx, job))).await
+    }
+
+    async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {
+        self.remove(|tx| Box::pin(expire::job_by_age(tx, job, heard_ns.saturating_add(1)))).await
     }
 }

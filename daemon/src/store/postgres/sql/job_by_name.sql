@@ -1,5 +1,5 @@
 SELECT j.job_id, j.name, j.attempt, j.started_ns, j.world_size, j.labels,
-    (SELECT count(*) FROM memctl.job AS other WHERE other.name = j.name)
+    (SELECT count(*) FROM memctl.job AS other WHERE other.tenant = j.tenant AND other.name = j.name), j.tenant
 FROM memctl.job AS j
-WHERE j.name = $1 AND ($2::bigint IS NULL OR j.attempt = $2)
-ORDER BY j.attempt DESC LIMIT 1
+WHERE j.name = $1 AND ($2::bigint IS NULL OR j.attempt = $2) AND ($3::text IS NULL OR j.tenant = $3)
+ORDER BY j.attempt DESC, j.started_ns DESC LIMIT 1

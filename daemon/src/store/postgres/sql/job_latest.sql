@@ -1,1 +1,1 @@
-SELECT name FROM memctl.job ORDER BY started_ns DESC, job_id DESC LIMIT 1
+SELECT name, tenant FROM memctl.job WHERE $1::text IS NULL OR tenant = $1 ORDER BY started_ns DESC, job_id DESC LIMIT 1

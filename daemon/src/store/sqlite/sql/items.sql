@@ -1,7 +1,7 @@
 -- ?4..?9: bounds of times, epochs and events, each pair null or not.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
-    i.kind, i.unpacked_bytes, p.bytes
+    i.kind, i.unpacked_bytes, p.bytes, p.checksum
 FROM item AS i JOIN payload AS p ON p.job_id = i.job_id AND p.session_id = i.session_id AND p.seq = i.seq
 WHERE i.job_id = (SELECT job_id FROM session WHERE session_id = ?1) AND i.session_id = ?1 AND i.kind = ?2
     AND (?3 IS NULL OR i.device = ?3)

@@ -2,7 +2,7 @@
 -- in this table). CROSS: SQLite keeps this order of loops. Whoever reads puts them in order: here the bytes would be sorted too.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
-    i.kind, i.unpacked_bytes, p.bytes, wanted.key AS place
+    i.kind, i.unpacked_bytes, p.bytes, p.checksum, wanted.key AS place
 FROM json_each(?2) AS wanted
     CROSS JOIN item AS i
         ON i.job_id = (SELECT job_id FROM session WHERE session_id = ?1) AND i.session_id = ?1

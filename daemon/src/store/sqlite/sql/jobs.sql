@@ -1,4 +1,5 @@
 SELECT j.job_id, j.name, j.attempt, j.started_ns, j.world_size, j.labels,
-    (SELECT count(*) FROM job AS other WHERE other.name = j.name)
+    (SELECT count(*) FROM job AS other WHERE other.tenant = j.tenant AND other.name = j.name), j.tenant
 FROM job AS j
+WHERE ?2 IS NULL OR j.tenant = ?2
 ORDER BY j.started_ns DESC, j.job_id DESC LIMIT ?1

@@ -1,7 +1,7 @@
 -- The place first, its bytes then: sorting with the bytes at hand would read those of every keyframe there is.
 SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
-    i.kind, i.unpacked_bytes, p.bytes
+    i.kind, i.unpacked_bytes, p.bytes, p.checksum
 FROM item AS i JOIN payload AS p ON p.job_id = i.job_id AND p.session_id = i.session_id AND p.seq = i.seq
 WHERE i.job_id = (SELECT job_id FROM session WHERE session_id = ?1) AND i.session_id = ?1 AND i.kind = ?2 AND i.seq = (
     SELECT k.seq FROM item AS k

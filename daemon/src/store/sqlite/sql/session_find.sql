@@ -1,1 +1,1 @@
-SELECT session_id, job_id, durable_seq, last_word IS NOT NULL FROM session WHERE id = ?1
+SELECT session_id, job_id, durable_seq, last_word IS NOT NULL, info, owner, secret FROM session WHERE id = ?1

@@ -1,0 +1,171 @@
+//! What a client shows a daemon: its token, and the tenant that it means.
+//!
+//! Guarantees: a token's file is read for every call, so that one that was exchanged holds from the next connection on; a
+//! token is neither logged nor shown. Refuses: a token from a command line, which everybody on the machine can read.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+/// The header with which a caller of all tenants names one.
+const TENANT_HEADER: &str = "memctl-tenant";
+/// A file that is longer holds no token.
+const TOKEN_BYTES_MAX: u64 = 4_096;
+
+/// Where the token is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// In a file.
+    File(PathBuf),
+    /// Here.
+    Text(String),
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => fmt::Debug::fmt(path, f),
+            Self::Text(_) => f.write_str("(a token)"),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// The token, if there is one.
+    pub token: Option<TokenSource>,
+    /// The tenant, for callers of all tenants.
+    pub tenant: Option<String>,
+}
+
+impl Credentials {
+    /// `MEMCTL_TOKEN_FILE`, else `MEMCTL_TOKEN`; `MEMCTL_TENANT`.
+    #[must_use]
+    pub fn from_environment(environment: &dyn Fn(&str) -> Option<String>) -> Self {
+        let named = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let file = named("MEMCTL_TOKEN_FILE").map(|path| TokenSource::File(path.into()));
+        let token = file.or_else(|| named("MEMCTL_TOKEN").map(TokenSource::Text));
+        Self { token, tenant: named("MEMCTL_TENANT") }
+    }
+
+    /// Whether they may be shown to whoever is at an address: a token never goes to another machine without TLS.
+    ///
+    /// # Errors
+    /// They may not, and the way out.
+    pub fn check(&self, url: &str) -> Result<(), String> {
+        if self.token.is_none() || is_private(url) {
+            return Ok(());
+        }
+        Err(format!("a token is not sent to {url}, where others could read it on its way: use https://"))
+    }
+
+    fn bearer(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
+        let text = match &self.token {
+            None => return Ok(None),
+            Some(TokenSource::Text(text)) => text.clone(),
+            Some(TokenSource::File(path)) => {
+                read(path).map_err(|error| format!("the token's file {}: {error}", path.display()))?
+            }
+        };
+        let value = MetadataValue::try_from(format!("Bearer {}", text.trim()));
+        let mut value = value.map_err(|_| "the token has characters that no token has".to_owned())?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+/// Encrypted, or never on a network.
+fn is_private(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return true };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // What stands before an @ is not the host.
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = |address: std::net::IpAddr| address.to_canonical().is_loopback();
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+}
+
+fn read(path: &std::path::Path) -> std::io::Result<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(TOKEN_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(bearer) = self.bearer().map_err(Status::unauthenticated)? {
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        if let Some(tenant) = &self.tenant {
+            let name = tenant.parse().map_err(|_| Status::invalid_argument("this is not a tenant's name"))?;
+            request.metadata_mut().insert(TENANT_HEADER, name);
+        }
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(mut credentials: Credentials) -> Result<Option<String>, Status> {
+        let request = credentials.call(Request::new(()))?;
+        Ok(request.metadata().get("authorization").map(|value| value.to_str().unwrap().to_owned()))
+    }
+
+    #[test]
+    fn a_token_goes_to_no_other_machine_in_clear() {
+        let some = Credentials { token: Some(TokenSource::Text("t".into())), tenant: None };
+        for url in ["unix:/a", "https://host:1", "http://127.0.0.1:1", "http://[::1]:1/", "http://LocalHost"] {
+            assert_eq!(some.check(url), Ok(()), "{url}");
+        }
+        for url in [
+            "http://host:1",
+            "http://10.0.0.1",
+            "http://127.0.0.1@host/",
+            "http://localhost.evil:1",
+            "http://[fe80::1]:1",
+        ] {
+            assert!(some.check(url).unwrap_err().contains("https://"), "{url}");
+            assert_eq!(Credentials::default().check(url), Ok(()), "nothing is shown to {url}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_every_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let credentials = Credentials { token: Some(TokenSource::File(path.clone())), tenant: None };
+        assert!(shown(credentials.clone()).unwrap_err().message().contains("token's file"));
+        for text in ["one", "two"] {
+            std::fs::write(&path, format!("{text}\n")).unwrap();
+            assert_eq!(shown(credentials.clone()).unwrap(), Some(format!("Bearer {text}")));
+        }
+        std::fs::write(&path, "a\nb").unwrap();
+        assert!(shown(credentials).is_err());
+        assert_eq!(shown(Credentials::default()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_file_goes_before_the_text_and_nothing_is_shown() {
+        let environment = |name: &str| match name {
+            "MEMCTL_TOKEN" => Some("secret".to_owned()),
+            "MEMCTL_TENANT" => Some(String::new()),
+            _ => None,
+        };
+        let credentials = Credentials::from_environment(&environment);
+        assert_eq!(credentials.token, Some(TokenSource::Text("secret".into())));
+        assert_eq!(credentials.tenant, None);
+        assert!(!format!("{credentials:?}").contains("secret"));
+        let both = |name: &str| Some(if name == "MEMCTL_TOKEN_FILE" { "/f" } else { "x" }.to_owned());
+        assert_eq!(Credentials::from_environment(&both).token, Some(TokenSource::File("/f".into())));
+    }
+}

@@ -1,0 +1,63 @@
+//! Files and folders of their owner alone, whatever the umask is.
+//!
+//! Guarantees: what is made here is 0600 or 0700; a folder of this user that was wider is narrowed. Refuses: to touch what
+//! belongs to somebody else.
+
+use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Opens files that, when they are made, are 0600.
+#[must_use]
+pub fn file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+/// Makes a folder, and those above it that are missing, 0700. One that is there, belongs to this user and is wider is
+/// narrowed.
+///
+/// # Errors
+/// It cannot be made.
+pub fn folder(path: &Path) -> io::Result<()> {
+    make(path)?;
+    let found = std::fs::metadata(path)?;
+    if found.mode() & 0o077 != 0 && found.uid() == rustix::process::geteuid().as_raw() {
+        std::fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Makes a folder, and those above it that are missing, 0700; one that is there stays as it is: the user chose it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_made_is_private_and_what_is_wide_is_narrowed() {
+        let folder_of = tempfile::tempdir().unwrap();
+        let (outer, inner) = (folder_of.path().join("a"), folder_of.path().join("a/b"));
+        folder(&inner).unwrap();
+        assert_eq!((mode(&outer), mode(&inner)), (0o700, 0o700));
+        file().write(true).create(true).truncate(true).open(inner.join("f")).unwrap();
+        assert_eq!(mode(&inner.join("f")), 0o600);
+        std::fs::set_permissions(&inner, Permissions::from_mode(0o755)).unwrap();
+        make(&inner).unwrap();
+        assert_eq!(mode(&inner), 0o755);
+        folder(&inner).unwrap();
+        assert_eq!(mode(&inner), 0o700);
+    }
+}

@@ -1,0 +1,328 @@
+//! The way to a daemon: `unix:/path`, `http://host:port`, `https://host:port`.
+//!
+//! Guarantees: every connection is made anew from what is on disk, so that exchanged certificates hold from the next one
+//! on; a daemon behind `https://` has proven its name before it hears a byte of a request; at the socket of one's own
+//! nobody is asked who is neither this user nor root.
+//! Refuses: to guess. An address that is none is an error, and no port is tried that was not named.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+
+/// Where a daemon is, and how its answers are trusted.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DaemonAddress {
+    /// The address as it was written.
+    pub url: String,
+    /// For `https://`.
+    pub tls: Tls,
+}
+
+/// Files for `https://`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities that the daemon's certificate may come from, in PEM; the system's where none are named.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate with its chain, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its key, in PEM.
+    pub key: Option<PathBuf>,
+}
+
+/// An address that leads nowhere, ever.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It is none.
+    #[error("`{0}` is not a daemon's address; write it like unix:/path, http://host:7717 or https://host:7717")]
+    NotOne(String),
+    /// Half an identity.
+    #[error("a client certificate needs its key, and a key its certificate: name both files or none")]
+    HalfAnIdentity,
+    /// Files of TLS without TLS.
+    #[error("`{0}` does not use TLS: a certificate authority or a client certificate needs an https:// address")]
+    NotEncrypted(String),
+}
+
+/// Why a daemon is not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// It never will be.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A file of TLS cannot be used, for now.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nobody is there.
+    #[error("{0}")]
+    Absent(String),
+    /// Somebody is there who does not answer as a daemon does, or is not trusted.
+    #[error("{0}")]
+    Connect(String),
+}
+
+impl From<String> for DaemonAddress {
+    fn from(url: String) -> Self {
+        Self { url, tls: Tls::default() }
+    }
+}
+
+impl From<&str> for DaemonAddress {
+    fn from(url: &str) -> Self {
+        url.to_owned().into()
+    }
+}
+
+impl fmt::Display for DaemonAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
+    }
+}
+
+impl fmt::Debug for DaemonAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.url, f)
+    }
+}
+
+/// What an address leads to.
+enum Way<'a> {
+    Socket(&'a Path),
+    Http(Uri),
+    Https(Uri),
+}
+
+impl Tls {
+    /// `MEMCTL_TLS_CA`, `MEMCTL_TLS_CERT`, `MEMCTL_TLS_KEY`.
+    #[must_use]
+    pub fn from_environment(environment: &dyn Fn(&str) -> Option<String>) -> Self {
+        let file = |name: &str| environment(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self { ca: file("MEMCTL_TLS_CA"), cert: file("MEMCTL_TLS_CERT"), key: file("MEMCTL_TLS_KEY") }
+    }
+
+    fn config(&self) -> Result<ClientTlsConfig, ReachError> {
+        let mut config = ClientTlsConfig::new();
+        config = match &self.ca {
+            Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
+            None => config.with_native_roots(),
+        };
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+            config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        Ok(config)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ReachError> {
+    std::fs::read(path)
+        .map_err(|error| ReachError::File { path: path.display().to_string(), reason: error.to_string() })
+}
+
+impl DaemonAddress {
+    /// The daemon of this user on this machine.
+    #[must_use]
+    pub fn own() -> Self {
+        own_url().into()
+    }
+
+    /// Whether it can be one; nobody is asked.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(&self) -> Result<(), AddressError> {
+        self.way().map(drop)
+    }
+
+    fn way(&self) -> Result<Way<'_>, AddressError> {
+        let wrong = || AddressError::NotOne(self.url.clone());
+        if self.tls.cert.is_some() != self.tls.key.is_some() {
+            return Err(AddressError::HalfAnIdentity);
+        }
+        if let Some(path) = self.url.strip_prefix("unix:") {
+            let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+            return if path.is_absolute() { Ok(Way::Socket(path)) } else { Err(wrong()) };
+        }
+        let uri: Uri = self.url.parse().map_err(|_| wrong())?;
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(wrong());
+        }
+        match uri.scheme_str() {
+            Some("http") => Ok(Way::Http(uri)),
+            Some("https") => Ok(Way::Https(uri)),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Connects; `adjust` sets time limits.
+    ///
+    /// # Errors
+    /// See [`ReachError`].
+    pub async fn connect(&self, adjust: impl FnOnce(Endpoint) -> Endpoint) -> Result<Channel, ReachError> {
+        match self.way()? {
+            Way::Socket(path) => {
+                let (path, is_own) = (path.to_owned(), self.url == own_url());
+                let connector = tower::service_fn(move |_: Uri| {
+                    let path = path.clone();
+                    async move { connect_socket(&path, is_own).await.map(TokioIo::new) }
+                });
+                // The name is never looked up: the connector ignores it.
+                adjust(Endpoint::from_static("http://localhost"))
+                    .connect_with_connector(connector)
+                    .await
+                    .map_err(failed)
+            }
+            Way::Http(uri) => adjust(Endpoint::from(uri).tcp_nodelay(true)).connect().await.map_err(failed),
+            Way::Https(uri) => {
+                let tls = self.tls.clone();
+                // Files, and the system's certificates: not on a thread that others wait for.
+                let reading = tokio::task::spawn_blocking(move || tls.config()).await;
+                let config = reading.map_err(|error| ReachError::Connect(error.to_string()))??;
+                let endpoint = Endpoint::from(uri).tcp_nodelay(true).tls_config(config).map_err(failed)?;
+                adjust(endpoint).connect().await.map_err(failed)
+            }
+        }
+    }
+}
+
+async fn connect_socket(path: &Path, is_own: bool) -> io::Result<UnixStream> {
+    let me = rustix::process::geteuid().as_raw();
+    if is_own {
+        check_own(path, me)?;
+    }
+    let stream = UnixStream::connect(path).await?;
+    let server = stream.peer_cred()?.uid();
+    if is_own && server != me && server != 0 {
+        return Err(not_trusted(format!("{} is served by uid {server}, not by you", path.display())));
+    }
+    Ok(stream)
+}
+
+/// The socket of one's own and its folder belong to this user, and nobody else may put another one there.
+fn check_own(path: &Path, me: u32) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != me || found.mode() & 0o022 != 0 {
+        return Err(not_trusted(format!("{} is not a folder of yours alone", folder.display())));
+    }
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() || found.uid() != me {
+        return Err(not_trusted(format!("{} is not a socket of yours", path.display())));
+    }
+    Ok(())
+}
+
+fn not_trusted(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, reason)
+}
+
+/// The socket of a user's daemon: below the first of `$XDG_RUNTIME_DIR` and `/run/user/UID` that is a folder of that user,
+/// else in a folder below `/tmp`, whose owner everybody has to look at.
+fn socket_of(environment: &dyn Fn(&str) -> Option<PathBuf>, uid: u32, is_ours: &dyn Fn(&Path) -> bool) -> PathBuf {
+    let named = environment("XDG_RUNTIME_DIR").filter(|folder| folder.is_absolute() && is_ours(folder));
+    let usual = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|folder| is_ours(folder));
+    let folder = named.or_else(usual).map(|folder| folder.join("memctl"));
+    folder.unwrap_or_else(|| PathBuf::from(format!("/tmp/memctl-{uid}"))).join("daemon.sock")
+}
+
+/// The socket of this user's daemon.
+#[must_use]
+pub fn own_socket() -> PathBuf {
+    let me = rustix::process::geteuid().as_raw();
+    let is_ours = |folder: &Path| std::fs::metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == me);
+    socket_of(&|name| std::env::var_os(name).map(PathBuf::from), me, &is_ours)
+}
+
+/// Its address.
+#[must_use]
+pub fn own_url() -> String {
+    format!("unix:{}", own_socket().display())
+}
+
+/// In the words of the cause that says most: "Connection refused" rather than "transport error".
+fn failed(error: tonic::transport::Error) -> ReachError {
+    if let Some(words) = memctl_proto::goaway::words(&error) {
+        return ReachError::Connect(words);
+    }
+    let mut cause: &(dyn std::error::Error + 'static) = &error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => ReachError::Absent(cause.to_string()),
+        _ => ReachError::Connect(explained(&cause.to_string())),
+    }
+}
+
+/// What TLS says of a daemon's certificate, with the way out.
+fn explained(said: &str) -> String {
+    let ways_out = [
+        (
+            &["CaUsedAsEndEntity"][..],
+            "it is an authority's own certificate (CA:TRUE), which cannot be a daemon's: make one with CA:FALSE, as docs/operate.md shows",
+        ),
+        (
+            &["UnknownIssuer"],
+            "no authority that is trusted here issued it: name the one that did with --tls-ca or MEMCTL_TLS_CA",
+        ),
+        (&["NotValidForName", "not valid for name"], "use a name or an address that the daemon's certificate has"),
+        (&["Expired", "certificate expired"], "the daemon needs a renewed one"),
+    ];
+    let way_out = ways_out.iter().find(|(words, _)| words.iter().any(|word| said.contains(word)));
+    way_out.map_or_else(|| said.to_owned(), |(_, way_out)| format!("{said}; {way_out}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_none() {
+        for url in ["", "localhost:7717", "ftp://x", "http://", "http://a b", "unix:", "unix:a", "https://"] {
+            let error = DaemonAddress::from(url).check().unwrap_err().to_string();
+            assert!(error.contains("https://host:7717"), "{url}: {error}");
+        }
+        for url in ["unix:/a", "unix:///a", "http://host:1", "https://host:1", "https://[::1]:1"] {
+            assert_eq!(DaemonAddress::from(url).check(), Ok(()), "{url}");
+        }
+        let tls = Tls { cert: Some("/c".into()), ..Tls::default() };
+        let half = DaemonAddress { tls, ..DaemonAddress::from("https://host:1") };
+        assert_eq!(half.check(), Err(AddressError::HalfAnIdentity));
+    }
+
+    #[test]
+    fn the_socket_is_in_a_folder_of_the_users_own() {
+        let of = |named: Option<&str>, ours: &[&str]| {
+            socket_of(&|_| named.map(PathBuf::from), 7, &|folder| ours.iter().any(|ours| folder == Path::new(ours)))
+        };
+        assert_eq!(of(Some("/x"), &["/x", "/run/user/7"]), Path::new("/x/memctl/daemon.sock"));
+        assert_eq!(of(Some("/x"), &["/run/user/7"]), Path::new("/run/user/7/memctl/daemon.sock"), "somebody else's");
+        assert_eq!(of(Some("x"), &["x"]), Path::new("/tmp/memctl-7/daemon.sock"), "a relative path is ignored");
+        assert_eq!(of(None, &[]), Path::new("/tmp/memctl-7/daemon.sock"));
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_ones_own_belongs_to_nobody_else() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("daemon.sock");
+        let _listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        assert!(check_own(&path, me).is_ok());
+        assert!(check_own(&path, me + 1).unwrap_err().to_string().contains("of yours"));
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(check_own(&path, me).unwrap_err().to_string().contains("of yours alone"));
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(check_own(&link, me).unwrap_err().to_string().contains("not a socket"));
+    }
+}

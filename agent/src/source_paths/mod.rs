@@ -1,0 +1,341 @@
+//! What leaves the host of the paths of source files: all, a short form, or keyed hashes.
+//!
+//! Applied where items are made, so behind it nothing knows the paths as they were: neither wire, spool nor store.
+//! Guarantees: a frame stays what it was (the user's own, a library's, a model's, compiled code), so findings are the
+//! same; equal files get equal names on all ranks; with hashes no name of the user's folders and files is left, in
+//! frames and in texts that hold paths.
+//! Refuses: to hide functions' names, without which a finding names nothing, and what users call things themselves:
+//! jobs, labels, roles, regions without a path in their name.
+
+mod key;
+mod packages;
+mod text;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use memctl_model::Frame;
+
+pub use key::{Key, KeyError};
+
+/// The variable with the mode.
+pub const MODE_VARIABLE: &str = "MEMCTL_SOURCE_PATHS";
+/// The variable with the key of the hashes.
+pub const KEY_VARIABLE: &str = "MEMCTL_SOURCE_PATHS_KEY";
+/// Folders that a short path keeps where the file lies outside the working directory.
+const FOLDERS_KEPT: usize = 1;
+/// A folder by which models are told.
+const MODELS: &str = "/models/";
+/// Files whose treated paths are remembered; a program has thousands.
+const REMEMBERED_MAX: usize = 1 << 16;
+/// Endings that tell what a file is; other ones are part of the name.
+const ENDINGS: [&str; 15] =
+    ["py", "pyx", "ipynb", "pt", "so", "c", "S", "cpp", "cc", "h", "hpp", "cu", "cuh", "rs", "js"];
+/// Names in angle brackets that interpreters and libraries give, by how they begin.
+const MADE: [&str; 9] = [
+    "<autograd>",
+    "<string>",
+    "<stdin>",
+    "<frozen ",
+    "<eval_with_key>",
+    "<ipython-input-",
+    "<unknown",
+    "<__array_",
+    "<lambda>",
+];
+
+/// How much of a path leaves the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// All of it.
+    #[default]
+    Full,
+    /// From the working directory, or the folder of installed packages, on.
+    Short,
+    /// A keyed hash instead of every name that is not public.
+    Hashed,
+}
+
+impl Mode {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Short, Self::Hashed];
+
+    /// As it is written in flags and variables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Short => "short",
+            Self::Hashed => "hashed",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = SourcePathsError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| SourcePathsError::Mode(text.to_owned()))
+    }
+}
+
+/// Why paths cannot be treated as was asked. Nothing may be recorded then.
+#[derive(Debug, thiserror::Error)]
+pub enum SourcePathsError {
+    /// There is no such mode.
+    #[error("there is no way {0:?} to send source paths: full, short or hashed (MEMCTL_SOURCE_PATHS)")]
+    Mode(String),
+    /// Hashes without a key could be guessed.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// What is done to paths; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub struct SourcePaths {
+    how: How,
+    /// Working directories, without a slash at the end.
+    roots: Arc<[String]>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum How {
+    #[default]
+    Full,
+    Short,
+    Hashed(Key),
+}
+
+impl SourcePaths {
+    /// Paths as short as they can be while a person finds the file; those below `roots` begin there.
+    #[must_use]
+    pub fn short(roots: &[PathBuf]) -> Self {
+        Self { how: How::Short, roots: texts(roots) }
+    }
+
+    /// Hashes.
+    #[must_use]
+    pub fn hashed(key: Key, roots: &[PathBuf]) -> Self {
+        Self { how: How::Hashed(key), roots: texts(roots) }
+    }
+
+    /// As asked; the key is that of [`KEY_VARIABLE`], else the one in the user's data folder, which is made.
+    ///
+    /// # Errors
+    /// There is no key and no place for one.
+    pub fn of(
+        mode: Mode,
+        environment: &dyn Fn(&str) -> Option<String>,
+        data_dir: Option<&Path>,
+        roots: &[PathBuf],
+    ) -> Result<Self, SourcePathsError> {
+        Ok(match mode {
+            Mode::Full => Self::default(),
+            Mode::Short => Self::short(roots),
+            Mode::Hashed => Self::hashed(Key::find(environment(KEY_VARIABLE), data_dir)?, roots),
+        })
+    }
+
+    /// As [`MODE_VARIABLE`] asks.
+    ///
+    /// # Errors
+    /// There is no such mode, or no key.
+    pub fn from_environment(
+        environment: &dyn Fn(&str) -> Option<String>,
+        data_dir: Option<&Path>,
+    ) -> Result<Self, SourcePathsError> {
+        let mode = environment(MODE_VARIABLE).map_or(Ok(Mode::Full), |text| text.parse())?;
+        Self::of(mode, environment, data_dir, &working_directories())
+    }
+
+    /// Whether paths stay as they are.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        matches!(self.how, How::Full)
+    }
+
+    /// The path of a file.
+    #[must_use]
+    pub fn file<'a>(&self, file: &'a str) -> Cow<'a, str> {
+        if self.is_full() || file.is_empty() || file == "??" {
+            return Cow::Borrowed(file);
+        }
+        if file.starts_with('<') {
+            return self.made(file);
+        }
+        // Of another system: only in recordings that were made there.
+        let file = match file.contains('/') {
+            true => Cow::Borrowed(file),
+            false => Cow::Owned(file.replace('\\', "/")),
+        };
+        let file = &*file;
+        Cow::Owned(match (packages::split(file), is_compiled(file)) {
+            (_, true) => self.compiled(file),
+            (Some((folder, inside)), _) => {
+                let treated = format!("{folder}{}", self.installed(folder, inside));
+                // A model's files are told by the folder `models`, wherever it lies.
+                let is_model = file.contains(MODELS) && !treated.contains(MODELS);
+                if is_model { format!("/models{treated}") } else { treated }
+            }
+            (None, _) => self.own(file),
+        })
+    }
+
+    /// What is no file.
+    fn made<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match &self.how {
+            How::Hashed(key) if !MADE.iter().any(|made| name.starts_with(made)) => {
+                Cow::Owned(format!("<{}>", key.hash(name)))
+            }
+            _ => Cow::Borrowed(name),
+        }
+    }
+
+    /// Code that a compiler made: what is told by the path is that, and which of its files it is.
+    fn compiled(&self, file: &str) -> String {
+        let (folder, name) = last_two(file);
+        let below = if file.contains("torchinductor_") { "/torchinductor_" } else { "" };
+        let is_digest = is_compiled(&format!("/{folder}/{name}")) && !name.starts_with("fx_generated_");
+        match &self.how {
+            // A digest of the generated code says nothing, and by its form it is known as one.
+            How::Hashed(_) if is_digest => format!("{below}/{folder}/{name}"),
+            How::Hashed(key) if name.starts_with("fx_generated_") => {
+                format!("{below}/fx_generated_{}.py", key.hash(name))
+            }
+            How::Hashed(key) => format!("{below}/{}", hashed_name(key, file, name)),
+            _ if folder.contains("torchinductor_") => format!("{below}/{name}"),
+            _ => format!("{below}/{folder}/{name}"),
+        }
+    }
+
+    /// What lies below the folder of installed packages or of the standard library.
+    fn installed(&self, folder: &str, inside: &str) -> String {
+        match &self.how {
+            How::Hashed(key) if !packages::is_public(folder, inside) => packages::hashed(key, inside),
+            _ => inside.to_owned(),
+        }
+    }
+
+    /// The user's own file, or one of a system without packages.
+    fn own(&self, file: &str) -> String {
+        let below = self.below_root(file);
+        match &self.how {
+            How::Hashed(key) => hashed_name(key, below.unwrap_or(file), last_two(file).1),
+            _ => below.map_or_else(|| last_parts(file), str::to_owned),
+        }
+    }
+
+    fn below_root<'a>(&self, file: &'a str) -> Option<&'a str> {
+        let file = file.strip_prefix("./").unwrap_or(file);
+        if !file.starts_with(['/', '~']) && !file.starts_with("../") && file.get(1..2) != Some(":") {
+            return Some(file);
+        }
+        self.roots.iter().find_map(|root| file.strip_prefix(&**root)?.strip_prefix('/'))
+    }
+
+    /// A text in which paths may stand: an exception's, a region's name.
+    #[must_use]
+    pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.how {
+            How::Full => Cow::Borrowed(text),
+            How::Short => text::treated(text, false, &|path| self.file(path).into_owned()),
+            How::Hashed(_) => text::treated(text, true, &|path| self.file(path).into_owned()),
+        }
+    }
+
+    /// How boundaries were found, `the loop at train.py:31`: the file's name has no path to hash.
+    #[must_use]
+    pub fn found_by(&self, words: &str) -> String {
+        let named = words.rsplit_once(" at ").and_then(|(words, place)| Some((words, place.rsplit_once(':')?.1)));
+        match (&self.how, named) {
+            (How::Hashed(_), Some((words, line))) => format!("{words} at line {line}"),
+            _ => words.to_owned(),
+        }
+    }
+}
+
+/// Paths that were treated, by what they were.
+#[derive(Default)]
+pub(crate) struct Treated {
+    paths: SourcePaths,
+    files: HashMap<Arc<str>, Arc<str>>,
+}
+
+impl Treated {
+    pub(crate) fn new(paths: SourcePaths) -> Self {
+        Self { paths, files: HashMap::new() }
+    }
+
+    /// Frames as they may leave; `None`: as they are.
+    pub(crate) fn frames(&mut self, frames: &[Frame]) -> Option<Vec<Frame>> {
+        if self.paths.is_full() {
+            return None;
+        }
+        Some(frames.iter().map(|frame| Frame { file: self.file(&frame.file), ..frame.clone() }).collect())
+    }
+
+    fn file(&mut self, file: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.files.get(file) {
+            return known.clone();
+        }
+        if self.files.len() == REMEMBERED_MAX {
+            self.files.clear();
+        }
+        let treated: Arc<str> = self.paths.file(file).into();
+        self.files.insert(file.clone(), treated.clone());
+        treated
+    }
+
+    /// A text as it may leave.
+    pub(crate) fn text(&self, text: String) -> String {
+        match self.paths.text(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(treated) => treated,
+        }
+    }
+}
+
+/// The working directory, as the kernel and as the shell name it.
+#[must_use]
+pub fn working_directories() -> Vec<PathBuf> {
+    let mut directories: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
+    directories.extend(std::env::var_os("PWD").map(PathBuf::from).filter(|shell| {
+        let same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
+        directories.first().is_some_and(|kernel| kernel != shell && same(kernel, shell))
+    }));
+    directories
+}
+
+/// The root of all is no project's.
+fn texts(roots: &[PathBuf]) -> Arc<[String]> {
+    let texts = roots.iter().filter_map(|root| root.to_str()).map(|root| root.trim_end_matches('/').to_owned());
+    texts.filter(|root| root.starts_with('/')).collect()
+}
+
+fn is_compiled(file: &str) -> bool {
+    Frame { function: "".into(), file: file.into(), line: 0 }.is_compiled()
+}
+
+/// The last folder of a path, and the name.
+fn last_two(file: &str) -> (&str, &str) {
+    let (front, name) = file.rsplit_once('/').unwrap_or(("", file));
+    (front.rsplit('/').next().unwrap_or_default(), name)
+}
+
+fn last_parts(file: &str) -> String {
+    let parts: Vec<&str> = file.split('/').filter(|part| !part.is_empty()).collect();
+    parts[parts.len().saturating_sub(FOLDERS_KEPT + 1)..].join("/")
+}
+
+/// The hash of a path, with the ending of the name.
+fn hashed_name(key: &Key, path: &str, name: &str) -> String {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending).filter(|ending| ENDINGS.contains(ending));
+    let hash = key.hash(path);
+    ending.map_or(hash.clone(), |ending| format!("{hash}.{ending}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! What is installed: the folders of packages and of the standard library, and which names in them are public.
+//!
+//! Guarantees: a path below such a folder keeps that folder's name, by which it is told from the user's own code.
+//! Refuses: to take an unknown package for a public one; companies install their own as well.
+
+use super::{ENDINGS, Key};
+
+/// Folders of packages.
+const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+/// The standard library, with a version behind it.
+const STANDARD: &str = "/lib/python3.";
+
+/// Packages that everybody can install, and that stand on a training's stack.
+const PUBLIC: [&str; 96] = [
+    "IPython",
+    "PIL",
+    "_pytest",
+    "absl",
+    "accelerate",
+    "albumentations",
+    "apex",
+    "auto_gptq",
+    "awq",
+    "axolotl",
+    "bitsandbytes",
+    "catalyst",
+    "chex",
+    "click",
+    "cloudpickle",
+    "colossalai",
+    "composer",
+    "cupy",
+    "cv2",
+    "dask",
+    "datasets",
+    "debugpy",
+    "deepspeed",
+    "detectron2",
+    "diffusers",
+    "dill",
+    "distributed",
+    "einops",
+    "evaluate",
+    "fairscale",
+    "fairseq",
+    "fastai",
+    "fire",
+    "flash_attn",
+    "flax",
+    "fsspec",
+    "gpytorch",
+    "haiku",
+    "huggingface_hub",
+    "hydra",
+    "ignite",
+    "ipykernel",
+    "jax",
+    "jaxlib",
+    "joblib",
+    "kornia",
+    "liger_kernel",
+    "lightning",
+    "lightning_fabric",
+    "llamafactory",
+    "mamba_ssm",
+    "megatron",
+    "memctl_agent",
+    "mmcv",
+    "mmdet",
+    "mmengine",
+    "monai",
+    "mpi4py",
+    "nemo",
+    "numba",
+    "numpy",
+    "onnxruntime",
+    "open_clip",
+    "openrlhf",
+    "optax",
+    "optimum",
+    "pandas",
+    "peft",
+    "pluggy",
+    "pytest",
+    "pytorch_lightning",
+    "ray",
+    "safetensors",
+    "scipy",
+    "sentence_transformers",
+    "sglang",
+    "sklearn",
+    "tensorboard",
+    "tensordict",
+    "timm",
+    "torch",
+    "torch_geometric",
+    "torchaudio",
+    "torchmetrics",
+    "torchrl",
+    "torchtitan",
+    "torchtune",
+    "torchvision",
+    "tqdm",
+    "transformer_engine",
+    "transformers",
+    "triton",
+    "trl",
+    "ultralytics",
+    "unsloth",
+    "vllm",
+];
+
+/// Folders of the standard library.
+const STANDARD_FOLDERS: [&str; 12] = [
+    "asyncio",
+    "collections",
+    "concurrent",
+    "ctypes",
+    "email",
+    "http",
+    "importlib",
+    "json",
+    "logging",
+    "multiprocessing",
+    "unittest",
+    "urllib",
+];
+
+/// A path in two, at the folder of packages or of the standard library, which ends the first part:
+/// `/site-packages/` and `torch/nn/init.py`, `/lib/python3.11/` and `threading.py`.
+pub(super) fn split(file: &str) -> Option<(&str, &str)> {
+    // The first, as whoever judges by paths has it.
+    let packages = PACKAGES.iter().find_map(|folder| Some((file.find(folder)?, folder.len())));
+    let standard = || {
+        let begin = file.rfind(STANDARD)?;
+        let behind = &file[begin + STANDARD.len()..];
+        // Of the version no more than digits: what else stands there is a name.
+        let version = behind.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b't').count();
+        Some((begin, STANDARD.len() + version + usize::from(behind[version..].starts_with('/'))))
+    };
+    let (begin, length) = packages.or_else(standard)?;
+    Some((&file[begin..begin + length], &file[begin + length..]))
+}
+
+/// Whether everybody has a file of this name in such a folder.
+pub(super) fn is_public(folder: &str, inside: &str) -> bool {
+    let (first, is_file) = inside.split_once('/').map_or((inside, true), |(first, _)| (first, false));
+    match folder.starts_with(STANDARD) {
+        // A module of the standard library, or somebody's: it is a plain file in a folder of the distribution's.
+        true => is_file && STANDARD_MODULES.contains(&first) || STANDARD_FOLDERS.contains(&first),
+        false => !is_file && PUBLIC.contains(&first),
+    }
+}
+
+/// Modules of the standard library that call user code, and so stand between frames of it.
+const STANDARD_MODULES: [&str; 14] = [
+    "contextlib.py",
+    "copy.py",
+    "functools.py",
+    "inspect.py",
+    "pickle.py",
+    "pdb.py",
+    "queue.py",
+    "random.py",
+    "runpy.py",
+    "threading.py",
+    "traceback.py",
+    "typing.py",
+    "weakref.py",
+    "dataclasses.py",
+];
+
+/// A path inside a package that is not public, name by name. What makes a file a model's stays readable.
+pub(super) fn hashed(key: &Key, inside: &str) -> String {
+    let (folders, name) = inside.rsplit_once('/').unwrap_or(("", inside));
+    let mut path: String = folders
+        .split('/')
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| if folder == "models" { "models/".to_owned() } else { format!("{}/", key.hash(folder)) })
+        .collect();
+    let (stem, ending) = name.rsplit_once('.').filter(|(_, ending)| ENDINGS.contains(ending)).unwrap_or((name, ""));
+    if name.starts_with("modeling_") {
+        path.push_str("modeling_");
+    }
+    path.push_str(&key.hash(stem));
+    if !ending.is_empty() {
+        path.push('.');
+        path.push_str(ending);
+    }
+    path
+}

@@ -1,0 +1,57 @@
+//! Host memory over a run: growth of a training process and of its workers, fast or slow, with start and teardown.
+
+use crate::support::watched;
+
+use memctl_model::{Finding, FindingKind, Sample, Severity};
+use watched::{GIB, MIB, Process, frame};
+
+/// A run with a step and a sample each second.
+fn run(seconds: u64, host: impl Fn(u64) -> u64, workers: impl Fn(u64) -> Option<u64>) -> Vec<Finding> {
+    let mut process = Process::new(0, &[vec![frame("build", "/home/me/model.py", 5)]]);
+    for second in 0..seconds {
+        process.step(&[(1, None, 10, 100 * MIB)]);
+        process.watch.sample(&Sample {
+            time_ns: process.time_ns,
+            host_rss_bytes: Some(host(second)),
+            children_rss_bytes: workers(second),
+            ..Sample::default()
+        });
+    }
+    process.judge()
+}
+
+#[test]
+fn workers_that_keep_what_they_load_are_told_within_25_seconds_and_after_their_teardown() {
+    // Four workers of 300 MiB that keep 10 MiB a second each; the last samples come when they are gone.
+    let grown = |second: u64| 4 * (300 + second.min(22) * 12) * MIB;
+    for teardown in [0, 1, 3] {
+        let found = run(25 + teardown, |_| 2 * GIB, |second| Some(if second < 25 { grown(second) } else { 0 }));
+        assert_eq!((found.len(), found[0].kind), (1, FindingKind::HostGrowth), "{teardown}: {found:#?}");
+        assert_eq!((&*found[0].subject, found[0].severity), ("data loader workers", Severity::Warning));
+        assert!(found[0].live_bytes > Some(2 * GIB), "before the end: {found:#?}");
+        assert!(found[0].bytes_per_minute.is_some_and(|rate| rate.value > (2 * GIB) as f64));
+    }
+}
+
+#[test]
+fn a_training_process_that_keeps_8_mib_a_step_is_told() {
+    let found = run(120, |second| 2 * GIB + second * 8 * MIB, |_| None);
+    assert_eq!((found.len(), found[0].kind), (1, FindingKind::HostGrowth), "{found:#?}");
+    assert_eq!(&*found[0].subject, "training process");
+    assert!(found[0].title.contains("Host memory of the training process has grown"), "{}", found[0].title);
+}
+
+#[test]
+fn what_starts_what_fills_and_what_comes_again_is_no_growth() {
+    // Imports and the first batches: everything grows for ten seconds.
+    let starting = |second: u64| (second.min(10) * 200) * MIB;
+    assert_eq!(run(60, |_| GIB, |second| Some(starting(second))), []);
+    // A page cache that fills: half of what is left every ten seconds.
+    let fills = |second: u64| (2_000.0 * (1.0 - (-(second as f64) / 14.0).exp())) as u64 * MIB;
+    assert_eq!(run(120, |_| GIB, |second| Some(fills(second))), []);
+    // Workers that are made anew each epoch.
+    let again = |second: u64| (second % 15) * 100 * MIB;
+    assert_eq!(run(90, |_| GIB, |second| Some(again(second))), []);
+    // And a process that rests.
+    assert_eq!(run(90, |second| GIB + (second % 7) * 30 * MIB, |_| None), []);
+}

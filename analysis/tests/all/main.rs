@@ -1,0 +1,16 @@
+//! What the pure functions promise, in one program: every file tests what its name says.
+
+mod block_map;
+mod boundaries;
+mod contradictions;
+mod explain;
+mod initial_state;
+mod judge;
+mod judge_any;
+mod judge_levels;
+mod judge_long;
+mod judge_patterns;
+mod judge_rhythm;
+mod judge_windows;
+mod support;
+mod tables;

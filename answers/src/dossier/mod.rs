@@ -1,0 +1,207 @@
+//! What `memctl report` puts into one file about a job: the answers of other questions, and which of them belong together.
+//!
+//! Guarantees: the rank, the moments and the courses that are shown follow from the findings; a part that could not be told
+//! is there with its reason. Refuses to ask and to judge: the answers come from elsewhere, and the verdict is `diagnose`'s.
+
+pub mod table;
+pub mod tree;
+
+use crate::diagnose::{Diagnosis, rank_of};
+use crate::ledger::{self, Ledger};
+use crate::oom::Oom;
+use crate::report::{Rank, Report};
+use crate::sites::{RankSites, Sites};
+use crate::timeline::Timeline;
+use table::SiteClasses;
+
+/// An answer, or why there is none.
+pub type Part<T> = Result<T, String>;
+
+/// What was asked beside the report.
+#[derive(Debug)]
+pub struct Parts {
+    /// The courses of the ranks that are drawn.
+    pub course: Part<Timeline>,
+    /// Requests that failed.
+    pub failures: Part<Oom>,
+    /// What lived when most was allocated.
+    pub peak: Part<Sites>,
+    /// What lived at the end of the early epoch.
+    pub early: Part<Sites>,
+    /// What lived at the end of the last epoch.
+    pub late: Part<Sites>,
+    /// The ledger when most was allocated, with its blocks.
+    pub ledger: Part<Ledger>,
+}
+
+impl Parts {
+    /// None of them, for one reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        let reason = || reason.to_owned();
+        Self {
+            course: Err(reason()),
+            failures: Err(reason()),
+            peak: Err(reason()),
+            early: Err(reason()),
+            late: Err(reason()),
+            ledger: Err(reason()),
+        }
+    }
+}
+
+/// Everything about a job that one file holds.
+#[derive(Debug)]
+pub struct Dossier {
+    /// The verdict, with the report that it rests on.
+    pub note: Diagnosis,
+    /// The epochs at whose ends the shown rank is compared.
+    pub span: Span,
+    /// The answers.
+    pub parts: Parts,
+    /// What the memory of a site is for.
+    pub classes: SiteClasses,
+}
+
+/// Two epochs of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// The first that the worst finding was seen in, else the first there is; `None` where there are not two.
+    pub early: Option<u32>,
+    /// The last that has ended.
+    pub late: Option<u32>,
+}
+
+/// The epochs at whose ends a rank is compared.
+#[must_use]
+pub fn span(report: &Report, rank: &Rank) -> Span {
+    let ends = || rank.epoch_ends.iter().map(|end| end.epoch);
+    let late = ends().next_back();
+    let before = || ends().filter(|epoch| late.is_some_and(|late| *epoch < late));
+    let since = report.findings.first().and_then(|finding| finding.first_seen.epoch).unwrap_or(0);
+    Span { early: before().find(|epoch| *epoch >= since).or_else(|| before().next()), late }
+}
+
+/// The ranks whose course is drawn, so many at most: the one the verdict is about, those that failed or are told apart, then
+/// the first ones.
+#[must_use]
+pub fn drawn(report: &Report, most: usize) -> Vec<u32> {
+    let is_odd = |rank: &&Rank| {
+        !rank.stands_out.is_empty() || !rank.findings.is_empty() || rank.failure.is_some() || rank.ooms > 0
+    };
+    let odd = report.ranks.iter().filter(is_odd);
+    let mut ranks = Vec::new();
+    for rank in rank_of(report).into_iter().chain(odd).chain(&report.ranks) {
+        if ranks.len() < most && !ranks.contains(&rank.rank) {
+            ranks.push(rank.rank);
+        }
+    }
+    ranks.sort_unstable();
+    ranks
+}
+
+impl Dossier {
+    /// Puts the parts together. The commands in it reach no store by name: who reads it has another one.
+    #[must_use]
+    pub fn new(report: Report, parts: Parts) -> Self {
+        let span = rank_of(&report).map_or(Span::default(), |rank| span(&report, rank));
+        let note = Diagnosis::new(report, parts.late.as_ref().ok(), parts.ledger.as_ref().ok(), "");
+        let mut dossier = Self { note, span, parts, classes: SiteClasses::default() };
+        if let Ok(blocks) = dossier.listed().map(|listed| listed.blocks.as_deref().unwrap_or_default()) {
+            dossier.classes = SiteClasses::new(blocks);
+        }
+        dossier
+    }
+
+    /// The rank whose memory is shown by stack: the one the verdict is about.
+    #[must_use]
+    pub fn shown(&self) -> Option<&Rank> {
+        rank_of(&self.note.report)
+    }
+
+    /// What lived on that rank.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub fn live<'s>(&self, sites: &'s Part<Sites>) -> Result<&'s RankSites, String> {
+        let sites = sites.as_ref().map_err(Clone::clone)?;
+        let is_it = |live: &&RankSites| {
+            self.shown()
+                .is_some_and(|rank| (live.rank, live.device, &live.process) == (rank.rank, rank.device, &rank.process))
+        };
+        sites.ranks.iter().find(is_it).ok_or_else(|| "no table of live memory is stored of it".to_owned())
+    }
+
+    fn listed(&self) -> Result<&ledger::Listed, String> {
+        let ledger = self.parts.ledger.as_ref().map_err(Clone::clone)?;
+        let is_it = |listed: &&ledger::Listed| {
+            self.shown().is_some_and(|rank| {
+                let of = &listed.rank;
+                (of.rank, of.device, &of.process) == (rank.rank, rank.device, &rank.process)
+            })
+        };
+        ledger.ranks.iter().find(is_it).ok_or_else(|| "no event of it is stored".to_owned())
+    }
+
+    /// The ledger of that rank's device.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn ledger(&self) -> Result<&ledger::Rank, String> {
+        self.listed().map(|listed| &listed.rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    fn report(ranks: Vec<v1::RankReport>, since: Option<u32>) -> Report {
+        let first_seen = Some(v1::FirstSeen { epoch: since, ..Default::default() });
+        let finding = v1::Finding { id: "1".into(), ranks: vec![2], first_seen, ..Default::default() };
+        let wire = v1::Report {
+            job: Some(v1::Job::default()),
+            completeness: Some(v1::Completeness::default()),
+            findings: vec![finding],
+            ranks,
+            ..Default::default()
+        };
+        Report::new(wire, None).unwrap()
+    }
+
+    fn rank(rank: u32, epochs: u32, ooms: u64) -> v1::RankReport {
+        let epoch_ends = (0..epochs).map(|epoch| v1::EpochEnd { epoch, ..Default::default() }).collect();
+        v1::RankReport { rank, epoch_ends, ooms, ..Default::default() }
+    }
+
+    #[test]
+    fn what_is_compared_begins_with_the_finding() {
+        let of = |since, epochs| {
+            let report = report(vec![rank(2, epochs, 0)], since);
+            let Span { early, late } = span(&report, &report.ranks[0]);
+            (early, late)
+        };
+        assert_eq!(of(Some(3), 9), (Some(3), Some(8)));
+        assert_eq!(of(Some(8), 9), (Some(0), Some(8)));
+        assert_eq!(of(None, 9), (Some(0), Some(8)));
+        assert_eq!(of(None, 1), (None, Some(0)));
+        assert_eq!(of(None, 0), (None, None));
+    }
+
+    #[test]
+    fn the_ranks_that_matter_are_drawn() {
+        let report = report((0..9).map(|of| rank(of, 1, u64::from(of == 7))).collect(), None);
+        assert_eq!(drawn(&report, 4), [0, 1, 2, 7]);
+        assert_eq!(drawn(&report, 1), [2]);
+    }
+
+    #[test]
+    fn what_is_missing_has_its_reason() {
+        let dossier = Dossier::new(report(vec![rank(2, 3, 0)], None), Parts::none("it expired"));
+        assert_eq!(dossier.live(&dossier.parts.peak).unwrap_err(), "it expired");
+        assert_eq!(dossier.ledger().unwrap_err(), "it expired");
+        assert_eq!(dossier.shown().map(|rank| rank.rank), Some(2));
+    }
+}

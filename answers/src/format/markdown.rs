@@ -1,0 +1,58 @@
+//! Text as Markdown takes it, in a paragraph and in a cell of a table.
+//!
+//! Guarantees: what [`escape`] returns is shown as it is: it is no markup, no tag, and neither mentions somebody nor links
+//! to an issue or an address, which hosts of code make of plain text.
+
+use super::text::safe;
+
+/// What shows nothing, and ends a word for those who look for mentions and addresses.
+const NOTHING: &str = "<!-- -->";
+
+/// The text, harmless in a line of Markdown.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let text = safe(text);
+    let mut out = String::with_capacity(text.len() + 8);
+    let mut letters = text.chars().peekable();
+    let mut before = ' ';
+    while let Some(letter) = letters.next() {
+        match letter {
+            // Within a word it is no markup, and names are full of them.
+            '_' if before.is_alphanumeric() && letters.peek().is_some_and(|next| next.is_alphanumeric()) => {
+                out.push('_')
+            }
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\\' | '`' | '*' | '_' | '{' | '}' | '[' | ']' | '|' | '~' | '!' | '$' | '^' => {
+                out.push('\\');
+                out.push(letter);
+            }
+            letter => out.push(letter),
+        }
+        before = letter;
+        // What calls somebody, what names an issue, and what begins an address.
+        if matches!(letter, '@' | '#') || letter == ':' && letters.peek() == Some(&'/') {
+            out.push_str(NOTHING);
+        }
+    }
+    // What would be a link though it has no scheme.
+    out.replace("www.", &format!("www{NOTHING}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_markup_and_nobody_is_called() {
+        assert_eq!(escape("a_b|c*d`e` _f_"), r"a_b\|c\*d\`e\` \_f\_");
+        assert_eq!(escape("<img src=x>"), "&lt;img src=x&gt;");
+        assert_eq!(escape("[x](y)"), r"\[x\](y)");
+        assert_eq!(escape("@all #12"), "@<!-- -->all #<!-- -->12");
+        assert_eq!(escape("http://a.b"), "http:<!-- -->//a.b");
+        assert_eq!(escape("www.a.b"), "www<!-- -->.a.b");
+        assert_eq!(escape("f (train.py:9): x"), "f (train.py:9): x");
+        assert_eq!(escape("a\nb"), r"a\\nb");
+    }
+}

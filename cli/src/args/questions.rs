@@ -1,0 +1,382 @@
+//! The flags of questions: which part of which job, at which moment, and in which form.
+//!
+//! Guarantees: a selection becomes what the daemon is asked; nothing here decides anything.
+//! (Over 300 lines: a table of flags with the words that users read.)
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+use jiff::Timestamp;
+use memctl_answers::conditions::{Condition, Tolerance};
+use memctl_model::JobState;
+use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
+use memctl_proto::v1;
+
+use super::job_names::job_names;
+use super::values::{self, EpochRange, LabelArg, RankList, TimeBound};
+
+/// `memctl jobs`.
+#[derive(Clone, Debug, Args)]
+pub struct Jobs {
+    /// The most jobs to list.
+    #[arg(long, default_value_t = JOBS_LISTED, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// Only jobs in this state; may be repeated.
+    #[arg(long = "state", value_parser = job_state(), value_name = "STATE")]
+    pub states: Vec<JobState>,
+    /// Only jobs with this label; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<LabelArg>,
+}
+
+fn job_state() -> impl TypedValueParser<Value = JobState> {
+    let value = |state: JobState| {
+        PossibleValue::new(state.name()).help(match state {
+            JobState::Running => "Still being recorded",
+            JobState::Finished => "Ended without a failure",
+            JobState::Failed => "Ended with a failure",
+            JobState::Lost => "Stopped reporting without ending",
+        })
+    };
+    let named = |name: String| JobState::ALL.into_iter().find(|state| state.name() == name);
+    PossibleValuesParser::new(JobState::ALL.map(value)).try_map(move |name| named(name).ok_or("no such state"))
+}
+
+/// Which part of which job.
+#[derive(Clone, Debug, Args)]
+pub struct Narrow {
+    /// The job's name; `latest` is the newest.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub job: String,
+    /// The attempt [default: the last].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Only these ranks: 0-3,7.
+    #[arg(long, value_name = "LIST")]
+    pub rank: Option<RankList>,
+    /// Only the process of this name, or all of this role (worker-1, worker); may be repeated.
+    #[arg(long = "process", value_name = "NAME")]
+    pub processes: Vec<String>,
+    /// Only devices with these indexes within their process: 0,2-3.
+    #[arg(long, value_name = "LIST")]
+    pub device: Option<RankList>,
+    /// Only these epochs: 2..5 (both ends included), 2.., 3.
+    #[arg(long, value_name = "RANGE")]
+    pub epoch: Option<EpochRange>,
+    /// Only from this time on: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<TimeBound>,
+    /// Only until this time.
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<TimeBound>,
+}
+
+impl Narrow {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn selection(&self, now: Timestamp) -> v1::Selection {
+        let Self { job, attempt, rank, processes, device, epoch, since, until } = self;
+        v1::Selection {
+            job: job.clone(),
+            attempt: *attempt,
+            ranks: rank.clone().unwrap_or_default().0,
+            processes: processes.clone(),
+            devices: device.clone().unwrap_or_default().0,
+            first_epoch: epoch.and_then(|range| range.first),
+            last_epoch: epoch.and_then(|range| range.last),
+            since_ns: since.map(|moment| moment.resolve(now)),
+            until_ns: until.map(|moment| moment.resolve(now)),
+        }
+    }
+}
+
+/// The severity of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Severity {
+    /// Informational.
+    Info,
+    /// Likely to cause a failure.
+    Warning,
+    /// Causing a failure.
+    Critical,
+}
+
+impl From<Severity> for memctl_model::Severity {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Info => Self::Info,
+            Severity::Warning => Self::Warning,
+            Severity::Critical => Self::Critical,
+        }
+    }
+}
+
+/// `memctl query`.
+#[derive(Clone, Debug, Args)]
+pub struct Query {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// Exit with code 1 when there is a finding of this severity or worse.
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    pub fail_on: Option<Severity>,
+}
+
+/// `memctl leaks`.
+#[derive(Clone, Debug, Args)]
+pub struct Leaks {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// Include suspected growth (severity info).
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `memctl ranks`.
+#[derive(Clone, Debug, Args)]
+pub struct Ranks {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl frag`.
+#[derive(Clone, Debug, Args)]
+pub struct Frag {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl oom`.
+#[derive(Clone, Debug, Args)]
+pub struct Oom {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl what-if`.
+#[derive(Clone, Debug, Args)]
+pub struct WhatIf {
+    /// The job's name; `latest` is the newest.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub job: String,
+    /// The attempt [default: the last].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// These ranks: 0-3,7 [default: the one with the highest peak].
+    #[arg(long, value_name = "LIST")]
+    pub rank: Option<RankList>,
+    /// A setting as in PYTORCH_CUDA_ALLOC_CONF, may be repeated [default: a dozen usual ones].
+    #[arg(long = "set", value_name = "CONF")]
+    pub settings: Vec<String>,
+    /// The memory that the process may reserve: 40GiB; may be repeated [default: no limit].
+    #[arg(long = "limit", value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
+    pub limits: Vec<u64>,
+}
+
+impl WhatIf {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn selection(&self) -> v1::Selection {
+        let ranks = self.rank.clone().unwrap_or_default().0;
+        v1::Selection { job: self.job.clone(), attempt: self.attempt, ranks, ..v1::Selection::default() }
+    }
+}
+
+/// `memctl ledger`.
+#[derive(Clone, Debug, Args)]
+pub struct Ledger {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// When.
+    #[command(flatten)]
+    pub at: LedgerAt,
+    /// List every live block with its class and its birth, as data (-o csv, json or ndjson); 200,000 per rank at most.
+    #[arg(long)]
+    pub blocks: bool,
+}
+
+/// At which moment.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(multiple = false)]
+pub struct LedgerAt {
+    /// When most was allocated, on each rank (the default).
+    #[arg(long)]
+    pub peak: bool,
+    /// At the end of this epoch.
+    #[arg(long, value_name = "N")]
+    pub epoch_end: Option<u32>,
+    /// At the end of the recording.
+    #[arg(long)]
+    pub end: bool,
+}
+
+impl LedgerAt {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn moment(&self) -> v1::ledger_request::Moment {
+        use v1::ledger_request::Moment as Wire;
+        match *self {
+            Self { epoch_end: Some(epoch), .. } => Wire::EpochEnd(epoch),
+            Self { end: true, .. } => Wire::End(true),
+            _ => Wire::Peak(true),
+        }
+    }
+}
+
+/// `memctl diagnose`.
+#[derive(Clone, Debug, Args)]
+pub struct Diagnose {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+}
+
+/// `memctl report`.
+#[derive(Clone, Debug, Args)]
+pub struct Report {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// Write to this file [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Write Markdown, for a pull request or a ticket, instead of HTML.
+    #[arg(long)]
+    pub markdown: bool,
+}
+
+/// `memctl assert`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = ASSERT_HELP)]
+pub struct Assert {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// What must hold: stable, no-leak, 'peak<10GiB', 'peak_reserved<12GiB', 'reserved/allocated<1.3', 'growth<1MiB/epoch'.
+    #[arg(required_unless_present = "against", value_name = "CONDITION")]
+    pub conditions: Vec<Condition>,
+    /// Not worse than this job: peaks higher by 5 % at most, no finding that it does not have.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub against: Option<String>,
+    /// Judge only what follows the end of this epoch; that end is the first that counts.
+    #[arg(long, value_name = "N")]
+    pub after_epoch: Option<u32>,
+    /// For stable: how far allocated memory at later epoch ends may exceed that at the first, 5% or 16MiB [default: 1%, at least 1 MiB].
+    #[arg(long, value_name = "AMOUNT")]
+    pub tolerance: Option<Tolerance>,
+    /// Judge a job that is still running, ended badly, was not recorded completely or has too few epochs.
+    #[arg(long)]
+    pub allow_incomplete: bool,
+    /// Accept suspected growth, which may be a cache that is still filling.
+    #[arg(long)]
+    pub allow_suspected: bool,
+}
+
+const ASSERT_HELP: &str = "Conditions:\n  \
+no-leak                 no finding of growing live memory, suspected growth included\n  \
+stable                  no-leak, nothing else grows, and allocated memory at epoch ends stays within the tolerance\n  \
+'peak<10GiB'            the peak of allocated bytes on every rank (also <=; KiB, MiB, GiB, TiB, KB, MB, GB, TB)\n  \
+'peak_reserved<12GiB'   the peak of reserved bytes\n  \
+'reserved/allocated<R'  the ratio of these two peaks\n  \
+'growth<1MiB/epoch'     growth of every rank, also /step and /minute\n  \
+'fragmentation<R'       the share of reserved bytes that nothing uses at epoch ends, 0..1\n\
+Exit codes: 0 all hold, 1 one does not hold or is inconclusive (the data does not say), 2 wrong usage.";
+
+/// `memctl timeline`.
+#[derive(Clone, Debug, Args)]
+pub struct Timeline {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// The most points per rank [default: the plot's columns, 240 for data].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(TIMELINE_POINTS_MAX)))]
+    pub points: Option<u32>,
+}
+
+/// `memctl sites`.
+#[derive(Clone, Debug, Args)]
+pub struct Sites {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// When.
+    #[command(flatten)]
+    pub at: SitesAt,
+    /// As a tree of calls (the default).
+    #[arg(long, conflicts_with = "folded")]
+    pub tree: bool,
+    /// As folded stacks for flamegraph.pl, inferno or speedscope.
+    #[arg(long)]
+    pub folded: bool,
+    /// Show library frames too, not only your own code.
+    #[arg(long)]
+    pub all_frames: bool,
+    /// Omit branches below this share of the memory, in percent.
+    #[arg(long, default_value_t = 1.0, value_name = "PERCENT")]
+    pub min_percent: f64,
+}
+
+/// At which moment.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(multiple = false)]
+pub struct SitesAt {
+    /// When most was allocated (on each rank).
+    #[arg(long)]
+    pub peak: bool,
+    /// At the end of this epoch.
+    #[arg(long, value_name = "N")]
+    pub epoch_end: Option<u32>,
+    /// At this time: 2026-11-20T10:00:00Z, or 10m for ten minutes ago.
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<TimeBound>,
+    /// At the end of the recording [default: at the end of the last epoch].
+    #[arg(long)]
+    pub end: bool,
+}
+
+impl SitesAt {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn moment(&self, now: Timestamp) -> Option<v1::sites_request::Moment> {
+        use v1::sites_request::Moment as Wire;
+        match *self {
+            Self { peak: true, .. } => Some(Wire::Peak(true)),
+            Self { epoch_end: Some(epoch), .. } => Some(Wire::EpochEnd(epoch)),
+            Self { at: Some(at), .. } => Some(Wire::AtNs(at.resolve(now))),
+            Self { end: true, .. } => Some(Wire::End(true)),
+            _ => None,
+        }
+    }
+}
+
+/// What `memctl export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A PyTorch snapshot of one rank: `python -m torch.cuda._memory_viz stats FILE`, pytorch.org/memory_viz.
+    MemoryViz,
+    /// Live memory at the slice's end as folded stacks, for flame graphs.
+    Folded,
+    /// One line per event.
+    Csv,
+}
+
+/// `memctl export`.
+#[derive(Clone, Debug, Args)]
+pub struct Export {
+    /// Which part of which job.
+    #[command(flatten)]
+    pub narrow: Narrow,
+    /// The format.
+    #[arg(long, value_enum)]
+    pub format: ExportFormat,
+    /// Write to this file; `{rank}` in its name becomes the rank, one file each [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}

@@ -1,0 +1,59 @@
+//! The flags of `backup`, `restore`, `check` and `delete`: what is done to a store.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+
+use super::job_names::job_names;
+use super::values;
+
+/// `memctl backup`.
+#[derive(Clone, Debug, Args)]
+pub struct Backup {
+    /// The file to write; it must not exist.
+    #[arg(value_name = "FILE")]
+    pub target: PathBuf,
+    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+}
+
+/// `memctl restore`.
+#[derive(Clone, Debug, Args)]
+pub struct Restore {
+    /// The backup.
+    #[arg(value_name = "FILE")]
+    pub source: PathBuf,
+    /// The store to fill: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+}
+
+/// `memctl check`.
+#[derive(Clone, Debug, Args)]
+pub struct Check {
+    /// Read everything: the database's pages, and every item with its checksum.
+    #[arg(long)]
+    pub deep: bool,
+    /// First make the SQLite file as small as what is in it. No daemon may have it open.
+    #[arg(long)]
+    pub compact: bool,
+    /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].
+    #[arg(long, env = "MEMCTL_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+}
+
+/// `memctl delete`.
+#[derive(Clone, Debug, Args)]
+pub struct Delete {
+    /// The job's name.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub job: String,
+    /// Only this attempt [default: all].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Do not ask for confirmation.
+    #[arg(short, long)]
+    pub yes: bool,
+}

@@ -1,0 +1,42 @@
+//! `memctl backup` and `memctl restore`: a whole store as one file, and back.
+
+use memctl_model::HumanBytes;
+
+use super::store_place;
+use crate::args::{Backup, Global, Restore};
+use crate::exit::Failure;
+use crate::render::text::{plural, safe};
+use crate::seams::stores::{self, Copied};
+
+/// `memctl backup`.
+///
+/// # Errors
+/// A file that is there already, a store that cannot be read.
+pub async fn backup(args: &Backup, global: &Global) -> Result<(), Failure> {
+    let place = store_place("backup", args.store.as_deref(), global)?;
+    let copied = stores::backup(&place, &args.target).await?;
+    say(global, &format!("backed up {} to {}", described(&copied), safe(&args.target.to_string_lossy())));
+    Ok(())
+}
+
+/// `memctl restore`.
+///
+/// # Errors
+/// No sound backup, a store that holds something already.
+pub async fn restore(args: &Restore, global: &Global) -> Result<(), Failure> {
+    let place = store_place("restore", args.store.as_deref(), global)?;
+    let copied = stores::restore(&args.source, &place).await?;
+    say(global, &format!("restored {} into {}", described(&copied), safe(&place.shown())));
+    Ok(())
+}
+
+fn described(copied: &Copied) -> String {
+    let (jobs, sessions) = (plural(copied.totals.jobs, "job"), plural(copied.totals.sessions, "session"));
+    format!("{jobs}, {sessions}, {}", HumanBytes::of(copied.file_bytes))
+}
+
+fn say(global: &Global, line: &str) {
+    if !global.quiet {
+        eprintln!("memctl: {line}");
+    }
+}

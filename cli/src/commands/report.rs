@@ -1,0 +1,119 @@
+//! `memctl report`: asks everything that belongs into one file about a job, and writes the file.
+//!
+//! Guarantees: the file appears whole or not at all; a part that cannot be told is in it with the reason, as long as there is
+//! somebody who answers.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use jiff::Timestamp;
+use memctl_answers::diagnose::rank_of;
+use memctl_answers::dossier::{Dossier, Part, Parts, drawn, span};
+use memctl_answers::ledger::{self, Ledger};
+use memctl_answers::oom::Oom;
+use memctl_answers::sites::{Sites, View};
+use memctl_model::HumanBytes;
+use memctl_proto::v1;
+use memctl_proto::v1::sites_request::Moment;
+
+use crate::args::{self, Format, Global};
+use crate::ask::{asking, course, live, report, same_job};
+use crate::connect::Connection;
+use crate::exit::{Failure, Outcome};
+use crate::page;
+use crate::target::{Target, name_of};
+
+/// Points of a course.
+const POINTS: u32 = 500;
+/// Ranks whose course is asked for.
+const RANKS_DRAWN: usize = 8;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::Report,
+    global: &Global,
+    now: Timestamp,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    if global.output != Format::Table {
+        return Err(Failure::usage(
+            "a report is HTML, or Markdown with --markdown; `memctl diagnose` and other questions take -o",
+        ));
+    }
+    let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
+    if !args.markdown && file.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::usage("a report is a page for a browser; write it to a file with -f FILE"));
+    }
+    let selection = args.narrow.selection(now);
+    let dossier = asking(global, async |connection| gather(connection, selection, global).await).await?;
+    let text = match args.markdown {
+        true => page::markdown::page(&dossier),
+        false => page::html::page(&dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0)),
+    };
+    let mut target = Target::open(file, out)?;
+    target.writer().write_all(text.as_bytes()).map_err(|error| Failure::output(&name_of(file), &error))?;
+    target.keep()?;
+    if let (Some(file), false) = (file, global.quiet) {
+        eprintln!("memctl: wrote {} ({})", file.display(), HumanBytes::of(text.len() as u64));
+    }
+    Ok(())
+}
+
+async fn gather(connection: &mut Connection, selection: v1::Selection, global: &Global) -> Result<Dossier, Failure> {
+    let report = report(connection, selection.clone(), global).await?;
+    let Some(rank) = rank_of(&report).cloned() else {
+        return Ok(Dossier::new(report, Parts::none("nothing was recorded in this part of the job")));
+    };
+    // `latest` may be another job by now.
+    let job = v1::Selection { job: report.job.id.clone(), attempt: Some(report.job.attempt), ..selection };
+    let one = same_job(job.clone(), &report, &rank);
+    let course_of = v1::Selection { ranks: drawn(&report, RANKS_DRAWN), ..job.clone() };
+    let span = span(&report, &rank);
+    let parts = Parts {
+        course: told(course(connection, course_of, POINTS, global).await)?,
+        failures: told(failures(connection, job).await)?,
+        peak: told(sites(connection, &one, Some(Moment::Peak(true))).await)?,
+        early: match span.early {
+            Some(epoch) => told(sites(connection, &one, Some(Moment::EpochEnd(epoch))).await)?,
+            None => Err("a difference needs two epoch ends".to_owned()),
+        },
+        late: told(sites(connection, &one, span.late.map(Moment::EpochEnd)).await)?,
+        ledger: told(at_peak(connection, one).await)?,
+    };
+    Ok(Dossier::new(report, parts))
+}
+
+/// What cannot be told of this job is a part of the answer; that nobody answers is not.
+fn told<T>(answer: Result<T, Failure>) -> Result<Part<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(failure) if failure.outcome == Outcome::Unreachable => Err(failure),
+        Err(failure) => Ok(Err(failure.to_string())),
+    }
+}
+
+async fn sites(
+    connection: &mut Connection,
+    selection: &v1::Selection,
+    moment: Option<Moment>,
+) -> Result<Sites, Failure> {
+    live(connection, v1::SitesRequest { selection: Some(selection.clone()), moment }, View::default()).await
+}
+
+async fn failures(connection: &mut Connection, selection: v1::Selection) -> Result<Oom, Failure> {
+    let request = v1::OomRequest { selection: Some(selection) };
+    let response = connection.query.get_oom(request).await.map_err(|status| connection.failure(&status))?;
+    Ok(Oom::new(response.into_inner(), None)?)
+}
+
+async fn at_peak(connection: &mut Connection, selection: v1::Selection) -> Result<Ledger, Failure> {
+    let moment = Some(v1::ledger_request::Moment::Peak(true));
+    // The blocks tell what the memory of each site is for.
+    let request = v1::LedgerRequest { selection: Some(selection), moment, blocks: true };
+    let response = connection.query.get_ledger(request).await.map_err(|status| connection.failure(&status))?;
+    let view = ledger::View { blocks: true, ..ledger::View::default() };
+    Ok(Ledger::new(response.into_inner(), view)?)
+}

@@ -1,0 +1,98 @@
+//! `memctl what-if`: the recorded requests replayed under other allocator settings and limits.
+//!
+//! Guarantees: says what it did not look at. Refuses settings that the allocator of the recording would refuse.
+
+use std::io::Write;
+
+use memctl_answers::report::{Rank, Report};
+use memctl_answers::what_if::WhatIf;
+use memctl_proto::v1;
+
+use crate::args::{self, Global};
+use crate::ask::{asking, report, same_job};
+use crate::connect::Connection;
+use crate::exit::Failure;
+use crate::export::Sink;
+use crate::render::screen::Screen;
+use crate::replaying::{Question, Replaying};
+use crate::show::show;
+
+/// What no replay of an allocator covers.
+const NEVER: [&str; 2] = [
+    "Memory outside PyTorch's allocator: the context, libraries, other processes.",
+    "When work on another stream would have ended: a free that waited for it completes where it did in the recording.",
+];
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::WhatIf,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let question = Question { settings: args.settings.clone(), limits: args.limits.clone() };
+    let answer = asking(global, async |connection| {
+        let selection = args.selection();
+        let report = report(connection, selection.clone(), global).await?;
+        let chosen = chosen(&report, !selection.ranks.is_empty());
+        let mut replaying = Replaying::new(question).map_err(|error| failed(&error, connection))?;
+        for rank in &chosen {
+            replay(connection, same_job(selection.clone(), &report, rank), &mut replaying).await?;
+        }
+        if let Some(refused) = replaying.refused {
+            return Err(Failure::usage(refused));
+        }
+        for rank in &mut replaying.ranks {
+            let is_same = |row: &&Rank| (row.rank, row.device, &row.process) == (rank.rank, rank.device, &rank.process);
+            rank.recorded.retries = report.ranks.iter().find(is_same).and_then(|row| row.alloc_retries);
+        }
+        let left_out = report.ranks.len() - chosen.len();
+        let mut answer = WhatIf::new(report.job, report.completeness, replaying.ranks, left_out);
+        answer.hint = report.hint;
+        answer.not_looked_at = replaying.not_looked_at;
+        if left_out > 0 {
+            answer.not_looked_at.push(format!("{left_out} other ranks, whose peaks are no higher (--rank selects)."));
+        }
+        if args.limits.is_empty() {
+            answer.not_looked_at.push("The size of the device: without --limit no request fails.".to_owned());
+        }
+        answer.not_looked_at.extend(NEVER.map(str::to_owned));
+        Ok(answer)
+    });
+    show(&answer.await?, global, screen, out)
+}
+
+/// The rank with the highest peak, or all that were asked for.
+fn chosen(report: &Report, all: bool) -> Vec<Rank> {
+    if all {
+        let mut ranks = report.ranks.clone();
+        // A rank with several devices has a row for each; its export has all of them.
+        ranks.dedup_by(|a, b| a.rank == b.rank && a.process == b.process);
+        return ranks;
+    }
+    let highest = report.ranks.iter().max_by_key(|rank| (rank.peak_reserved_bytes, std::cmp::Reverse(rank.rank)));
+    highest.cloned().into_iter().collect()
+}
+
+async fn replay(
+    connection: &mut Connection,
+    selection: v1::Selection,
+    replaying: &mut Replaying,
+) -> Result<(), Failure> {
+    let request = v1::ExportRequest { selection: Some(selection), without_events: false };
+    let parts = connection.query.export(request).await;
+    let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
+    while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
+        if let Some(body) = part.body {
+            replaying.part(body).map_err(|error| failed(&error, connection))?;
+        }
+    }
+    replaying.finish().map_err(|error| failed(&error, connection))
+}
+
+fn failed(error: &crate::export::ExportError, connection: &Connection) -> Failure {
+    Failure::unreachable(format!("what {} sent cannot be replayed: {error}", connection.place))
+}

@@ -1,0 +1,140 @@
+//! The ledger on the page: one bar that ends where the device ends, and the same parts as a table that adds up to it.
+//!
+//! Guarantees: what was not measured is a part with that name, never nothing; where the parts exceed the device, that is said.
+
+use memctl_answers::dossier::Dossier;
+use memctl_answers::format::html::escape;
+use memctl_answers::ledger::Rank;
+use memctl_answers::naming::name_of;
+use memctl_model::HumanBytes;
+
+use super::{absent, along, bytes, flame, percent, table};
+use crate::render::text::{capital, count};
+
+/// Height of the bar.
+const BAR: usize = 30;
+
+/// A part of the device.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Part {
+    /// In words.
+    pub name: String,
+    /// Of the style.
+    pub class: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The parts, in the order of the bar, and what they add up to when everything is known.
+#[must_use]
+pub fn parts(rank: &Rank) -> (Vec<Part>, Option<u64>) {
+    let part = |name: &str, class: &str, bytes: u64| Part { name: name.to_owned(), class: class.to_owned(), bytes };
+    let mut parts: Vec<Part> = rank
+        .classes
+        .iter()
+        .map(|share| {
+            let class = flame::class_number(&share.class).map_or("unknown".to_owned(), |number| format!("c{number}"));
+            part(&share.class.replace('_', " "), &class, share.live_bytes)
+        })
+        .collect();
+    let known = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+    let others = [
+        ("allocated, of no class", "unknown", rank.allocated_bytes.checked_sub(known)),
+        ("cached by the allocator", "cached", Some(rank.cached_bytes)),
+        ("context and libraries", "context", rank.context_bytes),
+        ("other processes", "others", rank.others_bytes),
+        ("not measured", "unknown", rank.unmeasured_bytes),
+        ("unexplained", "unknown", rank.unexplained_bytes.and_then(|rest| u64::try_from(rest).ok())),
+    ];
+    parts.extend(others.into_iter().filter_map(|(name, class, bytes)| {
+        let bytes = bytes.filter(|bytes| *bytes > 0)?;
+        Some(part(name, class, bytes))
+    }));
+    let used = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+    let rest = rank.device_total_bytes.and_then(|total| total.checked_sub(used)).filter(|bytes| *bytes > 0);
+    if let Some(bytes) = rest {
+        let name = if rank.device_used_bytes.is_some() { "free" } else { "free, or used by what was not measured" };
+        let class = if rank.device_used_bytes.is_some() { "free" } else { "unknown" };
+        parts.push(part(name, class, bytes));
+    }
+    (parts, rank.device_total_bytes)
+}
+
+/// See the module.
+#[must_use]
+pub fn section(dossier: &Dossier) -> String {
+    let rank = match dossier.ledger() {
+        Ok(rank) => rank,
+        Err(reason) => return absent(&reason),
+    };
+    let (parts, total) = parts(rank);
+    let sum = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+    let inexact = if rank.exact { "" } else { ", NOT EXACT" };
+    let title = escape(&format!(
+        "{} when most was allocated (epoch {}, step {}{inexact})",
+        capital(&name_of(&rank.process, rank.rank)),
+        rank.epoch,
+        count(rank.step)
+    ));
+    let mut left = 0_u64;
+    let mut boxes = String::new();
+    for part in &parts {
+        boxes.push_str(&format!(
+            "<rect class=\"{}\" x=\"{}\" y=\"0\" width=\"{}\" height=\"{BAR}\"><title>{}: {}, {}</title></rect>",
+            part.class,
+            along(left, sum),
+            along(part.bytes, sum),
+            escape(&part.name),
+            HumanBytes::of(part.bytes),
+            percent(part.bytes, sum)
+        ));
+        left = left.saturating_add(part.bytes);
+    }
+    let mut rows: Vec<String> = parts
+        .iter()
+        .map(|part| {
+            format!(
+                "<tr><td><ul class=\"legend\"><li><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"{}\" width=\"12\" height=\"12\"/></svg>{}</li></ul></td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+                part.class,
+                escape(&part.name),
+                bytes(part.bytes),
+                percent(part.bytes, sum)
+            )
+        })
+        .collect();
+    let whole = match total {
+        Some(total) if total == sum => "the device",
+        Some(_) => "in all",
+        None => "known in all",
+    };
+    rows.push(format!(
+        "<tr class=\"total\"><th scope=\"row\">{whole}</th><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+        bytes(sum),
+        percent(sum, sum)
+    ));
+    let heads = [("part", false), ("bytes", true), ("share", true)];
+    format!(
+        "<figure class=\"bar-of-device\">\n<figcaption><strong>{title}</strong></figcaption>\n<svg class=\"bar\" role=\"img\" aria-label=\"The parts of the table below as one bar\" width=\"100%\" height=\"{BAR}\">{boxes}</svg>\n</figure>\n{}{}",
+        table("Who uses the device's memory", &heads, &rows),
+        notes(rank, total, sum)
+    )
+}
+
+fn notes(rank: &Rank, total: Option<u64>, sum: u64) -> String {
+    let mut notes = Vec::new();
+    match total {
+        None => notes.push("The device's size was not recorded: the bar ends with what is known.".to_owned()),
+        Some(total) if sum > total => notes.push(format!(
+            "The parts, measured at different moments, exceed the device by {}.",
+            HumanBytes::of(sum - total)
+        )),
+        Some(_) => {}
+    }
+    match &rank.measured_at {
+        None => notes.push(
+            "The device was not measured around this moment: its use outside the allocator is unknown.".to_owned(),
+        ),
+        Some(at) => notes.push(format!("The device was measured at {at}; this moment is {}.", rank.at)),
+    }
+    notes.iter().map(|note| format!("<p class=\"prose faint\">{}</p>\n", escape(note))).collect()
+}

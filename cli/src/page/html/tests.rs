@@ -1,0 +1,240 @@
+//! The report about jobs that are hostile, empty or half known. (What it says of real recordings: the end-to-end tests.)
+
+use memctl_answers::dossier::{Dossier, Parts};
+use memctl_answers::ledger::{Ledger, Rank, View};
+use memctl_answers::oom::Oom;
+use memctl_answers::report::Report;
+use memctl_answers::sites::{self, Sites};
+use memctl_answers::timeline::Timeline;
+use memctl_proto::v1;
+
+use super::{ledger, page};
+use crate::page::markdown;
+
+/// A name that tries everything.
+const HOSTILE: &str = "</script><script>alert('x')</script>\" onfocus=\"y\u{202e}`|@all";
+
+fn stack(line: u32) -> Vec<v1::Frame> {
+    vec![v1::Frame { function: HOSTILE.into(), file: format!("/home/{HOSTILE}/a.py"), line }]
+}
+
+fn wire_report() -> v1::Report {
+    let end = |epoch| v1::EpochEnd { epoch, time_ns: u64::from(epoch) * 10 + 9, ..Default::default() };
+    let finding = v1::Finding {
+        id: "1".into(),
+        kind: "leak".into(),
+        severity: v1::Severity::Critical as i32,
+        title: format!("Live memory grows in {HOSTILE}"),
+        ranks: vec![0],
+        first_seen: Some(v1::FirstSeen { epoch: Some(0), ..Default::default() }),
+        stack: stack(1),
+        ..Default::default()
+    };
+    v1::Report {
+        job: Some(v1::Job {
+            id: "job".into(),
+            labels: vec![v1::Label { key: HOSTILE.into(), value: HOSTILE.into() }],
+            ..Default::default()
+        }),
+        completeness: Some(v1::Completeness { exact: true, events_stored: 4, ..Default::default() }),
+        ranks: vec![v1::RankReport {
+            host: Some(HOSTILE.into()),
+            failure: Some(HOSTILE.into()),
+            epoch_ends: (0..3).map(end).collect(),
+            device_total_bytes: Some(200),
+            stands_out: vec![HOSTILE.into()],
+            process: HOSTILE.into(),
+            ..Default::default()
+        }],
+        findings: vec![finding],
+        ..Default::default()
+    }
+}
+
+fn sites_of(bytes: &[u64]) -> Sites {
+    let site = |(line, &bytes): (usize, &u64)| v1::SiteStack {
+        stack: stack(line as u32),
+        bytes,
+        blocks: 1,
+        ..Default::default()
+    };
+    let sites = bytes.iter().enumerate().map(site).collect();
+    let ranks = vec![v1::RankSites { sites, exact: true, process: HOSTILE.into(), ..Default::default() }];
+    let wire = v1::Sites { job: Some(v1::Job::default()), completeness: Some(v1::Completeness::default()), ranks };
+    Sites::new(wire, sites::View::default()).unwrap()
+}
+
+fn wire_ledger() -> v1::RankLedger {
+    v1::RankLedger {
+        allocated_bytes: 70,
+        classes: vec![
+            v1::ClassBytes { class: "gradients".into(), bytes: 50 },
+            v1::ClassBytes { class: HOSTILE.into(), bytes: 20 },
+        ],
+        cached_bytes: 30,
+        device_total_bytes: Some(200),
+        exact: true,
+        process: HOSTILE.into(),
+        ..Default::default()
+    }
+}
+
+fn dossier() -> Dossier {
+    let (job, completeness) = (Some(v1::Job::default()), Some(v1::Completeness::default()));
+    let point = |epoch: u32| v1::TimelinePoint {
+        epoch,
+        first_ns: u64::from(epoch) * 10,
+        last_ns: u64::from(epoch) * 10 + 9,
+        allocated_bytes: 50,
+        peak_allocated_bytes: 90,
+        peak_reserved_bytes: 100,
+        min_allocated_bytes: 20 + 10 * u64::from(epoch),
+        ..Default::default()
+    };
+    let course =
+        v1::RankTimeline { points: (0..3).map(point).collect(), process: HOSTILE.into(), ..Default::default() };
+    let failed = v1::OomReport { process: HOSTILE.into(), cause: HOSTILE.into(), time_ns: 15, ..Default::default() };
+    let parts = Parts {
+        course: Ok(
+            Timeline::new(v1::Timeline { job: job.clone(), completeness, ranks: vec![course] }, false, None).unwrap()
+        ),
+        failures: Ok(Oom::new(
+            v1::Oom { job: job.clone(), completeness, reports: vec![failed], ..Default::default() },
+            None,
+        )
+        .unwrap()),
+        peak: Ok(sites_of(&[40, 30])),
+        early: Ok(sites_of(&[10, 30])),
+        late: Ok(sites_of(&[40, 20])),
+        ledger: Ok(Ledger::new(
+            v1::Ledger { job, completeness, ranks: vec![wire_ledger()], ..Default::default() },
+            View::default(),
+        )
+        .unwrap()),
+    };
+    Dossier::new(Report::new(wire_report(), None).unwrap(), parts)
+}
+
+/// Elements that are opened and not closed, and those that are closed and not open.
+fn unbalanced(html: &str) -> Vec<String> {
+    const VOID: [&str; 5] = ["meta", "!doctype", "input", "br", "hr"];
+    let (mut open, mut wrong) = (Vec::new(), Vec::new());
+    // What stands in style and script is no markup, and a `<` of text is escaped.
+    let body = html.split("<style>").next().unwrap_or_default().to_owned()
+        + html.split("</style>").nth(1).unwrap_or_default().split("<script>").next().unwrap_or_default();
+    for tag in body.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default().to_owned();
+        match (tag.starts_with('/'), tag.ends_with('/') || VOID.contains(&name.as_str())) {
+            (true, _) if open.last() == Some(&name) => drop(open.pop()),
+            (true, _) => wrong.push(name),
+            (false, true) => {}
+            (false, false) => open.push(name),
+        }
+    }
+    open.retain(|name| !["html", "body"].contains(&name.as_str()));
+    wrong.extend(open);
+    wrong
+}
+
+#[test]
+fn no_name_becomes_markup() {
+    let html = page(&dossier(), 0);
+    assert_eq!(html.matches("<script").count(), 1, "its own script alone");
+    assert_eq!(html.matches("alert(&#39;x&#39;)").count(), html.matches("alert(").count());
+    assert!(!html.contains("\" onfocus") && !html.contains('\u{202e}'));
+    assert!(html.matches("&lt;/script&gt;&lt;script&gt;").count() > 10, "names are shown");
+    assert_eq!(unbalanced(&html), Vec::<String>::new());
+    let markdown = markdown::page(&dossier());
+    assert!(
+        !markdown.contains("<script") && !markdown.contains("@all") && !markdown.contains('\u{202e}'),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn every_part_is_drawn() {
+    let html = page(&dossier(), 0);
+    for text in [
+        "class=\"envelope\"",
+        "class=\"floor\"",
+        "class=\"limit\"",
+        "href=\"#f1\"",
+        "✕",
+        "role=\"treeitem\"",
+        "class=\"own grown\"",
+        "30 B</span> more, <span title=\"10 bytes\">10 B</span> less",
+        "free, or used by what was not measured",
+        "<details id=\"f1\" open>",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    assert!(!html.contains("Not shown"), "{html}");
+}
+
+#[test]
+fn what_is_missing_is_said_where_it_would_stand() {
+    let bare = Dossier::new(Report::new(wire_report(), None).unwrap(), Parts::none("it is <gone>."));
+    let html = page(&bare, 0);
+    assert!(markdown::page(&bare).contains("Sites are not shown: it is &lt;gone&gt;.\n"));
+    assert_eq!(html.matches("Not shown: it is &lt;gone&gt;.<").count(), 6, "{html}");
+    let wire = v1::Report {
+        job: Some(v1::Job::default()),
+        completeness: Some(v1::Completeness::default()),
+        ..Default::default()
+    };
+    let empty = Dossier::new(Report::new(wire, None).unwrap(), Parts::none("nothing was recorded"));
+    let html = page(&empty, 0);
+    assert!(html.contains("Nothing was recorded in this part of the job"), "{html}");
+    assert_eq!(unbalanced(&html), Vec::<String>::new());
+    assert!(markdown::page(&empty).contains("Nothing was recorded"));
+}
+
+#[test]
+fn a_file_is_bounded_whatever_was_recorded() {
+    let name = HOSTILE.repeat(50);
+    let frame = |line| v1::Frame { function: name.clone(), file: "/home/me/a.py".into(), line };
+    let site = |line: u32| v1::SiteStack {
+        stack: (0..8).map(|above| frame(line * 8 + above)).collect(),
+        bytes: u64::from(1 + line % 7) << 20,
+        blocks: 1,
+        ..Default::default()
+    };
+    let many = || {
+        let sites = (0..1000).map(site).collect();
+        let ranks = vec![v1::RankSites { sites, exact: true, process: HOSTILE.into(), ..Default::default() }];
+        let wire = v1::Sites { job: Some(v1::Job::default()), completeness: Some(v1::Completeness::default()), ranks };
+        Sites::new(wire, sites::View::default()).unwrap()
+    };
+    let parts = Parts { peak: Ok(many()), late: Ok(many()), ..dossier().parts };
+    let mut wire = wire_report();
+    let first = wire.ranks[0].clone();
+    wire.ranks.extend((1..4096).map(|rank| v1::RankReport { rank, ..first.clone() }));
+    wire.findings = vec![wire.findings[0].clone(); 500];
+    let dossier = Dossier::new(Report::new(wire, None).unwrap(), parts);
+    let html = page(&dossier, 0);
+    assert!(html.len() < 8 << 20, "{} bytes", html.len());
+    assert!(html.contains("And 3,968 more ranks.") && html.contains("And 460 more findings."));
+    assert!(html.contains("too narrow to be drawn"));
+    assert!(markdown::page(&dossier).len() < 1 << 20);
+}
+
+#[test]
+fn the_ledger_adds_up_to_the_device() {
+    let sum = |wire: v1::RankLedger| {
+        let (parts, total) = ledger::parts(&Rank::from(wire));
+        (parts.iter().map(|part| part.bytes).sum::<u64>(), total)
+    };
+    assert_eq!(sum(wire_ledger()), (200, Some(200)));
+    let measured = v1::RankLedger {
+        context_bytes: Some(11),
+        others_bytes: Some(7),
+        device_used_bytes: Some(120),
+        unexplained_bytes: Some(2),
+        ..wire_ledger()
+    };
+    assert_eq!(sum(measured), (200, Some(200)));
+    let unknown = v1::RankLedger { device_total_bytes: None, ..wire_ledger() };
+    assert_eq!(sum(unknown), (100, None));
+    let too_much = v1::RankLedger { others_bytes: Some(150), ..wire_ledger() };
+    assert_eq!(sum(too_much), (250, Some(200)));
+}

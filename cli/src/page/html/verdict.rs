@@ -1,0 +1,124 @@
+//! The verdict on the page, as `memctl diagnose` says it: the sentence, every finding, the six answers, and what was not
+//! looked at.
+//!
+//! Guarantees: the words are the daemon's; how bad it is shows by sign and word, not by colour alone; where growth could not
+//! be judged that comes first.
+
+use memctl_answers::diagnose::Question;
+use memctl_answers::dossier::Dossier;
+use memctl_answers::finding::Finding;
+use memctl_answers::finding::phrases::{live, on_ranks, rates, since, stack, sure, until};
+use memctl_answers::format::html::escape;
+use memctl_model::Severity;
+
+use super::{PLAIN, in_a_line, is_running};
+use crate::page::{completeness, judged};
+use crate::render::text::{capital, plural};
+
+/// Callers of a site that are named.
+const CALLERS_SHOWN: usize = 8;
+/// Findings that are shown in full; the others are counted.
+pub const FINDINGS_SHOWN: usize = 40;
+
+/// The sign of a severity.
+#[must_use]
+pub fn sign(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "▲",
+        Severity::Warning => "●",
+        Severity::Info => "i",
+    }
+}
+
+/// See the module.
+#[must_use]
+pub fn section(dossier: &Dossier) -> String {
+    let note = &dossier.note;
+    let inconclusive = note.inconclusive().is_some();
+    let class = if inconclusive { "inconclusive" } else { note.severity };
+    let mut out = format!("<div class=\"verdict {class}\">\n");
+    if inconclusive {
+        let words = judged::headline(note.inconclusive(), &PLAIN);
+        out.push_str(&format!(
+            "<p><span class=\"word inconclusive\">? Inconclusive</span> {}</p>\n",
+            without_head(&words)
+        ));
+    }
+    let word = match note.findings.first() {
+        Some(worst) => format!("{} {}", sign(worst.level), capital(worst.severity)),
+        None if note.report.failed() || note.report.ranks.is_empty() || inconclusive => "In short".to_owned(),
+        None => "✓ No finding".to_owned(),
+    };
+    let sure = note.findings.first().and_then(sure).map(|sure| format!(" <span class=\"faint\">({sure})</span>"));
+    out.push_str(&format!(
+        "<p><span class=\"word {class}\">{word}</span> {}.{}</p>\n",
+        escape(note.summary.trim_end_matches('.')),
+        sure.unwrap_or_default()
+    ));
+    out.push_str(&format!("<p>{}</p>\n", in_a_line(&completeness(&note.completeness, is_running(dossier), &PLAIN))));
+    let not_judged = judged::not_judged(&note.scope, &PLAIN);
+    if !not_judged.is_empty() {
+        out.push_str(&format!("<p>{}</p>\n", in_a_line(&not_judged)));
+    }
+    out.push_str("</div>\n");
+    out.push_str(&findings(&note.findings));
+    for (at, question) in note.questions.iter().enumerate() {
+        out.push_str(&format!("<h3>{} {}</h3>\n{}", at + 1, question.question, answer(question)));
+    }
+    out
+}
+
+/// The page's first words without the one that is set apart here.
+fn without_head(words: &str) -> String {
+    let line = in_a_line(words);
+    line.strip_prefix("Inconclusive: ").map(str::to_owned).unwrap_or(line)
+}
+
+fn findings(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    for (at, finding) in findings.iter().take(FINDINGS_SHOWN).enumerate() {
+        let (number, open) = (at + 1, if at == 0 { " open" } else { "" });
+        let title = if finding.title.trim().is_empty() { &finding.kind } else { &finding.title };
+        out.push_str(&format!(
+            "<details id=\"f{number}\"{open}>\n<summary><span class=\"word {0}\">{1} Finding {number}, {0}</span> {2}</summary>\n<dl>\n",
+            finding.severity,
+            sign(finding.level),
+            escape(title)
+        ));
+        let mut field = |name: &str, text: &str| {
+            if !text.trim().is_empty() {
+                out.push_str(&format!("<dt>{name}</dt><dd class=\"prose\">{}</dd>\n", escape(text)));
+            }
+        };
+        field("kind", &finding.kind.replace('_', " "));
+        field("where", &finding.site.as_ref().map(|site| stack(site, CALLERS_SHOWN)).unwrap_or_default());
+        field("ranks", &on_ranks(finding));
+        field("rate", &rates(finding));
+        field("since", &since(finding, true).unwrap_or_default());
+        field("live", &live(finding).unwrap_or_default());
+        field("until", &until(finding).unwrap_or_default());
+        field("why", &finding.explanation);
+        field("change", &finding.advice);
+        out.push_str("</dl>\n</details>\n");
+    }
+    if findings.len() > FINDINGS_SHOWN {
+        let more = plural((findings.len() - FINDINGS_SHOWN) as u64, "more finding");
+        out.push_str(&format!("<p>And {more}.</p>\n"));
+    }
+    out
+}
+
+fn answer(question: &Question) -> String {
+    let mut out: String =
+        question.answer.iter().map(|text| format!("<p class=\"prose\">{}</p>\n", escape(text))).collect();
+    let mut code = Vec::new();
+    for (sign, lines) in [("-", &question.before), ("+", &question.after)] {
+        code.extend(lines.iter().map(|line| format!("{sign} {}", escape(line))));
+    }
+    for lines in [code, question.commands.iter().map(|command| escape(command)).collect()] {
+        if !lines.is_empty() {
+            out.push_str(&format!("<pre tabindex=\"0\">{}</pre>\n", lines.join("\n")));
+        }
+    }
+    out
+}

@@ -1,0 +1,30 @@
+//! What leaves this host of the paths of source files, as a command was told.
+
+use std::path::PathBuf;
+
+use memctl_agent::place;
+use memctl_agent::source_paths::{Mode, SourcePaths, working_directories};
+
+use crate::exit::Failure;
+
+/// As a training is recorded here: paths begin at the working directory.
+///
+/// # Errors
+/// Hashes were asked for, and there is no key.
+pub fn of_a_run(mode: Mode) -> Result<SourcePaths, Failure> {
+    source_paths(mode, &working_directories())
+}
+
+/// Of files that were recorded elsewhere: this working directory has nothing to do with them.
+///
+/// # Errors
+/// As above.
+pub fn of_an_import(mode: Mode) -> Result<SourcePaths, Failure> {
+    source_paths(mode, &[])
+}
+
+fn source_paths(mode: Mode, roots: &[PathBuf]) -> Result<SourcePaths, Failure> {
+    let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let data_dir = place::data_dir(&|name| std::env::var_os(name).map(PathBuf::from));
+    SourcePaths::of(mode, &environment, data_dir.as_deref(), roots).map_err(|error| Failure::input(error.to_string()))
+}

@@ -1,0 +1,88 @@
+//! Stores as files and databases, without a daemon: copied, filled from a copy, checked.
+//!
+//! Guarantees: the store is the one that a daemon with the same flags uses. Copying and checking go on beside a daemon that
+//! writes; nothing of theirs changes the store.
+
+use std::path::Path;
+
+use memctl_daemon::config;
+use memctl_daemon::store::{SqliteStore, StoreAddress, StoreError, checking, copying};
+
+pub use memctl_daemon::store::checking::Checked;
+pub use memctl_daemon::store::copying::Copied;
+
+use super::store_failure;
+use crate::exit::Failure;
+
+/// A store that is named by flags.
+#[derive(Clone, Debug)]
+pub struct Place {
+    address: StoreAddress,
+}
+
+impl Place {
+    /// The store of `--store`, else of a data folder.
+    ///
+    /// # Errors
+    /// A URL that names none.
+    pub fn of(store: Option<&str>, data_dir: &Path) -> Result<Self, Failure> {
+        let address = match store {
+            Some(url) => {
+                url.parse().map_err(|error: memctl_daemon::store::AddressError| Failure::usage(error.to_string()))?
+            }
+            None => config::in_folder(data_dir),
+        };
+        Ok(Self { address })
+    }
+
+    /// Without secrets.
+    pub fn shown(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+fn failure(error: StoreError) -> Failure {
+    match error {
+        StoreError::Refused { what, .. } => Failure::usage(what),
+        error @ StoreError::Damaged { .. } => Failure::input(error.to_string()),
+        error => store_failure(&error),
+    }
+}
+
+/// Writes a backup.
+///
+/// # Errors
+/// A file that is there, a store that cannot be read.
+pub async fn backup(place: &Place, target: &Path) -> Result<Copied, Failure> {
+    copying::backup(&place.address, target).await.map_err(failure)
+}
+
+/// Restores a backup.
+///
+/// # Errors
+/// No sound backup, a store that is not empty.
+pub async fn restore(source: &Path, place: &Place) -> Result<Copied, Failure> {
+    if !source.exists() {
+        return Err(Failure::input(format!("there is no file {}", source.display())));
+    }
+    copying::restore(source, &place.address).await.map_err(failure)
+}
+
+/// Checks a store.
+///
+/// # Errors
+/// A store that cannot be opened.
+pub async fn check(place: &Place, deep: bool) -> Result<Checked, Failure> {
+    checking::check(&place.address, deep).await.map_err(failure)
+}
+
+/// Makes a file as small as what is in it, and such that it can become smaller by itself; the bytes before and after.
+///
+/// # Errors
+/// A store that is in use or no file.
+pub async fn compact(place: &Place) -> Result<(u64, u64), Failure> {
+    let StoreAddress::Sqlite(path) = &place.address else {
+        return Err(Failure::usage("only SQLite files are compacted; Postgres reuses what is free by itself"));
+    };
+    SqliteStore::compact(path).await.map_err(failure)
+}

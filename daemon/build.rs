@@ -1,0 +1,34 @@
+//! Names the form of what the judge keeps between two runs: a digest of the sources that make it.
+//!
+//! Guarantees: another program's watches, or those of another state of these sources, have another name, so that they are made
+//! anew instead of being read wrongly. Refuses to be clever: a changed comment is a new name, which costs one reading.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// What decides what a watch knows, and how it is written.
+const SOURCES: [&str; 5] = ["src/judge", "../analysis/src", "../model/src", "../proto/src", "../Cargo.lock"];
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the package lies"));
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+        add(&here.join(source), &mut digest);
+    }
+    println!("cargo::rustc-env=WATCH_FORM={} {digest:016x}", env::var("CARGO_PKG_VERSION").unwrap_or_default());
+}
+
+/// Adds a file, or all files below a folder in the order of their names (FNV-1a).
+fn add(path: &Path, digest: &mut u64) {
+    if path.is_dir() {
+        let entries = fs::read_dir(path).expect("a folder of sources can be read");
+        let mut below: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        below.sort();
+        below.iter().for_each(|path| add(path, digest));
+    } else if let Ok(bytes) = fs::read(path) {
+        for byte in bytes {
+            *digest = (*digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}

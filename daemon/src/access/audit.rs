@@ -1,0 +1,107 @@
+//! The audit log: who deleted, silenced, made or revoked a token, tested a receiver, or tried to.
+//!
+//! Guarantees: an entry in the store and a line of the log with target `audit` for each; texts are cut and hold no control
+//! characters; whoever is refused again and again is written down once a second, so that trying costs the store nothing.
+//! Refuses: secrets.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Caller;
+use crate::clock::now_ns;
+use crate::store::{AuditRow, Store};
+
+/// Characters of a text.
+const TEXT_MAX: usize = 512;
+/// One caller's refused attempts of one action are written down no more often.
+const REFUSED_EVERY: Duration = Duration::from_secs(1);
+/// Callers that are remembered for that.
+const CALLERS_MAX: usize = 1_024;
+
+/// See the module.
+pub struct Audit {
+    store: Arc<dyn Store>,
+    refused: Mutex<HashMap<(String, String), Instant>>,
+}
+
+impl Audit {
+    /// Over a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, refused: Mutex::default() }
+    }
+
+    /// Something was done.
+    pub async fn done(&self, caller: &Caller, action: &str, subject: &str, outcome: &str) {
+        let (name, peer, tenant) = (&caller.name, &caller.peer, caller.tenant_name());
+        tracing::info!(target: "audit", caller = name, peer, tenant, action, subject, outcome, "done");
+        self.write(caller, action, subject, false, outcome).await;
+    }
+
+    /// Something was refused.
+    pub async fn refused(&self, caller: &Caller, action: &str, subject: &str, why: &str) {
+        if !self.is_news(caller, action) {
+            return;
+        }
+        let (name, peer, tenant) = (&caller.name, &caller.peer, caller.tenant_name());
+        tracing::warn!(target: "audit", caller = name, peer, tenant, action, subject, why, "refused");
+        self.write(caller, action, subject, true, why).await;
+    }
+
+    async fn write(&self, caller: &Caller, action: &str, subject: &str, refused: bool, outcome: &str) {
+        let entry = AuditRow {
+            id: 0,
+            time_ns: now_ns(),
+            tenant: caller.tenant_name().to_owned(),
+            caller: plain(&caller.name),
+            peer: plain(&caller.peer),
+            action: plain(action),
+            subject: plain(subject),
+            refused,
+            outcome: plain(outcome),
+        };
+        if let Err(error) = self.store.add_audit(&entry).await {
+            // The line above is in the log all the same.
+            tracing::error!(%error, action, "the audit log in the store lacks an entry");
+        }
+    }
+
+    fn is_news(&self, caller: &Caller, action: &str) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|_, since| since.elapsed() < REFUSED_EVERY);
+        let key = (caller.name.clone(), action.to_owned());
+        if refused.len() >= CALLERS_MAX || refused.contains_key(&key) {
+            return false;
+        }
+        refused.insert(key, Instant::now());
+        true
+    }
+}
+
+/// Neither long nor able to look like another line.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, Scope};
+
+    #[tokio::test]
+    async fn what_was_done_is_kept_and_trying_often_writes_little() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let audit = Audit::new(store.clone());
+        let caller = Caller::owner("uid 1000", "here");
+        audit.done(&caller, "DeleteJob", "vit\nforged", "2 sessions").await;
+        for _ in 0..100 {
+            audit.refused(&caller, "DeleteJob", "vit", "no").await;
+        }
+        let entries = store.audit_in(&Scope::All, 1_000).await.unwrap();
+        assert!(entries.iter().filter(|entry| entry.refused).count() <= 2, "{entries:?}");
+        let done: Vec<_> = entries.iter().filter(|entry| !entry.refused).collect();
+        assert_eq!(done.len(), 1);
+        assert_eq!((done[0].subject.as_str(), done[0].tenant.as_str()), ("vit forged", "*"));
+    }
+}

@@ -1,0 +1,523 @@
+//! The gate: who a peer is, whether that is enough, and the layer that asks before every gRPC call.
+//!
+//! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights names for it; HTTP asks the
+//! same function ([`Gate::admit`]). A token that comes with a call decides alone: one that does not count is refused, even
+//! where a caller without a token would get in. What a caller was let in for is asked again while a stream goes on
+//! ([`Gate::still`]): a token, a user's or a certificate's entry in the configuration, and a certificate's last day.
+//! (Over 400 lines with its tests, which read beside the rules that they try.)
+//! Refuses: to say why a token does not count; whoever has it can find out, and nobody else needs to.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response, StatusCode, header};
+
+use super::rights::{Need, need};
+use super::settings::{Access, Grant, scope};
+use super::tokens::{Token, Tokens};
+use super::{Audit, Caller, Proof, Role};
+use crate::clock::now_ns;
+use crate::listen::{ClientCertificate, Peer};
+use crate::store::{Scope, Store, StoreError, TokenRow};
+
+/// The header with which a caller of all tenants names one.
+pub const TENANT_HEADER: &str = "memctl-tenant";
+/// How often a stream's caller is looked at again.
+pub const LOOK_EVERY: std::time::Duration = super::tokens::AGE_MAX;
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody vouches for the caller.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The caller is known and may not.
+    #[error("{0}")]
+    Denied(String),
+    /// Nobody can tell now.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Refusal {
+    /// For HTTP.
+    #[must_use]
+    pub const fn code(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unauthenticated(why) => Self::unauthenticated(why),
+            Refusal::Denied(why) => Self::permission_denied(why),
+            Refusal::Unavailable(why) => Self::unavailable(why),
+        }
+    }
+}
+
+fn unknown_token() -> Refusal {
+    Refusal::Unauthenticated(
+        "the token is not known here, has expired or was revoked; `memctl token create` makes one (an admin runs it)"
+            .into(),
+    )
+}
+
+fn away(error: &StoreError) -> Refusal {
+    Refusal::Unavailable(format!("who you are cannot be looked up now: {error}"))
+}
+
+/// See the module. Clones are the same gate.
+#[derive(Clone)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    access: RwLock<Arc<Access>>,
+    tokens: Tokens,
+    audit: Audit,
+    /// The daemon's own user.
+    uid: u32,
+}
+
+impl Gate {
+    /// A gate over a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, access: Access) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let audit = Audit::new(store.clone());
+        Self {
+            inner: Arc::new(Inner { access: RwLock::new(Arc::new(access)), tokens: Tokens::new(store), audit, uid }),
+        }
+    }
+
+    /// The audit log.
+    #[must_use]
+    pub fn audit(&self) -> &Audit {
+        &self.inner.audit
+    }
+
+    /// Puts other rules in force; streams of callers whom they no longer admit end within [`LOOK_EVERY`].
+    pub fn replace_access(&self, access: Access) {
+        *self.inner.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+
+    fn access(&self) -> Arc<Access> {
+        self.inner.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is known of tokens is looked up anew.
+    pub fn forget(&self) {
+        self.inner.tokens.forget();
+    }
+
+    /// Whether somebody without proof gets in over TCP, from this machine.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn is_open(&self) -> Result<bool, StoreError> {
+        Ok(!self.access().tokens_required && !self.inner.tokens.any().await?)
+    }
+
+    /// Lets a call in, or says why not.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub async fn admit(&self, peer: Option<&Peer>, path: &str, headers: &HeaderMap) -> Result<Caller, Refusal> {
+        let Some(need) = need(path) else {
+            return Err(Refusal::Denied("there is no such call, or nobody is allowed to make it".into()));
+        };
+        if need == Need::Nothing {
+            // Whoever asks gets the same answer, also while the store does not say who that is.
+            return Ok(nobody(peer));
+        }
+        let caller = self.caller(peer, headers).await?;
+        if caller.may(need) {
+            return Ok(caller);
+        }
+        let action = path.rsplit('/').next().unwrap_or(path);
+        let way_out = match (caller.role, need) {
+            (Role::Agent, Need::Read) => {
+                "; an agent writes and does not read: ask with another token (`memctl token create NAME --role reader`)"
+            }
+            _ => "",
+        };
+        let why = format!("{} is {}; {action} takes {}{way_out}", caller.name, caller.role.name(), need.in_words());
+        if need.is_audited() {
+            self.inner.audit.refused(&caller, action, "", &why).await;
+        } else {
+            tracing::debug!(caller = caller.name, peer = caller.peer, action, "refused");
+        }
+        Err(Refusal::Denied(why))
+    }
+
+    /// Whether a caller that was let in would be let in still, as the same; what cannot be looked up now holds on.
+    ///
+    /// # Errors
+    /// Its token has expired or was revoked, its entry is gone or another one, its certificate has expired.
+    pub async fn still(&self, caller: &Caller) -> Result<(), Refusal> {
+        match &caller.proof {
+            Proof::Lasting => Ok(()),
+            Proof::Token(token) => match self.inner.tokens.find(token, now_ns()).await {
+                Ok(Some(row)) if row.role == caller.role.name() => Ok(()),
+                Ok(_) => Err(unknown_token()),
+                Err(error) => {
+                    tracing::debug!(%error, caller = caller.name, "a token cannot be looked up now; its streams go on");
+                    Ok(())
+                }
+            },
+            Proof::User(uid) => match self.access().of_uid(*uid) {
+                Some(grant) if is_the_same(grant, caller) => Ok(()),
+                Some(_) => Err(changed(caller)),
+                None => Err(unknown_user(*uid)),
+            },
+            Proof::Certificate(certificate) => {
+                current(certificate)?;
+                match self.access().of_certificate(certificate) {
+                    Some((_, grant)) if is_the_same(grant, caller) => Ok(()),
+                    _ => Err(changed(caller)),
+                }
+            }
+        }
+    }
+
+    /// Ends when a caller would no longer be let in, with the reason.
+    pub async fn ended(&self, caller: &Caller) -> Refusal {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if let Err(refusal) = self.still(caller).await {
+                return refusal;
+            }
+        }
+    }
+
+    /// Who calls.
+    async fn caller(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, Refusal> {
+        let Some(peer) = peer else {
+            return Err(Refusal::Unauthenticated("the connection does not tell who is at its other end".into()));
+        };
+        let caller = match (peer, headers.get(header::AUTHORIZATION)) {
+            (Peer::Embedded, _) => Caller::owner("this process", peer.to_string()),
+            (_, Some(value)) => self.of_token(peer, value.to_str().unwrap_or_default()).await?,
+            (Peer::Unix { uid, .. }, None) => self.of_uid(peer, *uid)?,
+            (Peer::Tcp { .. }, None) => self.of_tcp(peer).await?,
+        };
+        narrowed(caller, headers)
+    }
+
+    async fn of_token(&self, peer: &Peer, value: &str) -> Result<Caller, Refusal> {
+        let text = value.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some(token) = text.and_then(|(_, text)| Token::read(text.trim())) else {
+            return Err(Refusal::Unauthenticated("what came as a token is none: it looks like memctl_…_…".into()));
+        };
+        let found = self.inner.tokens.find(&token, now_ns()).await.map_err(|error| away(&error))?;
+        let row = found.ok_or_else(unknown_token)?;
+        of_row(peer, token, &row)
+    }
+
+    fn of_uid(&self, peer: &Peer, uid: u32) -> Result<Caller, Refusal> {
+        let name = format!("uid {uid}");
+        if uid == self.inner.uid || uid == 0 {
+            return Ok(Caller::owner(name, peer.to_string()));
+        }
+        match self.access().of_uid(uid) {
+            Some(grant) => Ok(granted(name, peer, grant, Proof::User(uid))),
+            None => Err(unknown_user(uid)),
+        }
+    }
+
+    async fn of_tcp(&self, peer: &Peer) -> Result<Caller, Refusal> {
+        let Peer::Tcp { address, certificate } = peer else { return Err(unknown_token()) };
+        let access = self.access();
+        let granting =
+            certificate.as_ref().and_then(|certificate| Some((certificate, access.of_certificate(certificate)?)));
+        if let Some((certificate, (name, grant))) = granting {
+            // A connection may be older than the last day of what was shown on it.
+            current(certificate)?;
+            let name = format!("certificate {}", name.escape_default());
+            return Ok(granted(name, peer, grant, Proof::Certificate(certificate.clone())));
+        }
+        let is_near = address.ip().to_canonical().is_loopback() || access.insecure;
+        if is_near && self.is_open().await.map_err(|error| away(&error))? {
+            return Ok(Caller::owner("anybody on this machine", peer.to_string()));
+        }
+        let shown = certificate.as_ref().map_or_else(String::new, |certificate| {
+            format!(
+                "no [[access.certificate]] has a name of the certificate that was shown ({}); ",
+                certificate.shown()
+            )
+        });
+        Err(Refusal::Unauthenticated(format!(
+            "{shown}this daemon wants a token: name a file that holds one with --token-file or MEMCTL_TOKEN_FILE, or set MEMCTL_TOKEN"
+        )))
+    }
+}
+
+fn unknown_user(uid: u32) -> Refusal {
+    Refusal::Unauthenticated(format!(
+        "user {uid} has no role here: bring a token (MEMCTL_TOKEN_FILE), or have [access.uids] name the user"
+    ))
+}
+
+fn changed(caller: &Caller) -> Refusal {
+    Refusal::Unauthenticated(format!("what [access] gives {} has changed; connect anew", caller.name))
+}
+
+fn current(certificate: &ClientCertificate) -> Result<(), Refusal> {
+    match certificate.not_after_s {
+        Some(last) if now_ns() / 1_000_000_000 > last => Err(Refusal::Unauthenticated(format!(
+            "the certificate of {} has expired; connect with a renewed one",
+            certificate.shown()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a caller was let in with this; one of all tenants may have named one.
+fn is_the_same(grant: &Grant, caller: &Caller) -> bool {
+    let Grant { role, scope, jobs } = grant;
+    *role == caller.role && *jobs == caller.jobs && (*scope == caller.scope || *scope == Scope::All)
+}
+
+fn granted(name: String, peer: &Peer, Grant { role, scope, jobs }: &Grant, proof: Proof) -> Caller {
+    let (scope, jobs) = (scope.clone(), jobs.clone());
+    Caller { name, peer: peer.to_string(), role: *role, scope, jobs, proof }
+}
+
+fn of_row(peer: &Peer, token: Token, row: &TokenRow) -> Result<Caller, Refusal> {
+    // A newer memctl may have made it.
+    let unreadable = |why| Refusal::Denied(format!("this memctl does not understand the token: {why}"));
+    let grant = Grant::named(&row.role, &row.tenant, Some(&row.jobs)).map_err(unreadable)?;
+    Ok(granted(format!("token {} ({:016x})", row.name, row.id), peer, &grant, Proof::Token(token)))
+}
+
+/// Somebody whose name does not matter.
+fn nobody(peer: Option<&Peer>) -> Caller {
+    let peer = peer.map_or_else(String::new, ToString::to_string);
+    let none = Scope::One(crate::store::Tenant::default());
+    Caller { name: "nobody".into(), peer, role: Role::Agent, scope: none, jobs: String::new(), proof: Proof::Lasting }
+}
+
+/// A caller of all tenants may name the one that is meant.
+fn narrowed(mut caller: Caller, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    let Some(wanted) = headers.get(TENANT_HEADER) else { return Ok(caller) };
+    let wanted = scope(wanted.to_str().unwrap_or_default()).map_err(Refusal::Denied)?;
+    if caller.scope != Scope::All && wanted != caller.scope {
+        return Err(Refusal::Denied(format!("{} belongs to tenant {}", caller.name, caller.tenant_name())));
+    }
+    caller.scope = wanted;
+    Ok(caller)
+}
+
+/// Puts the gate in front of the services.
+#[derive(Clone)]
+pub struct GateLayer(pub Gate);
+
+impl<S> tower::Layer<S> for GateLayer {
+    type Service = Gated<S>;
+
+    fn layer(&self, inner: S) -> Gated<S> {
+        Gated { gate: self.0.clone(), inner }
+    }
+}
+
+/// A service behind the gate.
+#[derive(Clone)]
+pub struct Gated<S> {
+    gate: Gate,
+    inner: S,
+}
+
+impl<S> tower::Service<Request<Body>> for Gated<S>
+where
+    S: tower::Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        // The one that was made ready is used, and a fresh one stays.
+        let fresh = self.inner.clone();
+        let mut ready = std::mem::replace(&mut self.inner, fresh);
+        let gate = self.gate.clone();
+        Box::pin(async move {
+            let peer = Peer::of(request.extensions()).cloned();
+            match gate.admit(peer.as_ref(), request.uri().path(), request.headers()).await {
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
+                    ready.call(request).await
+                }
+                Err(refusal) => Ok(Status::from(refusal).into_http()),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::AccessLayer;
+    use super::*;
+    use crate::store::MemoryStore;
+
+    const ASK: &str = "/memctl.v1.Query/GetReport";
+    const DELETE: &str = "/memctl.v1.Query/DeleteJob";
+
+    fn gate(access: &str) -> (Arc<dyn Store>, Gate) {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let layer: AccessLayer = toml::from_str(access).unwrap();
+        (store.clone(), Gate::new(store, Access::new(&layer).unwrap()))
+    }
+
+    fn tcp(address: &str) -> Peer {
+        Peer::Tcp { address: address.parse().unwrap(), certificate: None }
+    }
+
+    fn unix(uid: u32) -> Peer {
+        Peer::Unix { uid, gid: 1, pid: None }
+    }
+
+    async fn made(store: &Arc<dyn Store>, role: &str, tenant: &str) -> (HeaderMap, u64) {
+        let (token, text) = Token::new().unwrap();
+        let row = TokenRow {
+            id: token.id,
+            name: "t".into(),
+            role: role.into(),
+            tenant: tenant.into(),
+            jobs: "*".into(),
+            secret: token.secret,
+            created_ns: 1,
+            expires_ns: None,
+            revoked_ns: None,
+        };
+        assert!(store.add_token(&row).await.unwrap());
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, format!("Bearer {text}").parse().unwrap());
+        (headers, token.id)
+    }
+
+    #[tokio::test]
+    async fn a_machine_of_one_user_is_open_until_somebody_makes_a_token() {
+        let (store, gate) = gate("");
+        let none = HeaderMap::new();
+        let near = tcp("127.0.0.1:1");
+        assert_eq!(gate.admit(Some(&near), DELETE, &none).await.unwrap().role, Role::Admin);
+        for peer in [Some(&tcp("192.0.2.1:1")), Some(&unix(gate.inner.uid + 1)), None] {
+            let refused = gate.admit(peer, ASK, &none).await.unwrap_err();
+            assert_eq!(refused.code(), StatusCode::UNAUTHORIZED, "{peer:?}");
+        }
+        for peer in [unix(gate.inner.uid), unix(0), Peer::Embedded] {
+            assert_eq!(gate.admit(Some(&peer), DELETE, &none).await.unwrap().scope, Scope::All);
+        }
+        made(&store, "reader", "a").await;
+        gate.forget();
+        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now everybody brings one");
+        assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "but for the owner");
+    }
+
+    #[tokio::test]
+    async fn a_token_decides_alone() {
+        let (store, gate) = gate("");
+        let (reader, id) = made(&store, "reader", "a").await;
+        let near = tcp("[::1]:1");
+        let caller = gate.admit(Some(&near), ASK, &reader).await.unwrap();
+        assert_eq!((caller.role, caller.scope.name()), (Role::Reader, Some("a")));
+        let refused = gate.admit(Some(&near), DELETE, &reader).await.unwrap_err();
+        assert_eq!(refused.code(), StatusCode::FORBIDDEN);
+        assert_eq!(store.audit_in(&Scope::All, 10).await.unwrap()[0].action, "DeleteJob");
+        let owner = unix(gate.inner.uid);
+        assert!(gate.admit(Some(&owner), DELETE, &reader).await.is_err(), "the owner as a reader is a reader");
+        for wrong in ["Bearer memctl_0_0", "Basic YTpi", "", "Bearer", "Bearer \u{e4}"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(
+                header::AUTHORIZATION,
+                tonic::codegen::http::HeaderValue::from_bytes(wrong.as_bytes()).unwrap(),
+            );
+            assert!(gate.admit(Some(&near), ASK, &headers).await.is_err(), "{wrong}");
+            assert!(gate.admit(Some(&owner), ASK, &headers).await.is_err(), "{wrong}");
+        }
+        gate.still(&caller).await.unwrap();
+        store.revoke_token(id, 2).await.unwrap();
+        gate.forget();
+        assert!(gate.still(&caller).await.is_err());
+        assert!(gate.admit(Some(&near), ASK, &reader).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn only_a_caller_of_all_tenants_names_another_one() {
+        let (store, gate) = gate("[uids.77777]\nrole = 'operator'\ntenant = 'a'");
+        let named = |headers: &HeaderMap, tenant: &str| {
+            let mut headers = headers.clone();
+            headers.insert(TENANT_HEADER, tenant.parse().unwrap());
+            headers
+        };
+        let user = unix(77_777);
+        let none = HeaderMap::new();
+        assert_eq!(gate.admit(Some(&user), ASK, &none).await.unwrap().scope.name(), Some("a"));
+        assert!(gate.admit(Some(&user), ASK, &named(&none, "a")).await.is_ok());
+        for other in ["b", "*", "a b"] {
+            assert!(gate.admit(Some(&user), ASK, &named(&none, other)).await.is_err(), "{other}");
+        }
+        let (admin, _) = made(&store, "admin", "*").await;
+        let near = tcp("127.0.0.1:1");
+        assert_eq!(gate.admit(Some(&near), ASK, &named(&admin, "b")).await.unwrap().scope.name(), Some("b"));
+        assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "somebody is named, so everybody has to be");
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_is_gone_ends_what_it_let_in() {
+        let rows = "[uids.77777]\nrole = 'operator'\ntenant = 'a'\n\
+                    [[certificate]]\nname = 'node-*'\nrole = 'agent'\ntenant = '*'\njobs = 'train-*'";
+        let (_, gate) = gate(rows);
+        let shown = |name: &str, not_after_s| {
+            let certificate =
+                ClientCertificate { subject: name.into(), names: Vec::new(), fingerprint: [0; 32], not_after_s };
+            Peer::Tcp { address: "192.0.2.1:1".parse().unwrap(), certificate: Some(Arc::new(certificate)) }
+        };
+        let push = "/memctl.v1.Ingest/Push";
+        let none = HeaderMap::new();
+        let user = gate.admit(Some(&unix(77_777)), push, &none).await.unwrap();
+        let node = gate.admit(Some(&shown("node-1", Some(u64::MAX))), push, &none).await.unwrap();
+        assert_eq!((node.role, node.jobs.as_str()), (Role::Agent, "train-*"));
+        for caller in [&user, &node] {
+            gate.still(caller).await.unwrap();
+        }
+        let refused = gate.admit(Some(&shown("other", None)), push, &none).await.unwrap_err().to_string();
+        assert!(refused.contains("(other)") && refused.contains("--token-file"), "{refused}");
+        let refused = gate.admit(Some(&shown("node-1", Some(1))), push, &none).await.unwrap_err().to_string();
+        assert!(refused.contains("has expired"), "{refused}");
+        let put = |text: &str| gate.replace_access(Access::new(&toml::from_str(text).unwrap()).unwrap());
+        put(&rows.replace("operator", "reader").replace("train-*", "other-*"));
+        for caller in [&user, &node] {
+            assert!(gate.still(caller).await.unwrap_err().to_string().contains("has changed"));
+        }
+        put("");
+        assert!(gate.still(&user).await.unwrap_err().to_string().contains("user 77777 has no role here"));
+        assert!(gate.still(&node).await.is_err());
+        put(rows);
+        gate.still(&user).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn health_is_for_everybody_and_what_has_no_row_for_nobody() {
+        let (_, gate) = gate("tokens = 'required'");
+        let far = tcp("192.0.2.1:1");
+        assert!(gate.admit(Some(&far), "/grpc.health.v1.Health/Check", &HeaderMap::new()).await.is_ok());
+        assert!(gate.admit(Some(&Peer::Embedded), "/memctl.v1.New/Call", &HeaderMap::new()).await.is_err());
+    }
+}

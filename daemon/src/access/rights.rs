@@ -1,0 +1,143 @@
+//! The table of rights: what every call needs.
+//!
+//! Guarantees: gRPC and HTTP are decided by the same rows; what has none is refused. A test reads all services of the
+//! descriptors and fails where one has no row.
+
+use super::Role;
+
+/// What a call needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: whether the daemon is well is nobody's secret.
+    Nothing,
+    /// Any caller that is known.
+    Identity,
+    /// To write to jobs.
+    Write,
+    /// To ask.
+    Read,
+    /// To change what others see, or make the daemon send something.
+    Operate,
+    /// To say who may do what.
+    Administer,
+}
+
+impl Need {
+    /// The roles that are enough.
+    #[must_use]
+    pub const fn roles(self) -> &'static [Role] {
+        match self {
+            Self::Nothing | Self::Identity => &Role::ALL,
+            Self::Write => &[Role::Agent, Role::Operator, Role::Admin],
+            Self::Read => &[Role::Reader, Role::Operator, Role::Admin],
+            Self::Operate => &[Role::Operator, Role::Admin],
+            Self::Administer => &[Role::Admin],
+        }
+    }
+
+    /// The same in words.
+    #[must_use]
+    pub fn in_words(self) -> String {
+        let names: Vec<&str> = self.roles().iter().map(|role| role.name()).collect();
+        names.join(", ")
+    }
+
+    /// Whether the audit log has it when it is refused.
+    #[must_use]
+    pub const fn is_audited(self) -> bool {
+        matches!(self, Self::Operate | Self::Administer)
+    }
+}
+
+/// Paths, as HTTP/2 carries them, and what they need.
+pub const RIGHTS: &[(&str, Need)] = &[
+    ("/grpc.health.v1.Health/Check", Need::Nothing),
+    ("/grpc.health.v1.Health/Watch", Need::Nothing),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Need::Read),
+    ("/memctl.v1.Ingest/Push", Need::Write),
+    ("/memctl.v1.Query/ListJobs", Need::Read),
+    ("/memctl.v1.Query/GetJob", Need::Read),
+    ("/memctl.v1.Query/GetReport", Need::Read),
+    ("/memctl.v1.Query/GetTimeline", Need::Read),
+    ("/memctl.v1.Query/GetSites", Need::Read),
+    ("/memctl.v1.Query/Export", Need::Read),
+    ("/memctl.v1.Query/GetFragmentation", Need::Read),
+    ("/memctl.v1.Query/GetOom", Need::Read),
+    ("/memctl.v1.Query/GetLedger", Need::Read),
+    // An agent's launcher asks whether the daemon is there.
+    ("/memctl.v1.Query/GetStatus", Need::Identity),
+    ("/memctl.v1.Query/DeleteJob", Need::Operate),
+    ("/memctl.v1.Alerts/ListAlerts", Need::Read),
+    ("/memctl.v1.Alerts/TestReceivers", Need::Operate),
+    ("/memctl.v1.Alerts/AddSilence", Need::Operate),
+    ("/memctl.v1.Alerts/RemoveSilence", Need::Operate),
+    ("/memctl.v1.Alerts/ListSilences", Need::Read),
+    ("/memctl.v1.Alerts/GetRules", Need::Read),
+    ("/memctl.v1.Access/GetCaller", Need::Identity),
+    ("/memctl.v1.Access/CreateToken", Need::Administer),
+    ("/memctl.v1.Access/ListTokens", Need::Administer),
+    ("/memctl.v1.Access/RevokeToken", Need::Administer),
+    ("/memctl.v1.Access/ListAudit", Need::Administer),
+    // HTTP: who watches over the daemon, or starts it anew, has no token; what these answer names nothing of anybody.
+    ("/", Need::Nothing),
+    ("/healthz", Need::Nothing),
+    ("/readyz", Need::Nothing),
+    ("/metrics", Need::Read),
+];
+
+/// What a path needs; `None` where no row says.
+#[must_use]
+pub fn need(path: &str) -> Option<Need> {
+    RIGHTS.iter().find(|(row, _)| *row == path).map(|(_, need)| *need)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn every_call_of_every_service_has_a_row() {
+        let mut calls = BTreeSet::new();
+        for set in [
+            memctl_proto::FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        ] {
+            for file in prost_types::FileDescriptorSet::decode(set).unwrap().file {
+                for service in &file.service {
+                    for method in &service.method {
+                        calls.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+                    }
+                }
+            }
+        }
+        assert!(calls.len() >= 25, "{calls:?}");
+        let rows: BTreeSet<String> =
+            RIGHTS.iter().map(|(path, _)| (*path).to_owned()).filter(|path| path.matches('/').count() == 2).collect();
+        assert_eq!(rows, calls);
+        assert_eq!(RIGHTS.iter().map(|(path, _)| path).collect::<BTreeSet<_>>().len(), RIGHTS.len(), "one row each");
+    }
+
+    #[test]
+    fn what_has_no_row_is_not_known() {
+        assert_eq!(need("/memctl.v1.Query/GetJob"), Some(Need::Read));
+        for path in
+            ["", "//", "/metrics/", "/memctl.v1.Query/getjob", "/memctl.v1.Query/GetJob/", "/memctl.v1.New/Call"]
+        {
+            assert_eq!(need(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_role_has_what_the_one_before_has_but_for_agents() {
+        for need in [Need::Read, Need::Operate, Need::Administer] {
+            let least = need.roles()[0];
+            assert!(Role::ALL.iter().all(|role| need.roles().contains(role) == (*role >= least)), "{need:?}");
+        }
+        assert_eq!(Need::Write.roles(), [Role::Agent, Role::Operator, Role::Admin], "a reader changes nothing");
+    }
+}

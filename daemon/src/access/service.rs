@@ -1,0 +1,198 @@
+//! The gRPC service: makes, lists and revokes tokens, shows the audit log.
+//!
+//! Guarantees: a caller makes no token that may do more, or sees more, than the caller; of a tenant's admin the tokens and
+//! the log of other tenants are not there. Every change is in the audit log. Refuses: tokens without a name.
+
+use std::sync::Arc;
+
+use memctl_proto::v1;
+use memctl_proto::v1::access_server;
+use tonic::{Request, Response, Status};
+
+use super::gate::Gate;
+use super::settings::{EVERY_TENANT, Grant};
+use super::tokens::Token;
+use super::{Caller, EVERY_JOB, Role};
+use crate::clock::now_ns;
+use crate::store::{AuditRow, Scoped, Store, StoreError, TokenRow};
+
+/// Entries of the log in an answer unless told otherwise, and at most.
+const AUDIT_LISTED: u32 = 100;
+const AUDIT_LISTED_MAX: u32 = 10_000;
+/// Characters of a token's name and of its pattern.
+const TEXT_MAX: usize = 128;
+
+/// See the module.
+pub struct AccessService {
+    store: Arc<dyn Store>,
+    gate: Gate,
+}
+
+fn failed(error: StoreError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+impl AccessService {
+    /// Over a store, behind its gate.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, gate: Gate) -> Self {
+        Self { store, gate }
+    }
+
+    fn asked(caller: &Caller, asked: &v1::CreateTokenRequest) -> Result<(String, Grant), Status> {
+        let v1::CreateTokenRequest { name, role: _, tenant, jobs, expires_in_ns } = asked;
+        let plain = |text: &str| text.len() <= TEXT_MAX && !text.chars().any(char::is_control);
+        if name.trim().is_empty() || !plain(name) || !plain(jobs) {
+            return Err(Status::invalid_argument(format!(
+                "a token needs a name; it and the pattern of jobs have {TEXT_MAX} bytes at most"
+            )));
+        }
+        if *expires_in_ns == Some(0) {
+            return Err(Status::invalid_argument("a token that expires at once is none"));
+        }
+        let role = Role::from_wire(asked.role())
+            .ok_or_else(|| Status::invalid_argument("a token needs a role: agent, reader, operator or admin"))?;
+        let own = caller.tenant();
+        let tenant = if tenant.is_empty() { own.name() } else { tenant };
+        let grant = Grant::named(role.name(), tenant, Some(jobs)).map_err(Status::invalid_argument)?;
+        if caller.scope.and(&grant.scope) != grant.scope {
+            return Err(Status::permission_denied(format!(
+                "{} belongs to tenant {} and makes tokens for it alone",
+                caller.name,
+                caller.tenant_name()
+            )));
+        }
+        if caller.jobs != EVERY_JOB && caller.jobs != grant.jobs {
+            return Err(Status::permission_denied(format!(
+                "{} may write to jobs {:?} alone, and so may its tokens",
+                caller.name, caller.jobs
+            )));
+        }
+        Ok((name.clone(), grant))
+    }
+
+    /// The one token that is called so, or has this id.
+    async fn named(&self, caller: &Caller, wanted: &str) -> Result<TokenRow, Status> {
+        let now_ns = now_ns();
+        let tokens = Scoped::of(&self.store, &caller.scope).tokens().await.map_err(failed)?;
+        let by_id = u64::from_str_radix(wanted, 16).ok().filter(|_| wanted.len() == 16);
+        if let Some(found) = tokens.iter().find(|token| Some(token.id) == by_id) {
+            return Ok(found.clone());
+        }
+        let mut called = tokens.into_iter().filter(|token| token.name == wanted && token.counts(now_ns));
+        match (called.next(), called.next()) {
+            (Some(only), None) => Ok(only),
+            (Some(_), Some(_)) => Err(Status::failed_precondition(format!(
+                "several tokens are called {wanted:?}: name one by its id; `memctl token list` shows them"
+            ))),
+            _ => Err(Status::not_found(format!(
+                "there is no token {:?} that counts; `memctl token list` shows them",
+                wanted.chars().take(TEXT_MAX).collect::<String>()
+            ))),
+        }
+    }
+}
+
+fn to_wire(token: &TokenRow) -> v1::Token {
+    let TokenRow { id, name, role, tenant, jobs, secret: _, created_ns, expires_ns, revoked_ns } = token;
+    let role = Role::named(role).map_or(v1::Role::Unspecified, Role::to_wire);
+    v1::Token {
+        id: format!("{id:016x}"),
+        name: name.clone(),
+        role: role as i32,
+        tenant: tenant.clone(),
+        jobs: jobs.clone(),
+        created_ns: *created_ns,
+        expires_ns: *expires_ns,
+        revoked_ns: *revoked_ns,
+    }
+}
+
+fn entry(row: AuditRow) -> v1::AuditEntry {
+    let AuditRow { id: _, time_ns, tenant, caller, peer, action, subject, refused, outcome } = row;
+    v1::AuditEntry { time_ns, tenant, caller, peer, action, subject, refused, outcome }
+}
+
+#[tonic::async_trait]
+impl access_server::Access for AccessService {
+    async fn get_caller(&self, request: Request<v1::GetCallerRequest>) -> Result<Response<v1::Caller>, Status> {
+        let caller = Caller::of(&request)?;
+        let tenant = caller.tenant_name().to_owned();
+        let Caller { name, role, jobs, .. } = caller;
+        Ok(Response::new(v1::Caller { name, role: role.to_wire() as i32, tenant, jobs }))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<v1::CreateTokenRequest>,
+    ) -> Result<Response<v1::CreateTokenResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let asked = request.into_inner();
+        let (name, grant) = match Self::asked(&caller, &asked) {
+            Ok(asked) => asked,
+            Err(status) => {
+                self.gate.audit().refused(&caller, "CreateToken", &asked.name, status.message()).await;
+                return Err(status);
+            }
+        };
+        let (token, text) =
+            Token::new().map_err(|error| Status::internal(format!("no random number is available: {error}")))?;
+        let now_ns = now_ns();
+        let row = TokenRow {
+            id: token.id,
+            name,
+            role: grant.role.name().to_owned(),
+            tenant: grant.scope.name().unwrap_or(EVERY_TENANT).to_owned(),
+            jobs: grant.jobs,
+            secret: token.secret,
+            created_ns: now_ns,
+            // SQL orders it: below 2^63.
+            expires_ns: asked.expires_in_ns.map(|lasts| now_ns.saturating_add(lasts).min(i64::MAX as u64)),
+            revoked_ns: None,
+        };
+        if !self.store.add_token(&row).await.map_err(failed)? {
+            return Err(Status::resource_exhausted("there are too many tokens; revoke those that nobody uses"));
+        }
+        self.gate.forget();
+        let made = format!("{} of tenant {}, jobs {}", row.role, row.tenant, row.jobs);
+        let subject = format!("{} ({:016x})", row.name, row.id);
+        self.gate.audit().done(&caller, "CreateToken", &subject, &made).await;
+        Ok(Response::new(v1::CreateTokenResponse { token: Some(to_wire(&row)), secret: text }))
+    }
+
+    async fn list_tokens(
+        &self,
+        request: Request<v1::ListTokensRequest>,
+    ) -> Result<Response<v1::ListTokensResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let tokens = Scoped::of(&self.store, &caller.scope).tokens().await.map_err(failed)?;
+        Ok(Response::new(v1::ListTokensResponse { tokens: tokens.iter().map(to_wire).collect() }))
+    }
+
+    async fn revoke_token(&self, request: Request<v1::RevokeTokenRequest>) -> Result<Response<v1::Token>, Status> {
+        let caller = Caller::of(&request)?;
+        let wanted = request.into_inner().token;
+        let mut token = self.named(&caller, &wanted).await?;
+        let now_ns = now_ns();
+        if self.store.revoke_token(token.id, now_ns).await.map_err(failed)? {
+            token.revoked_ns = Some(now_ns);
+        }
+        self.gate.forget();
+        let subject = format!("{} ({:016x})", token.name, token.id);
+        self.gate.audit().done(&caller, "RevokeToken", &subject, "revoked").await;
+        Ok(Response::new(to_wire(&token)))
+    }
+
+    async fn list_audit(
+        &self,
+        request: Request<v1::ListAuditRequest>,
+    ) -> Result<Response<v1::ListAuditResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let limit = match request.into_inner().limit {
+            0 => AUDIT_LISTED,
+            limit => limit.min(AUDIT_LISTED_MAX),
+        };
+        let rows = self.store.audit_in(&caller.scope, limit).await.map_err(failed)?;
+        Ok(Response::new(v1::ListAuditResponse { entries: rows.into_iter().map(entry).collect() }))
+    }
+}

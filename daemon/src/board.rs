@@ -1,0 +1,221 @@
+//! The board: figures of jobs as the judge left them, for whoever asks how all jobs are doing at once.
+//!
+//! Guarantees: memory is bounded by `JOBS_KEPT` jobs of at most `DEVICES_KEPT` devices each; a job leaves the board
+//! [`SHOWN_FOR`] after it has ended, or after nobody has looked at it for so long.
+//! Refuses to read the store: asking the board costs no query.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memctl_model::{FindingKind, JobState, Severity};
+
+/// How long an ended job is shown: three scrapes of the slowest usual interval.
+pub const SHOWN_FOR: Duration = Duration::from_secs(15 * 60);
+/// Jobs that are remembered: as many as the judge keeps in mind.
+const JOBS_KEPT: usize = 1_024;
+/// Devices of one job that are remembered, for extremes and aggregates.
+const DEVICES_KEPT: usize = 16_384;
+
+/// One device of one process.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct DeviceFigures {
+    /// Its process's rank.
+    pub rank: u32,
+    /// Its process, by its name within the job.
+    pub process: String,
+    /// The host.
+    pub host: String,
+    /// Its index within the process.
+    pub gpu: u8,
+    /// Its UUID.
+    pub uuid: String,
+    /// Whether its process was lost or has failed.
+    pub is_lost: bool,
+    /// Allocated bytes at the last boundary.
+    pub allocated_bytes: Option<u64>,
+    /// Reserved bytes at the last boundary.
+    pub reserved_bytes: Option<u64>,
+    /// Most allocated bytes.
+    pub peak_allocated_bytes: Option<u64>,
+    /// Bytes in use on the device.
+    pub used_bytes: Option<u64>,
+    /// Bytes of the device.
+    pub total_bytes: Option<u64>,
+    /// Growth of the allocated bytes.
+    pub growth_bytes_per_epoch: Option<f64>,
+    /// Share of the reserved bytes that no live block uses.
+    pub fragmentation_ratio: Option<f64>,
+    /// Steps that have ended.
+    pub steps: u64,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobFigures {
+    /// Its key in the store.
+    pub key: i64,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// How it is doing.
+    pub state: JobState,
+    /// Ranks that there should be.
+    pub expected_ranks: Option<u32>,
+    /// Processes by their state.
+    pub processes: BTreeMap<JobState, u64>,
+    /// Epochs and steps of the furthest rank.
+    pub epochs: u64,
+    /// See above.
+    pub steps: u64,
+    /// Events stored.
+    pub events: u64,
+    /// Events dropped.
+    pub dropped: u64,
+    /// Failed requests.
+    pub ooms: u64,
+    /// Allocator retries; absent where nobody counts them.
+    pub alloc_retries: Option<u64>,
+    /// Until a device is full.
+    pub time_to_oom_seconds: Option<f64>,
+    /// What is wrong.
+    pub findings: BTreeMap<(Severity, FindingKind), u64>,
+    /// Its devices, by rank.
+    pub devices: Vec<DeviceFigures>,
+    /// When the figures were taken, ns since the Unix epoch.
+    pub taken_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    figures: Arc<JobFigures>,
+    taken: Instant,
+    /// When it was first seen not to run any more.
+    ended: Option<Instant>,
+}
+
+/// The board; clones are the same one.
+#[derive(Clone, Default)]
+pub struct Board {
+    jobs: Arc<Mutex<HashMap<i64, Entry>>>,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Entry>> {
+        // Every change is one call, so a poisoned lock guards whole data.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a job's figures in the place of earlier ones.
+    pub fn put(&self, job: i64, figures: JobFigures) {
+        self.put_at(job, figures, Instant::now());
+    }
+
+    fn put_at(&self, job: i64, mut figures: JobFigures, now: Instant) {
+        figures.devices.truncate(DEVICES_KEPT);
+        let mut jobs = self.lock();
+        let before = jobs.get(&job).and_then(|entry| entry.ended);
+        let ended = (figures.state != JobState::Running).then(|| before.unwrap_or(now));
+        if jobs.len() >= JOBS_KEPT && !jobs.contains_key(&job) {
+            jobs.retain(|_, entry| entry.is_shown(now));
+            // Still full: the one that was looked at longest ago, those that have ended first.
+            let oldest = jobs.iter().min_by_key(|(_, entry)| (entry.ended.is_none(), entry.taken)).map(|(job, _)| *job);
+            if let Some(oldest) = oldest.filter(|_| jobs.len() >= JOBS_KEPT) {
+                jobs.remove(&oldest);
+            }
+        }
+        jobs.insert(job, Entry { figures: Arc::new(figures), taken: now, ended });
+    }
+
+    /// The job is not there any more.
+    pub fn forget(&self, job: i64) {
+        self.lock().remove(&job);
+    }
+
+    /// The jobs to show: those that run first, then by name and attempt.
+    #[must_use]
+    pub fn shown(&self) -> Vec<Arc<JobFigures>> {
+        self.shown_at(Instant::now())
+    }
+
+    fn shown_at(&self, now: Instant) -> Vec<Arc<JobFigures>> {
+        let mut jobs = self.lock();
+        jobs.retain(|_, entry| entry.is_shown(now));
+        let mut shown: Vec<Arc<JobFigures>> = jobs.values().map(|entry| entry.figures.clone()).collect();
+        drop(jobs);
+        let order =
+            |job: &JobFigures| (job.state != JobState::Running, job.tenant.clone(), job.name.clone(), job.attempt);
+        shown.sort_by_cached_key(|job| order(job));
+        shown
+    }
+}
+
+impl Entry {
+    fn is_shown(&self, now: Instant) -> bool {
+        now.duration_since(self.ended.unwrap_or(self.taken)) < SHOWN_FOR
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn job(name: &str, state: JobState) -> JobFigures {
+        JobFigures {
+            key: 0,
+            name: name.into(),
+            tenant: "default".into(),
+            attempt: 0,
+            state,
+            expected_ranks: None,
+            processes: BTreeMap::new(),
+            epochs: 0,
+            steps: 0,
+            events: 0,
+            dropped: 0,
+            ooms: 0,
+            alloc_retries: None,
+            time_to_oom_seconds: None,
+            findings: BTreeMap::new(),
+            devices: Vec::new(),
+            taken_ns: 0,
+        }
+    }
+
+    #[test]
+    fn jobs_leave_the_board_once_they_have_ended_long_ago_or_nobody_looks() {
+        let (board, mut now) = (Board::default(), Instant::now());
+        let names = |now| board.shown_at(now).iter().map(|job| job.name.clone()).collect::<Vec<_>>();
+        board.put_at(1, job("ended", JobState::Finished), now);
+        board.put_at(2, job("running", JobState::Running), now);
+        now += SHOWN_FOR / 2;
+        // Looked at again: it has not ended again.
+        board.put_at(1, job("ended", JobState::Finished), now);
+        board.put_at(2, job("running", JobState::Running), now);
+        assert_eq!(names(now), ["running", "ended"]);
+        now += SHOWN_FOR / 2;
+        assert_eq!(names(now), ["running"]);
+        now += SHOWN_FOR / 2;
+        assert!(names(now).is_empty());
+    }
+
+    #[test]
+    fn one_job_more_takes_the_place_of_one_that_has_ended() {
+        let (board, mut now) = (Board::default(), Instant::now());
+        for key in 0..JOBS_KEPT as i64 {
+            let state = if key == 700 { JobState::Lost } else { JobState::Running };
+            board.put_at(key, job(&format!("job-{key}"), state), now);
+            now += Duration::from_millis(1);
+        }
+        board.put_at(-1, job("one more", JobState::Running), now);
+        let shown = board.shown_at(now);
+        assert_eq!(shown.len(), JOBS_KEPT);
+        assert!(shown.iter().any(|job| job.name == "one more") && shown.iter().all(|job| job.name != "job-700"));
+        board.forget(700);
+        board.forget(3);
+        assert_eq!(board.shown_at(now).len(), JOBS_KEPT - 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! Settings from one place: the flags, the environment, or a TOML file.
+//!
+//! Guarantees: what is absent stays absent, so that the next layer may have it. Refuses: keys of the file that nobody knows.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{ConfigError, Listed, otlp};
+use crate::access::settings::AccessLayer;
+
+/// Settings from one place; what is absent is left to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Places to listen at: one, or a list.
+    pub listen: Option<Listed>,
+    /// Who may connect to sockets that are named, `0600`, `0660` or `0666`.
+    pub socket_mode: Option<String>,
+    /// The store, `sqlite:PATH` or `postgres://…`.
+    pub store: Option<String>,
+    /// Folder of the SQLite store; `store` wins.
+    pub data_dir: Option<PathBuf>,
+    /// Jobs that were not heard of for longer go, `30d`.
+    pub retain_age: Option<String>,
+    /// Bytes kept at most, `10GB`.
+    pub retain_bytes: Option<String>,
+    /// Bytes that one attempt of a job may keep, `1GB`.
+    pub retain_bytes_per_job: Option<String>,
+    /// Bytes that the jobs of one tenant may keep, `5GB`.
+    pub retain_bytes_per_tenant: Option<String>,
+    /// Bytes of one session that may wait for their commit, `8MiB`.
+    pub session_queue: Option<String>,
+    /// Bytes of all sessions that may wait for their commit, `256MiB`.
+    pub total_queue: Option<String>,
+    /// Bytes that the judge may keep of all jobs, `2GiB`.
+    pub judge_memory: Option<String>,
+    /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
+    pub judging: Option<String>,
+    /// Whether the store is only read, `on` or `off`.
+    pub read_only: Option<String>,
+    /// What is logged: a level, or a list such as `warn,memctl_daemon::judge=debug`.
+    pub log: Option<String>,
+    /// Settings of alerting.
+    pub alerts: Option<AlertsLayer>,
+    /// Who is who.
+    pub access: Option<AccessLayer>,
+    /// Connections at the same time, `8192`.
+    pub max_connections: Option<usize>,
+    /// Connections at the same time from one address or of one user, `4096`.
+    pub max_connections_per_peer: Option<usize>,
+    /// TLS of the ports.
+    pub tls: Option<TlsLayer>,
+    /// Whether other machines may come without TLS.
+    pub insecure: Option<bool>,
+    /// The HTTP port.
+    pub http: Option<HttpLayer>,
+    /// OpenTelemetry's variables, by name: there are no others.
+    #[serde(skip)]
+    pub otlp: BTreeMap<&'static str, String>,
+}
+
+/// `[tls]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsLayer {
+    /// The daemon's certificate with its chain, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its key, in PEM.
+    pub key: Option<PathBuf>,
+    /// The authorities of clients' certificates, in PEM.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client must have a certificate, `required` or `optional`.
+    pub client_auth: Option<String>,
+}
+
+/// `[http]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpLayer {
+    /// Where `/metrics`, `/healthz` and `/readyz` are: one place, or a list.
+    pub listen: Option<Listed>,
+}
+
+/// `[alerts]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertsLayer {
+    /// The rules file.
+    pub rules: Option<PathBuf>,
+}
+
+/// The settings of the environment.
+#[must_use]
+pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
+    Layer {
+        listen: variable("MEMCTL_LISTEN").map(|text| Listed::separated(&text)),
+        socket_mode: variable("MEMCTL_SOCKET_MODE"),
+        store: variable("MEMCTL_DATABASE_URL"),
+        data_dir: variable("MEMCTL_DATA_DIR").map(PathBuf::from),
+        retain_age: variable("MEMCTL_RETAIN_AGE"),
+        retain_bytes: variable("MEMCTL_RETAIN_BYTES"),
+        retain_bytes_per_job: variable("MEMCTL_RETAIN_BYTES_PER_JOB"),
+        retain_bytes_per_tenant: variable("MEMCTL_RETAIN_BYTES_PER_TENANT"),
+        session_queue: variable("MEMCTL_SESSION_QUEUE"),
+        total_queue: variable("MEMCTL_TOTAL_QUEUE"),
+        judge_memory: variable("MEMCTL_JUDGE_MEMORY"),
+        judging: variable("MEMCTL_JUDGING"),
+        access: None,
+        max_connections: None,
+        max_connections_per_peer: None,
+        tls: tls_from_environment(variable),
+        insecure: variable("MEMCTL_INSECURE").map(|text| !matches!(text.as_str(), "" | "0" | "off" | "false")),
+        read_only: variable("MEMCTL_READ_ONLY"),
+        log: None,
+        http: variable("MEMCTL_HTTP_LISTEN").map(|text| HttpLayer { listen: Some(Listed::separated(&text)) }),
+        otlp: otlp::VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?))).collect(),
+        alerts: variable("MEMCTL_ALERT_RULES").map(|path| AlertsLayer { rules: Some(path.into()) }),
+    }
+}
+
+fn tls_from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Option<TlsLayer> {
+    let file = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let layer = TlsLayer {
+        cert: file("MEMCTL_TLS_CERT"),
+        key: file("MEMCTL_TLS_KEY"),
+        client_ca: file("MEMCTL_TLS_CLIENT_CA"),
+        client_auth: variable("MEMCTL_TLS_CLIENT_AUTH"),
+    };
+    Some(layer).filter(|layer| *layer != TlsLayer::default())
+}
+
+/// The settings of a file.
+///
+/// # Errors
+/// When it cannot be read or holds what it should not.
+pub fn from_file(path: &Path) -> Result<Layer, ConfigError> {
+    let shown = path.display().to_string();
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: shown.clone(), source })?;
+    from_text(&text, &shown)
+}
+
+/// The settings of a file that was read; `path` is how errors call it.
+///
+/// # Errors
+/// When it holds what it should not.
+pub fn from_text(text: &str, path: &str) -> Result<Layer, ConfigError> {
+    let malformed = |error: toml::de::Error| error.to_string().trim().to_owned();
+    toml::from_str(text).map_err(|error| ConfigError::Malformed { path: path.to_owned(), reason: malformed(error) })
+}

@@ -1,0 +1,71 @@
+//! Calls that need the store: while the store does not answer they are refused at once, also those that are under way.
+//!
+//! Guarantees: a caller waits no longer than it takes to know that the store is away, and hears UNAVAILABLE with the reason.
+//! Streams of agents wait, as they do for everything else.
+//! Refuses nothing else: a question that takes long is answered, however long it takes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+
+use super::Health;
+
+/// Services whose every call needs the store.
+const NEED_THE_STORE: [&str; 3] = ["/memctl.v1.Query/", "/memctl.v1.Alerts/", "/memctl.v1.Access/"];
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct GuardLayer(pub(crate) Health);
+
+impl<S> tower::Layer<S> for GuardLayer {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded { health: self.0.clone(), inner }
+    }
+}
+
+/// A service behind the guard.
+#[derive(Clone)]
+pub(crate) struct Guarded<S> {
+    health: Health,
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Guarded<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Error: 'static,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let path = request.uri().path();
+        let needs = NEED_THE_STORE.iter().any(|service| path.starts_with(service));
+        let (answer, health) = (self.inner.call(request), self.health.clone());
+        Box::pin(async move {
+            if !needs {
+                return answer.await;
+            }
+            tokio::select! {
+                // An answer that is there is given.
+                biased;
+                answer = answer => answer,
+                fault = health.store_away() => {
+                    Ok(Status::unavailable(format!("the store does not answer: {fault}")).into_http())
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Health: whether the daemon does what it is there for, for load balancers, service managers and whoever asks a question.
+//!
+//! Guarantees: the store is asked on a connection of its own, one probe at a time; that it does not answer is known within
+//! [`Store::patience`] and `PROBE_EVERY`. Alive (`/healthz`, the watchdog) means that the tasks run; ready (`/readyz`) that,
+//! besides, the store answers and nobody has asked for the end.
+//! Refuses to take a slow answer for a lost store: only the probe decides, never a question that takes long.
+
+mod guard;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_proto::v1::alerts_server::AlertsServer;
+use memctl_proto::v1::ingest_server::IngestServer;
+use memctl_proto::v1::query_server::QueryServer;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::server::NamedService;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+pub(crate) use guard::GuardLayer;
+
+use crate::alerts::Alerts;
+use crate::ingest::IngestService;
+use crate::query::QueryService;
+use crate::store::Store;
+use crate::supervise::{Tasks, words};
+
+/// Between two probes.
+const PROBE_EVERY: Duration = Duration::from_millis(400);
+
+/// A probe that is late is waited for this long.
+const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// What the last probe of the store came to.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Probe {
+    /// Why the store cannot be used; `None` while it answers.
+    pub fault: Option<String>,
+    /// How long it took to answer, when it did.
+    pub took: Option<Duration>,
+}
+
+/// How the daemon does; clones tell the same.
+#[derive(Clone)]
+pub struct Health {
+    tasks: Tasks,
+    store: watch::Receiver<Probe>,
+    shutting_down: watch::Receiver<bool>,
+}
+
+impl Health {
+    /// Watches a store that has just been opened, and the tasks.
+    pub fn watch(
+        store: Arc<dyn Store>,
+        tasks: Tasks,
+        shutting_down: watch::Receiver<bool>,
+        watching: &mut JoinSet<()>,
+    ) -> Self {
+        let (told, probe) = watch::channel(Probe::default());
+        watching.spawn(probing(store, told));
+        Self { tasks, store: probe, shutting_down }
+    }
+
+    /// The last probe.
+    #[must_use]
+    pub fn store(&self) -> Probe {
+        self.store.borrow().clone()
+    }
+
+    /// Ends with the reason as soon as the store does not answer.
+    pub async fn store_away(&self) -> String {
+        let mut store = self.store.clone();
+        let fault = store.wait_for(|probe| probe.fault.is_some()).await.ok().and_then(|probe| probe.fault.clone());
+        match fault {
+            Some(fault) => fault,
+            // Nobody probes any more: the daemon ends, and says so itself.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Why it is not alive; empty when it is. Anybody may read this: it names parts of the daemon, and nothing that is
+    /// somebody's (no address, no path, no user); the log has the failures in full.
+    #[must_use]
+    pub fn dead(&self) -> Vec<String> {
+        let states = self.tasks.states().into_iter().filter(|(_, state)| !state.running);
+        states.map(|(name, _)| format!("the task {name} is down; the log says why")).collect()
+    }
+
+    /// Why it is not ready; empty when it is. As public as [`Self::dead`].
+    #[must_use]
+    pub fn unready(&self) -> Vec<String> {
+        let mut reasons = self.dead();
+        reasons.extend(self.store().fault.map(|_| "the store does not answer; the log says why".to_owned()));
+        if *self.shutting_down.borrow() {
+            reasons.push("the daemon is shutting down".to_owned());
+        }
+        reasons
+    }
+
+    /// Ends when something of all this may have changed.
+    async fn changed(&mut self, tasks: &mut watch::Receiver<u64>) -> bool {
+        tokio::select! {
+            changed = tasks.changed() => changed.is_ok(),
+            changed = self.store.changed() => changed.is_ok(),
+            changed = self.shutting_down.changed() => changed.is_ok(),
+        }
+    }
+}
+
+/// Asks the store again and again. A probe that is late goes on: a store that hangs is asked once, not once a second.
+async fn probing(store: Arc<dyn Store>, told: watch::Sender<Probe>) {
+    loop {
+        let begun = Instant::now();
+        let asked = store.clone();
+        let mut probe = JoinSet::new();
+        probe.spawn(async move { asked.probe().await });
+        let late = tokio::time::timeout(store.patience(), probe.join_next()).await;
+        let answer = match late {
+            Ok(answer) => answer,
+            Err(_) => {
+                let fault = format!("no answer within {} s", store.patience().as_secs_f64());
+                tell(&told, Probe { fault: Some(fault), took: None });
+                // A connection whose other end is gone never answers: after a while another one is tried.
+                let Ok(answer) = tokio::time::timeout(PROBE_MAX, probe.join_next()).await else { continue };
+                answer
+            }
+        };
+        let fault = match answer {
+            Some(Ok(Ok(()))) => None,
+            Some(Ok(Err(error))) => Some(error.to_string()),
+            Some(Err(error)) => Some(words(error)),
+            None => None,
+        };
+        let took = fault.is_none().then(|| begun.elapsed());
+        tell(&told, Probe { fault, took });
+        tokio::time::sleep(PROBE_EVERY).await;
+    }
+}
+
+/// Whoever waits is woken by what matters, not by how long the probe took.
+fn tell(told: &watch::Sender<Probe>, probe: Probe) {
+    told.send_if_modified(|known| {
+        let is_news = known.fault.is_some() != probe.fault.is_some();
+        match (&known.fault, &probe.fault) {
+            (None, Some(fault)) => {
+                tracing::error!(fault, "the store does not answer; streams wait, questions are refused")
+            }
+            (Some(_), None) => tracing::info!("the store answers again"),
+            _ => {}
+        }
+        *known = probe;
+        is_news
+    });
+}
+
+/// Services as gRPC's health service calls them; the empty one stands for the whole daemon.
+pub async fn report(health: &Health, reporter: &HealthReporter) {
+    let status = |so: bool| if so { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let states = health.tasks.states();
+    let runs = |name: &str| states.get(name).is_none_or(|state| state.running);
+    let answers = health.store().fault.is_none() && !*health.shutting_down.borrow();
+    reporter.set_service_status(IngestServer::<IngestService>::NAME, status(answers && runs("committer"))).await;
+    reporter.set_service_status(QueryServer::<QueryService>::NAME, status(answers)).await;
+    reporter.set_service_status(AlertsServer::<Alerts>::NAME, status(answers && runs("alerts"))).await;
+    reporter.set_service_status("", status(health.unready().is_empty())).await;
+}
+
+/// gRPC's health follows.
+pub async fn keep_reporting(mut health: Health, reporter: HealthReporter) {
+    let mut tasks = health.tasks.changes();
+    loop {
+        report(&health, &reporter).await;
+        if !health.changed(&mut tasks).await {
+            return;
+        }
+    }
+}

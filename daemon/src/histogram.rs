@@ -1,0 +1,71 @@
+//! A histogram that is counted into from anywhere.
+//!
+//! Guarantees: counting never waits. Refuses to be exact between its parts: a scrape may see a value in a bucket and not yet in the sum.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How values were distributed.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Distribution {
+    /// Upper bounds, ascending.
+    pub bounds: &'static [f64],
+    /// Values at or below each bound and above the one before; the last is of those above all.
+    pub counts: Vec<u64>,
+    /// Their sum.
+    pub sum: f64,
+}
+
+/// Seconds: from one disk's flush to a database that is in trouble.
+pub const BOUNDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// Durations.
+#[derive(Debug)]
+pub struct Histogram {
+    counts: Vec<AtomicU64>,
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: (0..=BOUNDS.len()).map(|_| AtomicU64::new(0)).collect(), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&self, lasted: Duration) {
+        let seconds = lasted.as_secs_f64();
+        let at = BOUNDS.partition_point(|bound| *bound < seconds);
+        // Relaxed: figures for people.
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(lasted.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// As it is now.
+    #[must_use]
+    pub fn distribution(&self) -> Distribution {
+        Distribution {
+            bounds: BOUNDS,
+            counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            sum: self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_at_a_bound_belongs_to_it() {
+        let histogram = Histogram::default();
+        for lasted in [Duration::ZERO, Duration::from_millis(1), Duration::from_micros(1_001), Duration::from_secs(31)]
+        {
+            histogram.observe(lasted);
+        }
+        let Distribution { counts, sum, .. } = histogram.distribution();
+        assert_eq!((counts[0], counts[1], counts[BOUNDS.len()]), (2, 1, 1));
+        assert!((sum - 31.002_001).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,26 @@
+//! `/healthz` and `/readyz`: 200 and "ok", or 503 and the reasons, one a line.
+//!
+//! Guarantees: anybody may ask, so the reasons name parts of the daemon and nothing else: no address, path, job or user.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use super::{Room, plain};
+
+/// Whether the daemon's tasks run: what is not should be restarted.
+pub async fn alive(State(room): State<Room>) -> Response {
+    verdict(&room.sources.health.dead())
+}
+
+/// Whether it can be used now.
+pub async fn ready(State(room): State<Room>) -> Response {
+    verdict(&room.sources.health.unready())
+}
+
+fn verdict(reasons: &[String]) -> Response {
+    match reasons {
+        [] => plain(StatusCode::OK, "ok\n".to_owned()),
+        reasons => plain(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+    }
+}

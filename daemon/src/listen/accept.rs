@@ -1,0 +1,228 @@
+//! Accepting connections at every place at once.
+//!
+//! Guarantees: one stream gives the connections of all places, so that one server serves them; a handshake that does not
+//! end holds nobody up and has its end; where descriptors run out nothing spins: the silent connections go first, whoever
+//! still comes is told by a closed connection, and the log says it once. When the stream is dropped nobody listens any more.
+
+use std::fs::File;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::Stream;
+
+use super::caps::{Connections, SILENCE_MAX};
+use super::connection::Pipe;
+use super::tls::Certificates;
+use super::turned_away::{Accepted, TurnedAway};
+use super::unix::Socket;
+use super::{Connection, Peer, Speaks, certificate};
+
+/// Accepted connections that wait for the server.
+const WAITING: usize = 16;
+/// TLS has to be agreed on in this time.
+const HANDSHAKE_MAX: Duration = SILENCE_MAX;
+/// After an accept that failed; doubles each time.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// After one for which somebody made room.
+const MAKING_ROOM: Duration = Duration::from_millis(10);
+/// It doubles up to this.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Connections that are turned away at once while descriptors are short, before the next pause.
+const TURNED_AWAY: usize = 64;
+
+/// A bound place.
+pub(super) enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener, Option<Arc<Certificates>>),
+}
+
+/// The connections of all places.
+pub struct Incoming {
+    accepted: mpsc::Receiver<Connection>,
+    /// Ends with this.
+    _accepting: JoinSet<()>,
+    _sockets: Vec<Socket>,
+}
+
+impl Incoming {
+    pub(super) fn start(
+        listeners: Vec<Listener>,
+        sockets: Vec<Socket>,
+        speaks: Speaks,
+        connections: &Arc<Connections>,
+    ) -> Self {
+        let (take, accepted) = mpsc::channel(WAITING);
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            let (connections, take) = (connections.clone(), take.clone());
+            let (short, turned_away) = (Short::default(), TurnedAway::default());
+            accepting.spawn(Accepting { listener, speaks, connections, take, short, turned_away }.run());
+        }
+        Self { accepted, _accepting: accepting, _sockets: sockets }
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.accepted.poll_recv(cx).map(|connection| connection.map(Ok))
+    }
+}
+
+struct Accepting {
+    listener: Listener,
+    speaks: Speaks,
+    connections: Arc<Connections>,
+    take: mpsc::Sender<Connection>,
+    short: Short,
+    turned_away: TurnedAway,
+}
+
+impl Accepting {
+    async fn run(mut self) {
+        let mut handshakes = JoinSet::new();
+        loop {
+            // What ended is forgotten.
+            while handshakes.try_join_next().is_some() {}
+            match self.accept().await {
+                Ok(accepted) => {
+                    self.short.over();
+                    self.admit(accepted, &mut handshakes).await;
+                }
+                Err(error) if is_short(&error) => self.relieve(&error).await,
+                // Of one connection: it was gone before it was accepted.
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        match &self.listener {
+            Listener::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Listener::Tcp(listener, _) => {
+                listener.accept().await.map(|(stream, address)| Accepted::Tcp(stream, address))
+            }
+        }
+    }
+
+    /// For the next connection, where there is TLS.
+    fn acceptor(&self) -> Option<TlsAcceptor> {
+        match &self.listener {
+            Listener::Tcp(_, Some(certificates)) => Some(certificates.acceptor(self.speaks)),
+            Listener::Tcp(_, None) | Listener::Unix(_) => None,
+        }
+    }
+
+    async fn admit(&mut self, accepted: Accepted, handshakes: &mut JoinSet<()>) {
+        let peer = match &accepted {
+            Accepted::Unix(stream) => match stream.peer_cred() {
+                Ok(known) => Peer::Unix { uid: known.uid(), gid: known.gid(), pid: known.pid() },
+                Err(error) => return tracing::debug!(%error, "a connection without a user"),
+            },
+            Accepted::Tcp(_, address) => Peer::Tcp { address: *address, certificate: None },
+        };
+        let place = match self.connections.place(&peer) {
+            Ok(place) => place,
+            Err(reason) => {
+                tracing::debug!(%peer, reason, "connection refused");
+                return self.turned_away.tell(accepted, self.acceptor(), reason);
+            }
+        };
+        let connection = match accepted {
+            Accepted::Unix(stream) => Connection::new(Pipe::Unix(stream), peer, place),
+            Accepted::Tcp(stream, address) => {
+                // Small answers must not wait; a socket that refuses this is as good as gone.
+                let _ = stream.set_nodelay(true);
+                if let Some(acceptor) = self.acceptor() {
+                    let take = self.take.clone();
+                    handshakes.spawn(async move {
+                        let shaking = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
+                        match shaking {
+                            Ok(Ok(stream)) => {
+                                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                                let certificate = shown.map(|shown| Arc::new(certificate::read(shown)));
+                                let peer = Peer::Tcp { address, certificate };
+                                // An error means that the daemon ends.
+                                let _ = take.send(Connection::new(Pipe::Tls(Box::new(stream)), peer, place)).await;
+                            }
+                            Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS was not agreed on"),
+                            Err(_) => tracing::debug!(%peer, "TLS was not agreed on in time"),
+                        }
+                    });
+                    return;
+                }
+                Connection::new(Pipe::Tcp(stream), peer, place)
+            }
+        };
+        // An error means that the daemon ends: this task ends with it.
+        let _ = self.take.send(connection).await;
+    }
+
+    /// Descriptors or memory ran out: the silent make room, who waits is turned away, and then there is a pause.
+    async fn relieve(&mut self, error: &io::Error) {
+        self.short.begin(error, self.connections.count());
+        if self.connections.cut_silent() {
+            // Its descriptor is free as soon as its task has run.
+            return tokio::time::sleep(MAKING_ROOM).await;
+        }
+        self.short.reserve = None;
+        for _ in 0..TURNED_AWAY {
+            let accepting = tokio::time::timeout(Duration::ZERO, self.accept()).await;
+            if !matches!(accepting, Ok(Ok(_))) {
+                break;
+            }
+        }
+        self.short.reserve = File::open("/dev/null").ok();
+        tokio::time::sleep(self.short.wait).await;
+        self.short.wait = (self.short.wait * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// A time in which nothing can be accepted.
+struct Short {
+    is: bool,
+    wait: Duration,
+    failed: u64,
+    /// A descriptor that is given up to turn somebody away.
+    reserve: Option<File>,
+}
+
+impl Default for Short {
+    fn default() -> Self {
+        Self { is: false, wait: BACKOFF, failed: 0, reserve: File::open("/dev/null").ok() }
+    }
+}
+
+impl Short {
+    fn begin(&mut self, error: &io::Error, connections: usize) {
+        self.failed += 1;
+        if !self.is {
+            self.is = true;
+            tracing::error!(
+                %error,
+                connections,
+                "out of file descriptors: no connection can be accepted; raise LimitNOFILE of the service (ulimit -n)"
+            );
+        }
+    }
+
+    fn over(&mut self) {
+        if self.is {
+            tracing::info!(failed = self.failed, "connections are accepted again");
+            *self = Self { reserve: self.reserve.take(), ..Self::default() };
+        }
+    }
+}
+
+/// No descriptor, no memory: the next accept fails as well.
+fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

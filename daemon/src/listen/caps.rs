@@ -1,0 +1,309 @@
+//! How many connections there are, of whom, and which of them go when somebody needs their place.
+//!
+//! Guarantees: connections are bounded in all and for each peer, so that one peer leaves room for others; a peer at its
+//! bound gets a place by losing the oldest connection on which it never asked anything, so that one that floods
+//! keeps its own honest programs connected.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::Peer;
+
+/// A connection with nothing under way for this long is closed.
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(600);
+/// A connection that has not said so much as HTTP/2's preface in this time is closed.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Bounds of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// In all.
+    pub total: usize,
+    /// From one address, or of one user.
+    pub per_peer: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        // An agent has one; several hundred nodes of eight devices fit, also behind one address.
+        Self { total: 8_192, per_peer: 4_096 }
+    }
+}
+
+/// Who counts as one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Whose {
+    Process,
+    User(u32),
+    /// An address; of IPv6 the network of a host.
+    Address(IpAddr),
+}
+
+impl Whose {
+    pub(super) fn of(peer: &Peer) -> Self {
+        match peer {
+            Peer::Embedded => Self::Process,
+            Peer::Unix { uid, .. } => Self::User(*uid),
+            Peer::Tcp { address, .. } => Self::Address(match address.ip().to_canonical() {
+                IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
+                address => address,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process => f.write_str("this process"),
+            Self::User(uid) => write!(f, "uid {uid}"),
+            Self::Address(IpAddr::V4(address)) => address.fmt(f),
+            Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+        }
+    }
+}
+
+/// What is known of a connection while it lives; shared with its requests.
+pub(super) struct State {
+    pub(super) whose: Whose,
+    opened: Instant,
+    /// Milliseconds after `opened` at which a request began or ended last.
+    active_ms: AtomicU64,
+    requests: AtomicU32,
+    asked: AtomicBool,
+    cut: AtomicBool,
+    /// Of the task that serves the connection.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl State {
+    pub(super) fn new(whose: Whose) -> Arc<Self> {
+        Arc::new(Self {
+            whose,
+            opened: Instant::now(),
+            active_ms: AtomicU64::new(0),
+            requests: AtomicU32::new(0),
+            asked: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        })
+    }
+
+    /// Whether the connection is to end; if not, `waker` hears of it.
+    pub(super) fn is_cut(&self, waker: &Waker) -> bool {
+        {
+            let mut kept = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+            if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+                *kept = Some(waker.clone());
+            }
+        }
+        // Behind the waker: who cuts sets this first and wakes then.
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection, whatever is under way on it.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            waker.wake();
+        }
+    }
+
+    /// A request begins; it ends when what is given back is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Underway {
+        // Relaxed, here and below: counters and stamps of their own, read by timers.
+        self.asked.store(true, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+        Underway(self.clone())
+    }
+
+    fn touch(&self) {
+        self.active_ms.store(self.opened.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Why the connection has to go, if it has; `heard` says whether it has begun to speak.
+    pub(super) fn overdue(&self, heard: bool) -> Option<&'static str> {
+        let age = self.opened.elapsed();
+        if !heard {
+            return (age >= SILENCE_MAX).then_some("it said nothing");
+        }
+        let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
+        (self.requests.load(Ordering::Relaxed) == 0 && idle >= IDLE_MAX).then_some("nothing was asked on it")
+    }
+}
+
+/// A request under way.
+pub(crate) struct Underway(Arc<State>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    next: u64,
+    living: BTreeMap<u64, Arc<State>>,
+    by_peer: HashMap<Whose, usize>,
+}
+
+/// The connections of a daemon.
+pub struct Connections {
+    limits: ConnectionLimits,
+    inner: Mutex<Inner>,
+    refused: AtomicU64,
+}
+
+/// A connection's place among them; given back when dropped.
+pub(super) struct Place {
+    connections: Arc<Connections>,
+    number: u64,
+    pub(super) state: Arc<State>,
+}
+
+impl Connections {
+    /// None yet.
+    #[must_use]
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
+        Arc::new(Self { limits, inner: Mutex::default(), refused: AtomicU64::new(0) })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection of this peer, or the bound that it is beyond.
+    pub(super) fn place(self: &Arc<Self>, peer: &Peer) -> Result<Place, String> {
+        let whose = Whose::of(peer);
+        let mut inner = self.lock();
+        let of_peer = inner.by_peer.get(&whose).copied().unwrap_or(0);
+        let beyond = if inner.living.len() >= self.limits.total {
+            Some(format!(
+                "there are {} connections, and no more are taken (max_connections): try again later, or have the operator allow more",
+                self.limits.total
+            ))
+        } else if of_peer >= self.limits.per_peer {
+            Some(format!(
+                "{whose} has {of_peer} connections, and one peer may have {} (max_connections_per_peer): close some, or have the operator allow more",
+                self.limits.per_peer
+            ))
+        } else {
+            None
+        };
+        if let Some(beyond) = beyond {
+            // Only a connection of the same peer makes room: nobody pushes others out.
+            let victim =
+                inner.living.iter().find(|(_, state)| state.whose == whose && !state.asked.load(Ordering::Relaxed));
+            let Some((&number, _)) = victim else {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(beyond);
+            };
+            if let Some(state) = inner.remove(number) {
+                state.cut();
+            }
+        }
+        inner.next += 1;
+        let (number, state) = (inner.next, State::new(whose));
+        inner.living.insert(number, state.clone());
+        *inner.by_peer.entry(whose).or_default() += 1;
+        drop(inner);
+        Ok(Place { connections: self.clone(), number, state })
+    }
+
+    /// Ends the oldest connection on which nothing was ever asked; whether there was one.
+    pub(super) fn cut_silent(&self) -> bool {
+        let mut inner = self.lock();
+        let victim =
+            inner.living.iter().find(|(_, state)| !state.asked.load(Ordering::Relaxed)).map(|(number, _)| *number);
+        let state = victim.and_then(|number| inner.remove(number));
+        drop(inner);
+        state.map(|state| state.cut()).is_some()
+    }
+
+    /// Ends every connection.
+    pub fn cut_all(&self) {
+        let states: Vec<Arc<State>> = self.lock().living.values().cloned().collect();
+        states.iter().for_each(|state| state.cut());
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock().living.len()
+    }
+
+    /// How many were refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    fn remove(&mut self, number: u64) -> Option<Arc<State>> {
+        let state = self.living.remove(&number)?;
+        if let Some(count) = self.by_peer.get_mut(&state.whose) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(&state.whose);
+            }
+        }
+        Some(state)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // One that was pushed out is gone from the list already.
+        self.connections.lock().remove(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(uid: u32) -> Peer {
+        Peer::Unix { uid, gid: 0, pid: None }
+    }
+
+    #[test]
+    fn a_flood_pushes_out_its_own_silent_connections_and_nobody_elses() {
+        let connections = Connections::new(ConnectionLimits { total: 4, per_peer: 2 });
+        let honest = connections.place(&user(1)).unwrap();
+        let request = honest.state.begin();
+        let (first, second) = (connections.place(&user(2)).unwrap(), connections.place(&user(2)).unwrap());
+        let third = connections.place(&user(2)).unwrap();
+        let waker = Waker::noop();
+        assert!(first.state.is_cut(waker) && !second.state.is_cut(waker) && !third.state.is_cut(waker));
+        drop(first);
+        assert_eq!(connections.count(), 3);
+        // Both of them ask: neither goes.
+        let _both = (second.state.begin(), third.state.begin());
+        assert!(connections.place(&user(2)).err().unwrap().contains("one peer may have 2"));
+        let _other = connections.place(&user(3)).unwrap();
+        assert!(connections.place(&user(4)).err().unwrap().contains("no more are taken"));
+        assert!(!honest.state.is_cut(waker));
+        assert_eq!(connections.refused(), 2);
+        drop((honest, request, second, third));
+        assert_eq!(connections.count(), 1);
+        assert!(connections.cut_silent() && !connections.cut_silent());
+    }
+
+    #[test]
+    fn the_addresses_of_one_host_are_one_peer() {
+        let whose = |text: &str| Whose::of(&Peer::Tcp { address: text.parse().unwrap(), certificate: None });
+        assert_eq!(whose("[2001:db8::1]:1"), whose("[2001:db8::2]:9"));
+        assert_ne!(whose("[2001:db8:0:1::1]:1"), whose("[2001:db8::1]:1"));
+        assert_eq!(whose("[::ffff:10.0.0.1]:1"), whose("10.0.0.1:2"));
+        assert_ne!(whose("10.0.0.1:1"), whose("10.0.0.2:1"));
+    }
+}

@@ -1,0 +1,189 @@
+//! One accepted connection: bytes in both directions, who is there, and the end of those that only take a place.
+//!
+//! Guarantees: what is built on it (gRPC, HTTP) sees one type, whatever the connection is made of; one that says nothing,
+//! asks nothing for a while or does not read what it is sent ends by itself; [`super::Connections::cut_all`] ends it at once.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, Sleep};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use super::Peer;
+use super::caps::{Place, SILENCE_MAX, State, Underway, Whose};
+
+/// Bytes that begin a conversation: HTTP/2's preface. (A request of HTTP/1 has hardly less.)
+const BEGINNING: u64 = 16;
+/// A peer that takes no byte of what waits for it in this time is gone.
+const STALLED_MAX: Duration = Duration::from_secs(30);
+/// How often a connection looks at its limits: the shortest of them.
+const LOOK_EVERY: Duration = SILENCE_MAX;
+
+/// What a connection is made of.
+pub(super) enum Pipe {
+    Memory(DuplexStream),
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection.
+pub struct Connection {
+    pipe: Pipe,
+    peer: Peer,
+    state: Arc<State>,
+    /// Within this process there are no limits.
+    place: Option<Place>,
+    heard: u64,
+    look: Pin<Box<Sleep>>,
+    /// Since when the peer has taken nothing of what waits for it.
+    stalled: Option<Instant>,
+}
+
+/// What requests know of their connection.
+#[derive(Clone)]
+pub struct Caller {
+    pub(super) peer: Peer,
+    pub(super) state: Arc<State>,
+}
+
+impl Caller {
+    /// A request begins on its connection, which is not idle until what is given back is dropped.
+    pub(crate) fn begin(&self) -> Underway {
+        self.state.begin()
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl Connection {
+    pub(super) fn new(pipe: Pipe, peer: Peer, place: Place) -> Self {
+        let state = place.state.clone();
+        Self::of(pipe, peer, state, Some(place))
+    }
+
+    fn of(pipe: Pipe, peer: Peer, state: Arc<State>, place: Option<Place>) -> Self {
+        let look = Box::pin(tokio::time::sleep(LOOK_EVERY));
+        Self { pipe, peer, state, place, heard: 0, look, stalled: None }
+    }
+
+    /// A connection within this process.
+    #[must_use]
+    pub fn embedded(pipe: DuplexStream) -> Self {
+        Self::of(Pipe::Memory(pipe), Peer::Embedded, State::new(Whose::Process), None)
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// An error once the connection has to end.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.place.is_none() {
+            return Ok(());
+        }
+        if self.state.is_cut(cx.waker()) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        while self.look.as_mut().poll(cx).is_ready() {
+            let stalled = self.stalled.is_some_and(|since| since.elapsed() >= STALLED_MAX);
+            let overdue = self.state.overdue(self.heard >= BEGINNING);
+            if let Some(reason) = overdue.or(stalled.then_some("it does not read")) {
+                tracing::debug!(peer = %self.peer, reason, "connection closed");
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let next = Instant::now() + LOOK_EVERY;
+            self.look.as_mut().reset(next);
+        }
+        Ok(())
+    }
+
+    fn wrote<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match outcome {
+            Poll::Pending => _ = self.stalled.get_or_insert_with(Instant::now),
+            Poll::Ready(_) => self.stalled = None,
+        }
+        outcome
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        Caller { peer: self.peer.clone(), state: self.state.clone() }
+    }
+}
+
+/// The same call on whatever the connection is made of.
+macro_rules! on_pipe {
+    ($pipe:expr, $inner:ident => $call:expr) => {
+        match $pipe {
+            Pipe::Memory($inner) => $call,
+            Pipe::Unix($inner) => $call,
+            Pipe::Tcp($inner) => $call,
+            Pipe::Tls($inner) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let before = buffer.filled().len();
+        let outcome = on_pipe!(&mut this.pipe, pipe => Pin::new(pipe).poll_read(cx, buffer));
+        this.heard += (buffer.filled().len() - before) as u64;
+        outcome
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let outcome = on_pipe!(&mut this.pipe, pipe => Pin::new(pipe).poll_write(cx, bytes));
+        this.wrote(outcome)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let outcome = on_pipe!(&mut this.pipe, pipe => Pin::new(pipe).poll_write_vectored(cx, slices));
+        this.wrote(outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        on_pipe!(&self.pipe, pipe => pipe.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let outcome = on_pipe!(&mut this.pipe, pipe => Pin::new(pipe).poll_flush(cx));
+        this.wrote(outcome)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let outcome = on_pipe!(&mut this.pipe, pipe => Pin::new(pipe).poll_shutdown(cx));
+        this.wrote(outcome)
+    }
+}

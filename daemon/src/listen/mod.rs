@@ -1,0 +1,154 @@
+//! Listening: places, connections, and who is at the other end.
+//!
+//! Guarantees: every connection says who its peer is ([`Peer`]); all places are bound before one is served; a place that
+//! cannot be had is named with the way out; connections and what they hold are bounded, in all and for each peer.
+//!
+//! gRPC and HTTP are served alike: [`bind`], then [`Bound::accept`] gives a stream of [`Connection`]s for a server;
+//! [`Requests`] around the service puts the sender into every request, where [`Peer::of`] finds it.
+
+mod accept;
+mod address;
+mod caps;
+mod certificate;
+mod connection;
+mod descriptors;
+mod peer;
+mod requests;
+mod tls;
+mod turned_away;
+mod unix;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+pub use accept::Incoming;
+use accept::Listener;
+pub use address::{Encryption, Listen, ListenAddressError, SocketAccess};
+pub use caps::{ConnectionLimits, Connections};
+pub use connection::{Caller, Connection};
+pub use descriptors::raise_limit;
+pub use peer::{ClientCertificate, Peer};
+pub use requests::{RECEIVING_BYTES, Requests, Watched};
+pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
+
+/// What is spoken at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// gRPC, over HTTP/2.
+    Grpc,
+    /// HTTP/1.1.
+    Http,
+}
+
+impl Speaks {
+    /// Its name in the negotiation of TLS.
+    const fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Grpc => b"h2",
+            Self::Http => b"http/1.1",
+        }
+    }
+}
+
+/// A place that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {place}: {source}{hint}")]
+pub struct BindError {
+    /// The place.
+    pub place: String,
+    /// What the system said.
+    pub source: io::Error,
+    /// The way out.
+    pub hint: &'static str,
+}
+
+impl BindError {
+    fn new(place: &Listen, speaks: Speaks, source: io::Error) -> Self {
+        let hint = match (source.kind(), place, speaks) {
+            (io::ErrorKind::AddrInUse, Listen::Tcp { .. }, Speaks::Grpc) => {
+                "; another program listens there: use --listen with another port, or stop it"
+            }
+            (io::ErrorKind::AddrInUse, Listen::Tcp { .. }, Speaks::Http) => {
+                "; another program listens there: use --http-listen with another port, or stop it"
+            }
+            (io::ErrorKind::AddrInUse, Listen::Unix { .. }, Speaks::Grpc) => {
+                "; another program listens there: use --listen unix:PATH with another path, or stop it"
+            }
+            (io::ErrorKind::PermissionDenied, Listen::Tcp { .. }, _) => {
+                "; ports below 1024 need privileges: use a higher one"
+            }
+            (_, Listen::Unix { .. }, Speaks::Grpc) => {
+                "; use --listen with an address and port, or unix:PATH with another path"
+            }
+            (_, Listen::Unix { .. }, Speaks::Http) => {
+                "; use --http-listen with an address and port, or unix:PATH with another path"
+            }
+            _ => "",
+        };
+        Self { place: place.to_string(), source, hint }
+    }
+}
+
+/// Places that are bound and not served yet.
+pub struct Bound {
+    listeners: Vec<Listener>,
+    sockets: Vec<unix::Socket>,
+    places: Vec<String>,
+    speaks: Speaks,
+    certificates: Option<Arc<Certificates>>,
+}
+
+/// Binds every place; ports speak TLS as they say, with these certificates.
+///
+/// # Errors
+/// The first place that cannot be had.
+pub async fn bind(
+    places: &[Listen],
+    speaks: Speaks,
+    certificates: Option<Arc<Certificates>>,
+) -> Result<Bound, BindError> {
+    let mut bound = Bound { listeners: Vec::new(), sockets: Vec::new(), places: Vec::new(), speaks, certificates };
+    for place in places {
+        bound.add(place).await.map_err(|source| BindError::new(place, speaks, source))?;
+    }
+    Ok(bound)
+}
+
+impl Bound {
+    async fn add(&mut self, place: &Listen) -> io::Result<()> {
+        match place {
+            Listen::Unix { path, own_folder, access } => {
+                let (listener, socket) = unix::bound(path, *own_folder, access.mode())?;
+                self.listeners.push(Listener::Unix(listener));
+                self.sockets.push(socket);
+                self.places.push(place.to_string());
+            }
+            Listen::Tcp { address, .. } => {
+                let listener = TcpListener::bind(address).await?;
+                let encrypted = place.is_encrypted(self.certificates.is_some());
+                let certificates = self.certificates.clone().filter(|_| encrypted);
+                if encrypted && certificates.is_none() {
+                    return Err(io::Error::other("there is no certificate for https://: set --tls-cert and --tls-key"));
+                }
+                let scheme = if encrypted { "https" } else { "http" };
+                self.places.push(format!("{scheme}://{}", listener.local_addr()?));
+                self.listeners.push(Listener::Tcp(listener, certificates));
+            }
+        }
+        Ok(())
+    }
+
+    /// The places as clients write them, with the ports that were chosen.
+    #[must_use]
+    pub fn places(&self) -> &[String] {
+        &self.places
+    }
+
+    /// Accepts from now on; every connection takes a place among `connections`.
+    #[must_use]
+    pub fn accept(self, connections: &Arc<Connections>) -> Incoming {
+        Incoming::start(self.listeners, self.sockets, self.speaks, connections)
+    }
+}

@@ -1,0 +1,75 @@
+//! Who is at the other end of a connection, as far as the connection itself tells.
+//!
+//! Guarantees: nothing here was said by the peer without proof: a user's number comes from the kernel, an address from the
+//! network stack, a certificate was verified before it is here.
+//!
+//! Every request carries its peer: [`Peer::of`] finds it, over gRPC and over HTTP alike.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The process that hosts the daemon.
+    Embedded,
+    /// A process on this machine.
+    Unix {
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+        /// The process, where the system tells. It may be gone, and another one may have its number.
+        pid: Option<i32>,
+    },
+    /// Somebody on the network.
+    Tcp {
+        /// Where from.
+        address: SocketAddr,
+        /// The certificate that was verified.
+        certificate: Option<Arc<ClientCertificate>>,
+    },
+}
+
+/// What a client's certificate says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The common name of its subject; empty where there is none.
+    pub subject: String,
+    /// Its alternative names: DNS names, URIs, addresses of mail.
+    pub names: Vec<String>,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
+    /// The last second in which it counts, since the Unix epoch.
+    pub not_after_s: Option<u64>,
+}
+
+impl ClientCertificate {
+    /// A name for people: the subject's, else the first alternative one. It is the client's own text, so escaped.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let name = Some(&self.subject).filter(|subject| !subject.is_empty()).or_else(|| self.names.first());
+        name.map_or_else(|| "without a name".to_owned(), |name| name.escape_default().to_string())
+    }
+}
+
+impl Peer {
+    /// Who sent a request; `None` when it did not come over one of this crate's connections.
+    #[must_use]
+    pub fn of(extensions: &tonic::codegen::http::Extensions) -> Option<&Self> {
+        extensions.get()
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => f.write_str("this process"),
+            Self::Unix { uid, pid: Some(pid), .. } => write!(f, "uid {uid} (pid {pid})"),
+            Self::Unix { uid, .. } => write!(f, "uid {uid}"),
+            Self::Tcp { address, certificate: None } => address.fmt(f),
+            Self::Tcp { address, certificate: Some(certificate) } => write!(f, "{address} ({})", certificate.shown()),
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Around every request: who sent it, that it is under way, and the bytes of messages that have not arrived whole.
+//!
+//! gRPC gathers a message until it is whole, up to 8 MiB a stream; whoever sends all but the last byte holds that much.
+//! Guarantees: what is gathered is counted in one budget. Where the budget is used up a stream that brings more waits; the
+//! oldest message of the peer that holds most is given up when it has had its time, so that half a message for ever
+//! holds up nobody. A message that comes slower than a floor is given up in any case.
+//! Refuses: to give up what is small and young.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{Request, Response};
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use super::caps::{Underway, Whose};
+use super::connection::Caller;
+
+/// Bytes of messages that have not arrived whole, of all streams together.
+pub const RECEIVING_BYTES: usize = 128 << 20;
+/// Where the budget is used up, a message that has taken this long may be given up for others.
+const FAIR: Duration = Duration::from_secs(3);
+/// Every message has this long, and beyond it as long as it takes at [`SLOWEST`] bytes a second.
+const GRACE: Duration = Duration::from_secs(30);
+/// The slowest that a message may come.
+const SLOWEST: usize = 32 << 10;
+/// How often a stream that waits looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// What comes before a message: a flag, and its length.
+const PREFIX: usize = 5;
+
+/// Puts this around every request.
+#[derive(Clone)]
+pub struct Requests {
+    budget: Arc<Budget>,
+}
+
+impl Requests {
+    /// With a budget of so many bytes for what has not arrived whole.
+    #[must_use]
+    pub fn new(receiving_bytes: usize) -> Self {
+        Self { budget: Arc::new(Budget { bytes: receiving_bytes, inner: Mutex::default() }) }
+    }
+}
+
+impl<S> Layer<S> for Requests {
+    type Service = Watched<S>;
+
+    fn layer(&self, inner: S) -> Watched<S> {
+        Watched { inner, budget: self.budget.clone() }
+    }
+}
+
+/// A service that is watched.
+#[derive(Clone)]
+pub struct Watched<S> {
+    inner: S,
+    budget: Arc<Budget>,
+}
+
+type Answering<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for Watched<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<Infallible>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let Some(caller) = request.extensions_mut().remove::<Caller>() else {
+            return Box::pin(self.inner.call(request));
+        };
+        let Caller { peer, state } = caller;
+        let underway = state.begin();
+        request.extensions_mut().insert(peer);
+        let entry = Entry::new(self.budget.clone(), state.whose);
+        let request = request.map(|body| Body::new(Receiving::new(body, entry)));
+        let answering = self.inner.call(request);
+        Box::pin(async move { Ok(answering.await?.map(|body| Body::new(Answer { body, _underway: underway }))) })
+    }
+}
+
+/// An answer; its request is under way until it is sent.
+struct Answer {
+    body: Body,
+    _underway: Underway,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The budget of what has not arrived whole.
+struct Budget {
+    bytes: usize,
+    inner: Mutex<Gathering>,
+}
+
+#[derive(Default)]
+struct Gathering {
+    next: u64,
+    held: usize,
+    messages: HashMap<u64, Message>,
+}
+
+struct Message {
+    whose: Whose,
+    held: usize,
+    since: Instant,
+    given_up: bool,
+    waker: Option<Waker>,
+}
+
+impl Message {
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= GRACE + Duration::from_secs((self.held / SLOWEST) as u64)
+    }
+}
+
+/// One stream's part of the budget.
+struct Entry {
+    budget: Arc<Budget>,
+    whose: Whose,
+    number: Option<u64>,
+}
+
+/// What comes of asking for room.
+enum Room {
+    Given,
+    Wait,
+    GivenUp,
+}
+
+impl Entry {
+    fn new(budget: Arc<Budget>, whose: Whose) -> Self {
+        Self { budget, whose, number: None }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Gathering> {
+        self.budget.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream holds so many bytes of a message; a new message begins with none.
+    fn hold(&mut self, bytes: usize, is_same: bool) {
+        let number = self.number;
+        let mut inner = self.lock();
+        let Some(message) = number.and_then(|number| inner.messages.get_mut(&number)) else { return };
+        let freed = message.held.saturating_sub(bytes);
+        message.held -= freed;
+        if !is_same {
+            message.since = Instant::now();
+        }
+        inner.held -= freed;
+        if bytes == 0
+            && let Some(number) = number
+        {
+            inner.messages.remove(&number);
+            drop(inner);
+            self.number = None;
+        }
+    }
+
+    /// Asks for room for more bytes.
+    fn ask(&mut self, more: usize, waker: &Waker) -> Room {
+        let (whose, number, bytes) = (self.whose, self.number, self.budget.bytes);
+        let mut inner = self.lock();
+        let number = number.unwrap_or_else(|| {
+            inner.next += 1;
+            let number = inner.next;
+            let fresh = Message { whose, held: 0, since: Instant::now(), given_up: false, waker: None };
+            inner.messages.insert(number, fresh);
+            number
+        });
+        let full = inner.held + more > bytes;
+        if full {
+            inner.give_one_up(number);
+        }
+        let room = match inner.messages.get_mut(&number) {
+            Some(message) if message.given_up => Room::GivenUp,
+            Some(message) if full && message.is_late() => Room::GivenUp,
+            Some(message) if full => {
+                message.waker = Some(waker.clone());
+                Room::Wait
+            }
+            Some(message) => {
+                message.held += more;
+                message.waker = Some(waker.clone());
+                inner.held += more;
+                Room::Given
+            }
+            None => Room::GivenUp,
+        };
+        drop(inner);
+        self.number = Some(number);
+        room
+    }
+
+    /// Whether the message was given up, or has taken too long; if not, `waker` hears of it.
+    fn is_over(&self, waker: &Waker) -> bool {
+        let Some(number) = self.number else { return false };
+        let mut inner = self.lock();
+        let Some(message) = inner.messages.get_mut(&number) else { return false };
+        message.waker = Some(waker.clone());
+        message.given_up || message.is_late()
+    }
+}
+
+impl Gathering {
+    /// Somebody needs room: of the peer that holds most the oldest message goes, once it has had its time.
+    fn give_one_up(&mut self, asks: u64) {
+        let mut by_peer: HashMap<Whose, usize> = HashMap::new();
+        for message in self.messages.values() {
+            *by_peer.entry(message.whose).or_default() += message.held;
+        }
+        let Some((&most, _)) = by_peer.iter().max_by_key(|(_, held)| **held) else { return };
+        let candidates = self.messages.iter_mut().filter(|(number, message)| {
+            **number != asks && message.whose == most && !message.given_up && message.held > 0
+        });
+        let Some((_, victim)) = candidates.min_by_key(|(_, message)| message.since) else { return };
+        if victim.since.elapsed() < FAIR {
+            return;
+        }
+        victim.given_up = true;
+        // Its bytes are free once its stream has let go of them; that is when it wakes.
+        if let Some(waker) = victim.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut inner = self.lock();
+        if let Some(message) = inner.messages.remove(&number) {
+            inner.held -= message.held;
+        }
+    }
+}
+
+/// Where in the stream of messages the bytes stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Framing {
+    /// Bytes of the next prefix that are there.
+    prefix: [u8; PREFIX],
+    have: usize,
+    /// Bytes of the message that are missing.
+    missing: usize,
+    /// Bytes of it that are there, the prefix included.
+    gathered: usize,
+    /// Messages that came whole.
+    whole: u64,
+}
+
+impl Framing {
+    fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.have < PREFIX {
+                self.prefix[self.have] = bytes.get_u8();
+                self.have += 1;
+                self.gathered += 1;
+                if self.have == PREFIX {
+                    let [_, length @ ..] = self.prefix;
+                    self.missing = u32::from_be_bytes(length) as usize;
+                }
+            } else {
+                let part = self.missing.min(bytes.len());
+                bytes.advance(part);
+                self.missing -= part;
+                self.gathered += part;
+            }
+            if self.have == PREFIX && self.missing == 0 {
+                *self = Self { whole: self.whole + 1, ..Self::default() };
+            }
+        }
+    }
+}
+
+/// A request's bytes on their way to the one who gathers messages of them.
+struct Receiving {
+    body: Body,
+    entry: Entry,
+    framing: Framing,
+    /// A frame that waits for room.
+    waiting: Option<Frame<Bytes>>,
+    look: Pin<Box<Sleep>>,
+}
+
+impl Receiving {
+    fn new(body: Body, entry: Entry) -> Self {
+        Self { body, entry, framing: Framing::default(), waiting: None, look: Box::pin(tokio::time::sleep(LOOK_EVERY)) }
+    }
+
+    fn look_again(&mut self, cx: &mut Context<'_>) {
+        while self.look.as_mut().poll(cx).is_ready() {
+            let next = Instant::now() + LOOK_EVERY;
+            self.look.as_mut().reset(next);
+        }
+    }
+
+    fn give(&mut self, frame: Frame<Bytes>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(data) = frame.data_ref() else { return Poll::Ready(Some(Ok(frame))) };
+        match self.entry.ask(data.len(), cx.waker()) {
+            Room::Given => {
+                self.framing.take(data);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Room::Wait => {
+                self.waiting = Some(frame);
+                self.look_again(cx);
+                Poll::Pending
+            }
+            Room::GivenUp => Poll::Ready(Some(Err(given_up()))),
+        }
+    }
+}
+
+fn given_up() -> Status {
+    Status::resource_exhausted("the message came too slowly: others need the memory that it holds; retry later")
+}
+
+impl HttpBody for Receiving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if let Some(frame) = this.waiting.take() {
+            return this.give(frame, cx);
+        }
+        // Who asks for more has taken every whole message: what it holds is the one that is not whole.
+        let before = this.framing.whole;
+        this.framing.whole = 0;
+        this.entry.hold(this.framing.gathered, before == 0);
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => this.give(frame, cx),
+            Poll::Ready(other) => Poll::Ready(other),
+            Poll::Pending => {
+                if this.framing.gathered > 0 {
+                    if this.entry.is_over(cx.waker()) {
+                        return Poll::Ready(Some(Err(given_up())));
+                    }
+                    this.look_again(cx);
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.waiting.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if so much time had passed.
+    fn pass(budget: &Budget, time: Duration) {
+        budget.inner.lock().unwrap().messages.values_mut().for_each(|message| message.since -= time);
+    }
+
+    #[test]
+    fn framing_tells_what_is_gathered() {
+        let mut framing = Framing::default();
+        framing.take(&[0, 0, 0, 0]);
+        assert_eq!((framing.gathered, framing.whole), (4, 0));
+        framing.take(&[3, 1, 2]);
+        assert_eq!((framing.gathered, framing.whole), (7, 0));
+        framing.take(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!((framing.gathered, framing.whole), (5, 2));
+        framing.take(&[9]);
+        assert_eq!((framing.gathered, framing.whole), (0, 3));
+    }
+
+    #[tokio::test]
+    async fn the_oldest_of_the_largest_peer_makes_room() {
+        let Requests { budget } = Requests::new(100);
+        let waker = Waker::noop();
+        let entry = |user: u32| Entry::new(budget.clone(), Whose::User(user));
+        let (mut first, mut second, mut honest) = (entry(1), entry(1), entry(2));
+        assert!(matches!(first.ask(40, waker), Room::Given));
+        assert!(matches!(second.ask(40, waker), Room::Given));
+        assert!(matches!(honest.ask(30, waker), Room::Wait), "everybody has a moment");
+        pass(&budget, FAIR);
+        assert!(matches!(honest.ask(30, waker), Room::Wait), "the bytes are still there");
+        assert!(first.is_over(waker) && !second.is_over(waker) && !honest.is_over(waker));
+        drop(first);
+        assert!(matches!(honest.ask(30, waker), Room::Given));
+        honest.hold(10, true);
+        assert_eq!(budget.inner.lock().unwrap().held, 50);
+        honest.hold(0, false);
+        drop((second, honest));
+        let inner = budget.inner.lock().unwrap();
+        assert_eq!((inner.held, inner.messages.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_message_that_trickles_is_given_up() {
+        let Requests { budget } = Requests::new(100 << 20);
+        let mut entry = Entry::new(budget.clone(), Whose::User(1));
+        assert!(matches!(entry.ask(SLOWEST * 10, Waker::noop()), Room::Given));
+        pass(&budget, GRACE + Duration::from_secs(9));
+        assert!(!entry.is_over(Waker::noop()));
+        pass(&budget, Duration::from_secs(1));
+        assert!(entry.is_over(Waker::noop()));
+    }
+}

@@ -1,0 +1,196 @@
+//! TLS of the daemon's ports: its certificate, who may connect, and both exchanged while it runs.
+//!
+//! Guarantees: files that changed hold from the next connection on, and no connection that is there is touched; files that
+//! cannot be used change nothing and are said once. The protocol is TLS 1.2 or 1.3 by rustls.
+//! Refuses: a certificate without its key, and to start with files that cannot be used.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Speaks, certificate};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Where TLS comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The daemon's certificate with its chain, in PEM.
+    pub cert: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+    /// The authorities of clients' certificates, in PEM. Without them no client is asked for one.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client must have one.
+    pub client_auth: ClientAuth,
+}
+
+/// Whether a client must have a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Whoever has none is not connected.
+    #[default]
+    Required,
+    /// One that is shown is verified.
+    Optional,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS: {path}: {reason}")]
+pub struct TlsError {
+    path: String,
+    reason: String,
+}
+
+impl TlsError {
+    fn new(path: &Path, reason: impl ToString) -> Self {
+        Self { path: path.display().to_string(), reason: reason.to_string() }
+    }
+}
+
+/// What the files looked like when they were read.
+type Stamp = Vec<Option<(SystemTime, u64)>>;
+
+/// What is in force: the same for both, but for the protocol that is offered.
+struct Configs {
+    grpc: Arc<ServerConfig>,
+    http: Arc<ServerConfig>,
+}
+
+/// The certificates in force.
+pub struct Certificates {
+    files: TlsFiles,
+    configs: RwLock<Configs>,
+    stamp: Mutex<Stamp>,
+}
+
+impl Certificates {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// The first that cannot be used.
+    pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
+        let stamp = stamp(&files);
+        let configs = RwLock::new(configs(&files)?);
+        Ok(Arc::new(Self { files, configs, stamp: Mutex::new(stamp) }))
+    }
+
+    /// Reads the files again; the next connection gets what they say.
+    ///
+    /// # Errors
+    /// The first file that cannot be used; what was in force remains.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        // The look before the reading: what is written in between is seen the next time.
+        let stamp = stamp(&self.files);
+        *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
+        let configs = configs(&self.files)?;
+        *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        Ok(())
+    }
+
+    /// Reloads whenever the files have changed; never ends.
+    pub async fn follow(self: Arc<Self>) {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        loop {
+            look.tick().await;
+            let this = self.clone();
+            // Files may lie on a network's drive.
+            let looked = tokio::task::spawn_blocking(move || this.reload_if_changed()).await;
+            match looked {
+                Ok(Some(Ok(()))) => {
+                    tracing::info!(cert = %self.files.cert.display(), "TLS: the certificates were reloaded")
+                }
+                Ok(Some(Err(error))) => {
+                    tracing::error!(%error, "the certificates were not reloaded; the former ones remain in force")
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+
+    fn reload_if_changed(&self) -> Option<Result<(), TlsError>> {
+        let has_changed = stamp(&self.files) != *self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        has_changed.then(|| self.reload())
+    }
+
+    /// For the next connection.
+    pub(super) fn acceptor(&self, speaks: Speaks) -> TlsAcceptor {
+        let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
+        let config = match speaks {
+            Speaks::Grpc => &configs.grpc,
+            Speaks::Http => &configs.http,
+        };
+        config.clone().into()
+    }
+}
+
+fn stamp(files: &TlsFiles) -> Stamp {
+    let of = |path: &PathBuf| path.metadata().ok().and_then(|found| Some((found.modified().ok()?, found.len())));
+    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten().map(of).collect()
+}
+
+fn configs(files: &TlsFiles) -> Result<Configs, TlsError> {
+    let config = config(files)?;
+    let speaking = |speaks: Speaks| {
+        let mut config = config.clone();
+        config.alpn_protocols = vec![speaks.alpn().to_vec()];
+        Arc::new(config)
+    };
+    Ok(Configs { grpc: speaking(Speaks::Grpc), http: speaking(Speaks::Http) })
+}
+
+fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::new(&files.cert, error))?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| TlsError::new(path, error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match files.client_auth {
+                ClientAuth::Required => verifier,
+                ClientAuth::Optional => verifier.allow_unauthenticated(),
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| TlsError::new(path, error))?)
+        }
+    };
+    let chain = certificates(&files.cert)?;
+    if chain.first().is_some_and(|own| certificate::is_authority(own)) {
+        // Other clients may take it; memctl's do not.
+        tracing::warn!(
+            cert = %files.cert.display(),
+            "TLS: this is an authority's own certificate (CA:TRUE), which memctl's clients refuse as a server's; make one with CA:FALSE"
+        );
+    }
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| TlsError::new(&files.key, format!("it contains no private key in PEM: {error}")))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        TlsError::new(&files.cert, format!("it does not go with the key {}: {error}", files.key.display()))
+    })?;
+    // Nothing is resumed: a certificate that was good once is verified again with every connection, which lasts long.
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if found.is_empty() => Err(TlsError::new(path, "it contains no certificate in PEM")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(TlsError::new(path, format!("it cannot be read as PEM: {error}"))),
+    }
+}

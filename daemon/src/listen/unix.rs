@@ -1,0 +1,177 @@
+//! A socket in the file system.
+//!
+//! Guarantees: from its first moment on a socket is open to whom its mode says, by default its owner alone; one that somebody answers at is never taken away;
+//! of two daemons that start at once one gets it; on its way out a daemon removes its own socket and no other.
+//! Refuses: a folder of memctl's own that belongs to somebody else, or that is a link.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use tokio::net::UnixListener;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1_024;
+
+/// A bound socket; its file goes with it.
+pub(super) struct Socket {
+    path: PathBuf,
+    /// Which file it is: another daemon's socket may be there by the time this one goes.
+    id: FileId,
+}
+
+/// Device, inode and when it changed last: inodes are used again.
+type FileId = (u64, u64, i64, i64);
+
+fn id(found: &std::fs::Metadata) -> FileId {
+    (found.dev(), found.ino(), found.ctime(), found.ctime_nsec())
+}
+
+/// Listens at a path; the mode says who may connect.
+pub(super) fn bound(path: &Path, own_folder: bool, mode: u32) -> io::Result<(UnixListener, Socket)> {
+    let folder = path.parent().ok_or_else(|| refused("it has no folder".into()))?;
+    if own_folder {
+        make_private(folder)?;
+    }
+    // Looking, removing and binding are three steps: the folder's lock makes them one among daemons.
+    let lock = File::open(folder)?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    remove_stale(path)?;
+    let address = SocketAddrUnix::new(path)
+        .map_err(|_| refused(format!("the path has {} bytes, and a socket's may have 107", path.as_os_str().len())))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before it has a name: the file is made with this mode, and nobody can be faster.
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    bind(&socket, &address)?;
+    // The mask may have taken bits away.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    let made = std::fs::symlink_metadata(path)?;
+    listen(&socket, BACKLOG)?;
+    let listener = UnixListener::from_std(socket.into())?;
+    Ok((listener, Socket { path: path.to_owned(), id: id(&made) }))
+}
+
+/// The folder is there, is ours and lets nobody else in.
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not followed: a link may be led elsewhere by whoever made it.
+    let found = std::fs::symlink_metadata(folder)?;
+    let shown = folder.display();
+    if !found.is_dir() {
+        return Err(refused(format!("{shown} is a link or a file, not a folder")));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if found.uid() != me {
+        return Err(refused(format!("{shown} belongs to uid {}, not to you (uid {me})", found.uid())));
+    }
+    if found.mode() & 0o077 != 0 {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Removes what a daemon that died left; an error when somebody is there.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(refused("there is something that is no socket".into()));
+    }
+    let address = SocketAddrUnix::new(path)?;
+    // Not blocking: a full queue means that somebody is there as well.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &address) {
+        Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path),
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Ok(()) | Err(_) => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+fn refused(reason: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, reason)
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id);
+        if is_ours {
+            // What cannot be removed is stale for the next daemon, which replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_private_and_goes_with_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memctl/daemon.sock");
+        let (listener, socket) = bound(&path, true, 0o600).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o777, 0o700);
+        let error = bound(&path, true, 0o600).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse, "somebody is there");
+        // Killed: the file stays, nobody answers.
+        std::mem::forget(socket);
+        drop(listener);
+        let (_listener, socket) = bound(&path, true, 0o600).unwrap();
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_the_mode_that_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for mode in crate::listen::SocketAccess::ALL.map(crate::listen::SocketAccess::mode) {
+            let path = folder.path().join(format!("{mode:o}.sock"));
+            let _bound = bound(&path, false, mode).unwrap();
+            assert_eq!(path.metadata().unwrap().mode() & 0o777, mode);
+        }
+    }
+
+    #[tokio::test]
+    async fn another_ones_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let (listener, older) = bound(&path, false, 0o600).unwrap();
+        drop(listener);
+        let (_listener, newer) = bound(&path, false, 0o600).unwrap();
+        drop(older);
+        assert!(path.exists());
+        drop(newer);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_somebody_elses_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let words = |path: &Path, own| bound(path, own, 0o600).err().unwrap().to_string();
+        std::fs::create_dir(folder.path().join("real")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("real"), folder.path().join("link")).unwrap();
+        assert!(words(&folder.path().join("link/daemon.sock"), true).contains("is a link"));
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(words(&folder.path().join("file"), false).contains("no socket"));
+        assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"", "it is not touched");
+        let long = folder.path().join("x".repeat(108));
+        assert!(words(&long, false).contains("107"));
+        // An open folder of one's own is closed.
+        let open = folder.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let _bound = bound(&open.join("daemon.sock"), true, 0o600).unwrap();
+        assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o700);
+    }
+}

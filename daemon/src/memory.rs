@@ -1,0 +1,50 @@
+//! How much memory this process may use: the machine's, its control group's or its own limit, whichever is least.
+//!
+//! Guarantees: an answer on any machine; what cannot be read limits nothing. Reads files of the kernel, once per call.
+
+use std::fs;
+
+/// Where nothing is known.
+const UNKNOWN: u64 = 4 << 30;
+
+/// Bytes that this process may use.
+#[must_use]
+pub fn allowed_bytes() -> u64 {
+    [machine(), group(), address_space()].into_iter().flatten().min().unwrap_or(UNKNOWN)
+}
+
+fn machine() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least limit of its control group and those that hold it: a limit holds for everything below.
+fn group() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.trim_matches('/').to_owned();
+    let levels = std::iter::successors(Some(path.as_str()), |path| {
+        (!path.is_empty()).then(|| path.rsplit_once('/').map_or("", |(outer, _)| outer))
+    });
+    // (Without a limit it says `max`.)
+    levels
+        .filter_map(|level| fs::read_to_string(format!("/sys/fs/cgroup/{level}/memory.max")).ok()?.trim().parse().ok())
+        .min()
+}
+
+fn address_space() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_memory() {
+        let machine = machine().unwrap();
+        assert!(machine > 64 << 20 && (1..=machine).contains(&allowed_bytes()));
+    }
+}

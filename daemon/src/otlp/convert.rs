@@ -1,0 +1,194 @@
+//! Families as OTLP's messages.
+//!
+//! Guarantees: names, labels and values are those of `/metrics`; units are UCUM's; a message stays below the
+//! 4 MiB that receivers read, whatever labels hold. Counters are cumulative and tell since when, but for those of jobs,
+//! which may be older than the daemon.
+
+use super::wire::{
+    AnyValue, CUMULATIVE, Data, ExportRequest, Gauge, Histogram, HistogramDataPoint, InstrumentationScope, KeyValue,
+    Metric, NumberDataPoint, Resource, ResourceMetrics, ScopeMetrics, Sum,
+};
+use crate::metrics::Family;
+use crate::metrics::family::{Definition, Kind, Point, Value};
+
+/// Bytes of one message, as they are estimated from above: half of what receivers read.
+pub(super) const BYTES_MAX: usize = 2 << 20;
+/// Of a point beside its labels, and of a label beside its text.
+const POINT_BYTES: usize = 64;
+const LABEL_BYTES: usize = 16;
+
+/// When figures were taken, and since when the daemon counts; ns since the Unix epoch.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) taken_ns: u64,
+    pub(super) started_ns: u64,
+}
+
+/// The messages that tell these families.
+pub(super) fn requests(families: &[Family], resource: &[(String, String)], times: Times) -> Vec<ExportRequest> {
+    let mut messages = vec![Vec::new()];
+    let mut room = BYTES_MAX;
+    for family in families {
+        let mut points = family.points.as_slice();
+        while !points.is_empty() {
+            let (count, bytes) = fitting(family.definition, points, room);
+            if count == 0 && room < BYTES_MAX {
+                messages.push(Vec::new());
+                room = BYTES_MAX;
+                continue;
+            }
+            let (now, later) = points.split_at(count.max(1));
+            if let Some(message) = messages.last_mut() {
+                message.push(metric(family.definition, now, times));
+            }
+            room = room.saturating_sub(bytes.max(1));
+            points = later;
+        }
+    }
+    messages.into_iter().filter(|metrics| !metrics.is_empty()).map(|metrics| request(metrics, resource)).collect()
+}
+
+/// How many of the first points fit, and what they take.
+fn fitting(definition: &Definition, points: &[Point], room: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, POINT_BYTES + definition.name.len() + definition.help.len());
+    for point in points {
+        let parts = match &point.value {
+            Value::Number(_) => 0,
+            Value::Histogram(distribution) => distribution.counts.len() * 16,
+        };
+        let labels =
+            definition.labels.iter().zip(&point.labels).map(|(key, value)| key.len() + value.len() + LABEL_BYTES);
+        let taken = bytes + POINT_BYTES + parts + labels.sum::<usize>();
+        if taken > room {
+            break;
+        }
+        (count, bytes) = (count + 1, taken);
+    }
+    (count, bytes)
+}
+
+fn request(metrics: Vec<Metric>, resource: &[(String, String)]) -> ExportRequest {
+    let attributes = resource.iter().map(|(key, value)| attribute(key, value)).collect();
+    let scope = InstrumentationScope { name: "memctl".into(), version: env!("CARGO_PKG_VERSION").into() };
+    let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
+    ExportRequest { resource_metrics: vec![ResourceMetrics { resource: Some(Resource { attributes }), scope_metrics }] }
+}
+
+fn attribute(key: &str, value: &str) -> KeyValue {
+    KeyValue { key: key.into(), value: Some(AnyValue { string_value: Some(value.into()) }) }
+}
+
+fn metric(definition: &Definition, points: &[Point], times: Times) -> Metric {
+    let numbers = || points.iter().filter_map(|point| number(definition, point, times)).collect();
+    let data = match definition.kind {
+        Kind::Gauge => Data::Gauge(Gauge { data_points: numbers() }),
+        Kind::Counter => {
+            Data::Sum(Sum { data_points: numbers(), aggregation_temporality: CUMULATIVE, is_monotonic: true })
+        }
+        Kind::Histogram => {
+            let data_points = points.iter().filter_map(|point| distribution(definition, point, times)).collect();
+            Data::Histogram(Histogram { data_points, aggregation_temporality: CUMULATIVE })
+        }
+    };
+    let (name, description) = (definition.name.into(), definition.help.into());
+    Metric { name, description, unit: unit(definition.name).into(), data: Some(data) }
+}
+
+/// The unit that a name ends with, as UCUM writes it.
+fn unit(name: &str) -> &'static str {
+    let name = name.strip_suffix("_total").unwrap_or(name);
+    match name.rsplit('_').next() {
+        _ if name.ends_with("_bytes_per_epoch") => "By/{epoch}",
+        Some("bytes") => "By",
+        Some("seconds") => "s",
+        Some("ratio") => "1",
+        _ => "",
+    }
+}
+
+/// Since when a series counts; 0 is "not known".
+fn since(definition: &Definition, times: Times) -> u64 {
+    match definition.kind {
+        Kind::Gauge => 0,
+        Kind::Counter | Kind::Histogram if definition.labels.contains(&"job") => 0,
+        Kind::Counter | Kind::Histogram => times.started_ns,
+    }
+}
+
+fn attributes(definition: &Definition, point: &Point) -> Vec<KeyValue> {
+    definition.labels.iter().zip(&point.labels).map(|(key, value)| attribute(key, value)).collect()
+}
+
+fn number(definition: &Definition, point: &Point, times: Times) -> Option<NumberDataPoint> {
+    let Value::Number(value) = point.value else { return None };
+    Some(NumberDataPoint {
+        start_time_unix_nano: since(definition, times),
+        time_unix_nano: times.taken_ns,
+        as_double: Some(value),
+        attributes: attributes(definition, point),
+    })
+}
+
+fn distribution(definition: &Definition, point: &Point, times: Times) -> Option<HistogramDataPoint> {
+    let Value::Histogram(distribution) = &point.value else { return None };
+    Some(HistogramDataPoint {
+        start_time_unix_nano: since(definition, times),
+        time_unix_nano: times.taken_ns,
+        count: distribution.counts.iter().sum(),
+        sum: Some(distribution.sum),
+        bucket_counts: distribution.counts.clone(),
+        explicit_bounds: distribution.bounds.to_vec(),
+        attributes: attributes(definition, point),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::metrics::definitions;
+
+    #[test]
+    fn units_are_those_of_the_names() {
+        let of = |name: &str| unit(name);
+        assert_eq!(of("memctl_ingest_bytes_total"), "By");
+        assert_eq!(of("process_cpu_seconds_total"), "s");
+        assert_eq!(of("memctl_growth_bytes_per_epoch"), "By/{epoch}");
+        assert_eq!(of("memctl_fragmentation_ratio"), "1");
+        assert_eq!(of("memctl_events_dropped_total"), "");
+        let known = definitions::ALL.iter().filter(|definition| definition.name.contains("bytes"));
+        assert!(known.clone().count() > 10 && known.clone().all(|definition| unit(definition.name).starts_with("By")));
+    }
+
+    #[test]
+    fn a_message_has_a_bounded_size_and_no_point_is_lost() {
+        let mut families = vec![Family::single(&definitions::READY, 1.0), Family::new(&definitions::TASK_UP)];
+        for (definition, length) in [(&definitions::ITEMS, 3), (&definitions::REFUSED, 1_000)] {
+            let mut family = Family::new(definition);
+            (0..5_000).for_each(|at| family.add(&[&format!("{at}{}", "é".repeat(length))], f64::from(at)));
+            families.push(family);
+        }
+        let messages = requests(&families, &[], Times { taken_ns: 2, started_ns: 1 });
+        let mut told = std::collections::BTreeSet::new();
+        for message in &messages {
+            assert!((1..=BYTES_MAX).contains(&message.encoded_len()), "{}", message.encoded_len());
+            let [metrics] = message.resource_metrics.as_slice() else { panic!("one resource") };
+            for metric in &metrics.scope_metrics[0].metrics {
+                let (Some(Data::Gauge(Gauge { data_points })) | Some(Data::Sum(Sum { data_points, .. }))) =
+                    &metric.data
+                else {
+                    panic!("{metric:?}")
+                };
+                for point in data_points {
+                    let label = point.attributes.first().and_then(|label| label.value.clone()?.string_value);
+                    assert!(told.insert((metric.name.clone(), label)), "told twice");
+                    let since = u64::from(metric.name != "memctl_ready");
+                    assert_eq!((point.time_unix_nano, point.start_time_unix_nano), (2, since));
+                }
+            }
+        }
+        assert_eq!(told.len(), 1 + 2 * 5_000);
+        assert!((5..10).contains(&messages.len()), "{}", messages.len());
+    }
+}

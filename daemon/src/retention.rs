@@ -1,0 +1,70 @@
+//! What removes the oldest, every minute.
+//!
+//! Guarantees: nothing goes for its age unless the clock has stood since the last look and long enough, and data has come
+//! in meanwhile: the age counts from what was stored last. A store that holds less gives its room back.
+//! Refuses: to believe a clock that jumped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock::{JUMP_NS, Reading, STAND_NS, steady};
+use crate::store::{Expired, Retention, Store, StoreError};
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Looks until the daemon shuts down, and whenever the policy changes.
+pub(crate) async fn run(
+    store: Arc<dyn Store>,
+    mut policy: watch::Receiver<Retention>,
+    mut shutting_down: watch::Receiver<bool>,
+) {
+    // Asked before anything comes in that a wrong clock stamps.
+    let mut latest_ns = None;
+    loop {
+        if latest_ns.is_none() {
+            latest_ns = store.heard_latest().await.unwrap_or_default();
+        }
+        let retention = *policy.borrow_and_update();
+        match once(&*store, retention, steady(), latest_ns).await {
+            Ok(gone) if gone != Expired::default() => {
+                tracing::info!(
+                    jobs = gone.jobs,
+                    chunks = gone.chunks,
+                    items = gone.items,
+                    events = gone.events,
+                    bytes = gone.bytes,
+                    "retention removed the oldest"
+                );
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "retention failed and will be retried"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            Ok(()) = policy.changed() => {}
+            _ = shutting_down.wait_for(|down| *down) => return,
+        }
+    }
+}
+
+/// Looks once, at the time of a reading; `latest_ns` is when anything had been heard last before this daemon began.
+///
+/// # Errors
+/// The store's.
+pub async fn once(
+    store: &dyn Store,
+    retention: Retention,
+    reading: Reading,
+    latest_ns: Option<u64>,
+) -> Result<Expired, StoreError> {
+    let mut policy = retention;
+    // The clock has stood for a while, or it agrees with what was stored last.
+    let agrees = latest_ns.is_some_and(|latest_ns| reading.now_ns.abs_diff(latest_ns) <= JUMP_NS);
+    if reading.stood_ns < STAND_NS && (reading.jumped_ns.is_some() || !agrees) {
+        policy.age_ns = None;
+    }
+    store.expire(policy, reading.now_ns).await
+}

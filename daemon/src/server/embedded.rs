@@ -1,0 +1,157 @@
+//! A daemon inside another process, over pipes in memory.
+//!
+//! Guarantees: it is the daemon of the ports, with the same services and the same end; its one client is its process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::parts::{Parts, parts};
+use super::{DRAIN, ServeError, finish};
+use crate::access::Access;
+use crate::alerts::{Alerting, Notifying, Rules};
+use crate::ingest::IngestLimits;
+use crate::judge::{JudgeSettings, Judging};
+use crate::listen::Connection;
+use crate::store::{Retention, Store};
+use crate::streams::Streams;
+
+/// What an embedded daemon has for its last commit and its last judgement: somebody waits for it, and sees that it works.
+const EMBEDDED_FINISH: Duration = Duration::from_secs(40);
+/// Bytes of a pipe between an embedded daemon and its process.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// A daemon in this process.
+pub struct Embedded {
+    channel: Channel,
+    shut_down: watch::Sender<bool>,
+    streams: Streams,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    committing: JoinHandle<()>,
+    expiring: JoinHandle<()>,
+    judging: Judging,
+    alerting: Alerting,
+    reporting: JoinSet<()>,
+    /// Nobody changes it; the task that asks for it ends with the daemon.
+    _retention: watch::Sender<Retention>,
+    store: Arc<dyn Store>,
+    closing: watch::Sender<bool>,
+}
+
+impl Embedded {
+    /// Starts one over a store, with the built-in alert rules.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn start(store: Arc<dyn Store>) -> Result<Self, ServeError> {
+        Self::start_with(store, Rules::default()).await
+    }
+
+    /// Starts one over a store with alert rules; receivers are told of nothing before something was judged.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn start_with(store: Arc<dyn Store>, rules: Rules) -> Result<Self, ServeError> {
+        let (limits, retention) = (IngestLimits::default(), Retention::default());
+        let Parts {
+            router,
+            committing,
+            expiring,
+            judging,
+            alerting,
+            reporting,
+            sources: _,
+            gate: _,
+            retention: _retention,
+            streams,
+            store,
+            shut_down,
+            closing,
+        } = parts(
+            store,
+            limits,
+            retention,
+            JudgeSettings::default(),
+            rules,
+            Notifying::AfterObserving,
+            Access::default(),
+        )
+        .await?;
+        let (connections, incoming) = mpsc::channel::<Result<Connection, std::io::Error>>(16);
+        let mut down = shut_down.subscribe();
+        let serving = tokio::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(incoming), async move {
+            // An error means that the handle is gone: that is a shutdown, too.
+            let _ = down.wait_for(|down| *down).await;
+        }));
+        let connector = tower::service_fn(move |_: Uri| {
+            let connections = connections.clone();
+            async move {
+                let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+                connections
+                    .send(Ok(Connection::embedded(theirs)))
+                    .await
+                    .map_err(|_| std::io::Error::other("the embedded daemon has ended"))?;
+                Ok::<_, std::io::Error>(TokioIo::new(ours))
+            }
+        });
+        // The address is never looked up: the connector ignores it.
+        let channel = Endpoint::from_static("http://embedded").connect_with_connector_lazy(connector);
+        Ok(Self {
+            channel,
+            shut_down,
+            streams,
+            serving,
+            committing,
+            expiring,
+            judging,
+            alerting,
+            reporting,
+            _retention,
+            store,
+            closing,
+        })
+    }
+
+    /// A connection to it.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Ends it: what was taken is committed, the store is closed.
+    ///
+    /// # Errors
+    /// When the store cannot be closed.
+    pub async fn stop(self) -> Result<(), ServeError> {
+        let Self {
+            channel,
+            shut_down,
+            streams,
+            mut serving,
+            committing,
+            expiring,
+            judging,
+            alerting,
+            reporting,
+            _retention,
+            store,
+            closing,
+        } = self;
+        drop(reporting);
+        shut_down.send_replace(true);
+        streams.end_all();
+        drop(channel);
+        // Its one client is this process: nothing is gained by cutting short what it reads.
+        if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
+            serving.abort();
+        }
+        closing.send_replace(true);
+        finish(Instant::now() + EMBEDDED_FINISH, committing, expiring, judging, alerting, &*store).await
+    }
+}

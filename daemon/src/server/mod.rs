@@ -1,0 +1,243 @@
+//! The daemon as a server: on ports and sockets, or inside another process over pipes in memory ([`Embedded`]).
+//!
+//! Guarantees: it says what it bound before it serves; on shutdown streams end, everything taken is
+//! committed and acknowledged, and the store is closed before `serve` returns.
+
+mod embedded;
+mod parts;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+pub use embedded::Embedded;
+use parts::{Parts, parts};
+
+use crate::alerts::{Alerting, Notifying};
+use crate::config::Config;
+use crate::http;
+use crate::judge::{JudgeSettings, Judging};
+use crate::listen::{self, BindError, Bound, Certificates, Connections, Speaks, TlsError};
+use crate::otlp::Exporter;
+use crate::reload::{InForce, Reread};
+use crate::service_manager::ServiceManager;
+use crate::store::{self, Retention, Store, StoreError};
+
+/// How long a shutdown may take in all.
+const DRAIN: Duration = Duration::from_secs(9);
+/// How much of it peers have to close their connections; then they are cut.
+const CLOSING: Duration = Duration::from_secs(4);
+/// How much of it is kept for the last verdicts, where the store is slow.
+const VERDICTS: Duration = Duration::from_secs(2);
+/// Why the daemon does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be had.
+    #[error(transparent)]
+    Listen(#[from] BindError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The store cannot be opened or closed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The server itself failed.
+    #[error("the server failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// A file that OpenTelemetry's variables name cannot be used.
+    #[error("metrics cannot be sent by OTLP: {0}")]
+    Otlp(String),
+    /// gRPC reflection does not know its own protos.
+    #[error("reflection: {0}")]
+    Reflection(String),
+}
+
+/// Serves at the places of `config.listen` until `shutdown` resolves; `ready` hears what was bound, for gRPC and for HTTP. What comes out of `reread` is
+/// put in force as far as it can be.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve(
+    config: Config,
+    ready: impl FnOnce(&[String], &[String]),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    reread: Reread,
+) -> Result<(), ServeError> {
+    // The places first: they are what the lock file tells the next one.
+    for place in config.exposed() {
+        tracing::warn!(%place, "--insecure: whoever reaches this place can read and change everything, and what is said there can be read on the way");
+    }
+    for (place, words) in config.opened() {
+        tracing::warn!(%place, "socket_mode: {words}");
+    }
+    let descriptors = listen::raise_limit();
+    let certificates = config.tls.clone().map(Certificates::load).transpose()?;
+    let exporter = config.otlp.clone().map(Exporter::new).transpose().map_err(ServeError::Otlp)?;
+    let bound = listen::bind(&config.listen, Speaks::Grpc, certificates.clone()).await?;
+    let http = listen::bind(&config.http, Speaks::Http, certificates.clone()).await?;
+    let (places, http_places) = (bound.places().to_vec(), http.places().to_vec());
+    let store = if config.read_only {
+        store::open_read_only(&config.store).await?
+    } else {
+        let holder = format!("the memctl daemon at {} (pid {})", places.join(", "), std::process::id());
+        store::open(&config.store, &holder).await?
+    };
+    let retention = if config.read_only { Retention::default() } else { config.retention };
+    tracing::info!(listen = places.join(", "), store = %config.store, retain_age_ns = config.retention.age_ns,
+        retain_bytes = config.retention.bytes, retain_bytes_per_job = config.retention.bytes_per_job,
+        retain_bytes_per_tenant = config.retention.bytes_per_tenant, session_queue_bytes = config.limits.session_bytes,
+        total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes,
+        judging = config.judging, judge_memory_bytes = config.judge_memory, read_only = config.read_only,
+        alert_rules = config.alerts.origin, file_descriptors = descriptors, "configuration");
+    let (rules, access) = (config.alerts.clone(), config.access.clone());
+    let judging = JudgeSettings { on: config.judging, memory: config.judge_memory };
+    let parts = parts(store, config.limits, retention, judging, rules, Notifying::Always, access).await?;
+    let info = parts.store.info().await?;
+    tracing::info!(
+        listen = places.join(", "),
+        store = info.place,
+        store_kind = info.kind,
+        store_version = info.version,
+        schema = info.schema_version,
+        version = env!("CARGO_PKG_VERSION"),
+        "serving"
+    );
+    let Parts {
+        router,
+        committing,
+        expiring,
+        judging,
+        alerting,
+        mut reporting,
+        mut sources,
+        gate,
+        retention,
+        streams,
+        store,
+        shut_down,
+        closing,
+    } = parts;
+    let manager = ServiceManager::of_environment();
+    let (grpc_connections, http_connections) = connections(&config, &http, descriptors);
+    sources.ports = vec![("grpc", grpc_connections.clone()), ("http", http_connections.clone())];
+    sources.exports = exporter.as_ref().map(Exporter::exports);
+    if !http.places().is_empty() {
+        tracing::info!(listen = http.places().join(", "), "metrics and health are served over HTTP");
+        reporting.spawn(http::serve(http.accept(&http_connections), http::router(sources.clone(), gate.clone())));
+    }
+    if let Some(exporter) = exporter {
+        reporting.spawn(exporter.run(sources.clone()));
+    }
+    let (alerts, reloads) = (alerting.alerts.clone(), sources.reloads.clone());
+    let (before, after) = (manager.clone(), manager.clone());
+    let in_force = InForce { config, retention, alerts, certificates: certificates.clone(), gate, reloads };
+    reporting.spawn(in_force.follow(reread, move || before.reloading(), move || after.ready()));
+    reporting.spawn(manager.clone().keep_alive(sources.health.clone()));
+    drop(sources);
+    ready(&places, &http_places);
+    if let Some(certificates) = certificates {
+        reporting.spawn(certificates.follow());
+    }
+    manager.ready();
+    let ending = async move {
+        shutdown.await;
+        manager.stopping();
+        tracing::info!("shutting down: streams are ended and received items committed");
+        shut_down.send_replace(true);
+        streams.end_all();
+    };
+    let (ended, end) = watch::channel(false);
+    let serving = router.serve_with_incoming_shutdown(bound.accept(&grpc_connections), async move {
+        ending.await;
+        ended.send_replace(true);
+    });
+    let began = drain(serving, end, &grpc_connections).await?;
+    closing.send_replace(true);
+    finish(began + DRAIN, committing, expiring, judging, alerting, &*store).await
+}
+
+/// Places for connections, of gRPC and of HTTP: floods of one do not take the other's.
+fn connections(config: &Config, http: &Bound, descriptors: Option<u64>) -> (Arc<Connections>, Arc<Connections>) {
+    if http.places().is_empty() {
+        return (Connections::new(config.connections.within(descriptors)), Connections::new(http::limits(descriptors)));
+    }
+    let of_http = http::limits(descriptors);
+    let left = descriptors.map(|descriptors| descriptors.saturating_sub(of_http.total as u64));
+    (Connections::new(config.connections.within(left)), Connections::new(of_http))
+}
+
+/// Waits for the server; connections that do not close are cut. Gives when the shutdown began.
+async fn drain(
+    serving: impl Future<Output = Result<(), tonic::transport::Error>>,
+    mut end: watch::Receiver<bool>,
+    connections: &Connections,
+) -> Result<Instant, ServeError> {
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        result = &mut serving => {
+            result?;
+            return Ok(Instant::now());
+        }
+        // An error means that the server went first.
+        _ = end.wait_for(|ended| *ended) => {}
+    }
+    let began = Instant::now();
+    if let Ok(result) = tokio::time::timeout_at(began + CLOSING, &mut serving).await {
+        result?;
+        return Ok(began);
+    }
+    let left = connections.count();
+    connections.cut_all();
+    tracing::warn!(connections = left, seconds = CLOSING.as_secs(), "connections that did not close were ended");
+    // One that was cut is gone as soon as its task runs.
+    if let Ok(result) = tokio::time::timeout(Duration::from_secs(1), &mut serving).await {
+        result?;
+    }
+    Ok(began)
+}
+
+/// The last commit, the last verdicts, the last notifications, the end of the store; until `deadline` in all.
+async fn finish(
+    deadline: Instant,
+    committing: JoinHandle<()>,
+    expiring: JoinHandle<()>,
+    judging: Judging,
+    alerting: Alerting,
+    store: &dyn Store,
+) -> Result<(), ServeError> {
+    expiring.abort();
+    if tokio::time::timeout_at(deadline - VERDICTS, committing).await.is_err() {
+        tracing::error!(
+            "the store was still writing at the end; what it had not confirmed was not acknowledged, and agents send it again"
+        );
+    }
+    // Everything is stored now: the last verdicts, then the last notifications.
+    let last_words = async {
+        judging.finish().await;
+        alerting.finish().await;
+    };
+    if tokio::time::timeout_at(deadline, last_words).await.is_err() {
+        tracing::warn!("the last judgement did not end in time; what it would have said is said after the next start");
+    }
+    let closing = async {
+        let totals = store.totals().await?;
+        store.close().await?;
+        Ok::<_, StoreError>(totals)
+    };
+    let Ok(totals) = tokio::time::timeout_at(deadline + Duration::from_millis(500), closing).await else {
+        tracing::error!("the store did not close in time; everything that was acknowledged is in it");
+        return Ok(());
+    };
+    let totals = totals?;
+    tracing::info!(
+        jobs = totals.jobs,
+        events = totals.events,
+        stored_bytes = totals.stored_bytes,
+        "drained and closed"
+    );
+    Ok(())
+}

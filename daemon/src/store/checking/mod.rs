@@ -1,0 +1,170 @@
+//! Whether what is stored is whole: [`check`], beside whoever writes.
+//!
+//! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, as of one
+//! moment, and finds rows that belong to nothing. The deep one reads everything: the database checks its own pages, and
+//! every item is compared with its checksum and decoded. Damage of one item does not end the check.
+//! Refuses: to list more than [`PROBLEMS_MAX`]; the rest is counted.
+
+mod items;
+mod rules;
+
+use sqlx::postgres::{PgConnection, PgPool};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
+
+use super::address::StoreAddress;
+use super::cells::{Cells, Fault};
+use super::sqlite::read_only;
+use super::{PostgresStore, SqliteStore, Store, StoreError, StoreInfo, Totals, postgres, sqlite};
+
+/// Problems that are listed.
+pub const PROBLEMS_MAX: usize = 1_000;
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The session that it concerns.
+    pub session: Option<i64>,
+    /// The item.
+    pub item: Option<u64>,
+    /// A sentence.
+    pub what: String,
+}
+
+/// What a check found.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Which store.
+    pub info: StoreInfo,
+    /// Its sums.
+    pub totals: Totals,
+    /// Items that were read, by a deep check.
+    pub items_read: u64,
+    /// Items without a checksum, of older versions, that a deep check read.
+    pub items_without_checksum: u64,
+    /// What is wrong, [`PROBLEMS_MAX`] at most.
+    pub problems: Vec<Problem>,
+    /// How many problems there are.
+    pub problems_found: u64,
+}
+
+impl Checked {
+    fn add(&mut self, problem: Problem) {
+        self.problems_found += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// Checks a store.
+///
+/// # Errors
+/// A store that cannot be opened or read at all.
+pub async fn check(address: &StoreAddress, deep: bool) -> Result<Checked, StoreError> {
+    let (store, mut source): (Box<dyn Store>, Source) = match address {
+        StoreAddress::Memory => {
+            let what = "a store in memory goes with its process".to_owned();
+            return Err(StoreError::Refused { session: 0, what });
+        }
+        StoreAddress::Sqlite(path) => {
+            let place = path.display().to_string();
+            let found = read_only::source(path, &place).await?;
+            read_only::check_current(&place, found.schema_version)?;
+            let connection = found.options.connect().await;
+            let connection = connection.map_err(|error| sqlite::fault::told_at_open(&place, error.into()))?;
+            let store = SqliteStore::open_read_only(path).await?;
+            (Box::new(store), Source::Sqlite { connection, options: found.options, place })
+        }
+        StoreAddress::Postgres(url) => {
+            let store = PostgresStore::open_read_only(url).await?;
+            let source = Source::Postgres { pool: store.pool().clone(), place: store.place().to_owned() };
+            (Box::new(store), source)
+        }
+    };
+    let (info, totals) = (store.info().await?, store.totals().await?);
+    let mut checked =
+        Checked { info, totals, items_read: 0, items_without_checksum: 0, problems: Vec::new(), problems_found: 0 };
+    let outcome = source.run(deep, &mut checked).await;
+    let outcome = outcome.map_err(|fault| source.told(fault));
+    source.close().await;
+    store.close().await?;
+    outcome.map(|()| checked)
+}
+
+/// What is asked.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+enum Source {
+    Sqlite { connection: SqliteConnection, options: SqliteConnectOptions, place: String },
+    Postgres { pool: PgPool, place: String },
+}
+
+impl Source {
+    async fn run(&mut self, deep: bool, checked: &mut Checked) -> Result<(), Fault> {
+        match self {
+            Self::Sqlite { connection, options, .. } => {
+                if deep {
+                    pages(connection, checked).await?;
+                }
+                let mut tx = connection.begin().await?;
+                for rule in rules::RULES {
+                    let sql = rule.sql.replace("memctl.", "");
+                    let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *tx).await;
+                    rules::judge(rule, rows.map_err(Fault::from), checked)?;
+                }
+                tx.rollback().await?;
+                if deep {
+                    items::of_sqlite(connection, options, checked).await?;
+                }
+            }
+            Self::Postgres { pool, .. } => {
+                let mut connection = pool.acquire().await?;
+                let mut tx = connection.begin().await?;
+                tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+                no_timeout(&mut tx).await?;
+                for rule in rules::RULES {
+                    let rows = sqlx::query(rule.sql).fetch_all(&mut *tx).await;
+                    rules::judge(rule, rows.map_err(Fault::from), checked)?;
+                }
+                tx.rollback().await?;
+                if deep {
+                    items::of_postgres(&mut connection, checked).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&self, fault: Fault) -> StoreError {
+        match self {
+            Self::Sqlite { place, .. } => sqlite::fault::told(place, "checking", fault),
+            Self::Postgres { place, .. } => postgres::fault::told(place, "checking", fault),
+        }
+    }
+
+    async fn close(self) {
+        if let Self::Sqlite { connection, .. } = self {
+            // Nothing was written: how it closes does not matter.
+            let _ = connection.close().await;
+        }
+    }
+}
+
+async fn no_timeout(connection: &mut PgConnection) -> Result<(), Fault> {
+    connection.execute("SET LOCAL statement_timeout = 0").await?;
+    Ok(())
+}
+
+/// SQLite checks its own pages, indexes and constraints.
+async fn pages(connection: &mut SqliteConnection, checked: &mut Checked) -> Result<(), Fault> {
+    let said = sqlx::query("PRAGMA integrity_check(100)").fetch_all(connection).await;
+    let lines = match said {
+        Ok(rows) => rows.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?,
+        Err(error) if sqlite::fault::is_damage(&error) => vec![error.to_string()],
+        Err(error) => return Err(error.into()),
+    };
+    for line in lines.iter().flat_map(|said| said.lines()).filter(|line| *line != "ok") {
+        checked.add(Problem { session: None, item: None, what: format!("the database's pages: {line}") });
+    }
+    Ok(())
+}

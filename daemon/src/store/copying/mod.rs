@@ -1,0 +1,129 @@
+//! Copies of a whole store: [`backup`] into one SQLite file, whatever the database, and [`restore`] from one into either.
+//!
+//! Guarantees: a backup is the state of one moment, made beside whoever writes; it is there whole, on the disk and private
+//! to its owner, or not at all. What is restored is what was backed up, keys included.
+//! Refuses: to overwrite: a backup's file must be new, and what is restored into must hold nothing.
+
+mod postgres;
+mod sqlite;
+mod tables;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::address::StoreAddress;
+use super::{StoreError, Totals};
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Its sums: jobs, sessions, events and bytes; nothing of what expired.
+    pub totals: Totals,
+    /// Bytes of the backup's file.
+    pub file_bytes: u64,
+}
+
+/// Writes everything that a store holds at this moment into a new file.
+///
+/// # Errors
+/// A file that is there already, a store that cannot be read, a disk that is full.
+pub async fn backup(address: &StoreAddress, target: &Path) -> Result<Copied, StoreError> {
+    let cannot = |error: std::io::Error| told(target, &error);
+    if target.exists() {
+        return Err(StoreError::Refused {
+            session: 0,
+            what: format!("{} exists already, and a backup overwrites nothing: name a new file", target.display()),
+        });
+    }
+    let partial = Partial::make(target).map_err(cannot)?;
+    match address {
+        StoreAddress::Memory => return Err(nothing_to_copy()),
+        StoreAddress::Sqlite(path) => sqlite::backup(path, &partial.0).await?,
+        StoreAddress::Postgres(url) => postgres::backup(url, &partial.0).await?,
+    }
+    let totals = sqlite::totals(&partial.0).await?;
+    let file = File::open(&partial.0).map_err(cannot)?;
+    file.sync_all().map_err(cannot)?;
+    std::fs::rename(&partial.0, target).map_err(cannot)?;
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(cannot)?;
+    Ok(Copied { totals, file_bytes: file.metadata().map_err(cannot)?.len() })
+}
+
+/// Puts a backup into an empty store, which is made where there is none.
+///
+/// # Errors
+/// A file that is no sound backup, a store that holds something already.
+pub async fn restore(source: &Path, address: &StoreAddress) -> Result<Copied, StoreError> {
+    let scratch = Scratch::make().map_err(|error| told(source, &error))?;
+    let current = sqlite::brought_up_to_date(source, &scratch.0).await?;
+    let from = current.as_deref().unwrap_or(source);
+    let totals = match address {
+        StoreAddress::Memory => return Err(nothing_to_copy()),
+        StoreAddress::Sqlite(path) => sqlite::restore(from, path).await?,
+        StoreAddress::Postgres(url) => postgres::restore(from, url).await?,
+    };
+    Ok(Copied { totals, file_bytes: source.metadata().map_or(0, |file| file.len()) })
+}
+
+fn nothing_to_copy() -> StoreError {
+    StoreError::Refused { session: 0, what: "a store in memory goes with its process".into() }
+}
+
+/// What is in the way of restoring.
+fn not_empty(place: &str, totals: &Totals) -> StoreError {
+    StoreError::Refused {
+        session: 0,
+        what: format!(
+            "{place} holds {} jobs already, and a backup is restored into an empty store: name a new data folder or database",
+            totals.jobs
+        ),
+    }
+}
+
+fn told(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Unreachable { place: path.display().to_string(), reason: error.to_string() }
+}
+
+/// A file on its way, which goes unless it becomes the target.
+struct Partial(PathBuf);
+
+impl Partial {
+    fn make(target: &Path) -> std::io::Result<Self> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        let path = PathBuf::from(name);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        for suffix in ["", "-wal", "-shm", "-journal", ".lock"] {
+            let mut name = self.0.as_os_str().to_owned();
+            name.push(suffix);
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+/// A private folder, which goes in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let number = getrandom::u64().map_err(std::io::Error::other)?;
+        let path = std::env::temp_dir().join(format!("memctl-restore-{number:016x}"));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,178 @@
+//! Who may open, and go on with, a session.
+//!
+//! Guarantees: a session that is there is continued only by a hello of the same tenant that names the same job, attempt and
+//! rank and brings the secret that the first one brought; where the first one brought none (an older agent), by the same
+//! caller. A session that has ended takes nothing more, whoever asks. The rule is one function, which every store calls under its write lock.
+//! Refuses: to tell a stranger what differs; and to find a session of one tenant for another, because its id is stored
+//! mixed with the tenant's name.
+
+use memctl_model::{SessionId, SessionInfo};
+use sha2::{Digest as _, Sha256};
+
+use super::tenant::{DEFAULT_TENANT, Tenant};
+
+/// The hash of a session's secret.
+pub type SecretHash = [u8; 32];
+
+/// What a hello brings.
+#[derive(Clone, Debug)]
+pub struct Opening<'o> {
+    /// Whose session it is.
+    pub tenant: &'o Tenant,
+    /// What it says of itself.
+    pub info: &'o SessionInfo,
+    /// Who brings it, as the audit log calls them.
+    pub owner: &'o str,
+    /// The hash of its secret; older agents have none.
+    pub secret: Option<SecretHash>,
+    /// The daemon's clock.
+    pub now_ns: u64,
+}
+
+/// A session that is there, as far as the next hello is measured by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its job.
+    pub job: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Its rank.
+    pub rank: u32,
+    /// Who opened it.
+    pub owner: String,
+    /// The hash of its secret.
+    pub secret: Option<Vec<u8>>,
+    /// Whether its end is stored.
+    pub ended: bool,
+}
+
+impl Opening<'_> {
+    /// The id under which the session is stored.
+    #[must_use]
+    pub fn stored_id(&self) -> SessionId {
+        stored_id(self.tenant, self.info.id)
+    }
+
+    /// Whether this hello may go on with a session that is there.
+    #[must_use]
+    pub fn may_continue(&self, held: &Held) -> bool {
+        let SessionInfo { job, attempt, rank, .. } = self.info;
+        let proved = match (&held.secret, &self.secret) {
+            (Some(known), Some(brought)) => same(known, brought),
+            (Some(_), None) => false,
+            // Sessions of before there were secrets have no owner, either.
+            (None, _) => held.owner.is_empty() || held.owner == self.owner,
+        };
+        proved && (held.job.as_str(), held.attempt, held.rank) == (job.as_str(), *attempt, *rank)
+    }
+}
+
+/// Two tenants may hold the same recording, whose id follows from its content: neither finds the other's.
+#[must_use]
+pub fn stored_id(tenant: &Tenant, id: SessionId) -> SessionId {
+    if tenant.name() == DEFAULT_TENANT {
+        return id;
+    }
+    let digest = Sha256::new().chain_update(tenant.name()).chain_update([0]).chain_update(id.0).finalize();
+    let mut stored = [0; 16];
+    stored.copy_from_slice(&digest[..16]);
+    SessionId(stored)
+}
+
+/// The hash of a secret, as it is kept. Secrets are random and long, so that a fast hash is enough.
+#[must_use]
+pub fn hash(secret: &[u8]) -> SecretHash {
+    Sha256::digest(secret).into()
+}
+
+/// Whether two hashes are the same, in a time that does not tell where they differ.
+#[must_use]
+pub fn same(known: &[u8], brought: &[u8]) -> bool {
+    let differ = known.iter().zip(brought).fold(0, |differ, (a, b)| differ | (a ^ b));
+    known.len() == brought.len() && std::hint::black_box(differ) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{AllocatorSettings, SourceKind};
+
+    use super::*;
+
+    fn info() -> SessionInfo {
+        SessionInfo {
+            id: SessionId([7; 16]),
+            job: "job".into(),
+            attempt: 1,
+            rank: 2,
+            world_size: None,
+            source: SourceKind::Live,
+            host: None,
+            pid: None,
+            parent_pid: None,
+            run: None,
+            role: None,
+            found_by: None,
+            started_ns: 1,
+            framework: None,
+            settings: AllocatorSettings::default(),
+            devices: Vec::new(),
+            labels: Vec::new(),
+            resolution_ns: 1,
+        }
+    }
+
+    #[test]
+    fn a_session_is_its_agents_alone() {
+        let info = info();
+        let tenant = Tenant::default();
+        let wrong = [
+            SessionInfo { job: "other".into(), ..info.clone() },
+            SessionInfo { attempt: 0, ..info.clone() },
+            SessionInfo { rank: 0, ..info.clone() },
+        ];
+        let opening = |info, secret: Option<&[u8]>, owner| Opening {
+            tenant: &tenant,
+            info,
+            owner,
+            secret: secret.map(hash),
+            now_ns: 1,
+        };
+        let held = |secret: Option<&[u8]>, ended| Held {
+            job: "job".into(),
+            attempt: 1,
+            rank: 2,
+            owner: "me".into(),
+            secret: secret.map(|secret| hash(secret).to_vec()),
+            ended,
+        };
+        let own = opening(&info, Some(b"mine"), "me");
+        assert!(own.may_continue(&held(Some(b"mine"), false)) && own.may_continue(&held(Some(b"mine"), true)));
+        assert!(opening(&info, Some(b"mine"), "another token").may_continue(&held(Some(b"mine"), false)));
+        assert!(!own.may_continue(&held(Some(b"other"), false)));
+        assert!(!opening(&info, None, "me").may_continue(&held(Some(b"mine"), false)));
+        for wrong in &wrong {
+            assert!(!opening(wrong, Some(b"mine"), "me").may_continue(&held(Some(b"mine"), false)));
+        }
+        // Without a secret: the same caller.
+        assert!(opening(&info, None, "me").may_continue(&held(None, false)));
+        assert!(!opening(&info, None, "you").may_continue(&held(None, false)));
+        assert!(!opening(&info, Some(b"new"), "you").may_continue(&held(None, true)));
+        assert!(opening(&info, None, "you").may_continue(&Held { owner: String::new(), ..held(None, false) }));
+    }
+
+    #[test]
+    fn an_id_of_one_tenant_is_not_found_by_another() {
+        let (a, b) = (Tenant::named("a").unwrap(), Tenant::named("b").unwrap());
+        let id = SessionId([7; 16]);
+        assert_eq!(stored_id(&Tenant::default(), id), id, "what was stored before there were tenants is found");
+        assert_ne!(stored_id(&a, id), stored_id(&b, id));
+        assert_ne!(stored_id(&a, id), id);
+        assert_eq!(stored_id(&a, id), stored_id(&a, id));
+    }
+
+    #[test]
+    fn hashes_of_different_length_differ() {
+        assert!(same(&hash(b"a"), &hash(b"a")) && !same(&hash(b"a"), &hash(b"b")));
+        assert!(!same(&[], &hash(b"a")) && !same(&hash(b"a")[..31], &hash(b"a")));
+    }
+}

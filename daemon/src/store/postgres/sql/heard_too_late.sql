@@ -1,0 +1,2 @@
+-- Heard by a clock that went wrong: what counts is that it was heard.
+UPDATE memctl.session SET heard_ns = $1 WHERE heard_ns > $2

@@ -1,0 +1,91 @@
+//! A SQLite file that is only read: one on a folder that cannot be written, one that a daemon writes just now, a backup.
+//!
+//! Guarantees: nothing is written. A file that nobody has open is taken as it is, without its folder being touched, and
+//! nobody can open it for writing meanwhile; one that a daemon has open is read beside it, as of one moment a transaction.
+//! Refuses: a file whose log was left behind where it cannot be read, other programs' files, and newer versions'.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+
+use super::connection::{BUSY_WAIT, identified};
+use super::fault::told_at_open;
+use super::lock::{beside, is_held_here};
+use super::{StoreError, migrations};
+use crate::store::cells::Fault;
+
+/// How a file is read, and what keeps others from writing it.
+pub(in crate::store) struct Source {
+    pub options: SqliteConnectOptions,
+    pub schema_version: i64,
+    /// Keeps others from opening the file for writing, where nobody has it open.
+    pub held: Option<File>,
+}
+
+/// Looks how a file can be read.
+pub(in crate::store) async fn source(path: &Path, place: &str) -> Result<Source, StoreError> {
+    let unreachable = |reason: String| StoreError::Unreachable { place: place.into(), reason };
+    // (In this process its file must not even be closed: SQLite's locks would go with it.)
+    let held = if is_held_here(path) { None } else { hold(path).map_err(|error| unreachable(error.to_string()))? };
+    let log = beside(path, "-wal");
+    let has_log = log.metadata().is_ok_and(|log| log.len() > 0);
+    let options =
+        SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(BUSY_WAIT).disable_statement_logging();
+    let options = options.immutable(held.is_some() && !has_log);
+    let looked = look(&options, place).await;
+    let schema_version = looked.map_err(|fault| match told_at_open(place, fault) {
+        StoreError::Unreachable { place, reason } if has_log => StoreError::Unreachable {
+            place,
+            reason: format!(
+                "{reason}; it was not closed, and its log {} cannot be read here: copy both files to a folder that can be written",
+                log.display()
+            ),
+        },
+        error => error,
+    })?;
+    Ok(Source { options, schema_version, held })
+}
+
+/// Keeps others from writing a file; `None` when somebody does.
+fn hold(path: &Path) -> std::io::Result<Option<File>> {
+    let file = File::open(path)?;
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+async fn look(options: &SqliteConnectOptions, place: &str) -> Result<i64, Fault> {
+    let mut connection = options.connect().await?;
+    let found = async {
+        identified(&mut connection, place).await?;
+        let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 'memctl_migration'")
+            .fetch_one(&mut connection)
+            .await?;
+        if tables == 0 {
+            return Ok(0);
+        }
+        let newest = "SELECT coalesce(max(version), 0) FROM memctl_migration";
+        Ok(sqlx::query_scalar(newest).fetch_one(&mut connection).await?)
+    };
+    let found = found.await;
+    connection.close().await?;
+    found
+}
+
+/// Refuses a schema that the statements do not fit.
+pub(in crate::store) fn check_current(place: &str, found: i64) -> Result<(), StoreError> {
+    if found == migrations::NEWEST {
+        return Ok(());
+    }
+    Err(StoreError::Unreachable {
+        place: place.into(),
+        reason: format!(
+            "its schema version is {found} and this memctl reads {}: a memctl that may write it brings it up to date (`memctl daemon --check`); restore a backup into a new folder for that",
+            migrations::NEWEST
+        ),
+    })
+}

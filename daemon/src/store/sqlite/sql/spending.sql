@@ -1,0 +1,14 @@
+-- Everything that a job has stored.
+SELECT
+    j.job_id, j.tenant, coalesce(max(s.heard_ns), j.started_ns),
+    coalesce(max(CASE WHEN s.last_word IS NULL THEN s.heard_ns END), 0),
+    coalesce(sum(s.stored_bytes), 0), coalesce(sum(s.stored_items), 0), count(s.session_id),
+    coalesce(sum(length(s.info)), 0),
+    (SELECT count(*) FROM epoch_end AS e WHERE e.job_id = j.job_id),
+    (SELECT coalesce(sum(length(e.figures)), 0) FROM epoch_end AS e WHERE e.job_id = j.job_id),
+    (SELECT count(*) FROM device AS d WHERE d.job_id = j.job_id)
+        + (SELECT count(*) FROM gap AS g WHERE g.job_id = j.job_id),
+    (SELECT coalesce(sum(length(w.state)), 0) FROM watch AS w WHERE w.job_id = j.job_id)
+FROM job AS j LEFT JOIN session AS s ON s.job_id = j.job_id
+GROUP BY j.job_id, j.tenant, j.started_ns
+ORDER BY j.job_id

@@ -1,0 +1,124 @@
+//! Tenants: to whom jobs, alerts and silences belong, and whose of them a question may see.
+//!
+//! Guarantees: a tenant's name is short and plain, so that it can stand in a log line, a label and a command.
+
+use std::sync::Arc;
+
+/// Bytes of a tenant's name.
+const NAME_BYTES_MAX: usize = 64;
+/// The tenant of whoever names none.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// One tenant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(Arc<str>);
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self(DEFAULT_TENANT.into())
+    }
+}
+
+impl Tenant {
+    /// A tenant by its name: letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    ///
+    /// # Errors
+    /// What is wrong with the name.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if begins && name.len() <= NAME_BYTES_MAX && name.chars().all(plain) {
+            return Ok(Self(name.into()));
+        }
+        let shown: String = name.chars().take(NAME_BYTES_MAX).collect();
+        Err(format!(
+            "{shown:?} is not a tenant's name: it has letters, digits, `-`, `_` and `.`, begins with a letter or digit, and \
+             has {NAME_BYTES_MAX} characters at most"
+        ))
+    }
+
+    /// A tenant as the store has it; what was checked when it was written is not checked again.
+    #[must_use]
+    pub(crate) fn stored(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whose jobs a question may see.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// Everybody's.
+    #[default]
+    All,
+    /// One tenant's.
+    One(Tenant),
+}
+
+impl Scope {
+    /// For SQL: the tenant's name, or nothing where all are meant.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::One(tenant) => Some(tenant.name()),
+        }
+    }
+
+    /// Whether a tenant's are among them.
+    #[must_use]
+    pub fn admits(&self, tenant: &Tenant) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(own) => own == tenant,
+        }
+    }
+
+    /// What both admit. No tenant has an empty name, so that of two different tenants nothing is left.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::All, other) => other.clone(),
+            (own, Self::All) => own.clone(),
+            (own, other) if own == other => own.clone(),
+            _ => Self::One(Tenant::stored("")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for name in ["default", "team-a", "a.b_c", "7", &"x".repeat(64)] {
+            assert_eq!(Tenant::named(name).unwrap().name(), name);
+        }
+        for name in ["", "*", "-a", "a b", "a/b", "ä", "a\0", "a\n", &"x".repeat(65)] {
+            assert!(Tenant::named(name).unwrap_err().contains("not a tenant's name"), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn two_scopes_admit_what_both_do() {
+        let one = |name| Scope::One(Tenant::named(name).unwrap());
+        assert_eq!(Scope::All.and(&one("a")), one("a"));
+        assert_eq!(one("a").and(&Scope::All), one("a"));
+        assert_eq!(one("a").and(&one("a")), one("a"));
+        let none = one("a").and(&one("b"));
+        assert!(!none.admits(&Tenant::named("a").unwrap()) && !none.admits(&Tenant::named("b").unwrap()));
+        assert!(none.name().is_some(), "nothing is not everything");
+    }
+}

@@ -1,0 +1,150 @@
+//! What is asked of the driver: segments and pages, under a limit; and the figures that `memory_stats()` shows of it.
+//!
+//! Guarantees: nothing is reserved above the limit; every call is counted and told in order. Refuses to know a real device:
+//! memory that others use there is part of the limit that it is given.
+
+use super::slab::{Block, Slot};
+use super::{Allocator, Ask};
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Limit {
+    /// As much as is asked for.
+    #[default]
+    None,
+    /// The process's share, `set_per_process_memory_fraction`: compared before the driver is asked; switches garbage collection on.
+    Share(u64),
+    /// The device's own: the driver refuses.
+    Device(u64),
+}
+
+/// Devices have at most this much, as far as addresses are concerned: 16 TiB.
+const DEVICE_BYTES_MAX: u64 = 1 << 44;
+/// No process reserves more, whatever its recording says: 32 TiB.
+const RESERVED_BYTES_MAX: u64 = 1 << 45;
+/// What addresses are reserved for where nobody says how large the device is.
+const DEVICE_BYTES: u64 = 1 << 38;
+
+impl Limit {
+    /// PyTorch reserves 1 1/8 of the device's memory; a share says only that the device is larger.
+    pub(super) fn reservation_bytes(self) -> u64 {
+        let device = match self {
+            Self::None => DEVICE_BYTES,
+            Self::Share(bytes) => bytes.max(DEVICE_BYTES),
+            Self::Device(bytes) => bytes,
+        };
+        let device = device.clamp(1 << 30, DEVICE_BYTES_MAX);
+        (device + device / 8).next_multiple_of(1 << 30)
+    }
+}
+
+/// What the driver did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverCall {
+    /// A segment was given.
+    Alloc,
+    /// A segment went back.
+    Free,
+    /// Pages of an expandable segment were mapped.
+    Map,
+    /// Pages were unmapped.
+    Unmap,
+}
+
+/// One call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverEvent {
+    /// What.
+    pub call: DriverCall,
+    /// Where.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// `memory_stats()`, as far as a replay knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// `allocated_bytes.all.current`.
+    pub allocated_bytes: u64,
+    /// `active_bytes.all.current`.
+    pub active_bytes: u64,
+    /// `requested_bytes.all.current`.
+    pub requested_bytes: u64,
+    /// `reserved_bytes.all.current`.
+    pub reserved_bytes: u64,
+    /// `allocated_bytes.all.peak`.
+    pub peak_allocated_bytes: u64,
+    /// `requested_bytes.all.peak`.
+    pub peak_requested_bytes: u64,
+    /// `reserved_bytes.all.peak`.
+    pub peak_reserved_bytes: u64,
+    /// `num_device_alloc`.
+    pub device_allocs: u64,
+    /// `num_device_free`.
+    pub device_frees: u64,
+    /// `num_alloc_retries`.
+    pub retries: u64,
+    /// `num_ooms`.
+    pub ooms: u64,
+}
+
+impl Counts {
+    pub(super) fn hand_out(&mut self, size: u64, requested: u64) {
+        self.allocated_bytes += size;
+        self.active_bytes += size;
+        self.requested_bytes += requested;
+        self.peak_allocated_bytes = self.peak_allocated_bytes.max(self.allocated_bytes);
+        self.peak_requested_bytes = self.peak_requested_bytes.max(self.requested_bytes);
+    }
+
+    pub(super) fn take_back(&mut self, size: u64, requested: u64) {
+        self.allocated_bytes -= size;
+        self.requested_bytes -= requested;
+    }
+
+    pub(super) fn reserve(&mut self, size: u64) {
+        self.reserved_bytes += size;
+        self.peak_reserved_bytes = self.peak_reserved_bytes.max(self.reserved_bytes);
+    }
+}
+
+impl Allocator {
+    /// A new block for the request, in no list; `None` when the limit leaves no room.
+    pub(super) fn ask_driver(&mut self, ask: &Ask) -> Option<Slot> {
+        let wanted = self.counts.reserved_bytes.saturating_add(ask.segment);
+        // PyTorch compares the size of an ordinary segment here even where pages are mapped.
+        if matches!(self.limit, Limit::Share(share) if wanted > share) {
+            return None;
+        }
+        if wanted > RESERVED_BYTES_MAX {
+            return None;
+        }
+        if self.conf.expandable_segments {
+            return self.expand(ask);
+        }
+        if !self.device_has_room(ask.segment) {
+            return None;
+        }
+        let addr = self.addresses.place(ask.segment);
+        self.counts.device_allocs += 1;
+        self.counts.reserve(ask.segment);
+        self.calls.push(DriverEvent { call: DriverCall::Alloc, addr, size: ask.segment });
+        Some(self.blocks.insert(Block::free(addr, ask.segment, ask.stream, ask.pool as u32, None)))
+    }
+
+    pub(super) fn device_has_room(&self, bytes: u64) -> bool {
+        !matches!(self.limit, Limit::Device(limit) if self.counts.reserved_bytes.saturating_add(bytes) > limit)
+    }
+
+    /// Returns a whole segment, which is one free block of its pool's list.
+    pub(super) fn release_segment(&mut self, slot: Slot) {
+        let Block { addr, size, .. } = *self.blocks.get(slot);
+        self.unlist(slot);
+        self.blocks.remove(slot);
+        self.addresses.give_back(addr, size);
+        self.counts.device_frees += 1;
+        self.counts.reserved_bytes -= size;
+        self.calls.push(DriverEvent { call: DriverCall::Free, addr, size });
+    }
+}

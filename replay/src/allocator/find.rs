@@ -1,0 +1,74 @@
+//! The search of the cache: best fit, with the rules for expandable and oversize blocks.
+//!
+//! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. Refuses to search again.
+
+use super::pool::{FreeKey, Pool};
+use super::slab::{Block, NIL, Slot};
+use super::{Allocator, Ask};
+use crate::sizes::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
+
+impl Allocator {
+    /// Takes the block out of the cache that serves the request.
+    pub(super) fn take_free(&mut self, ask: &Ask) -> Option<Slot> {
+        if self.collects_garbage() {
+            self.pools[ask.pool].searches += 1;
+        }
+        let (key, slot) = self.candidate(ask)?;
+        self.pools[ask.pool].free.remove(&key);
+        Some(slot)
+    }
+
+    /// The block that serves the request, if one does.
+    pub(super) fn candidate(&self, ask: &Ask) -> Option<(FreeKey, Slot)> {
+        let pool = &self.pools[ask.pool];
+        let mut found = pool.best_fit(ask.stream, ask.size)?;
+        if self.blocks.get(found.1).reservation.is_some() {
+            found = if self.conf.expandable_segments {
+                self.least_expandable(pool, found)
+            } else {
+                self.beyond_expandable(pool, found)?
+            };
+        }
+        let size = self.blocks.get(found.1).size;
+        let limit = self.conf.split_limit();
+        let is_kept_for_large = ask.size < limit && size >= limit;
+        let is_too_large = ask.size >= limit && size >= ask.size.saturating_add(self.conf.max_non_split_rounding_bytes);
+        (!is_kept_for_large && !is_too_large).then_some(found)
+    }
+
+    /// A block counts with what it could grow by: those in front of a large unmapped range come last.
+    fn least_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> (FreeKey, Slot) {
+        let mut found = first;
+        while let Some(next) = pool.after(found.0)
+            && self.blocks.get(found.1).reservation.is_some()
+            && self.expandable_size(next.1) < self.expandable_size(found.1)
+        {
+            found = next;
+        }
+        found
+    }
+
+    fn expandable_size(&self, slot: Slot) -> u64 {
+        let block = self.blocks.get(slot);
+        let grows = block.next != NIL && !self.blocks.get(block.next).mapped;
+        block.size + if grows { self.blocks.get(block.next).size } else { 0 }
+    }
+
+    /// The setting was switched off while expandable blocks exist: they are passed over.
+    fn beyond_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> Option<(FreeKey, Slot)> {
+        let mut found = first;
+        while self.blocks.get(found.1).reservation.is_some() {
+            found = pool.after(found.0)?;
+        }
+        Some(found)
+    }
+
+    pub(super) fn should_split(&self, block: &Block, ask: &Ask) -> bool {
+        let remaining = block.size - ask.size;
+        if self.pools[ask.pool].is_small || self.conf.expandable_segments {
+            remaining >= MIN_BLOCK_BYTES
+        } else {
+            ask.size < self.conf.split_limit() && remaining > SMALL_BYTES_MAX
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The allocator of one device: PyTorch's `DeviceCachingAllocator`, without a device.
+//!
+//! Guarantees: blocks tile their segments exactly; no two free neighbours have the same backing; reserved ≥ active ≥ allocated;
+//! the same calls give the same results. Refuses to serve a request above its limit, as the allocator does: after its
+//! chain of retries.
+//!
+//! | file | PyTorch |
+//! |---|---|
+//! | `mod.rs` | `malloc`, `free`, `alloc_found_block`, `free_block`, `try_merge_blocks` |
+//! | `find.rs` | `get_free_block`, `should_split` |
+//! | `driver.rs` | `alloc_block`, `release_block`, limits |
+//! | `expandable.rs` | `try_allocate_expandable_block`, `map_block`, `unmap_block` |
+//! | `release.rs` | `garbage_collect_cached_blocks`, `release_available_cached_blocks`, `release_cached_blocks` |
+
+mod address;
+mod check;
+mod driver;
+mod expandable;
+mod find;
+mod pool;
+mod release;
+mod restore;
+mod slab;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use memctl_model::PoolId;
+
+use crate::settings::Conf;
+use crate::sizes;
+pub use address::Hint;
+use address::{Addresses, ReservationId};
+pub use driver::{Counts, DriverCall, DriverEvent, Limit};
+use expandable::Reservation;
+use pool::Pool;
+use slab::{Block, NIL, Slab, Slot, Use};
+
+/// A block that was handed out. Meaningless once its free has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(Slot);
+
+/// A request that failed after all retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Rounded bytes of the request.
+    pub rounded: u64,
+    /// Bytes that the driver would have had to give.
+    pub segment: u64,
+    /// Bytes that were reserved when all that could be released was.
+    pub reserved: u64,
+}
+
+/// A request on its way through the allocator.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    size: u64,
+    stream: u64,
+    pool: usize,
+    segment: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Allocator {
+    conf: Conf,
+    limit: Limit,
+    /// Bytes of addresses that an expandable segment takes.
+    reservation_bytes: u64,
+    blocks: Slab,
+    pools: Vec<Pool>,
+    pool_of: BTreeMap<(PoolId, bool), usize>,
+    reservations: BTreeMap<ReservationId, Reservation>,
+    reservations_made: u32,
+    /// Blocks whose free waits, by turn.
+    pending: BTreeMap<u64, Slot>,
+    turns: u64,
+    addresses: Addresses,
+    counts: Counts,
+    /// What was asked of the driver since somebody looked.
+    calls: Vec<DriverEvent>,
+    /// Blocks whose free a retry waited for, likewise.
+    completed: Vec<BlockId>,
+}
+
+impl Allocator {
+    /// An allocator that holds nothing.
+    #[must_use]
+    pub fn new(conf: Conf, limit: Limit) -> Self {
+        let pools = vec![Pool::new(PoolId::DEFAULT, false), Pool::new(PoolId::DEFAULT, true)];
+        let pool_of = [((PoolId::DEFAULT, false), 0), ((PoolId::DEFAULT, true), 1)].into();
+        Self {
+            conf,
+            limit,
+            reservation_bytes: limit.reservation_bytes(),
+            blocks: Slab::default(),
+            pools,
+            pool_of,
+            reservations: BTreeMap::new(),
+            reservations_made: 0,
+            pending: BTreeMap::new(),
+            turns: 0,
+            addresses: Addresses::default(),
+            counts: Counts::default(),
+            calls: Vec::new(),
+            completed: Vec::new(),
+        }
+    }
+
+    /// Serves a request.
+    ///
+    /// # Errors
+    /// Nothing of the cache fits, and the limit leaves no room even when the cache is released.
+    pub fn malloc(&mut self, requested: u64, stream: u64, pool: PoolId) -> Result<BlockId, OutOfMemory> {
+        let ask = self.ask(requested, stream, pool);
+        let slot = match self.take_free(&ask) {
+            Some(slot) => slot,
+            None => self.obtain(&ask)?,
+        };
+        Ok(BlockId(self.hand_out(slot, &ask, requested)))
+    }
+
+    fn ask(&mut self, requested: u64, stream: u64, pool: PoolId) -> Ask {
+        let size = sizes::round(&self.conf.roundup_power2_divisions, requested);
+        let pool = self.pool(pool, size <= sizes::SMALL_BYTES_MAX);
+        Ask { size, stream, pool, segment: sizes::segment(size, self.conf.large_segment_bytes) }
+    }
+
+    /// The index of a pool, which is made if it is new.
+    fn pool(&mut self, id: PoolId, is_small: bool) -> usize {
+        if id == PoolId::DEFAULT {
+            return usize::from(is_small);
+        }
+        let (pools, next) = (&mut self.pools, self.pool_of.len());
+        *self.pool_of.entry((id, is_small)).or_insert_with(|| {
+            pools.push(Pool::new(id, is_small));
+            next
+        })
+    }
+
+    /// Nothing uses a private pool any more: from here on its cache may be released.
+    pub fn pool_is_released(&mut self, id: PoolId) {
+        for is_small in [false, true] {
+            let pool = self.pool(id, is_small);
+            self.pools[pool].is_releasable = true;
+        }
+    }
+
+    /// The chain that PyTorch goes through when its cache has nothing: collection, the driver, one oversize block, everything.
+    fn obtain(&mut self, ask: &Ask) -> Result<Slot, OutOfMemory> {
+        self.collect_garbage();
+        if let Some(slot) = self.ask_driver(ask) {
+            return Ok(slot);
+        }
+        if self.release_oversize(ask)
+            && let Some(slot) = self.ask_driver(ask)
+        {
+            return Ok(slot);
+        }
+        self.release_cached();
+        self.counts.retries += 1;
+        // What became free meanwhile inside a split segment is not looked for again: PyTorch issue 189504.
+        self.ask_driver(ask).ok_or_else(|| {
+            self.counts.ooms += 1;
+            OutOfMemory { rounded: ask.size, segment: ask.segment, reserved: self.counts.reserved_bytes }
+        })
+    }
+
+    /// Makes a free block, which is in no list any more, the request's. The low part is used, the rest stays free.
+    fn hand_out(&mut self, slot: Slot, ask: &Ask, requested: u64) -> Slot {
+        let block = *self.blocks.get(slot);
+        let mut given = slot;
+        if self.should_split(&block, ask) {
+            let rest = self.blocks.get_mut(slot);
+            rest.addr += ask.size;
+            rest.size -= ask.size;
+            let low = Block { size: ask.size, ..block };
+            given = self.blocks.splice(block.prev, low, slot);
+            self.insert_free(slot);
+        }
+        let block = self.blocks.get_mut(given);
+        block.usage = Use::Allocated;
+        block.requested = requested;
+        let size = block.size;
+        self.counts.hand_out(size, requested);
+        given
+    }
+
+    /// The user gave a block back. It stays active until [`Self::free_completed`]. Another state of the block changes nothing.
+    pub fn free_requested(&mut self, id: BlockId) {
+        let block = self.blocks.get_mut(id.0);
+        if block.usage != Use::Allocated {
+            return;
+        }
+        block.usage = Use::Pending;
+        block.since = self.turns;
+        let (size, requested) = (block.size, block.requested);
+        self.counts.take_back(size, requested);
+        self.pending.insert(self.turns, id.0);
+        self.turns += 1;
+    }
+
+    /// No stream uses a block any more whose free was asked for. Another state of the block changes nothing.
+    pub fn free_completed(&mut self, id: BlockId) {
+        let block = self.blocks.get(id.0);
+        if block.usage != Use::Pending {
+            return;
+        }
+        self.counts.active_bytes -= block.size;
+        self.pending.remove(&block.since.clone());
+        self.become_free(id.0);
+    }
+
+    /// Merges a block with its free neighbours and puts it into the free list.
+    fn become_free(&mut self, slot: Slot) {
+        let block = self.blocks.get_mut(slot);
+        block.usage = Use::Free;
+        block.requested = 0;
+        self.merge(slot);
+        self.insert_free(slot);
+    }
+
+    /// Swallows the neighbours that are in a list and have the same backing. `slot` itself is in none.
+    fn merge(&mut self, slot: Slot) {
+        let Block { prev, next, mapped, .. } = *self.blocks.get(slot);
+        if self.may_merge(prev, mapped) {
+            let before = *self.blocks.get(prev);
+            self.unlist(prev);
+            let block = self.blocks.get_mut(slot);
+            block.addr = before.addr;
+            block.size += before.size;
+            block.prev = before.prev;
+            if before.prev != NIL {
+                self.blocks.get_mut(before.prev).next = slot;
+            }
+            self.blocks.remove(prev);
+        }
+        if self.may_merge(next, mapped) {
+            let after = *self.blocks.get(next);
+            self.unlist(next);
+            let block = self.blocks.get_mut(slot);
+            block.size += after.size;
+            block.next = after.next;
+            if after.next != NIL {
+                self.blocks.get_mut(after.next).prev = slot;
+            }
+            self.blocks.remove(next);
+        }
+    }
+
+    fn may_merge(&self, slot: Slot, mapped: bool) -> bool {
+        slot != NIL && self.blocks.get(slot).usage == Use::Free && self.blocks.get(slot).mapped == mapped
+    }
+
+    /// Puts a free block into its pool's list; its age begins.
+    fn insert_free(&mut self, slot: Slot) {
+        let block = self.blocks.get_mut(slot);
+        let pool = &mut self.pools[block.pool as usize];
+        block.since = pool.searches;
+        pool.free.insert(Pool::key(block), slot);
+    }
+
+    /// Takes a free block out of its list.
+    fn unlist(&mut self, slot: Slot) {
+        let block = self.blocks.get(slot);
+        let pool = &mut self.pools[block.pool as usize];
+        if block.mapped {
+            pool.free.remove(&Pool::key(block));
+        } else {
+            pool.unmapped.remove(&(block.stream, block.addr));
+        }
+    }
+
+    /// The program returned its cache to the driver (`torch.cuda.empty_cache()`).
+    pub fn empty_cache(&mut self) {
+        self.release_cached();
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Where a block lies.
+    #[must_use]
+    pub fn address(&self, id: BlockId) -> u64 {
+        self.blocks.get(id.0).addr
+    }
+
+    /// True size of a block.
+    #[must_use]
+    pub fn size(&self, id: BlockId) -> u64 {
+        self.blocks.get(id.0).size
+    }
+
+    /// The driver's part of the last calls, in order.
+    pub fn take_calls(&mut self) -> Vec<DriverEvent> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Blocks that a retry's synchronisation freed before [`Self::free_completed`] was called.
+    pub fn take_completed(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.completed)
+    }
+
+    /// Where the recording's driver put what it gave for the next request.
+    pub(crate) fn hint(&mut self, hints: impl Iterator<Item = Hint>) {
+        self.addresses.hints.clear();
+        self.addresses.hints.extend(hints);
+    }
+}

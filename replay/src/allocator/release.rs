@@ -1,0 +1,151 @@
+//! What goes back to the driver: garbage collection, one oversize block, or everything that is free.
+//!
+//! Guarantees: only whole segments and whole pages go back, in PyTorch's order. Refuses to touch a private pool that is in use.
+
+use super::slab::Slot;
+use super::{Allocator, Ask, BlockId, Limit};
+use crate::request::Requested;
+use crate::settings::Conf;
+
+impl Allocator {
+    /// Whether collection is on: it needs a share of the device as its limit.
+    pub(super) fn collects_garbage(&self) -> bool {
+        matches!(self.limit, Limit::Share(_)) && self.conf.garbage_collection_threshold > 0.0
+    }
+
+    /// Bytes of reserved memory above which garbage is collected.
+    pub(super) fn collection_bytes(&self) -> Option<u64> {
+        match self.limit {
+            Limit::Share(share) if self.collects_garbage() => {
+                Some((self.conf.garbage_collection_threshold * share as f64) as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// Frees the segments of the default large pool that have been idle longest, until reserved memory is below the threshold.
+    pub(super) fn collect_garbage(&mut self) {
+        let Some(threshold) = self.collection_bytes() else { return };
+        let reserved = self.counts.reserved_bytes;
+        if reserved <= threshold {
+            return;
+        }
+        let target = reserved - threshold;
+        let searches = self.pools[0].searches;
+        let age = |allocator: &Self, slot: Slot| (searches - allocator.blocks.get(slot).since) as f64;
+        let mut idle: Vec<Slot> =
+            self.pools[0].free.values().copied().filter(|&slot| !self.blocks.get(slot).is_split()).collect();
+        let mut ages: f64 = idle.iter().map(|&slot| age(self, slot)).sum();
+        let (mut count, mut reclaimed, mut goes_on) = (idle.len(), 0, true);
+        while reclaimed < target && goes_on && count > 0 {
+            let old = ages / count as f64;
+            goes_on = false;
+            let mut kept = Vec::with_capacity(idle.len());
+            for slot in idle {
+                let block = *self.blocks.get(slot);
+                let years = age(self, slot);
+                if block.reservation.is_some() || years < old {
+                    kept.push(slot);
+                    continue;
+                }
+                goes_on = true;
+                reclaimed += block.size;
+                ages -= years;
+                count -= 1;
+                self.release_segment(slot);
+            }
+            idle = kept;
+        }
+    }
+
+    /// With a `max_split_size`: frees one oversize block that is large enough, or several, the largest first. Whether that
+    /// may do.
+    pub(super) fn release_oversize(&mut self, ask: &Ask) -> bool {
+        let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return false };
+        let wanted = ask.size.max(limit);
+        let pool = &self.pools[ask.pool];
+        if let Some((_, slot)) = pool.best_fit(ask.stream, wanted)
+            && self.blocks.get(slot).reservation.is_none()
+        {
+            self.release_segment(slot);
+            return true;
+        }
+        let below = pool.free.range((ask.stream, 0, 0)..(ask.stream, wanted, 0)).rev();
+        let mut released = 0;
+        let mut going = Vec::new();
+        for (&(_, size, _), &slot) in below {
+            if released >= wanted || size < limit {
+                break;
+            }
+            if self.blocks.get(slot).reservation.is_none() {
+                released += size;
+                going.push(slot);
+            }
+        }
+        going.into_iter().for_each(|slot| self.release_segment(slot));
+        released >= wanted
+    }
+
+    /// Waits for pending frees, then frees every cached segment and every cached page.
+    pub(super) fn release_cached(&mut self) {
+        while let Some((_, slot)) = self.pending.pop_first() {
+            self.counts.active_bytes -= self.blocks.get(slot).size;
+            self.become_free(slot);
+            self.completed.push(BlockId(slot));
+        }
+        self.release_pool(0);
+        self.release_pool(1);
+        // (PyTorch's own order of private pools is that of a hash table.)
+        let mut private: Vec<_> = self.pool_of.iter().map(|(&(id, is_small), &pool)| (id, !is_small, pool)).collect();
+        private.sort_unstable();
+        for (_, _, pool) in private {
+            if pool > 1 && self.pools[pool].is_releasable {
+                self.release_pool(pool);
+            }
+        }
+    }
+
+    /// Whether serving a request would begin with memory going back: a collection, or a retry.
+    pub(crate) fn releases_for(&mut self, requested: &Requested) -> bool {
+        let ask = self.ask(requested.bytes, requested.stream, requested.pool);
+        if self.candidate(&ask).is_some() {
+            return false;
+        }
+        let wanted = self.counts.reserved_bytes.saturating_add(ask.segment);
+        let is_above = match self.limit {
+            Limit::None => false,
+            Limit::Share(limit) | Limit::Device(limit) => wanted > limit,
+        };
+        is_above || self.collection_bytes().is_some_and(|bytes| self.counts.reserved_bytes > bytes)
+    }
+
+    /// Whether the cache has a block for a request.
+    pub(crate) fn serves_from_cache(&mut self, requested: &Requested) -> bool {
+        let ask = self.ask(requested.bytes, requested.stream, requested.pool);
+        self.candidate(&ask).is_some()
+    }
+
+    /// A request failed, under a limit that is not known: the cache is gone.
+    pub(crate) fn fail(&mut self) {
+        self.release_cached();
+        self.counts.retries += 1;
+        self.counts.ooms += 1;
+    }
+
+    fn release_pool(&mut self, pool: usize) {
+        let free: Vec<Slot> = self.pools[pool].free.values().copied().collect();
+        let mut expandable = Vec::new();
+        for slot in free {
+            let block = self.blocks.get(slot);
+            if block.reservation.is_some() {
+                expandable.push(slot);
+            } else if !block.is_split() {
+                self.release_segment(slot);
+            }
+        }
+        for slot in expandable {
+            self.unmap(slot);
+            self.give_back_reservation(slot);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A recording, followed under its own settings: events become requests, and what the replay does is compared with them.
+//!
+//! Segment events are consequences of a request, or of the program's `empty_cache()`, which has no event of its own. They come
+//! before the event of the request, so they wait for it. Segments that went back right before a request are that request's retry
+//! or collection where the limit or the settings ask for one, else the program returned its cache.
+//!
+//! Guarantees: blocks are known by recorded addresses, so that one difference does not make others; what waits is bounded.
+//! Refuses to guess a limit: without one, retries are not told from `empty_cache()`, and [`Agreement::flushes`] counts these.
+
+use std::collections::HashMap;
+
+use memctl_model::{Action, Event, PoolId, SegmentState};
+
+use crate::allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit};
+use crate::request::{Request, Requested};
+use crate::settings::Conf;
+
+/// Segment events that wait at most: what a process with 16 TiB in small segments could have.
+const WAITING_MAX: usize = 1 << 23;
+
+/// What is known about the limit under which the recording ran.
+pub type KnownLimit = Limit;
+
+/// How far the replay did what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Agreement {
+    /// Events that were looked at.
+    pub events: u64,
+    /// Segment events among them.
+    pub segment_events: u64,
+    /// Segment events that the replay did not do, or did elsewhere; and those that it alone did.
+    pub differing_segment_events: u64,
+    /// Blocks that were handed out.
+    pub blocks: u64,
+    /// Blocks that the replay put elsewhere.
+    pub differing_blocks: u64,
+    /// Index of the first event that differs.
+    pub differs_at: Option<u64>,
+    /// Frees of blocks that were never seen, which are passed over.
+    pub unknown_frees: u64,
+    /// Times that segments went back in the middle of nothing: `empty_cache()`, or a retry under a limit that nobody told.
+    pub flushes: u64,
+    /// Segments of the beginning that contradict themselves and were left out.
+    pub segments_left_out: u64,
+}
+
+impl Agreement {
+    /// Whether all was as recorded.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.differs_at.is_none() && self.segments_left_out == 0
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    allocator: Allocator,
+    limit: KnownLimit,
+    collects_garbage: bool,
+    live: HashMap<u64, BlockId>,
+    waiting: Vec<Event>,
+    hints: Vec<Hint>,
+    at: u64,
+    agreement: Agreement,
+}
+
+impl Follow {
+    /// Follows a recording from the state in which it began.
+    #[must_use]
+    pub fn new(conf: Conf, limit: KnownLimit, segments: &[SegmentState]) -> Self {
+        let collects_garbage = conf.garbage_collection_threshold > 0.0;
+        let mut allocator = Allocator::new(conf, limit);
+        let restored = allocator.restore(segments);
+        let agreement = Agreement { segments_left_out: restored.left_out, ..Agreement::default() };
+        Self {
+            allocator,
+            limit,
+            collects_garbage,
+            live: restored.live.into_iter().collect(),
+            waiting: Vec::new(),
+            hints: Vec::new(),
+            at: 0,
+            agreement,
+        }
+    }
+
+    /// Takes the next event; tells the requests that it turned out to be, with the index of the event.
+    pub fn event(&mut self, event: &Event, mut tell: impl FnMut(u64, &Request<'_>)) {
+        match event.action {
+            Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
+                self.agreement.segment_events += 1;
+                if self.waiting.len() >= WAITING_MAX {
+                    self.settle(&mut tell);
+                }
+                self.waiting.push(*event);
+            }
+            Action::Alloc => self.alloc(event, &mut tell),
+            Action::Oom => self.failed(event, &mut tell),
+            Action::FreeRequested => {
+                self.settle(&mut tell);
+                match self.live.get(&event.addr) {
+                    Some(&id) => self.allocator.free_requested(id),
+                    None => self.agreement.unknown_frees += 1,
+                }
+                tell(self.at, &Request::FreeRequested { block: event.addr });
+            }
+            Action::FreeCompleted => {
+                self.settle(&mut tell);
+                if let Some(id) = self.live.remove(&event.addr) {
+                    self.allocator.free_completed(id);
+                }
+                tell(self.at, &Request::FreeCompleted { block: event.addr });
+            }
+            Action::Snapshot | Action::Annotate => {}
+        }
+        self.at += 1;
+        self.agreement.events = self.at;
+    }
+
+    /// After the last event.
+    pub fn finish(&mut self, mut tell: impl FnMut(u64, &Request<'_>)) {
+        self.settle(&mut tell);
+    }
+
+    fn alloc(&mut self, event: &Event, tell: &mut impl FnMut(u64, &Request<'_>)) {
+        let requested = Requested { bytes: event.size, stream: event.stream, pool: event.pool };
+        if self.gives_back_first() && !self.is_part_of(&requested) {
+            let given = self.waiting.iter().position(|event| !gives_back(event)).unwrap_or(self.waiting.len());
+            let rest = self.waiting.split_off(given);
+            self.settle(tell);
+            self.waiting = rest;
+        }
+        self.released_pools(tell);
+        self.hints.clear();
+        self.hints.extend(self.waiting.iter().filter(|event| !gives_back(event)).map(hint));
+        self.allocator.hint(self.hints.iter().copied());
+        let served = self.allocator.malloc(event.size, event.stream, event.pool);
+        self.compare_calls();
+        self.forget_completed();
+        self.agreement.blocks += 1;
+        match served {
+            Ok(id) => {
+                if self.allocator.address(id) != event.addr {
+                    self.agreement.differing_blocks += 1;
+                    self.differs();
+                }
+                if let Some(before) = self.live.insert(event.addr, id) {
+                    self.allocator.free_requested(before);
+                    self.allocator.free_completed(before);
+                }
+            }
+            Err(_) => self.differs(),
+        }
+        tell(self.at, &Request::Alloc { block: event.addr, requested, hints: &self.hints });
+    }
+
+    fn failed(&mut self, event: &Event, tell: &mut impl FnMut(u64, &Request<'_>)) {
+        let requested = Requested { bytes: event.size, stream: event.stream, pool: event.pool };
+        self.released_pools(tell);
+        self.allocator.hint(std::iter::empty());
+        if self.limit == Limit::None {
+            // The limit is not known: what failing does to the cache is.
+            self.allocator.fail();
+        } else if let Ok(id) = self.allocator.malloc(event.size, event.stream, event.pool) {
+            self.differs();
+            self.allocator.free_requested(id);
+            self.allocator.free_completed(id);
+        }
+        self.compare_calls();
+        self.forget_completed();
+        tell(self.at, &Request::Failed { requested });
+    }
+
+    /// Segments that went back and belong to no request: the cache was returned.
+    fn settle(&mut self, tell: &mut impl FnMut(u64, &Request<'_>)) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.released_pools(tell);
+        if self.gives_back_first() {
+            self.agreement.flushes += 1;
+            self.allocator.empty_cache();
+            tell(self.at, &Request::EmptyCache);
+        }
+        self.compare_calls();
+        self.forget_completed();
+    }
+
+    fn gives_back_first(&self) -> bool {
+        self.waiting.first().is_some_and(gives_back)
+    }
+
+    /// Whether segments that went back right before a request were its own collection or retry.
+    fn is_part_of(&mut self, requested: &Requested) -> bool {
+        if self.waiting.last().is_none_or(gives_back) {
+            return false;
+        }
+        match self.limit {
+            Limit::None => self.collects_garbage && !self.allocator.serves_from_cache(requested),
+            _ => self.allocator.releases_for(requested),
+        }
+    }
+
+    /// A private pool whose segments go back is used by nobody any more.
+    fn released_pools(&mut self, tell: &mut impl FnMut(u64, &Request<'_>)) {
+        for event in &self.waiting {
+            if gives_back(event) && event.pool != PoolId::DEFAULT {
+                self.allocator.pool_is_released(event.pool);
+                tell(self.at, &Request::PoolReleased(event.pool));
+            }
+        }
+    }
+
+    /// What the replay asked of its driver against what waits.
+    fn compare_calls(&mut self) {
+        let calls = self.allocator.take_calls();
+        let differing = if calls.len() == self.waiting.len() {
+            calls.iter().zip(&self.waiting).filter(|&(call, event)| *call != driver_event(event)).count()
+        } else {
+            calls.len().max(self.waiting.len())
+        };
+        self.waiting.clear();
+        if differing > 0 {
+            self.agreement.differing_segment_events += differing as u64;
+            self.differs();
+        }
+    }
+
+    fn differs(&mut self) {
+        self.agreement.differs_at.get_or_insert(self.at);
+    }
+
+    /// The recording's own completion of these has come, or comes with the next events and finds nothing to do.
+    fn forget_completed(&mut self) {
+        let completed = self.allocator.take_completed();
+        if !completed.is_empty() {
+            self.live.retain(|_, id| !completed.contains(id));
+        }
+    }
+
+    /// How far it did what was recorded.
+    #[must_use]
+    pub fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// The figures under the recorded settings.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        self.allocator.counts()
+    }
+
+    /// Its allocator.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+}
+
+fn gives_back(event: &Event) -> bool {
+    matches!(event.action, Action::SegmentFree | Action::SegmentUnmap)
+}
+
+fn driver_event(event: &Event) -> DriverEvent {
+    let call = match event.action {
+        Action::SegmentAlloc => DriverCall::Alloc,
+        Action::SegmentFree => DriverCall::Free,
+        Action::SegmentMap => DriverCall::Map,
+        _ => DriverCall::Unmap,
+    };
+    DriverEvent { call, addr: event.addr, size: event.size }
+}
+
+fn hint(event: &Event) -> Hint {
+    let DriverEvent { call, addr, size } = driver_event(event);
+    Hint { call, addr, size }
+}

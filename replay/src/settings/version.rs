@@ -1,0 +1,56 @@
+//! Versions of torch, as far as allocators differ.
+//!
+//! Guarantees: an unknown version is the newest that is known. Refuses nothing.
+
+/// A version of torch: 2.11 is `(2, 11)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// 2 of 2.11.
+    pub major: u32,
+    /// 11 of 2.11.
+    pub minor: u32,
+}
+
+impl Version {
+    /// The newest whose rules are known.
+    pub const NEWEST: Self = Self::of(2, 15);
+
+    /// A version by its numbers.
+    #[must_use]
+    pub const fn of(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
+    /// The version that a session names, `torch 2.11.0+cu130`; the newest where it names none, or only the oldest that it can be,
+    /// `torch >= 2.10`.
+    #[must_use]
+    pub fn of_framework(framework: Option<&str>) -> Self {
+        framework.filter(|text| !text.contains(">=")).and_then(Self::read).unwrap_or(Self::NEWEST)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let numbers = &text[text.find(|c: char| c.is_ascii_digit())?..];
+        let mut parts = numbers.split(|c: char| !c.is_ascii_digit());
+        Some(Self::of(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_names_its_version_or_a_bound() {
+        assert_eq!(Version::of_framework(Some("torch 2.8.0+cu128")), Version::of(2, 8));
+        assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch")), Version::NEWEST);
+        assert_eq!(Version::of_framework(None), Version::NEWEST);
+        assert!(Version::of(2, 8) < Version::of(2, 10));
+    }
+}

@@ -1,0 +1,181 @@
+//! A trial: the requests of a recording, served under other settings or another limit.
+//!
+//! Guarantees: deterministic; ends with the first request that fails, as the training would. Refuses to guess what a program
+//! would have done after that, and what it would have done instead of failing where the recording failed and the trial does not.
+
+use std::collections::HashMap;
+
+use memctl_model::{BlockUse, SegmentState};
+
+use crate::allocator::{Allocator, BlockId, Counts, Limit};
+use crate::request::{Request, Requested};
+use crate::settings::Conf;
+
+/// How a trial begins where a recording did not begin with an empty allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the recording's segments: for settings that would have made the same ones.
+    AsFound,
+    /// With what lived then, asked for anew in the order of addresses; what was cached then is not.
+    Afresh,
+}
+
+/// A request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Index of the event in the recording.
+    pub event: u64,
+    /// What was asked.
+    pub requested: Requested,
+    /// Bytes reserved when everything had been released.
+    pub reserved_bytes: u64,
+    /// Bytes handed out then.
+    pub allocated_bytes: u64,
+}
+
+/// What a trial came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Its figures.
+    pub counts: Counts,
+    /// Where it ended.
+    pub out_of_memory: Option<Ending>,
+    /// Requests that failed in the recording and not here; what would have followed is not known.
+    pub survived: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    allocator: Allocator,
+    live: HashMap<u64, BlockId>,
+    names: HashMap<BlockId, u64>,
+    out_of_memory: Option<Ending>,
+    survived: u64,
+}
+
+impl Trial {
+    /// A trial from the state in which the recording began.
+    #[must_use]
+    pub fn new(conf: Conf, limit: Limit, segments: &[SegmentState], start: Start) -> Self {
+        let allocator = Allocator::new(conf, limit);
+        let mut trial =
+            Self { allocator, live: HashMap::new(), names: HashMap::new(), out_of_memory: None, survived: 0 };
+        match start {
+            Start::AsFound => {
+                for (addr, id) in trial.allocator.restore(segments).live {
+                    trial.enter(addr, id);
+                }
+            }
+            Start::Afresh => trial.ask_for_what_lived(segments),
+        }
+        trial
+    }
+
+    fn ask_for_what_lived(&mut self, segments: &[SegmentState]) {
+        for segment in segments {
+            for block in segment.blocks.iter().filter(|block| block.usage != BlockUse::Inactive) {
+                let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+                self.alloc(0, block.addr, requested);
+                if block.usage == BlockUse::PendingFree
+                    && let Some(&id) = self.live.get(&block.addr)
+                {
+                    self.allocator.free_requested(id);
+                }
+            }
+        }
+        let _ = self.allocator.take_calls();
+    }
+
+    /// Serves the next request, which the recording's event of that index made.
+    pub fn request(&mut self, event: u64, request: &Request<'_>) {
+        if self.out_of_memory.is_some() {
+            return;
+        }
+        match *request {
+            Request::Alloc { block, requested, hints } => {
+                self.allocator.hint(hints.iter().copied());
+                self.alloc(event, block, requested);
+            }
+            Request::Failed { requested } => self.failed(event, requested),
+            Request::FreeRequested { block } => {
+                if let Some(&id) = self.live.get(&block) {
+                    self.allocator.free_requested(id);
+                }
+            }
+            Request::FreeCompleted { block } => {
+                if let Some(id) = self.live.remove(&block) {
+                    self.names.remove(&id);
+                    self.allocator.free_completed(id);
+                }
+            }
+            Request::EmptyCache => self.allocator.empty_cache(),
+            Request::PoolReleased(pool) => self.allocator.pool_is_released(pool),
+        }
+        self.forget_completed();
+        let _ = self.allocator.take_calls();
+    }
+
+    fn alloc(&mut self, event: u64, block: u64, requested: Requested) {
+        match self.allocator.malloc(requested.bytes, requested.stream, requested.pool) {
+            Ok(id) => {
+                self.forget_completed();
+                self.enter(block, id);
+            }
+            Err(failed) => self.end(event, requested, failed.reserved),
+        }
+    }
+
+    fn failed(&mut self, event: u64, requested: Requested) {
+        match self.allocator.malloc(requested.bytes, requested.stream, requested.pool) {
+            Ok(id) => {
+                self.survived += 1;
+                self.allocator.free_requested(id);
+                self.allocator.free_completed(id);
+            }
+            Err(failed) => self.end(event, requested, failed.reserved),
+        }
+    }
+
+    fn end(&mut self, event: u64, requested: Requested, reserved_bytes: u64) {
+        let allocated_bytes = self.allocator.counts().allocated_bytes;
+        self.out_of_memory.get_or_insert(Ending { event, requested, reserved_bytes, allocated_bytes });
+    }
+
+    fn enter(&mut self, block: u64, id: BlockId) {
+        // A recording with gaps may name a block twice: the one before is gone.
+        if let Some(before) = self.live.insert(block, id) {
+            self.names.remove(&before);
+            self.allocator.free_requested(before);
+            self.allocator.free_completed(before);
+        }
+        self.names.insert(id, block);
+    }
+
+    /// A retry waited for these: the recording's own completion of them means nothing any more.
+    fn forget_completed(&mut self) {
+        for id in self.allocator.take_completed() {
+            if let Some(block) = self.names.remove(&id) {
+                self.live.remove(&block);
+            }
+        }
+    }
+
+    /// Its allocator.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Where it ended, if it did.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<Ending> {
+        self.out_of_memory
+    }
+
+    /// What it has come to so far.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        Outcome { counts: *self.allocator.counts(), out_of_memory: self.out_of_memory, survived: self.survived }
+    }
+}

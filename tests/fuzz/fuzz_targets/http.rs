@@ -1,0 +1,6 @@
+//! The target `http` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    (memctl_tests::fuzz::target("http").run)(bytes);
+});

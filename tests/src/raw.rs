@@ -1,0 +1,142 @@
+//! A raw client of ingest: it says whatever a test wants it to say, which an agent would not.
+
+use crate::source::Producer;
+use bytes::Bytes;
+use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, Rollup, SessionId, SessionInfo, SourceKind};
+use memctl_proto::PROTOCOL_VERSION;
+use memctl_proto::chunk::{ChunkMeta, Encoder};
+use memctl_proto::item::Packed;
+use memctl_proto::v1::agent_message::Body as Said;
+use memctl_proto::v1::daemon_message::Body as Heard;
+use memctl_proto::v1::ingest_client::IngestClient;
+use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, Item, RefusedReason};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+/// A session of the job `wire`, rank 0, with one device.
+#[must_use]
+pub fn session(id: u8) -> SessionInfo {
+    SessionInfo {
+        id: SessionId([id; 16]),
+        job: "wire".into(),
+        attempt: 0,
+        rank: 0,
+        world_size: None,
+        source: SourceKind::Live,
+        host: None,
+        pid: None,
+        parent_pid: None,
+        run: None,
+        role: None,
+        found_by: None,
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo::default()],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+/// A chunk of made events.
+///
+/// # Panics
+/// When the codec does not take them.
+#[must_use]
+pub fn chunk(first: u64, count: usize) -> Bytes {
+    let events: Vec<Event> = Producer::new(3).skip(first as usize).take(count).collect();
+    let mut encoder = Encoder::new(100).unwrap();
+    let mut rollup = Rollup { first_ns: events[0].time_ns, exact: true, ..Rollup::default() };
+    for event in &events {
+        encoder.push(event).unwrap();
+        rollup.counts[event.action as usize] += 1;
+        rollup.last_ns = event.time_ns;
+    }
+    encoder.finish(&ChunkMeta { device: DeviceIndex(0), first_event: first, rollup }).unwrap().into()
+}
+
+/// The item that follows ten events a number.
+#[must_use]
+pub fn item(seq: u64, first: u64) -> Item {
+    Packed::chunk(chunk(first, 10)).numbered(seq)
+}
+
+/// A stream of one session.
+pub struct Stream {
+    outbound: mpsc::Sender<AgentMessage>,
+    inbound: Streaming<DaemonMessage>,
+}
+
+impl Stream {
+    /// Says hello; gives the first answer.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn open(channel: Channel, hello: Hello) -> (Self, Heard) {
+        let (outbound, requests) = mpsc::channel(16);
+        outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await.unwrap();
+        let inbound = IngestClient::new(channel).push(ReceiverStream::new(requests)).await.unwrap().into_inner();
+        let mut stream = Self { outbound, inbound };
+        let first = stream.hear().await.expect("an answer to the hello");
+        (stream, first)
+    }
+
+    /// Opens a session that must be welcome; gives where to go on.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub async fn welcome(channel: Channel, session: &SessionInfo) -> (Self, u64) {
+        let (stream, heard) = Self::open(channel, hello(session)).await;
+        match heard {
+            Heard::Welcome(welcome) => (stream, welcome.resume_after),
+            other => panic!("not welcome: {other:?}"),
+        }
+    }
+
+    /// Sends an item.
+    pub async fn send(&self, item: Item) {
+        // The daemon may have ended the stream by now; what it said is heard elsewhere.
+        let _ = self.outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await;
+    }
+
+    /// The next answer.
+    pub async fn hear(&mut self) -> Option<Heard> {
+        self.inbound.message().await.ok().flatten().and_then(|message| message.body)
+    }
+
+    /// Waits for the acknowledgement of an item.
+    ///
+    /// # Panics
+    /// When something else is said.
+    pub async fn until_durable(&mut self, seq: u64) {
+        loop {
+            match self.hear().await {
+                Some(Heard::Ack(ack)) if ack.durable_seq >= seq => return,
+                Some(Heard::Ack(_)) => {}
+                other => panic!("instead of an acknowledgement: {other:?}"),
+            }
+        }
+    }
+
+    /// Waits for the refusal: its reason and its words.
+    ///
+    /// # Panics
+    /// When something else is said, or nothing.
+    pub async fn until_refused(&mut self) -> (RefusedReason, String) {
+        loop {
+            match self.hear().await {
+                Some(Heard::Refused(refused)) => return (refused.reason(), refused.message),
+                Some(Heard::Ack(_)) => {}
+                other => panic!("instead of a refusal: {other:?}"),
+            }
+        }
+    }
+}
+
+/// The hello of a session.
+#[must_use]
+pub fn hello(session: &SessionInfo) -> Hello {
+    Hello { version: PROTOCOL_VERSION, session: Some(session.into()), secret: Vec::new() }
+}

@@ -1,0 +1,509 @@
+//! Who may do what, against a real daemon: every role × every call × own and foreign tenant, sessions that somebody else
+//! wants, tokens that are exchanged and revoked while events flow.
+//!
+//! (Over 400 lines: the table of requests for every call belongs beside the test that makes them all.)
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _};
+use memctl_agent::credentials::{Credentials, TokenSource};
+use memctl_agent::{Agent, AgentConfig, Backoff, Daemon, SpoolConfig};
+use memctl_daemon::access::Role;
+use memctl_daemon::access::rights::{Need, need};
+use memctl_model::{Frame, SessionEnd, SessionId, SessionInfo};
+use memctl_proto::item::Packed;
+use memctl_proto::v1;
+use memctl_proto::v1::daemon_message::Body as Heard;
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::raw::{Stream, hello, session};
+use memctl_tests::source::Producer;
+use memctl_tests::{jobs, memctl, run, run_json, stored};
+use prost::Message;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+const TENANTS: [&str; 2] = ["team-a", "team-b"];
+/// In both tenants.
+const JOB: &str = "shared";
+
+// --- bytes as they are --------------------------------------------------------------------------
+
+/// Calls any method with bytes and gives the bytes of its answers.
+#[derive(Clone, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut bytes = vec![0; buffer.remaining()];
+        buffer.copy_to_slice(&mut bytes);
+        Ok(Some(bytes))
+    }
+}
+
+type Asking = InterceptedService<Channel, Credentials>;
+
+/// All that is answered: the messages' bytes, and the status it ended with.
+async fn call(asking: &Asking, path: &str, request: Vec<u8>) -> (Vec<u8>, Code, String) {
+    let mut client = tonic::client::Grpc::new(asking.clone()).max_decoding_message_size(64 << 20);
+    client.ready().await.unwrap();
+    let path = path.parse().unwrap();
+    let requests = tokio_stream::once(request);
+    let mut bytes = Vec::new();
+    let ended = match client.streaming(Request::new(requests), path, Raw).await {
+        Ok(answers) => {
+            let mut answers = answers.into_inner();
+            loop {
+                match answers.message().await {
+                    Ok(Some(message)) => bytes.extend(message),
+                    Ok(None) => break Status::ok(""),
+                    Err(status) => break status,
+                }
+            }
+        }
+        Err(status) => status,
+    };
+    (bytes, ended.code(), ended.message().to_owned())
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+// --- what there is ------------------------------------------------------------------------------
+
+/// Makes a token on a store that no daemon has open; gives its text.
+fn token(data_dir: &Path, name: &str, role: &str, tenant: &str, more: &[&str]) -> String {
+    let mut command = memctl();
+    command.args(["token", "create", name, "--role", role, "--tenant", tenant, "-o", "json", "--data-dir"]);
+    let made = run_json(command.arg(data_dir).args(more));
+    made["tokens"][0]["secret"].as_str().expect("a secret").to_owned()
+}
+
+fn with(token: &str) -> Credentials {
+    Credentials { token: Some(TokenSource::Text(token.to_owned())), tenant: None }
+}
+
+fn reached(url: &str, credentials: Credentials) -> Daemon {
+    Daemon::Address(url.into()).showing(credentials)
+}
+
+async fn channel(daemon: &DaemonProcess) -> Channel {
+    Endpoint::from_shared(daemon.url.clone()).unwrap().connect().await.unwrap()
+}
+
+async fn asking(daemon: &DaemonProcess, token: &str) -> Asking {
+    InterceptedService::new(channel(daemon).await, with(token))
+}
+
+/// What only this tenant's job holds.
+fn marker(tenant: &str) -> String {
+    format!("marker_of_{}", tenant.replace('-', "_"))
+}
+
+/// Records a job that leaks, so that there is something of everything: a finding, an alert, a stack.
+fn record(url: &str, tenant: &str, token: &str) {
+    let mut session = jobs::session(JOB, 0);
+    session.host = Some(marker(tenant));
+    session.labels = vec![("owner".into(), marker(tenant))];
+    let config = AgentConfig::new(session, reached(url, with(token)));
+    let agent = Agent::start(config).unwrap();
+    agent.stack(&[Frame { function: marker(tenant).into(), file: "train.py".into(), line: 3 }]);
+    jobs::train(&agent, jobs::Training { kept_a_step: 8 << 20, ..jobs::Training::default() });
+    let outcome = agent.stop(None, Duration::from_secs(60));
+    assert!(outcome.delivered, "{outcome:?}");
+}
+
+/// The requests of every call, about the job that both tenants have.
+fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
+    let selection = || Some(v1::Selection { job: JOB.into(), ..Default::default() });
+    match path.rsplit('/').next().unwrap() {
+        "Check" | "List" | "Watch" | "ServerReflectionInfo" => Vec::new(),
+        "Push" => {
+            let said = v1::agent_message::Body::Hello(hello(&SessionInfo { job: JOB.into(), ..session(77) }));
+            v1::AgentMessage { body: Some(said) }.encode_to_vec()
+        }
+        "ListJobs" => v1::ListJobsRequest { judge: true, ..Default::default() }.encode_to_vec(),
+        "GetJob" => v1::JobRequest { selection: selection() }.encode_to_vec(),
+        "GetReport" => v1::ReportRequest { selection: selection() }.encode_to_vec(),
+        "GetTimeline" => v1::TimelineRequest { selection: selection(), points: 0 }.encode_to_vec(),
+        "GetSites" => v1::SitesRequest { selection: selection(), moment: None }.encode_to_vec(),
+        "Export" => v1::ExportRequest { selection: selection(), without_events: false }.encode_to_vec(),
+        "GetFragmentation" => v1::FragmentationRequest { selection: selection() }.encode_to_vec(),
+        "GetOom" => v1::OomRequest { selection: selection() }.encode_to_vec(),
+        "GetLedger" => v1::LedgerRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "GetStatus" => v1::StatusRequest {}.encode_to_vec(),
+        "DeleteJob" => v1::DeleteJobRequest { job: "not-there".into(), attempt: None }.encode_to_vec(),
+        "ListAlerts" => v1::ListAlertsRequest { firing_only: false }.encode_to_vec(),
+        "TestReceivers" => v1::TestReceiversRequest { receiver: Some("log".into()) }.encode_to_vec(),
+        "AddSilence" => {
+            let silence = v1::Silence { job: "another".into(), ..Default::default() };
+            v1::AddSilenceRequest { silence: Some(silence), for_ns: 60_000_000_000 }.encode_to_vec()
+        }
+        "RemoveSilence" => v1::RemoveSilenceRequest { id: silence.into() }.encode_to_vec(),
+        "ListSilences" => v1::ListSilencesRequest {}.encode_to_vec(),
+        "GetRules" => v1::GetRulesRequest {}.encode_to_vec(),
+        "GetCaller" => v1::GetCallerRequest {}.encode_to_vec(),
+        "CreateToken" => {
+            let (name, role) = ("made".into(), v1::Role::Reader as i32);
+            v1::CreateTokenRequest { name, role, ..Default::default() }.encode_to_vec()
+        }
+        "ListTokens" => v1::ListTokensRequest {}.encode_to_vec(),
+        "RevokeToken" => v1::RevokeTokenRequest { token: token.into() }.encode_to_vec(),
+        "ListAudit" => v1::ListAuditRequest { limit: 0 }.encode_to_vec(),
+        other => panic!("{other} has no request here: add one, so that it is tested for every role and tenant"),
+    }
+}
+
+/// Every call that the daemon's descriptors name.
+fn calls() -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    for file in prost_types::FileDescriptorSet::decode(memctl_proto::FILE_DESCRIPTOR_SET).unwrap().file {
+        for service in &file.service {
+            let method = |method: &prost_types::MethodDescriptorProto| {
+                format!("/{}.{}/{}", file.package(), service.name(), method.name())
+            };
+            calls.extend(service.method.iter().map(method));
+        }
+    }
+    calls
+}
+
+// --- tests --------------------------------------------------------------------------------------
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let tokens: Vec<(Role, &str, String)> = TENANTS
+        .iter()
+        .flat_map(|tenant| Role::ALL.map(|role| (role, *tenant)))
+        .map(|(role, tenant)| (role, tenant, token(dir, &marker(tenant), role.name(), tenant, &[])))
+        .collect();
+    let of = |role: Role, tenant: &str| {
+        let found = tokens.iter().find(|(other, of, _)| (*other, *of) == (role, tenant));
+        found.map(|(_, _, token)| token.clone()).unwrap()
+    };
+    let daemon = DaemonProcess::sqlite(dir, free_port());
+    for tenant in TENANTS {
+        let (url, token) = (daemon.url.clone(), of(Role::Agent, tenant));
+        tokio::task::spawn_blocking(move || record(&url, tenant, &token)).await.unwrap();
+    }
+    // Of each tenant a silence whose words only that tenant may read, and whose id the other one guesses.
+    let mut silences = Vec::new();
+    for tenant in TENANTS {
+        let silence = v1::Silence { job: "none".into(), comment: marker(tenant), ..Default::default() };
+        let added = v1::AddSilenceRequest { silence: Some(silence), for_ns: 3_600_000_000_000 };
+        let asking = asking(&daemon, &of(Role::Operator, tenant)).await;
+        let (bytes, code, words) = call(&asking, "/memctl.v1.Alerts/AddSilence", added.encode_to_vec()).await;
+        assert_eq!(code, Code::Ok, "{words}");
+        silences.push(v1::Silence::decode(bytes.as_slice()).unwrap().id);
+    }
+    let mut answered = 0;
+    for (role, tenant, token) in &tokens {
+        let other = TENANTS.iter().position(|it| it != tenant).unwrap();
+        let foreign = marker(TENANTS[other]);
+        let foreign_token = &of(Role::Reader, TENANTS[other])[7..23];
+        let asking = asking(&daemon, token).await;
+        for path in calls() {
+            let (bytes, code, words) = call(&asking, &path, request(&path, &silences[other], foreign_token)).await;
+            let may = need(&path).expect("a row").roles().contains(role);
+            assert_eq!(code == Code::PermissionDenied, !may, "{} {tenant} {path}: {code:?} {words}", role.name());
+            assert!(
+                !holds(&bytes, &foreign) && !words.contains(&foreign),
+                "{} of {tenant} reads of the other tenant in {path}",
+                role.name()
+            );
+            answered += usize::from(holds(&bytes, &marker(tenant)));
+        }
+    }
+    assert!(answered >= 2 * 20, "{answered} answers held what they should");
+    // What was tried on the other tenant's things left them there.
+    for (tenant, silence) in TENANTS.iter().zip(&silences) {
+        let asking = asking(&daemon, &of(Role::Admin, tenant)).await;
+        let (bytes, ..) = call(&asking, "/memctl.v1.Alerts/ListSilences", Vec::new()).await;
+        assert!(holds(&bytes, silence), "the silence of {tenant} is gone");
+        let (bytes, ..) = call(&asking, "/memctl.v1.Access/ListTokens", Vec::new()).await;
+        let listed = v1::ListTokensResponse::decode(bytes.as_slice()).unwrap().tokens;
+        assert!(listed.iter().all(|token| token.revoked_ns.is_none()), "a token of {tenant} was revoked");
+    }
+    // A job is deleted in one tenant and stays in the other.
+    let delete = v1::DeleteJobRequest { job: JOB.into(), attempt: None }.encode_to_vec();
+    let a = asking(&daemon, &of(Role::Operator, TENANTS[0])).await;
+    let deleted = async || call(&a, "/memctl.v1.Query/DeleteJob", delete.clone()).await.1;
+    // The streams that were tried above have to be gone.
+    wait("the job can be deleted", async || deleted().await == Code::Ok).await;
+    assert_eq!(deleted().await, Code::NotFound);
+    let b = asking(&daemon, &of(Role::Reader, TENANTS[1])).await;
+    let (bytes, code, _) = call(&b, "/memctl.v1.Query/GetJob", request("/GetJob", "", "")).await;
+    assert!(code == Code::Ok && holds(&bytes, &marker(TENANTS[1])));
+    // Without a token, now that there are some: nothing but health.
+    let nobody = InterceptedService::new(channel(&daemon).await, Credentials::default());
+    for path in calls() {
+        let (bytes, code, words) = call(&nobody, &path, request(&path, "", "")).await;
+        assert_eq!((code, bytes.len()), (Code::Unauthenticated, 0), "{path}: {words}");
+    }
+    let health = "/grpc.health.v1.Health/Check";
+    assert_eq!(need(health), Some(Need::Nothing));
+    assert_eq!(call(&nobody, health, Vec::new()).await.1, Code::Ok);
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_of_all_tenants_names_the_one_that_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let agents: Vec<String> = TENANTS.iter().map(|tenant| token(dir, "agent", "agent", tenant, &[])).collect();
+    let admin = token(dir, "root", "admin", "*", &[]);
+    let daemon = DaemonProcess::sqlite(dir, free_port());
+    for (tenant, token) in TENANTS.into_iter().zip(agents) {
+        let url = daemon.url.clone();
+        tokio::task::spawn_blocking(move || record(&url, tenant, &token)).await.unwrap();
+    }
+    let file = dir.join("token");
+    std::fs::write(&file, admin).unwrap();
+    let ask = |more: &[&str]| {
+        let mut command = memctl();
+        command.args(["query", "--job", JOB, "--daemon", &daemon.url, "--token-file"]).arg(&file);
+        command.args(more).output().unwrap()
+    };
+    let several = ask(&[]);
+    assert!(!several.status.success());
+    assert!(memctl_tests::stderr(&several).contains("--tenant"), "{several:?}");
+    for tenant in TENANTS {
+        let one = ask(&["--tenant", tenant, "-o", "json"]);
+        assert!(holds(&one.stdout, &marker(tenant)), "{one:?}");
+        assert!(TENANTS.iter().filter(|other| *other != &tenant).all(|other| !holds(&one.stdout, &marker(other))));
+    }
+    assert_eq!(daemon.terminate(), 0);
+}
+
+/// Opens a stream with a secret.
+async fn open(daemon: &DaemonProcess, session: &SessionInfo, secret: &[u8]) -> (Stream, Heard) {
+    let hello = v1::Hello { secret: secret.to_vec(), ..hello(session) };
+    Stream::open(channel(daemon).await, hello).await
+}
+
+fn end(seq: u64) -> v1::Item {
+    Packed::end(&SessionEnd::default()).numbered(seq)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let victim = SessionInfo { job: "victim".into(), rank: 3, ..session(9) };
+    let (mut stream, welcome) = open(&daemon, &victim, &[7; 32]).await;
+    assert!(matches!(welcome, Heard::Welcome(_)), "{welcome:?}");
+    stream.send(Packed::marks(&[], 100).numbered(1)).await;
+    stream.until_durable(1).await;
+    // Whoever may read the job learns the session's id.
+    let exported = stored::events(channel(&daemon).await, "victim").await;
+    assert_eq!(exported.len(), 1);
+    let wrong = [
+        ("another secret", victim.clone(), vec![8; 32]),
+        ("no secret", victim.clone(), Vec::new()),
+        ("another rank", SessionInfo { rank: 0, ..victim.clone() }, vec![7; 32]),
+        ("another attempt", SessionInfo { attempt: 1, ..victim.clone() }, vec![7; 32]),
+        ("another job", SessionInfo { job: "mine".into(), ..victim.clone() }, vec![7; 32]),
+    ];
+    for (what, session, secret) in &wrong {
+        let (thief, heard) = open(&daemon, session, secret).await;
+        thief.send(end(2)).await;
+        match heard {
+            Heard::Refused(refused) => {
+                assert_eq!(refused.reason(), v1::RefusedReason::Denied, "{what}: {}", refused.message);
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    // The victim's stream never noticed.
+    stream.send(Packed::marks(&[], 100).numbered(2)).await;
+    stream.until_durable(2).await;
+    drop(stream);
+    // Nor can anybody else go on once it is gone; the agent itself can.
+    for (what, session, secret) in &wrong {
+        let (_, heard) = open(&daemon, session, secret).await;
+        assert!(matches!(heard, Heard::Refused(_)), "{what}: {heard:?}");
+    }
+    let (mut stream, heard) = open(&daemon, &victim, &[7; 32]).await;
+    assert!(matches!(&heard, Heard::Welcome(welcome) if welcome.resume_after == 2), "{heard:?}");
+    stream.send(end(3)).await;
+    stream.until_durable(3).await;
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_lies_ahead_owns_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let in_2255 = 9_000_000_000_000_000_000;
+    let liar = SessionInfo { job: "liar".into(), started_ns: in_2255, ..session(1) };
+    let (_liar, heard) = open(&daemon, &liar, &[1; 32]).await;
+    assert!(matches!(heard, Heard::Welcome(_)), "{heard:?}");
+    let honest = SessionInfo { job: "honest".into(), started_ns: memctl_agent::now_ns(), ..session(2) };
+    let (_honest, heard) = open(&daemon, &honest, &[2; 32]).await;
+    assert!(matches!(heard, Heard::Welcome(_)), "{heard:?}");
+    let jobs = run_json(memctl().args(["jobs", "-o", "json", "--daemon", &daemon.url]));
+    assert_eq!(jobs["jobs"][0]["id"], "honest", "{jobs}");
+    let started = |job: usize| jobs["jobs"][job]["started_at"].as_str().unwrap().to_owned();
+    assert!(started(1) <= started(0) && !started(1).starts_with("22"), "{jobs}");
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_writes_to_the_jobs_that_its_token_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = token(folder.path(), "ci", "agent", "team-a", &["--jobs", "train-*"]);
+    let reader = token(folder.path(), "eyes", "reader", "team-a", &[]);
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let refused = |job: &'static str, token: &str| {
+        let config = AgentConfig::new(jobs::session(job, 0), reached(&daemon.url, with(token)));
+        async move {
+            let stopping = move || Agent::start(config).unwrap().stop(None, Duration::from_secs(30));
+            tokio::task::spawn_blocking(stopping).await.unwrap()
+        }
+    };
+    let outcome = refused("train-7", &agent).await;
+    assert!(outcome.delivered, "{outcome:?}");
+    let outcome = refused("prod", &agent).await;
+    assert!(!outcome.delivered && outcome.refused.as_ref().unwrap().contains("train-*"), "{outcome:?}");
+    let outcome = refused("train-7", &reader).await;
+    assert!(!outcome.delivered && outcome.refused.is_some(), "{outcome:?}");
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_exchanged_under_load_and_no_event_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let name = |number: usize| format!("node-{number}");
+    let tokens: Vec<String> = (0..4).map(|number| token(dir, &name(number), "agent", "team-a", &[])).collect();
+    let reader = token(dir, "eyes", "reader", "team-a", &[]);
+    let admin = dir.join("admin");
+    std::fs::write(&admin, token(dir, "root", "admin", "*", &[])).unwrap();
+    let daemon = DaemonProcess::sqlite(dir, free_port());
+    let file = dir.join("token");
+    std::fs::write(&file, &tokens[0]).unwrap();
+    let credentials = Credentials { token: Some(TokenSource::File(file.clone())), tenant: None };
+    let spool = SpoolConfig { folder: dir.join("spool"), bytes_max: 1 << 30 };
+    let config = AgentConfig {
+        linger: Some(Duration::from_millis(5)),
+        backoff: Backoff { first: Duration::from_millis(10), most: Duration::from_millis(100) },
+        spool: Some(spool),
+        ..AgentConfig::new(jobs::session(JOB, 0), reached(&daemon.url, credentials))
+    };
+    let asking = asking(&daemon, &reader).await;
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let streaming = tokio::task::spawn_blocking(move || {
+        let agent = Agent::start(config).unwrap();
+        let mut recorder = agent.recorder(memctl_model::DeviceIndex(0)).unwrap();
+        let mut producer = Producer::new(5);
+        while stopped.try_recv().is_err() {
+            for event in producer.by_ref().take(1_000) {
+                recorder.event_waiting(&event).unwrap();
+            }
+        }
+        drop(recorder);
+        agent.stop(None, Duration::from_secs(60))
+    });
+    let streams = || async {
+        let (bytes, code, words) = call(&asking, "/memctl.v1.Query/GetStatus", Vec::new()).await;
+        assert_eq!(code, Code::Ok, "{words}");
+        let status = v1::Status::decode(bytes.as_slice()).unwrap();
+        (status.sessions_streaming, status.events_stored)
+    };
+    wait("events are stored", async || streams().await.1 > 10_000).await;
+    for (number, next) in tokens.iter().enumerate().skip(1) {
+        // The old one is revoked before the new one is there: for a while nobody takes anything.
+        let old = name(number - 1);
+        let revoke = ["token", "revoke", &old, "-q", "--tenant", "team-a", "--daemon", &daemon.url, "--token-file"];
+        run(memctl().args(revoke).arg(&admin));
+        wait("the stream of a revoked token ends", async || streams().await.0 == 0).await;
+        let before = streams().await.1;
+        let beside = dir.join("token.next");
+        std::fs::write(&beside, next).unwrap();
+        std::fs::rename(&beside, &file).unwrap();
+        wait("the agent goes on with the new token", async || streams().await.1 > before + 10_000).await;
+    }
+    stop.send(()).unwrap();
+    let outcome = streaming.await.unwrap();
+    assert!(outcome.delivered && outcome.counts.dropped == 0, "{outcome:?}");
+    assert_eq!(streams().await.1, outcome.end.produced, "every event that was produced is stored, once");
+    let audit = run(memctl().args(["audit", "--daemon", &daemon.url, "--token-file"]).arg(&admin));
+    assert!(audit.contains("RevokeToken") && audit.contains("CreateToken"), "{audit}");
+    assert_eq!(daemon.terminate(), 0);
+}
+
+/// Waits for a state of the daemon.
+async fn wait(what: &str, is: impl AsyncFn() -> bool) {
+    let looking = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), looking).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+#[test]
+fn what_a_daemon_and_an_agent_keep_is_theirs_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("made/data");
+    let store = format!("sqlite:{}", dir.join("memctl.db").display());
+    let check = format!("umask 0; exec {} daemon --check --store {store}", memctl_tests::memctl_path().display());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    for wide in [false, true] {
+        let done = std::process::Command::new("sh").args(["-c", &check]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        assert_eq!(mode(&dir), 0o700);
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(mode(&path) & 0o077, 0, "{} is {:o}", path.display(), mode(&path));
+            if !wide {
+                // As an earlier version left it.
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+            }
+        }
+    }
+    let spool = folder.path().join("spool");
+    let id = SessionId([3; 16]);
+    let config = AgentConfig {
+        spool: Some(SpoolConfig { folder: spool.clone(), bytes_max: 1 << 20 }),
+        ..AgentConfig::new(
+            SessionInfo { id, ..jobs::session("nobody", 0) },
+            Daemon::Address("http://127.0.0.1:0".into()),
+        )
+    };
+    let agent = Agent::start(config).unwrap();
+    let session = spool.join(id.to_string());
+    assert_eq!((mode(&session), mode(&session.join("secret"))), (0o700, 0o600));
+    drop(agent);
+}

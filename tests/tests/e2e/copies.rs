@@ -1,0 +1,216 @@
+//! A store of a real daemon copied, restored elsewhere, checked and read where nothing can be written: by the command line,
+//! while four ranks stream.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memctl_agent::{Agent, AgentConfig, Daemon};
+use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, SessionId, SessionInfo, SourceKind};
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::source::Producer;
+use memctl_tests::{memctl, recordings, run, run_json, stderr, stdout};
+
+fn session(rank: u32) -> SessionInfo {
+    SessionInfo {
+        id: SessionId([rank as u8 + 1; 16]),
+        job: "streaming".into(),
+        attempt: 0,
+        rank,
+        world_size: Some(4),
+        source: SourceKind::Live,
+        host: None,
+        pid: None,
+        parent_pid: None,
+        run: None,
+        role: None,
+        found_by: None,
+        started_ns: 1,
+        framework: None,
+        settings: AllocatorSettings::default(),
+        devices: vec![DeviceInfo::default()],
+        labels: Vec::new(),
+        resolution_ns: 100,
+    }
+}
+
+/// Streams until told to stop; what was pushed and how it ended.
+fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (memctl_agent::Outcome, u64) {
+    let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
+    let mut events = Producer::new(u64::from(rank) + 7);
+    let mut pushed = 0;
+    // Relaxed: it only has to be seen some time.
+    while !stop.load(Ordering::Relaxed) {
+        for event in events.by_ref().take(500) {
+            recorder.event_waiting(&event).expect("the agent runs");
+            pushed += 1;
+        }
+        agent.epoch_end((pushed / 500) as u32);
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    drop(recorder);
+    (agent.stop(None, Duration::from_secs(120)), pushed)
+}
+
+fn import(name: &str, url: &str) {
+    run(memctl().arg("import").arg(recordings::folder(name)).args(["--job", name, "--daemon", url]));
+}
+
+/// Events of a job as `memctl jobs` tells.
+fn events(job: &str, place: &[&str]) -> u64 {
+    let jobs = run_json(memctl().args(["jobs", "-o", "json"]).args(place));
+    let row = jobs["jobs"].as_array().unwrap().iter().find(|row| row["id"] == job).unwrap_or_else(|| panic!("{jobs}"));
+    row["events"].as_u64().unwrap()
+}
+
+/// A report without what tells when and where it was asked.
+fn findings(job: &str, place: &[&str]) -> serde_json::Value {
+    run_json(memctl().args(["leaks", "--job", job, "-o", "json"]).args(place))["findings"].clone()
+}
+
+#[test]
+fn a_backup_under_load_is_whole_and_the_stream_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let daemon = DaemonProcess::sqlite(Path::new(&place("live")), free_port());
+    let url = daemon.url.clone();
+    import("gpt_val_graph_leak", &url);
+    let stop = Arc::new(AtomicBool::new(false));
+    let streams: Vec<_> = (0..4)
+        .map(|rank| {
+            let agent = Agent::start(AgentConfig {
+                linger: Some(Duration::from_millis(5)),
+                ..AgentConfig::new(session(rank), Daemon::Address(url.as_str().into()))
+            });
+            let (agent, stop) = (agent.expect("the agent starts"), stop.clone());
+            let breaker = agent.breaker();
+            (breaker, std::thread::spawn(move || stream(rank, agent, &stop)))
+        })
+        .collect();
+    let acknowledged = || streams.iter().map(|(breaker, _)| breaker.acknowledged()).min().unwrap();
+    let wait_for = |items: u64| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while acknowledged() < items {
+            assert!(Instant::now() < deadline, "no acknowledgement came");
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    };
+    wait_for(5);
+    run(memctl().args(["backup", &place("backup.db"), "--data-dir", &place("live")]));
+    // Beside the daemon, too.
+    let checked = run_json(memctl().args(["check", "--deep", "-o", "json", "--data-dir", &place("live")]));
+    assert_eq!(checked["problems_found"], 0, "{checked}");
+    wait_for(acknowledged() + 5);
+    // Relaxed: see above.
+    stop.store(true, Ordering::Relaxed);
+    let mut pushed = 0;
+    for (_, thread) in streams {
+        let (outcome, events) = thread.join().unwrap();
+        assert!(outcome.delivered, "{outcome:?}");
+        assert_eq!((outcome.end.produced, outcome.counts.dropped), (events, 0));
+        pushed += events;
+    }
+    assert_eq!(events("streaming", &["--daemon", &url]), pushed, "the stream lost nothing");
+
+    let restored = run(memctl().args(["restore", &place("backup.db"), "--data-dir", &place("restored")]));
+    assert_eq!(restored, "");
+    let checked = run_json(memctl().args(["check", "--deep", "-o", "json", "--data-dir", &place("restored")]));
+    assert_eq!((&checked["problems_found"], &checked["jobs"]), (&0.into(), &2.into()), "{checked}");
+    assert!(checked["items_read"].as_u64().unwrap() > 20 && checked["items_without_checksum"] == 0, "{checked}");
+    let then = events("streaming", &["--data-dir", &place("restored")]);
+    assert!(then > 0 && then < pushed, "in the midst of the stream: {then} of {pushed}");
+    let known = findings("gpt_val_graph_leak", &["--daemon", &url]);
+    assert!(!known.as_array().unwrap().is_empty());
+    assert_eq!(findings("gpt_val_graph_leak", &["--data-dir", &place("restored")]), known);
+
+    // A second time into the same place, and over the same file.
+    for words in [
+        ["restore", &place("backup.db"), "--data-dir", &place("restored")],
+        ["backup", &place("backup.db"), "--data-dir", &place("live")],
+    ] {
+        let refused = memctl().args(words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    }
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_copy_is_asked_without_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("copy").to_string_lossy().into_owned();
+    run(memctl().arg("import").arg(recordings::folder("gpt_clean")).args(["--job", "clean", "--data-dir", &data]));
+    std::fs::remove_file(Path::new(&data).join("memctl.db.lock")).unwrap();
+    let file = Path::new(&data).join("memctl.db");
+    let before = std::fs::read(&file).unwrap();
+    let daemon = DaemonProcess::sqlite_with(Path::new(&data), free_port(), &["--read-only", "--retain-age", "1s"]);
+    let asked = run(memctl().args(["query", "--job", "clean", "--daemon", &daemon.url]));
+    assert!(asked.contains("clean"), "{asked}");
+    let refused = memctl().args(["delete", "--job", "clean", "--yes", "--daemon", &daemon.url]).output().unwrap();
+    assert!(!refused.status.success() && stderr(&refused).contains("for reading alone"), "{}", stderr(&refused));
+    assert_eq!(daemon.terminate(), 0);
+    assert!(std::fs::read(&file).unwrap() == before, "the file was changed");
+    let names: Vec<_> = Path::new(&data).read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["memctl.db"], "no file was made");
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_asked() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("theirs");
+    run(memctl()
+        .arg("import")
+        .arg(recordings::folder("gpt_clean"))
+        .args(["--job", "clean"])
+        .arg("--data-dir")
+        .arg(&data));
+    let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    open(folder.path(), 0o755);
+    open(&data.join("memctl.db"), 0o444);
+    open(&data.join("memctl.db.lock"), 0o444);
+    open(&data, 0o555);
+    let mut ask = memctl();
+    ask.args(["query", "--job", "clean"]).arg("--data-dir").arg(&data).env("HOME", "/nonexistent");
+    // An administrator may write everywhere: somebody else asks.
+    if std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
+        let program = folder.path().join("memctl");
+        std::fs::copy(memctl_tests::memctl_path(), &program).unwrap();
+        ask = std::process::Command::new(program);
+        ask.args(["query", "--job", "clean"]).arg("--data-dir").arg(&data);
+        ask.env_clear().env("NO_COLOR", "1").uid(65_534).gid(65_534);
+    }
+    let asked = ask.output().unwrap();
+    assert!(asked.status.success() && stdout(&asked).contains("clean"), "{}", stderr(&asked));
+    open(&data, 0o755);
+}
+
+#[test]
+fn a_check_ends_with_1_when_something_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_string_lossy().into_owned();
+    run(memctl().arg("import").arg(recordings::folder("gpt_clean")).args(["--job", "clean", "--data-dir", &data]));
+    let page = run(memctl().args(["check", "--data-dir", &data]));
+    assert!(page.contains("found     no problem"), "{page}");
+    let compacted = memctl().args(["check", "--deep", "--compact", "--data-dir", &data]).output().unwrap();
+    assert!(compacted.status.success() && stderr(&compacted).contains("compacted from"), "{}", stderr(&compacted));
+    // A bit of an item: behind the magic number of what zstd packed.
+    let file = Path::new(&data).join("memctl.db");
+    let whole = std::fs::read(&file).unwrap();
+    let packed: Vec<usize> =
+        (0..whole.len() - 4).filter(|&at| whole[at..].starts_with(&[0x28, 0xb5, 0x2f, 0xfd])).collect();
+    assert!(packed.len() > 3, "items lie in the file");
+    let mut found = 0;
+    for at in [packed[packed.len() / 3], packed[packed.len() / 2], packed[packed.len() - 1]] {
+        let mut bytes = whole.clone();
+        bytes[at + 8] ^= 0x10;
+        std::fs::write(&file, &bytes).unwrap();
+        let checked = memctl().args(["check", "--deep", "--data-dir", &data]).output().unwrap();
+        found += usize::from(checked.status.code() == Some(1) && stdout(&checked).contains("problem   item "));
+    }
+    assert!(found >= 2, "{found} of 3 flipped bits were found: one may lie where nothing is stored any more");
+    let named = memctl().args(["check", "--daemon", "http://127.0.0.1:1"]).output().unwrap();
+    assert_eq!(named.status.code(), Some(2), "{}", stderr(&named));
+}

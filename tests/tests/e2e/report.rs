@@ -1,0 +1,108 @@
+//! `memctl report` about the bundled recordings and about a job with hostile names: one file, whole, small, harmless, that
+//! says what `diagnose` says and requests nothing.
+
+use std::path::Path;
+
+use memctl_answers::format::html::escape;
+use memctl_model::{DeviceIndex, Frame};
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::jobs::{record, session};
+use memctl_tests::recordings::{NAMES, folder};
+use memctl_tests::{memctl, run, run_json};
+
+/// The largest file.
+const BYTES_MAX: usize = 3 << 20;
+/// A name that tries everything that names can.
+const HOSTILE: &str =
+    "x</title></script><script src=http://evil.example/></script><img src=x onerror=\"y\">'\u{202e}`|@all";
+
+/// The report of a job, read from the file that was written.
+fn report(daemon: &DaemonProcess, job: &str, place: &Path) -> String {
+    let file = place.join(format!("{job}.html"));
+    run(memctl().args(["report", "-q", "--daemon", &daemon.url, "--job", job, "-f"]).arg(&file));
+    std::fs::read_to_string(&file).expect("the report")
+}
+
+/// Values of an attribute.
+fn attributes<'h>(html: &'h str, name: &str) -> Vec<&'h str> {
+    let start = format!(" {name}=\"");
+    html.split(&start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// What every report owes, whatever it is about.
+fn whole_and_alone(html: &str, what: &str) {
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"), "{what}");
+    assert!(html.len() <= BYTES_MAX, "{what}: {} bytes", html.len());
+    assert_eq!(html.matches("<script").count(), 1, "{what}: its own script");
+    assert!(html.contains("content=\"default-src 'none'; style-src 'sha256-"), "{what}");
+    for forbidden in
+        ["<img", "<link", "<iframe", "<object", "<embed", "<base", "<form", " style=\"", " src=\"", " onclick"]
+    {
+        assert!(!html.contains(forbidden), "{what}: {forbidden}");
+    }
+    for link in attributes(html, "href") {
+        assert!(link.starts_with('#'), "{what}: {link}");
+        assert!(html.contains(&format!(" id=\"{}\"", &link[1..])), "{what}: {link} leads nowhere");
+    }
+    let mut ids = attributes(html, "id");
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|two| two[0] != two[1]), "{what}: {ids:?}");
+}
+
+#[test]
+fn reports_of_the_recordings_say_what_diagnose_says() {
+    let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    for name in NAMES {
+        run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", name]).arg(folder(name)));
+        let html = report(&daemon, name, place.path());
+        whole_and_alone(&html, name);
+        assert!(!html.contains("http://") && !html.contains("https://"), "{name} names an address");
+        // One epoch alone has nothing to be compared with.
+        let absent: Vec<&str> = html.split("Not shown: ").skip(1).filter_map(|rest| rest.split('<').next()).collect();
+        let expected: &[&str] =
+            if name == "oom_by_fragmentation" { &["a difference needs two epoch ends."] } else { &[] };
+        assert_eq!(absent, expected, "{name}");
+        let note = run_json(memctl().args(["diagnose", "-o", "json", "--daemon", &daemon.url, "--job", name]));
+        let mut said = vec![note["summary"].as_str().unwrap().trim_end_matches('.').to_owned()];
+        said.extend(
+            note["findings"].as_array().unwrap().iter().map(|found| found["title"].as_str().unwrap().to_owned()),
+        );
+        for sentence in said {
+            assert!(html.contains(&escape(&sentence)), "{name}: {sentence}");
+        }
+        assert_eq!(html.matches("class=\"course\"").count(), 4, "{name}: a course for each rank");
+        assert!(html.matches("<svg class=\"tree\"").count() >= 2, "{name}: flame graphs");
+    }
+    let leak = std::fs::read_to_string(place.path().join("gpt_val_graph_leak.html")).unwrap();
+    let change = leak.split("id=\"change\"").nth(1).unwrap().split("</section>").next().unwrap();
+    assert!(change.contains("class=\"own grown\"") && change.contains("validate_keeping_graph"), "the leak is seen");
+}
+
+#[test]
+fn hostile_names_are_text() {
+    let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let mut hostile = session("hostile", 0);
+    (hostile.host, hostile.role) = (Some(HOSTILE.into()), Some(HOSTILE.into()));
+    record(&daemon.url, hostile, |agent| {
+        let frame = |line| Frame { function: HOSTILE.into(), file: format!("/home/{HOSTILE}.py").into(), line };
+        let stack = agent.stack(&[frame(2), frame(1)]);
+        let mut recorder = agent.recorder(DeviceIndex(0)).expect("a device");
+        let base = 1 << 40;
+        recorder.segment_alloc(base, 64 << 20, 0);
+        for epoch in 0..6 {
+            agent.epoch_begin(epoch);
+            recorder.alloc(base + (u64::from(epoch) << 22), 4 << 20, 0, stack);
+            agent.epoch_end(epoch);
+        }
+    });
+    let html = report(&daemon, "hostile", place.path());
+    whole_and_alone(&html, "hostile");
+    assert!(html.contains("x&lt;/title&gt;&lt;/script&gt;") && !html.contains('\u{202e}'), "{html}");
+    let markdown = run(memctl().args(["report", "--markdown", "--daemon", &daemon.url, "--job", "hostile"]));
+    assert!(markdown.contains("x&lt;/title&gt;"), "{markdown}");
+    for forbidden in ["<script", "<img", "@all", "http://", "\u{202e}"] {
+        assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
+    }
+}

@@ -1,0 +1,419 @@
+//! Jobs that nobody could judge, whole or in part: no page, no JSON and no exit code of any command says or implies that they
+//! are well. The commands are those that the command line itself lists; one that is not known here fails the test.
+//!
+//! (Over 400 lines: a table of commands, and what each of them has to say of each kind of job.)
+//!
+//! What is called well is looked for by its words; that these are the words in use is shown on a job that is well.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::jobs::{self, Training, record, session};
+use memctl_tests::recordings::folder;
+use memctl_tests::{memctl, run, stderr, stdout};
+use serde_json::Value;
+
+/// A verb: what it is asked, or why it says nothing about a job.
+enum Verb {
+    Asked(&'static [&'static [&'static str]]),
+    Silent,
+}
+
+use Verb::{Asked, Silent};
+
+const VERBS: [(&str, Verb); 28] = [
+    // A recorded job of its own; what it prints is held by its golden page.
+    ("demo", Silent),
+    ("run", Silent),
+    ("daemon", Silent),
+    ("import", Silent),
+    ("jobs", Asked(&[&["jobs"], &["jobs", "--state", "finished"]])),
+    ("query", Asked(&[&["query"]])),
+    ("leaks", Asked(&[&["leaks"], &["leaks", "--all"]])),
+    ("ranks", Asked(&[&["ranks"]])),
+    ("frag", Asked(&[&["frag"]])),
+    ("oom", Asked(&[&["oom"]])),
+    ("ledger", Asked(&[&["ledger"], &["ledger", "--end"]])),
+    ("diagnose", Asked(&[&["diagnose"]])),
+    ("assert", Asked(&[&["assert", "no-leak", "stable", "growth<1GiB/epoch"], &["assert", "--against", "well"]])),
+    ("timeline", Asked(&[&["timeline"]])),
+    ("sites", Asked(&[&["sites"], &["sites", "--peak"], &["sites", "--peak", "--epoch", "0.."], &["sites", "--end"]])),
+    ("alerts", Asked(&[&["alerts"], &["alerts", "--firing"]])),
+    (
+        "export",
+        Asked(&[
+            &["export", "--format", "csv"],
+            &["export", "--format", "folded"],
+            &["export", "--format", "memory-viz", "-f", "out.pickle"],
+        ]),
+    ),
+    // Made of the answers above, whose words it shows with what was not judged; it has forms of its own.
+    ("report", Silent),
+    // Of settings: nothing that is judged.
+    ("what-if", Silent),
+    // Of the installation, not of a job.
+    ("doctor", Silent),
+    ("delete", Silent),
+    ("completions", Silent),
+    ("token", Silent),
+    ("backup", Silent),
+    ("restore", Silent),
+    ("check", Silent),
+    ("audit", Silent),
+    ("help", Silent),
+];
+/// Words behind `alerts`; none of them says how a job is.
+const ALERTS: [&str; 6] = ["test", "silence", "unsilence", "silences", "rules", "help"];
+/// The conditions of `assert`; of each whether the allocator's counters alone can tell it.
+const CONDITIONS: [(&str, bool); 9] = [
+    ("no-leak", false),
+    ("stable", false),
+    ("peak<1TiB", true),
+    ("peak_reserved<1TiB", true),
+    ("reserved/allocated<100", true),
+    ("growth<1GiB/epoch", false),
+    ("growth<1GiB/step", false),
+    ("growth<1GiB/minute", false),
+    ("fragmentation<0.999", true),
+];
+
+/// Words that say that memory does not grow, that blocks lie well, and that all there is to know is known.
+const NO_GROWTH: [&str; 7] = [
+    "Nothing wrong was found",
+    "No leak was found",
+    "no leak was found",
+    "rank: none lost",
+    "Nothing needs to be changed",
+    " at every one of 8 epoch ends",
+    "None: there is no finding",
+];
+const BLOCKS_WELL: [&str; 4] = ["No significant fragmentation", "no churn", "No request failed", "Real demand"];
+const ALL_KNOWN: [&str; 1] = ["Exact: all"];
+
+/// What can be known of a job.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    job: &'static str,
+    /// Whether growth can be judged.
+    growth: bool,
+    /// Whether single blocks can be.
+    blocks: bool,
+    /// Whether a steady state was seen.
+    steady: bool,
+    /// Whether any level was.
+    levels: bool,
+    /// Whether retention took something.
+    expired: bool,
+}
+
+const ALL: Known = Known { job: "well", growth: true, blocks: true, steady: true, levels: true, expired: false };
+
+struct Said {
+    page: String,
+    beside: String,
+    code: Option<i32>,
+}
+
+fn ask(url: &str, words: &[&str], place: &Path) -> Said {
+    let output = memctl().args(words).args(["--daemon", url]).current_dir(place).output().expect("memctl starts");
+    Said { page: stdout(&output), beside: stderr(&output), code: output.status.code() }
+}
+
+/// The commands that a help page lists, as clap wrote it.
+fn listed(words: &[&str]) -> BTreeSet<String> {
+    let help = run(memctl().args(words).arg("--help"));
+    let (_, commands) = help.split_once("Commands:\n").expect("a list of commands");
+    let (commands, _) = commands.split_once("\n\n").expect("its end");
+    let names = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+fn set<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    words.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_of_the_command_line_is_asked_here() {
+    assert_eq!(listed(&[]), set(VERBS.iter().map(|(name, _)| *name)), "a verb that says nothing here of unjudged jobs");
+    assert_eq!(listed(&["alerts"]), set(ALERTS));
+    let help = run(memctl().args(["assert", "--help"]));
+    let (_, conditions) = help.split_once("Conditions:\n").expect("a list of conditions");
+    let names = |text: &str| text.trim_matches('\'').split('<').next().unwrap_or_default().to_owned();
+    let told = conditions.lines().take_while(|line| line.starts_with("  ")).filter(|line| line.trim().contains("  "));
+    let told: BTreeSet<String> = told.filter_map(|line| line.split_whitespace().next()).map(names).collect();
+    assert_eq!(told, CONDITIONS.iter().map(|(condition, _)| names(condition)).collect::<BTreeSet<_>>());
+}
+
+/// The words that must not be said of it, anywhere.
+fn forbidden(known: Known) -> Vec<&'static str> {
+    let mut words = Vec::new();
+    if !known.growth {
+        words.extend(NO_GROWTH);
+        // Said of other jobs than the one that is well: without epoch ends, or with growth that ends.
+        words.extend(["No growth was found", "No unbounded growth", " at every one of "]);
+    }
+    if !known.blocks {
+        words.extend(BLOCKS_WELL);
+    }
+    if !known.steady {
+        words.push("no churn");
+    }
+    if known.expired || !known.blocks {
+        words.extend(ALL_KNOWN);
+    }
+    if !known.levels {
+        // Levels that nobody measured, at a time that never was.
+        words.extend([" 0 B ", "1970-01-01"]);
+    }
+    words
+}
+
+fn sweep(url: &str, known: Known, place: &Path) {
+    for (verb, asked) in &VERBS {
+        let Asked(questions) = asked else { continue };
+        for words in *questions {
+            for format in ["table", "json", "ndjson", "csv"] {
+                if *verb == "export" && format != "table" {
+                    continue;
+                }
+                let narrow: &[&str] = if ["jobs", "alerts"].contains(verb) { &[] } else { &["--job", known.job] };
+                let said = ask(url, &[words, narrow, &["-o", format]].concat(), place);
+                check(known, verb, words, format, &said);
+            }
+        }
+    }
+    conditions(url, known, place);
+    for severity in ["info", "warning", "critical"] {
+        let said = ask(url, &["query", "--job", known.job, "--fail-on", severity], place);
+        if !known.growth {
+            assert_eq!(said.code, Some(1), "{known:?}: {severity}: {}", said.beside);
+            let found = said.beside.contains(&format!("finding of severity {severity} or worse"));
+            assert!(found || said.beside.contains("inconclusive: "), "{known:?}: {}", said.beside);
+        }
+    }
+}
+
+fn check(known: Known, verb: &str, words: &[&str], format: &str, said: &Said) {
+    let context = format!("{} of {known:?} as {format}:\n{}\n{}", words.join(" "), said.page, said.beside);
+    let about_many = ["jobs", "alerts"].contains(&verb);
+    for word in forbidden(known).into_iter().filter(|_| !about_many) {
+        assert!(!said.page.contains(word), "{word:?} is said: {context}");
+    }
+    // Of what retention went through nothing was live at the end.
+    let folded = words.contains(&"folded");
+    let refuses = verb == "export" && (!known.blocks || folded && known.expired)
+        || known.expired && (words.contains(&"--peak") || words == ["ledger"] && known.blocks);
+    // Compared with a job of which more was judged, that nothing new was found says nothing.
+    let fails = verb == "assert" && (!known.growth || known.expired || !known.blocks && words.contains(&"--against"));
+    match (refuses, fails) {
+        (true, _) => {
+            assert_eq!((said.code, said.page.as_str()), (Some(5), ""), "it refuses: {context}");
+            let why = if known.expired && !folded { "retention removed" } else { "nothing was written" };
+            assert!(said.beside.contains(why), "{context}");
+        }
+        (false, true) => assert_eq!(said.code, Some(1), "{context}"),
+        (false, false) => assert_eq!(said.code, Some(0), "{context}"),
+    }
+    if refuses {
+        return;
+    }
+    match format {
+        "table" => page(known, verb, &said.page, &context),
+        "json" => json(known, verb, &said.page, &context),
+        _ => {}
+    }
+    if verb == "export" && known.expired {
+        assert!(said.beside.contains("the export is incomplete: retention removed"), "{context}");
+    }
+    if fails && format == "table" {
+        // What counters tell may hold, what findings tell may not.
+        let held = said.page.lines().filter(|line| line.starts_with("holds  "));
+        let by_findings =
+            |line: &&str| ["no-leak", "stable", "growth<", "findings against"].iter().any(|word| line.contains(word));
+        assert_eq!(held.filter(by_findings).count(), 0, "{context}");
+    }
+}
+
+/// What a page has to say of it.
+fn page(known: Known, verb: &str, page: &str, context: &str) {
+    let first = page.lines().next().unwrap_or_default();
+    if !known.growth && ["query", "leaks", "ranks", "diagnose"].contains(&verb) {
+        assert!(first.starts_with("Inconclusive: "), "{context}");
+        assert!(page.contains("What to do:"), "{context}");
+        assert!(!page.contains("et it run "), "it has ended: {context}");
+    }
+    if !known.blocks && ["frag", "oom"].contains(&verb) {
+        assert!(first.starts_with("Inconclusive: "), "{context}");
+    }
+    if !known.blocks && (["ledger", "timeline"].contains(&verb) || verb == "sites" && !known.expired) {
+        assert!(page.contains("No allocator event of this part of the job is stored, so "), "{context}");
+    }
+    if known.expired && ["query", "leaks", "ranks", "frag", "oom", "diagnose"].contains(&verb) {
+        let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("removed by retention"), "{context}");
+        assert!(page.contains("NOT EXACT: ") || !known.blocks, "{context}");
+    }
+    if verb == "alerts" {
+        assert!(page.contains("No alert.\n") && page.contains(" stored"), "{context}");
+        assert_eq!(!known.growth, not_judged_list(page).contains(&known.job.to_owned()), "{context}");
+    }
+    if verb == "jobs" {
+        let row = page.lines().find(|line| line.split_whitespace().next() == Some(known.job)).expect("its row");
+        assert_eq!(!known.growth, row.contains("inconclusive"), "{context}");
+    }
+}
+
+/// The jobs that stand behind `Not judged: ` on a page.
+fn not_judged_list(page: &str) -> Vec<String> {
+    let list = page.split_once("Not judged: ").map_or("", |(_, list)| list.trim_end().trim_end_matches('.'));
+    list.split(',').map(|job| job.trim().to_owned()).collect()
+}
+
+/// What data have to say of it.
+fn json(known: Known, verb: &str, text: &str, context: &str) {
+    let json: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {context}"));
+    let lacks = |kind: &str| {
+        let gaps = json["not_judged"].as_array().unwrap_or_else(|| panic!("no list: {context}"));
+        assert!(gaps.iter().all(|gap| gap["reason"].as_str().is_some_and(|reason| !reason.is_empty())), "{context}");
+        gaps.iter().any(|gap| gap["kind"] == kind && gap["gap"] == "whole")
+    };
+    if ["query", "leaks", "ranks", "diagnose"].contains(&verb) {
+        assert_eq!(!known.growth, lacks("leak"), "{context}");
+        assert_eq!(
+            !known.growth,
+            json["not_judged"].as_array().is_some_and(|gaps| gaps.iter().any(|gap| gap["decides"] == true)),
+            "{context}"
+        );
+        assert_eq!(!known.blocks, lacks("fragmentation"), "{context}");
+        assert_eq!(!known.blocks, lacks("oom"), "{context}");
+    }
+    if verb == "frag" {
+        assert_eq!(!known.blocks, lacks("fragmentation"), "{context}");
+        assert_eq!(!known.steady, lacks("churn"), "{context}");
+    }
+    if verb == "oom" {
+        assert_eq!(!known.blocks, lacks("oom"), "{context}");
+    }
+    if verb == "ledger" {
+        assert!(lacks("outside_allocator") && lacks("foreign_process"), "nothing measures the device: {context}");
+        for rank in json["ranks"].as_array().expect("ranks") {
+            assert!(rank["context_bytes"].is_null() && rank["unexplained_bytes"].is_null(), "{context}");
+        }
+    }
+    if ["query", "ranks"].contains(&verb) && !known.levels {
+        let rank = &json["ranks"][0];
+        assert!(rank["allocated_bytes"].is_null() && rank["peak_reserved_bytes"].is_null(), "{context}");
+    }
+    if verb != "jobs" && verb != "alerts" && verb != "assert" {
+        let completeness = &json["completeness"];
+        assert_eq!(known.expired, completeness["exact"] == false, "{context}");
+        assert_eq!(!known.blocks, completeness["events_stored"] == 0, "{context}");
+    }
+    if verb == "diagnose" && !known.growth {
+        assert_ne!(json["severity"], "none", "{context}");
+    }
+    if verb == "jobs" {
+        let job = json["jobs"].as_array().expect("jobs").iter().find(|job| job["id"] == known.job).expect("the job");
+        assert_eq!(!known.growth, job["verdict"]["inconclusive"].is_string(), "{context}");
+    }
+    if verb == "alerts" {
+        let names = json["jobs"]["not_judged"].as_array().expect("names");
+        assert_eq!(!known.growth, names.contains(&Value::from(known.job)), "{context}");
+    }
+}
+
+/// Each condition by itself: the others must not answer for it.
+fn conditions(url: &str, known: Known, place: &Path) {
+    for (condition, by_counters) in CONDITIONS {
+        let can_hold = !known.expired && known.levels && (known.growth || by_counters);
+        let said = ask(url, &["assert", "--job", known.job, condition], place);
+        let context = format!("{condition} of {known:?}: {}{}", said.page, said.beside);
+        assert_eq!(said.code, Some(i32::from(!can_hold)), "{context}");
+        assert_eq!(can_hold, said.page.contains("holds  ") && !said.page.contains("does not hold"), "{context}");
+        let says_why = said.beside.contains("inconclusive") || said.beside.contains("does not hold");
+        assert!(can_hold || says_why, "{context}");
+    }
+}
+
+#[test]
+fn no_command_implies_that_an_unjudged_job_is_well() {
+    let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let steady = Training::default();
+    let short = Training { epochs: 1, kept_a_step: 1 << 20, ..steady };
+    record(&daemon.url, session("well", 0), |agent| jobs::train(agent, steady));
+    record(&daemon.url, session("short", 0), |agent| jobs::train(agent, short));
+    record(&daemon.url, session("stackless", 0), |agent| jobs::train(agent, Training { stacks: false, ..short }));
+    record(&daemon.url, session("counted", 0), |agent| jobs::train_counted(agent, 8, 0));
+    record(&daemon.url, session("counted-short", 0), |agent| jobs::train_counted(agent, 1, 0));
+    record(&daemon.url, session("empty", 0), |_| {});
+    sweep(&daemon.url, Known { job: "short", growth: false, steady: false, ..ALL }, place.path());
+    sweep(&daemon.url, Known { job: "stackless", growth: false, steady: false, ..ALL }, place.path());
+    let counted = Known { job: "counted", blocks: false, steady: false, ..ALL };
+    sweep(&daemon.url, counted, place.path());
+    sweep(&daemon.url, Known { job: "counted-short", growth: false, ..counted }, place.path());
+    sweep(&daemon.url, Known { job: "empty", growth: false, levels: false, ..counted }, place.path());
+    words_are_in_use(&daemon.url, place.path());
+    daemon.terminate();
+}
+
+/// Of a job that is well the same words are said: a test that looks for words that nobody uses any more would find nothing.
+fn words_are_in_use(url: &str, place: &Path) {
+    sweep(url, ALL, place);
+    let asked =
+        VERBS.iter().filter_map(|(_, asked)| if let Asked(questions) = asked { Some(*questions) } else { None });
+    let one = asked.flatten().filter(|words| !["jobs", "alerts", "export"].contains(&words[0]));
+    let pages: String = one.map(|words| ask(url, &[words, &["--job", "well"][..]].concat(), place).page).collect();
+    let words = NO_GROWTH.into_iter().chain(BLOCKS_WELL).chain(ALL_KNOWN);
+    let unused: Vec<&str> = words.filter(|word| !pages.contains(word)).collect();
+    assert!(unused.is_empty(), "no page says {unused:?}: {pages}");
+}
+
+#[test]
+fn what_retention_took_is_said_and_not_made_up() {
+    for (job, blocks) in [("part", true), ("gone", false)] {
+        let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let daemon = DaemonProcess::sqlite(store.path(), free_port());
+        record(&daemon.url, session(job, 0), |agent| jobs::train_long(agent, 8, 20_000));
+        let (daemon, _store) = match blocks {
+            true => jobs::expired_to_a_keyframe(daemon, store.path(), job),
+            false => (jobs::expired(daemon, store.path(), job, 0), store),
+        };
+        record(&daemon.url, session("well", 0), |agent| {
+            jobs::train(agent, Training::default());
+        });
+        sweep(&daemon.url, Known { job, blocks, steady: false, expired: true, ..ALL }, place.path());
+        daemon.terminate();
+    }
+}
+
+/// A part of a job that can be judged as a whole: the answer is about the part.
+#[test]
+fn one_epoch_of_a_job_that_leaks_is_inconclusive() {
+    let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "j"]).arg(folder("cnn_rank0_cache")));
+    for verb in ["query", "leaks", "ranks", "diagnose"] {
+        let asked = [verb, "--job", "j", "--epoch", "0"];
+        let said = ask(&daemon.url, &asked, place.path());
+        assert_eq!(said.code, Some(0), "{verb}");
+        let first = said.page.lines().next().unwrap_or_default();
+        assert!(first.starts_with("Inconclusive: ") && first.contains("needs 3 epoch ends, found 1"), "{}", said.page);
+        let json = ask(&daemon.url, &[&asked[..], &["-o", "json"]].concat(), place.path()).page;
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let gaps = json["not_judged"].as_array().expect("not_judged");
+        assert!(gaps.iter().any(|not| not["decides"] == true && not["kind"] == "leak"), "{verb}: {json:#}");
+    }
+    let said = ask(&daemon.url, &["query", "--job", "j", "--epoch", "0", "--fail-on", "info"], place.path());
+    assert_eq!(said.code, Some(1));
+    assert!(said.beside.contains("inconclusive: needs 3 epoch ends, found 1"), "{}", said.beside);
+    for condition in ["no-leak", "stable", "growth<1MiB/epoch", "growth<1MiB/step", "growth<1MiB/minute"] {
+        let said = ask(&daemon.url, &["assert", "--job", "j", "--epoch", "0", condition], place.path());
+        assert_eq!(said.code, Some(1), "{condition}: {}", said.page);
+        assert!(said.beside.contains("inconclusive"), "{condition}: {}", said.beside);
+    }
+    // Whole, it is judged: the same words would be wrong.
+    assert!(!ask(&daemon.url, &["query", "--job", "j"], place.path()).page.contains("Inconclusive"));
+    daemon.terminate();
+}
