@@ -19,9 +19,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// A launcher answers in microseconds; one that is stopped or swapping must not hold up the start of a training for longer.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// A trainer says hello at once.
+/// A launcher answers in microseconds, or when a loaded disk has made its spool; one that is stopped must not hold up the start
+/// of a training for longer. After less, a training that starts on a busy machine would not be recorded at all.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// A trainer says hello at once, but may have no core for a while.
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a hello: a session of 64 devices and 64 labels stays far below.
 const HELLO_BYTES_MAX: usize = 256 << 10;

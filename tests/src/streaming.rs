@@ -16,6 +16,9 @@ use crate::{jobs, stored};
 pub const STEP_EVENTS: usize = 100;
 /// See [`STEP_EVENTS`].
 pub const STEP: Duration = Duration::from_millis(5);
+/// How far production runs ahead of what is stored: a machine that is slow today gets a slower training, and not a backlog
+/// that outlasts the test.
+pub const AHEAD: u64 = 100_000;
 /// Longer than any fault of these tests lasts.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -55,15 +58,7 @@ pub fn events(name: &str) -> Producer {
 ///
 /// # Panics
 /// When the agent stops by itself.
-pub fn stream(agent: &Agent, name: &str, stop: &AtomicBool, say: impl FnMut(u64)) -> u64 {
-    stream_at(STEP, agent, name, stop, say)
-}
-
-/// The same with another time between two steps.
-///
-/// # Panics
-/// When the agent stops by itself.
-pub fn stream_at(pace: Duration, agent: &Agent, name: &str, stop: &AtomicBool, mut say: impl FnMut(u64)) -> u64 {
+pub fn stream(agent: &Agent, name: &str, stop: &AtomicBool, mut say: impl FnMut(u64)) -> u64 {
     let breaker = agent.breaker();
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
     let (mut events, mut pushed, mut step) = (events(name), 0, 0);
@@ -76,7 +71,10 @@ pub fn stream_at(pace: Duration, agent: &Agent, name: &str, stop: &AtomicBool, m
         agent.step_end(step);
         step += 1;
         say(breaker.stored_events());
-        std::thread::park_timeout(pace);
+        std::thread::park_timeout(STEP);
+        while pushed > breaker.stored_events() + AHEAD && !stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(STEP);
+        }
     }
     pushed
 }
@@ -158,6 +156,18 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < PATIENCE, "not seen: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// The same for a state that says why it is not there.
+///
+/// # Panics
+/// When it does not come, with the last reason.
+pub fn until_ok(what: &str, mut done: impl FnMut() -> Result<(), String>) {
+    let began = Instant::now();
+    while let Err(why) = done() {
+        assert!(began.elapsed() < PATIENCE, "not seen: {what}: {why}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }

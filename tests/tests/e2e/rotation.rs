@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use memctl_agent::reach::{DaemonAddress, Tls};
 use memctl_agent::{Agent, AgentConfig, Breaker, Daemon, Outcome};
@@ -18,15 +17,13 @@ use memctl_tests::certificates::{Authority, Identity, put, served};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::postgres::Database;
 use memctl_tests::proxy::Proxy;
-use memctl_tests::streaming::{self, PATIENCE, compare, until};
+use memctl_tests::streaming::{self, PATIENCE, compare, until, until_ok};
 use memctl_tests::{memctl, run};
 
 const AGENTS: usize = 4;
 /// How often everything is exchanged; once without a signal, when the daemon looks by itself.
 const GENERATIONS: usize = 4;
 const BY_ITSELF: usize = 2;
-/// Between two steps of an agent: some 50,000 events a second of each.
-const PACE: Duration = Duration::from_millis(2);
 /// An agent that has stored so many more goes on.
 const MORE: u64 = 5_000;
 
@@ -51,7 +48,7 @@ fn start(agent: usize, url: &str, ca: &Path, identity: &Identity, stop: &Arc<Ato
     let agent_started = Agent::start(AgentConfig { daemon, ..config }).expect("the agent starts");
     let (breaker, stop) = (agent_started.breaker(), stop.clone());
     let thread = std::thread::spawn(move || {
-        let pushed = streaming::stream_at(PACE, &agent_started, &job(agent), &stop, |_| {});
+        let pushed = streaming::stream(&agent_started, &job(agent), &stop, |_| {});
         (agent_started.stop(None, PATIENCE), pushed)
     });
     Streaming { breaker, thread }
@@ -71,12 +68,13 @@ fn followed(said: impl std::io::Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
-/// Whether the daemon answers a question of whoever shows this certificate.
-fn answers(url: &str, ca: &Path, identity: &Identity) -> bool {
+/// Whether the daemon answers a question of whoever shows this certificate; if not, why.
+fn answers(url: &str, ca: &Path, identity: &Identity) -> Result<(), String> {
     let mut command = memctl();
     command.args(["jobs", "--daemon", url, "--tls-ca"]).arg(ca);
     command.arg("--tls-cert").arg(&identity.cert).arg("--tls-key").arg(&identity.key);
-    command.output().unwrap().status.success()
+    let asked = command.output().unwrap();
+    if asked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&asked.stderr).into_owned()) }
 }
 
 struct Place {
@@ -147,7 +145,9 @@ fn rotated(store: &[&str]) {
         put(&place.clients, &[&authority.file, &new.file]);
         tell();
         let probe = new.issue(&format!("probe-{generation}"));
-        until("the new authority counts", || answers(&daemon.url, &place.trust, &probe));
+        until_ok("the new authority counts", || {
+            answers(&daemon.url, &place.trust, &probe).map_err(|why| format!("{why}; {}", said.lock().unwrap()))
+        });
         go_on("the agents go on while both authorities count");
         let server = new.issue(&format!("daemon-{generation}"));
         server.replaces(&place.server);
@@ -161,8 +161,8 @@ fn rotated(store: &[&str]) {
         put(&place.trust, &[&new.file]);
         put(&place.clients, &[&new.file]);
         tell();
-        until("the old authority is nobody's", || !answers(&daemon.url, &place.trust, &stale));
-        assert!(answers(&daemon.url, &place.trust, &probe));
+        until("the old authority is nobody's", || answers(&daemon.url, &place.trust, &stale).is_err());
+        assert_eq!(answers(&daemon.url, &place.trust, &probe), Ok(()));
         go_on("the agents go on without the old authority");
         for agent in 0..AGENTS {
             let words = format!("certificate {}", node(agent, generation));

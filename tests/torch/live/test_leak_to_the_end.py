@@ -7,6 +7,7 @@ afterwards: an answer about a stretch of time is judged by what was known in it 
 from __future__ import annotations
 
 import datetime
+import json
 import sys
 import time
 from typing import Any
@@ -141,7 +142,9 @@ def test_the_time_to_out_of_memory_is_true_half_way(memctl: Memctl, script: Any,
         run = course.wait()
         assert run.code == 1 and "OutOfMemoryError" in run.err, (name, run)
         began = run.told("began")
-        [failure] = memctl.answer("oom", "--job", name, "--daemon", url)["failures"]
+        stored = memctl("oom", "--job", name, "--daemon", url, "-o", "json")
+        assert stored.code == 0, (name, stored, run)
+        [failure] = json.loads(stored.out)["failures"]
         ended = seconds(failure["at"])
         half = (began + ended) / 2
         until = datetime.datetime.fromtimestamp(half, datetime.timezone.utc).isoformat().replace("+00:00", "Z")
