@@ -3,6 +3,7 @@
 Each training is the same small network in a plain loop with one thing added: 0.3 to 1.7 GiB over 400 steps, leaked or
 cached; one has a single epoch of 4,000 steps. The servers answer requests of any length with the same network. What
 leaks and what does not is in CASES. MEMCTL_RIVAL names the tool that watches besides, if any: traceml or stormlog.
+(Over 400 lines: each case is a program that reads by itself.)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Processor time of the training process (all its threads, until the last kernel i
 
 The third witness is one process that attaches and detaches (`toggle`): the same model and memory, the gate of the trace
 tracker closed (PyTorch still builds its TraceEntry), events, stacks, stacks and marks; and what single calls cost.
-Refuses to run without a GPU. Longer than most files because driver, worker and estimator have to agree on one protocol.
+Refuses to run without a GPU. (Over 400 lines: driver, worker and estimator have to agree on one protocol.)
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ use memctl_proto::item::Packed;
 use memctl_proto::v1::ItemKind;
 use memctl_proto::{FILE_DESCRIPTOR_SET, StackSender};
 use prost::Message as _;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::Request;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
 
+use crate::bytes_codec::BytesCodec;
 use crate::fuzz;
 use crate::raw::{Stream, session};
 
@@ -156,7 +156,7 @@ async fn calls(port: u16, round: u64) -> Option<u64> {
         client.ready().await.ok()?;
         let message = Request::new(messages.next().unwrap_or_default());
         // An answer or a refusal: both are one.
-        let _ = client.server_streaming(message, path, Bytes).await;
+        let _ = client.server_streaming(message, path, BytesCodec).await;
         answers += 1;
     }
     Some(answers)
@@ -191,44 +191,4 @@ fn talked(port: u16, bytes: &[u8]) -> Option<()> {
     stream.write_all(bytes).ok()?;
     let _ = stream.read(&mut [0; 256]);
     Some(())
-}
-
-/// Messages as bytes.
-#[derive(Clone, Copy)]
-struct Bytes;
-
-impl Codec for Bytes {
-    type Encode = Vec<u8>;
-    type Decode = ();
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self {
-        *self
-    }
-}
-
-impl Encoder for Bytes {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        bytes::BufMut::put_slice(buffer, &item);
-        Ok(())
-    }
-}
-
-impl Decoder for Bytes {
-    type Item = ();
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
-        let rest = bytes::Buf::remaining(buffer);
-        bytes::Buf::advance(buffer, rest);
-        Ok(Some(()))
-    }
 }

@@ -4,6 +4,7 @@
 
 pub mod alertmanager;
 pub mod attack;
+pub mod bytes_codec;
 pub mod certificates;
 pub mod daemon;
 pub mod fuzz;

@@ -11,17 +11,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, BufMut as _};
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage as _, Value as Field};
 use serde_json::{Value, json};
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
+use crate::bytes_codec::BytesCodec;
 use crate::certificates;
 
 const REQUEST: &str = "opentelemetry.proto.collector.metrics.v1.ExportMetricsServiceRequest";
@@ -276,7 +275,7 @@ impl Service<http::Request<Body>> for Metrics {
         let value = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
         let headers = request.headers().iter().map(|(name, it)| (name.to_string(), value(it))).collect();
         let taking = Taking { collector: self.0.clone(), path: request.uri().path().to_owned(), headers };
-        Box::pin(async move { Ok(tonic::server::Grpc::new(Plain).unary(taking, request).await) })
+        Box::pin(async move { Ok(tonic::server::Grpc::new(BytesCodec).unary(taking, request).await) })
     }
 }
 
@@ -301,41 +300,5 @@ impl Service<Request<Vec<u8>>> for Taking {
             Answer::Unavailable | Answer::Silence => Err(Status::unavailable("come back later")),
             how => Ok(Response::new(answer(how))),
         })
-    }
-}
-
-/// Bytes as they are.
-#[derive(Clone, Default)]
-struct Plain;
-
-impl Codec for Plain {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Plain {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Plain {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let mut bytes = vec![0; buffer.remaining()];
-        buffer.copy_to_slice(&mut bytes);
-        Ok(Some(bytes))
     }
 }

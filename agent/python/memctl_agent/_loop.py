@@ -8,7 +8,7 @@ the trained model and loading with gradients off are evaluation, until training 
 Guarantees: no torch in here, no lock, no reference that keeps a model, loader or optimizer alive; other
 threads than the one that trains are not listened to. Every guess has the lowest rank in the book.
 
-Longer than most files because the rules share one small state; split, each half would need all of it.
+(Over 400 lines: the rules share one small state; split, each half would need all of it.)
 """
 
 from __future__ import annotations

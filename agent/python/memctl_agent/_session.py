@@ -4,7 +4,7 @@ Guarantees: CUDA is never initialised by memctl; nothing raises into the program
 stderr, and `status()` repeats it. One session at a time; after `detach` the next may begin.
 Refuses: forked children of an attached process, which cannot use CUDA; free-threaded interpreters.
 
-Longer than most files because the states and what leads from one to the next are one thing.
+(Over 400 lines: the states and what leads from one to the next are one thing.)
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 //! Guarantees: everything that was pushed before a trainer's death is taken; one trainer's end or delivery holds no other
 //! up; threads and memory are bounded, whoever connects; the end of [`Host::finish`] has a limit.
 //! Refuses: users other than its own, more trainers than [`HostConfig::trainers_max`], and to signal any process.
+//! (Over 400 lines: its settings, its threads and what it knows are one state.)
 
 mod death;
 mod leftover;

@@ -5,6 +5,7 @@
 //! oldest message of the peer that holds most is given up when it has had its time, so that half a message for ever
 //! holds up nobody. A message that comes slower than a floor is given up in any case.
 //! Refuses: to give up what is small and young.
+//! (Over 400 lines: one budget, and every way in which a request takes of it and gives back.)
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,7 +1,8 @@
 //! A store in memory: for tests, simulation and trying things out.
 //!
 //! Guarantees: everything the other stores do except to outlive the process; memory grows with what is stored.
-//! Refuses: nothing of its own. Long, because the whole trait is one file here: what the databases do in SQL.
+//! Refuses: nothing of its own.
+//! (Over 400 lines: one file is the whole trait, which the databases do in SQL.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
-//! What goes into the store and what comes out, free of any database: a list of records, which makes the file long.
+//! What goes into the store and what comes out, free of any database.
 //!
 //! Guarantees: [`Append::check`] and [`Selection::overlaps`] say in Rust what every database holds to.
 //! Refuses: to derive anything of a database or of the wire; backends own their rows.
+//! (Over 400 lines: a list of records.)
 
 use bytes::Bytes;
 use memctl_model::limits::{DEVICES_MAX, ITEM_BYTES_MAX};

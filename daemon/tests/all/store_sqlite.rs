@@ -1,4 +1,5 @@
 //! What only a file can go through: crashes, second openers, strange and damaged files, full disks.
+//! (Over 400 lines: each fault is a story of its own.)
 
 use crate::store;
 

@@ -4,7 +4,7 @@
 //!
 //! Why classes: the time before an allocation depends on the operator that makes it, which the key (site
 //! and size) stands for. Keys with similar means share a code, because the lengths of a code cost about 20 bytes.
-//! One long file, because writer, choice of classes and reader are three sides of one definition.
+//! (Over 400 lines: writer, choice of classes and reader are three sides of one definition.)
 
 use super::bits::{BitWriter, PADDING, window};
 use super::codes::{Code, lengths};

@@ -5,6 +5,7 @@
 //!
 //! Guarantees: a dictionary takes [`SESSION_STACK_BYTES_MAX`] at most, whatever its batches say: frames that stacks share are
 //! kept once. Refuses ids that do not follow, references to what was never sent, more than the limits.
+//! (Over 400 lines: sender and reader are two sides of one definition, and share its limits.)
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,9 +4,7 @@
 //! Guarantees: nothing of a consumed dict or list stays but what memctl reads and a 4-byte note
 //! in the memo; dicts and lists under keys that memctl does not read are dropped as they come. A list or
 //! dict of the stack belongs to the stack entry alone; fetching it again gives what it stands for.
-//!
-//! Longer than most files: every way in which one container can take another is here, because
-//! they share the two slabs and the rule of single ownership.
+//! (Over 400 lines: the ways in which one container takes another share two slabs and the rule of single ownership.)
 
 use memctl_model::FrameId;
 

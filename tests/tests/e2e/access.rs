@@ -8,7 +8,6 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _};
 use memctl_agent::credentials::{Credentials, TokenSource};
 use memctl_agent::{Agent, AgentConfig, Backoff, Daemon, SpoolConfig};
 use memctl_daemon::access::Role;
@@ -17,12 +16,12 @@ use memctl_model::{Frame, SessionEnd, SessionId, SessionInfo};
 use memctl_proto::item::Packed;
 use memctl_proto::v1;
 use memctl_proto::v1::daemon_message::Body as Heard;
+use memctl_tests::bytes_codec::BytesCodec;
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::raw::{Stream, hello, session};
 use memctl_tests::source::Producer;
 use memctl_tests::{jobs, memctl, run, run_json, stored};
 use prost::Message;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
@@ -30,44 +29,6 @@ use tonic::{Code, Request, Status};
 const TENANTS: [&str; 2] = ["team-a", "team-b"];
 /// In both tenants.
 const JOB: &str = "shared";
-
-// --- bytes as they are --------------------------------------------------------------------------
-
-/// Calls any method with bytes and gives the bytes of its answers.
-#[derive(Clone, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let mut bytes = vec![0; buffer.remaining()];
-        buffer.copy_to_slice(&mut bytes);
-        Ok(Some(bytes))
-    }
-}
 
 type Asking = InterceptedService<Channel, Credentials>;
 
@@ -78,7 +39,7 @@ async fn call(asking: &Asking, path: &str, request: Vec<u8>) -> (Vec<u8>, Code, 
     let path = path.parse().unwrap();
     let requests = tokio_stream::once(request);
     let mut bytes = Vec::new();
-    let ended = match client.streaming(Request::new(requests), path, Raw).await {
+    let ended = match client.streaming(Request::new(requests), path, BytesCodec).await {
         Ok(answers) => {
             let mut answers = answers.into_inner();
             loop {

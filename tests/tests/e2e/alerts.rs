@@ -1,5 +1,6 @@
 //! Alerts from finding to notification: the real Alertmanager, real HTTP receivers that fail in every way, restarts and
 //! two daemons on one database, and the command line.
+//! (Over 400 lines: each test is a story of its own.)
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The daemon as an operator sees it: metrics that a real Prometheus scrapes, rules that reach a real Alertmanager, health while
 //! a real Postgres is away, a configuration that is read again, and systemd's protocol.
+//! (Over 400 lines: each test is a story of its own, of several servers.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};

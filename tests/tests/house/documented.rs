@@ -3,6 +3,7 @@
 //!
 //! What exists is asked of the program itself: `--help`, the errors of the readers of its files, `-o json`. Variables are
 //! read out of the sources, where they are named as literals.
+//! (Over 400 lines: one reader for each kind of thing that is documented.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,7 @@
-"""Which marks come, in which order, for the loops that people write: nothing is called by hand here."""
+"""Which marks come, in which order, for the loops that people write: nothing is called by hand here.
+
+(Over 400 lines: each loop reads like the program it stands for.)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 //! Steps and epochs of recordings that mark none: the shapes that training loops have, and those that only look like them.
-//! Longer than most files, because each shape is one loop that reads like the program it stands for.
+//! (Over 400 lines: each shape is one loop that reads like the program it stands for.)
 
 mod hostile;
 mod tape;

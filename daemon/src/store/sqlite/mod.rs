@@ -6,6 +6,7 @@
 //! nothing of it is there and the store goes on with a fresh connection.
 //! Its files are their owner's alone.
 //! Refuses: files of newer versions, of other programs, damaged ones, and a SQLite library older than 3.51.3.
+//! (Over 400 lines: the trait's methods, each a few lines.)
 
 mod access;
 mod alert_records;

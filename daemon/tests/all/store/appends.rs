@@ -1,4 +1,5 @@
-//! Appending: whole or not at all, once or many times, small and large. Long, because a case is a story of its own.
+//! Appending: whole or not at all, once or many times, small and large.
+//! (Over 400 lines: each case is a story of its own.)
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! What goes, in which order, and how it is counted.
+//! (Over 400 lines: each case is a story of its own.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
