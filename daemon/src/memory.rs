@@ -1,4 +1,4 @@
-//! How much memory this process may use: the machine's, its control group's or its own limit, whichever is least.
+//! How much memory this process may use: the machine's, its control group's or its own limits, whichever is least.
 //!
 //! Guarantees: an answer on any machine; what cannot be read limits nothing. Reads files of the kernel, once per call.
 
@@ -6,11 +6,14 @@ use std::fs;
 
 /// Where nothing is known.
 const UNKNOWN: u64 = 4 << 30;
+/// Limits of a process that bound its memory, as the kernel names them.
+const LIMITS: [&str; 2] = ["Max address space", "Max data size"];
 
 /// Bytes that this process may use.
 #[must_use]
 pub fn allowed_bytes() -> u64 {
-    [machine(), group(), address_space()].into_iter().flatten().min().unwrap_or(UNKNOWN)
+    let own = LIMITS.map(|name| own(name));
+    [machine(), group()].into_iter().chain(own).flatten().min().unwrap_or(UNKNOWN)
 }
 
 fn machine() -> Option<u64> {
@@ -32,9 +35,13 @@ fn group() -> Option<u64> {
         .min()
 }
 
-fn address_space() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+/// This process's own (setrlimit): nothing where it is unlimited.
+fn own(limit: &str) -> Option<u64> {
+    of_limits(&fs::read_to_string("/proc/self/limits").ok()?, limit)
+}
+
+fn of_limits(text: &str, limit: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(limit))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -46,5 +53,12 @@ mod tests {
     fn a_machine_has_memory() {
         let machine = machine().unwrap();
         assert!(machine > 64 << 20 && (1..=machine).contains(&allowed_bytes()));
+    }
+    #[test]
+    fn a_limit_of_its_own_counts_and_none_does_not() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                    Max data size             1073741824           1073741824           bytes     \n\
+                    Max address space         unlimited            unlimited            bytes     \n";
+        assert_eq!(LIMITS.map(|limit| of_limits(text, limit)), [None, Some(1 << 30)]);
     }
 }
