@@ -78,7 +78,7 @@ try {
   await page.locator('svg.bar rect').first().waitFor();
   await page.getByRole('table', { name: 'Sites, what changed most first' }).waitFor();
   await inEveryLight('difference');
-  const line = page.getByRole('treeitem', { name: /remember_features {2}\w+\.py:\d+: / }).last();
+  const line = page.getByRole('treeitem', { name: /remember_features\s+\w+\.py:\d+: / }).last();
   await click(line);
   assert.match(await line.getAttribute('aria-label'), /more, 0 B less/);
   assert.ok(clicks <= CLICKS_MAX, `${clicks} clicks`);

@@ -1,7 +1,7 @@
 // Paths, floors and zooms, without a browser.
 
 import { describe, expect, test } from 'vitest';
-import { bands, floors, height, nearest, panned, paths, zoomed, type Sample } from './course';
+import { bands, floors, height, labelled, nearest, panned, paths, zoomed, type Sample } from './course';
 
 const sample = (at: number, epoch: number, min: number, max: number, last = min): Sample => ({
   from: at,
@@ -32,6 +32,13 @@ test('epochs touch each other', () => {
     { epoch: 0, from: 0, to: 20 },
     { epoch: 1, from: 20, to: 50 },
   ]);
+});
+
+test('labels keep apart', () => {
+  const many = Array.from({ length: 100 }, (_, epoch) => ({ epoch, from: epoch, to: epoch + 1 }));
+  const shown = labelled(many, { from: 0, to: 100 }, 0.25).map((band) => band.epoch);
+  expect(shown).toEqual([0, 25, 50, 75]);
+  expect(labelled(many, { from: 50, to: 150 }, 0.4).map((band) => band.epoch)).toEqual([0, 90]);
 });
 
 test('a limit far above is not drawn', () => {

@@ -81,6 +81,17 @@ export function bands(of: Sample[]): Band[] {
   return found;
 }
 
+/** Those of them whose labels have room: each so many shares of the picture behind the one before. */
+export function labelled(of: Band[], view: Stretch, apart: number): Band[] {
+  let next = -Infinity;
+  return of.filter((band) => {
+    const at = clamp(share(view, band.from), 0, 1);
+    if (at < next || at > 1 - apart) return false;
+    next = at + apart;
+    return true;
+  });
+}
+
 /** The height of the picture in bytes, and whether the limit has room in it. */
 export function height(of: Sample[], limit: number | null): { top: number; showsLimit: boolean } {
   const highest = of.reduce((top, sample) => Math.max(top, sample.max, sample.reserved, sample.peakReserved), 1);

@@ -7,7 +7,7 @@ import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
-import { UNITS, bands, clamp, floors, height, nearest, panned, paths, samples, share, whole, zoomed, type Stretch } from '../draw/course';
+import { UNITS, bands, clamp, floors, height, labelled, nearest, panned, paths, samples, share, whole, zoomed, type Stretch } from '../draw/course';
 import { Link } from '../parts/parts';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
@@ -19,8 +19,8 @@ const POINTS = 600;
 const SETTLED_MS = 250;
 /** How much closer a key or a turn of the wheel goes. */
 const CLOSER = 0.6;
-/** Labels of epochs at most. */
-const LABELS = 16;
+/** Labels of epochs are at least such a part of the picture apart. */
+const APART = 0.08;
 /** Ranks that the choice lists. */
 const LISTED = 512;
 
@@ -88,7 +88,6 @@ export function Course(of: Of): JSX.Element {
   const { top, showsLimit } = height(course, limit);
   const drawn = paths(fine, course, floor, view, top);
   const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
-  const everyth = Math.max(1, Math.ceil(spans.length / LABELS));
 
   const look = (to: Stretch): void => {
     setView(to);
@@ -253,7 +252,7 @@ export function Course(of: Of): JSX.Element {
           </svg>
           <text class="scale" x="4" y="14">{bytes(top)}</text>
           <text class="scale" x="4" y="236">0 B</text>
-          {spans.filter((_, index) => index % everyth === 0).map((band) => (
+          {labelled(spans, view, APART).map((band) => (
             <text key={band.from} class="tick" x={percentOf(clamp(share(view, band.from), 0, 1))} y="254" dx="3">
               {`epoch ${band.epoch}`}
             </text>

@@ -144,8 +144,6 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
           onPointerLeave={() => { setHover(null); }}
         >
           {shown.map(({ box, x, width: wide }) => {
-            const text = label(box.call);
-            const room = Math.floor((wide - 6) / LETTER);
             const classNames = [colour(box.call, isChange), box.call.own ? 'own' : 'lib', ...(found.has(box.at) ? ['hit'] : wanted.trim() === '' ? [] : ['dim'])];
             return (
               <g
@@ -153,7 +151,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
                 class={classNames.join(' ')}
                 role="treeitem"
                 aria-level={box.call.depth + 1}
-                aria-label={`${text}: ${figures(box.call, whole, isChange)}`}
+                aria-label={`${label(box.call)}: ${figures(box.call, whole, isChange)}`}
                 aria-selected={box.at === zoom}
                 tabIndex={box.at === reachable ? 0 : -1}
                 data-at={box.at}
@@ -162,14 +160,19 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
                 onFocus={() => { setFocus(box.at); }}
               >
                 <rect x={x} y={box.call.depth * ROW} width={wide} height={ROW - 1} />
-                {room >= 3 && (
-                  <text x={x + 4} y={box.call.depth * ROW + 14}>
-                    {text.length > room ? `${text.slice(0, room - 1)}…` : text}
-                  </text>
-                )}
               </g>
             );
           })}
+          <g class="names" aria-hidden="true">
+            {shown.map(({ box, x, width: wide }) => {
+              const [text, room] = [label(box.call), Math.floor((wide - 6) / LETTER)];
+              return room < 3 ? null : (
+                <text key={box.at} class={box.call.own ? 'own' : undefined} x={x + 4} y={box.call.depth * ROW + 14}>
+                  {text.length > room ? `${text.slice(0, room - 1)}…` : text}
+                </text>
+              );
+            })}
+          </g>
         </svg>
       </div>
       {told && (
