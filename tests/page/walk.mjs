@@ -120,7 +120,7 @@ try {
   await page.goto(`${origin}/`);
   await page.keyboard.press('/');
   await page.keyboard.type('nothing of that name');
-  await page.getByText('0 of 1 jobs').waitFor();
+  await page.getByText('0 of 1 job,').waitFor();
 
   // Another browser has the address and not the cookie.
   const other = await (await browser.newContext()).newPage();

@@ -44,7 +44,6 @@ impl Places {
 }
 
 /// An answer that keeps its place until it is gone.
-#[must_use]
 pub fn body(bytes: impl Into<Bytes>, place: Place) -> Body {
     Body::new(Pieces { rest: bytes.into(), _place: place })
 }

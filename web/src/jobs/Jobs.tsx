@@ -9,7 +9,7 @@ import { useAsked } from '../api/ask';
 import type { JobRow, Jobs as Answer } from '../api/types';
 import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
 import { addressOf, go, type JobAddress } from '../route';
-import { ago, count, date, duration, moment } from '../words/numbers';
+import { ago, count, date, duration, moment, plural } from '../words/numbers';
 import { inShort, ranksOf } from '../words/verdict';
 
 const HEADS = [
@@ -127,7 +127,7 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
           <p role="status">
             {all.length === 0
               ? 'No jobs yet: `memctl run -- python train.py` records one, `memctl import FOLDER --job NAME` reads snapshots.'
-              : `${shown.length === all.length ? count(all.length) : `${count(shown.length)} of ${count(all.length)}`} jobs, ${
+              : `${shown.length === all.length ? '' : `${count(shown.length)} of `}${plural(all.length, 'job')}, ${
                   hurt === 0 ? 'none with a warning or worse' : `${count(hurt)} with a warning or worse`
                 }.`}
           </p>
