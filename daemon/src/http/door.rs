@@ -3,7 +3,7 @@
 //! Guarantees: a cookie is checked as the token in it would be, at every request; it is out of reach of scripts and of other
 //! sites, and under TLS never sent without it. What sets or ends one has to come from this page itself. A key is exchanged
 //! once, within the process that printed it, and is compared in constant time. Where nothing but the connection speaks for
-//! a caller, a page of another site that had its name point here reads nothing.
+//! a caller, a page of another site that had its name point here is told no data.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,8 @@ use crate::store::opening::{hash, same};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
+/// Below it is what the page shows.
+const DATA: &str = "/api/";
 /// What an address of [`Key`] ends with.
 const ENTER: &str = "/enter?key=";
 /// Sent by browsers: where a request comes from.
@@ -113,10 +115,7 @@ impl Door {
             Self::Gate(gate) => {
                 request.bring_along();
                 let caller = gate.admit(peer, path, request.headers).await?;
-                if need(path) != Some(Need::Nothing)
-                    && is_unproved(&caller, peer)
-                    && !names_this_machine(request.headers)
-                {
+                if path.starts_with(DATA) && is_unproved(&caller, peer) && !names_this_machine(request.headers) {
                     return Err(Refusal::Denied(
                         "by this name the daemon answers nobody without a token: use its address (http://127.0.0.1:PORT), or bring a token".into(),
                     ));

@@ -37,7 +37,7 @@ fn json(answer: &Answer) -> Value {
 
 /// Whether an answer's head has a line.
 fn has(answer: &Answer, line: &str) -> bool {
-    answer.head.lines().any(|known| known.to_ascii_lowercase() == line.to_ascii_lowercase())
+    answer.head.lines().any(|known| known.eq_ignore_ascii_case(line))
 }
 
 fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
