@@ -1,6 +1,6 @@
 //! The HTTP port: the page for people, its data, metrics and health, for those who do not speak gRPC.
 //!
-//! Guarantees: the gate of gRPC decides by the same table who gets what ([`door`]); connections are those of
+//! Guarantees: the gate of gRPC decides by the same table who gets what (`door`); connections are those of
 //! [`crate::listen`], with TLS, bounds and time limits; nothing of a request's body is read; whoever holds a connection open
 //! holds up nobody else, nor the daemon's end. A browser is told to load nothing from elsewhere, to run no script but the
 //! page's own and to show the page in no frame, whatever it is answered.
