@@ -212,7 +212,7 @@ fn what_cannot_be_asked_is_named() {
         ("ledger?at=2026-01-01T00:00:00Z", 400, "at the peak"),
         ("ledger?blocks=maybe", 400, "true or false"),
         ("flame", 400, "rank=N"),
-        ("flame?rank=77", 404, ""),
+        ("flame?rank=77", 400, "it has ranks 0-3"),
         ("timeline?points=-1", 400, "whole numbers"),
     ] {
         let answer = get(&port, &format!("/api/v1/jobs/{JOB}/{path}"));
