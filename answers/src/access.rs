@@ -48,6 +48,31 @@ pub struct Token {
     pub secret: Option<String>,
 }
 
+/// Who asks, as the daemon sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Known {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// What the log calls the caller.
+    pub name: String,
+    /// `agent`, `reader`, `operator` or `admin`.
+    pub role: &'static str,
+    /// Its tenant, `*` for all.
+    pub tenant: String,
+    /// Whether it came with a token, and can sign out.
+    pub signed_in: bool,
+    /// The daemon's version.
+    pub version: &'static str,
+}
+
+impl Known {
+    /// A caller.
+    #[must_use]
+    pub const fn new(name: String, role: &'static str, tenant: String, signed_in: bool, version: &'static str) -> Self {
+        Self { schema: SCHEMA, name, role, tenant, signed_in, version }
+    }
+}
+
 const fn role(role: v1::Role) -> Option<&'static str> {
     match role {
         v1::Role::Unspecified => None,

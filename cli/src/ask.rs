@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a connection is closed whatever came of the question; what waits on this machine is taken in before.
 
-use memctl_answers::report::{Rank, Report};
+pub use memctl_answers::dossier::same_job;
+use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View};
 use memctl_answers::timeline::Timeline;
 use memctl_proto::v1;
@@ -40,18 +41,6 @@ pub async fn report(connection: &mut Connection, selection: v1::Selection, globa
     let request = v1::ReportRequest { selection: Some(selection) };
     let response = connection.query.get_report(request).await.map_err(|status| connection.failure(&status))?;
     Ok(Report::new(response.into_inner(), hint(connection, global))?)
-}
-
-/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
-#[must_use]
-pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
-    let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
-    let is_other = |other: &&Rank| other.rank == rank.rank && other.process != rank.process;
-    let processes = match report.ranks.iter().find(is_other) {
-        Some(_) => vec![rank.process.clone()],
-        None => selection.processes,
-    };
-    v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
 }
 
 /// Asks for a job's course.

@@ -94,6 +94,17 @@ impl Connection {
         daemon.showing(self.credentials.clone())
     }
 
+    /// Serves the page of the store that is open here; gives the address that opens it once.
+    ///
+    /// # Errors
+    /// No port is free; a daemon answers, which serves its own page.
+    pub async fn page(&mut self) -> Result<String, Failure> {
+        match &mut self.embedded {
+            Some(embedded) => embedded.page().await,
+            None => Err(Failure::usage(format!("{} serves its own page", self.place))),
+        }
+    }
+
     /// Ends the connection; an embedded daemon drains.
     pub async fn close(self) {
         let Self { query, channel, embedded, .. } = self;

@@ -3,6 +3,7 @@
 //! Guarantees: the rank, the moments and the courses that are shown follow from the findings; a part that could not be told
 //! is there with its reason. Refuses to ask and to judge: the answers come from elsewhere, and the verdict is `diagnose`'s.
 
+pub mod flame;
 pub mod table;
 pub mod tree;
 
@@ -12,6 +13,7 @@ use crate::oom::Oom;
 use crate::report::{Rank, Report};
 use crate::sites::{RankSites, Sites};
 use crate::timeline::Timeline;
+use memctl_proto::v1;
 use table::SiteClasses;
 
 /// An answer, or why there is none.
@@ -80,6 +82,18 @@ pub fn span(report: &Report, rank: &Rank) -> Span {
     let before = || ends().filter(|epoch| late.is_some_and(|late| *epoch < late));
     let since = report.findings.first().and_then(|finding| finding.first_seen.epoch).unwrap_or(0);
     Span { early: before().find(|epoch| *epoch >= since).or_else(|| before().next()), late }
+}
+
+/// One process of the job that a report is about: `latest` may be another job by now, and a rank may have several.
+#[must_use]
+pub fn same_job(selection: v1::Selection, report: &Report, rank: &Rank) -> v1::Selection {
+    let (job, attempt) = (report.job.id.clone(), Some(report.job.attempt));
+    let is_other = |other: &&Rank| other.rank == rank.rank && other.process != rank.process;
+    let processes = match report.ranks.iter().find(is_other) {
+        Some(_) => vec![rank.process.clone()],
+        None => selection.processes,
+    };
+    v1::Selection { job, attempt, ranks: vec![rank.rank], processes, ..selection }
 }
 
 /// The ranks whose course is drawn, so many at most: the one the verdict is about, those that failed or are told apart, then
@@ -154,8 +168,6 @@ impl Dossier {
 
 #[cfg(test)]
 mod tests {
-    use memctl_proto::v1;
-
     use super::*;
 
     fn report(ranks: Vec<v1::RankReport>, since: Option<u32>) -> Report {

@@ -10,6 +10,7 @@ mod questions;
 mod recording;
 mod serving;
 mod stores;
+mod ui;
 pub mod values;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use questions::{
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LogFormat};
 pub use stores::{Backup, Check, Delete, Restore};
+pub use ui::{Demo, Ui};
 
 /// Show what GPU memory does in a training job: what grows, where it was allocated, on which rank.
 #[derive(Debug, Parser)]
@@ -137,7 +139,9 @@ pub enum Format {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Import a recorded 4-GPU job and ask about it. Needs no GPU and leaves nothing behind.
-    Demo,
+    Demo(Demo),
+    /// Show jobs, their memory and its sites in a browser, until Ctrl-C.
+    Ui(Ui),
     /// Run a command and record every PyTorch process in it; exits with the command's exit code.
     Run(Run),
     /// Receive events from agents, store them, judge jobs and answer questions.

@@ -22,7 +22,7 @@ pub struct Daemon {
     /// Who may connect to sockets that --listen names: 0600 (you), 0660 (your group) or 0666 (every user of this machine) [default: 0600].
     #[arg(long, env = "MEMCTL_SOCKET_MODE", value_name = "MODE")]
     pub socket_mode: Option<String>,
-    /// Serve /metrics, /healthz and /readyz over HTTP here: ADDR:PORT or unix:/path; may be repeated [default: no HTTP port].
+    /// Serve the page, /metrics, /healthz and /readyz over HTTP here: ADDR:PORT or unix:/path; may be repeated [default: no HTTP port].
     #[arg(long, env = "MEMCTL_HTTP_LISTEN", value_name = "PLACE", value_delimiter = ',')]
     pub http_listen: Vec<String>,
     /// The store: sqlite:PATH or postgres://… [default: SQLite in the data directory].

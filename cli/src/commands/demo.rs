@@ -12,7 +12,8 @@ use memctl_answers::sites::View;
 use memctl_proto::v1;
 
 use super::questions::plot_points;
-use crate::args::{Format, Global};
+use super::ui;
+use crate::args::{self, Format, Global};
 use crate::ask::{course, live, report};
 use crate::connect::{Connection, open_here};
 use crate::exit::Failure;
@@ -35,7 +36,12 @@ const JOB: &str = "demo";
 ///
 /// # Errors
 /// The folder for temporary files cannot be written.
-pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+pub async fn run(
+    args: &args::Demo,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
     if global.output != Format::Table {
         return Err(Failure::usage("the demo is a page to read; omit -o"));
     }
@@ -49,11 +55,15 @@ pub async fn run(global: &Global, screen: &Screen, out: &mut (dyn Write + Send))
     let mut connection = open_here(&folder.path().join("store")).await?;
     // The folder is gone when the page is read, so no command on it carries the connection's flags.
     let quiet = Global { quiet: true, ..global.clone() };
-    let told = tell(&mut connection, files, &quiet, screen, out).await;
+    let told = match store(&connection, files).await {
+        Err(failure) => Err(failure),
+        Ok(()) if args.ui => ui::serve(&mut connection, args.open, global, out).await,
+        Ok(()) => tell(&mut connection, &quiet, screen, out).await,
+    };
     connection.close().await;
     told?;
     folder.close().map_err(cannot)?;
-    if global.quiet {
+    if global.quiet || args.ui {
         return Ok(());
     }
     out.write_all(next(screen).as_bytes()).map_err(|error| Failure::output("standard output", &error))
@@ -71,13 +81,7 @@ fn unpack(folder: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
         .collect()
 }
 
-async fn tell(
-    connection: &mut Connection,
-    files: Vec<(u32, PathBuf)>,
-    global: &Global,
-    screen: &Screen,
-    out: &mut (dyn Write + Send),
-) -> Result<(), Failure> {
+async fn store(connection: &Connection, files: Vec<(u32, PathBuf)>) -> Result<(), Failure> {
     let request = ImportRequest {
         job: JOB.to_owned(),
         attempt: 0,
@@ -90,7 +94,15 @@ async fn tell(
         ),
         silence_max: seams::EMBEDDED_SILENCE_MAX,
     };
-    import_files(connection.daemon(), request, Arc::new(|_| {})).await?;
+    import_files(connection.daemon(), request, Arc::new(|_| {})).await.map(drop)
+}
+
+async fn tell(
+    connection: &mut Connection,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
     let selection = |ranks: Vec<u32>| v1::Selection { job: JOB.to_owned(), ranks, ..v1::Selection::default() };
 
     say(out, screen, "A recorded training job: a CNN on 4 GPUs. Which jobs are there?", "memctl jobs")?;

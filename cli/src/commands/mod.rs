@@ -19,6 +19,7 @@ pub mod questions;
 mod ranks;
 mod report;
 mod run;
+mod ui;
 mod what_if;
 
 use std::io::Write;
@@ -41,7 +42,8 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
     let now = Timestamp::now();
     let done = match &cli.command {
         Command::Run(args) => return run::run(args, global).await,
-        Command::Demo => demo::run(global, screen, out).await,
+        Command::Demo(args) => demo::run(args, global, screen, out).await,
+        Command::Ui(args) => ui::run(args, global, out).await,
         Command::Daemon(flags) => daemon::run(flags, global).await,
         Command::Import(args) => import::run(args, global, screen, out).await,
         Command::Jobs(args) => questions::jobs(args, global, screen, out).await,

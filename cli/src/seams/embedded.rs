@@ -21,6 +21,14 @@ pub struct Embedded {
 }
 
 impl Embedded {
+    /// Serves the page on a free port of this machine; gives the address that opens it once.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub async fn page(&mut self) -> Result<String, Failure> {
+        self.daemon.page().await.map_err(|error| serve_failure(&error))
+    }
+
     /// Drains, closes the store and waits for both.
     pub async fn close(self) {
         let Self { channel, daemon } = self;

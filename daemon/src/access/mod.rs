@@ -140,6 +140,12 @@ impl Caller {
         caller.ok_or_else(|| tonic::Status::unauthenticated("this call did not pass the daemon's gate"))
     }
 
+    /// Whether a token speaks for it.
+    #[must_use]
+    pub(crate) const fn has_token(&self) -> bool {
+        matches!(self.proof, Proof::Token(_))
+    }
+
     /// Whether its role is enough.
     #[must_use]
     pub fn may(&self, need: Need) -> bool {

@@ -49,7 +49,7 @@ impl Need {
     }
 }
 
-/// Paths, as HTTP/2 carries them, and what they need.
+/// Paths, as HTTP/2 carries them and as HTTP's router knows them (`{…}` is one segment), and what they need.
 pub const RIGHTS: &[(&str, Need)] = &[
     ("/grpc.health.v1.Health/Check", Need::Nothing),
     ("/grpc.health.v1.Health/Watch", Need::Nothing),
@@ -79,11 +79,34 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Access/RevokeToken", Need::Administer),
     ("/memctl.v1.Access/ListAudit", Need::Administer),
     // HTTP: who watches over the daemon, or starts it anew, has no token; what these answer names nothing of anybody.
-    ("/", Need::Nothing),
     ("/healthz", Need::Nothing),
     ("/readyz", Need::Nothing),
     ("/metrics", Need::Read),
+    // The page itself is the same for everybody; what it shows comes from below /api.
+    ("/", Need::Nothing),
+    ("/jobs/{job}", Need::Nothing),
+    ("/jobs/{job}/moment", Need::Nothing),
+    ("/assets/{file}", Need::Nothing),
+    // A token is made a cookie of, by whoever could ask with it; a cookie is given back by anybody.
+    ("/login", Need::Read),
+    ("/logout", Need::Nothing),
+    ("/enter", Need::Nothing),
+    ("/api/v1/caller", Need::Identity),
+    ("/api/v1/jobs", Need::Read),
+    ("/api/v1/jobs/{job}/query", Need::Read),
+    ("/api/v1/jobs/{job}/diagnose", Need::Read),
+    ("/api/v1/jobs/{job}/timeline", Need::Read),
+    ("/api/v1/jobs/{job}/sites", Need::Read),
+    ("/api/v1/jobs/{job}/ledger", Need::Read),
+    ("/api/v1/jobs/{job}/oom", Need::Read),
+    ("/api/v1/jobs/{job}/flame", Need::Read),
 ];
+
+/// Whether a row is a call of gRPC: it has a package, a service and a method.
+#[must_use]
+pub fn is_grpc(path: &str) -> bool {
+    path.matches('/').count() == 2 && path.split('/').nth(1).is_some_and(|service| service.contains('.'))
+}
 
 /// What a path needs; `None` where no row says.
 #[must_use]
@@ -117,7 +140,7 @@ mod tests {
         }
         assert!(calls.len() >= 25, "{calls:?}");
         let rows: BTreeSet<String> =
-            RIGHTS.iter().map(|(path, _)| (*path).to_owned()).filter(|path| path.matches('/').count() == 2).collect();
+            RIGHTS.iter().map(|(path, _)| (*path).to_owned()).filter(|path| is_grpc(path)).collect();
         assert_eq!(rows, calls);
         assert_eq!(RIGHTS.iter().map(|(path, _)| path).collect::<BTreeSet<_>>().len(), RIGHTS.len(), "one row each");
     }

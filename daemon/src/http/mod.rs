@@ -1,76 +1,131 @@
-//! The HTTP port: metrics and health, for those who do not speak gRPC.
+//! The HTTP port: the page for people, its data, metrics and health, for those who do not speak gRPC.
 //!
-//! Guarantees: the gate of gRPC decides by the same table who gets which page; connections are those of [`crate::listen`],
-//! with TLS, bounds and time limits; nothing of a request's body is read; whoever holds a connection open holds up nobody
-//! else, nor the daemon's end.
-//! Refuses every method but GET and HEAD.
+//! Guarantees: the gate of gRPC decides by the same table who gets what (`door`); connections are those of
+//! [`crate::listen`], with TLS, bounds and time limits; nothing of a request's body is read; whoever holds a connection open
+//! holds up nobody else, nor the daemon's end. A browser is told to load nothing from elsewhere, to run no script but the
+//! page's own and to show the page in no frame, whatever it is answered.
+//! Refuses every method but GET and HEAD, and POST where a cookie is set or ended.
 
+mod api;
+mod asked;
+mod assets;
+mod door;
 mod health;
+mod places;
 mod scrape;
 mod serve;
 
+use std::sync::Arc;
+
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 
+pub use door::{Door, Key};
 pub use serve::{limits, serve};
 
-use crate::access::{Gate, Refusal};
+use crate::access::Refusal;
 use crate::listen::Peer;
 use crate::metrics::Sources;
+use crate::query::QueryService;
+use places::Places;
 
 /// What there is.
-const PAGES: &str = "memctl daemon\n\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
+const PAGES: &str = "memctl daemon\n\n/         the page\n/api/v1/  its data\n/metrics  figures for Prometheus\n/healthz  whether its tasks run\n/readyz   whether it can be used\n";
+
+/// What every answer tells a browser.
+const TOLD: [(HeaderName, &str); 5] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
 
 /// What answers are made of.
 #[derive(Clone)]
 struct Room {
     sources: Sources,
-    places: scrape::Places,
+    query: Arc<QueryService>,
+    door: Door,
+    scrapes: Places,
+    answers: Places,
 }
 
 /// Every page; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 4] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 19] {
     [
-        ("/", get(|| async { plain(StatusCode::OK, PAGES.to_owned()) })),
+        ("/", get(assets::page)),
+        ("/jobs/{job}", get(assets::page)),
+        ("/jobs/{job}/moment", get(assets::page)),
+        ("/assets/{file}", get(assets::asset)),
+        ("/login", post(door::login)),
+        ("/logout", post(door::logout)),
+        ("/enter", get(door::enter)),
+        ("/api/v1/caller", get(api::caller)),
+        ("/api/v1/jobs", get(api::jobs)),
+        ("/api/v1/jobs/{job}/query", get(api::query)),
+        ("/api/v1/jobs/{job}/diagnose", get(api::diagnose)),
+        ("/api/v1/jobs/{job}/timeline", get(api::timeline)),
+        ("/api/v1/jobs/{job}/sites", get(api::sites)),
+        ("/api/v1/jobs/{job}/ledger", get(api::ledger)),
+        ("/api/v1/jobs/{job}/oom", get(api::oom)),
+        ("/api/v1/jobs/{job}/flame", get(api::flame)),
         ("/metrics", get(scrape::metrics)),
         ("/healthz", get(health::alive)),
         ("/readyz", get(health::ready)),
     ]
 }
 
-/// The pages of this port, behind the gate.
-pub fn router(sources: Sources, gate: Gate) -> Router {
+/// The pages of this port, behind its door.
+pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
+    let (scrapes, answers) = (Places::new(scrape::SCRAPES_MAX), Places::new(api::ANSWERS_MAX));
     pages
-        .route_layer(middleware::from_fn_with_state(gate, admit))
+        .route_layer(middleware::from_fn_with_state(door.clone(), admit))
         .fallback(|| async { plain(StatusCode::NOT_FOUND, format!("There is no such page.\n\n{PAGES}")) })
-        .with_state(Room { sources, places: scrape::Places::default() })
+        .layer(middleware::map_response(tell))
+        .with_state(Room { sources, query, door, scrapes, answers })
 }
 
 /// Lets a request in as the gate of gRPC does, or says why not.
-async fn admit(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+async fn admit(State(door): State<Door>, request: Request, next: Next) -> Response {
     // (What is held while the gate asks the store has to be shareable; a body is not.)
     let (mut head, body) = request.into_parts();
     let peer = Peer::of(&head.extensions).cloned();
-    match gate.admit(peer.as_ref(), head.uri.path(), &head.headers).await {
+    let path = head.extensions.get::<MatchedPath>().cloned();
+    let path = path.as_ref().map_or("", MatchedPath::as_str);
+    let mut parts = door::Parts { headers: &mut head.headers, uri: &head.uri };
+    match door.admit(peer.as_ref(), path, &mut parts).await {
         Ok(caller) => {
             head.extensions.insert(caller);
             next.run(Request::from_parts(head, body)).await
         }
-        Err(refusal) => refused(&refusal),
+        Err(refusal) => refused(&refusal, &door),
     }
 }
 
-fn refused(refusal: &Refusal) -> Response {
-    if refusal.code() != StatusCode::UNAUTHORIZED {
+async fn tell(mut answer: Response) -> Response {
+    answer.headers_mut().extend(TOLD.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    answer
+}
+
+fn refused(refusal: &Refusal, door: &Door) -> Response {
+    if refusal.code() != StatusCode::UNAUTHORIZED || matches!(door, Door::Key(_)) {
         return plain(refusal.code(), format!("{refusal}\n"));
     }
-    let way = "Over HTTP a token comes in the header: Authorization: Bearer TOKEN";
+    let way = "Over HTTP a token comes in the header: Authorization: Bearer TOKEN; the page at / has a form for it";
     let mut answer = plain(refusal.code(), format!("{refusal}\n{way}\n"));
     answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     answer
@@ -86,14 +141,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::access::rights::RIGHTS;
+    use crate::access::rights::{RIGHTS, is_grpc};
 
     #[test]
     fn every_page_has_a_row_in_the_table_of_rights_and_no_row_is_left() {
         let pages: BTreeSet<&str> = pages().iter().map(|(path, _)| *path).collect();
-        // A call of gRPC has a service and a method.
-        let rows: BTreeSet<&str> =
-            RIGHTS.iter().map(|(path, _)| *path).filter(|path| path.matches('/').count() == 1).collect();
+        let rows: BTreeSet<&str> = RIGHTS.iter().map(|(path, _)| *path).filter(|path| !is_grpc(path)).collect();
         assert_eq!(pages, rows);
     }
 }

@@ -20,6 +20,7 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
+use super::door::Encrypted;
 use crate::listen::{Caller, Connection, ConnectionLimits, Incoming};
 
 /// Connections at a time: Prometheus servers, probes, browsers, of several networks.
@@ -55,8 +56,8 @@ pub async fn serve(mut incoming: Incoming, router: Router) {
 }
 
 async fn converse(connection: Connection, router: Router) {
-    let caller = connection.connect_info();
-    let service = service_fn(move |request| answer(request, caller.clone(), router.clone()));
+    let (caller, encrypted) = (connection.connect_info(), Encrypted(connection.is_encrypted()));
+    let service = service_fn(move |request| answer(request, caller.clone(), encrypted, router.clone()));
     let mut serving = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -77,8 +78,14 @@ async fn converse(connection: Connection, router: Router) {
 }
 
 /// The same words as gRPC's: the gate asks who is at the other end, and the connection is not idle meanwhile.
-async fn answer(mut request: Request<Body>, caller: Caller, router: Router) -> Result<Response, Infallible> {
+async fn answer(
+    mut request: Request<Body>,
+    caller: Caller,
+    encrypted: Encrypted,
+    router: Router,
+) -> Result<Response, Infallible> {
     let _underway = caller.begin();
     request.extensions_mut().insert(caller.peer().clone());
+    request.extensions_mut().insert(encrypted);
     router.oneshot(request).await
 }

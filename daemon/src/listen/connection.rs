@@ -89,6 +89,11 @@ impl Connection {
         &self.peer
     }
 
+    /// Whether nobody on the way can read it.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self.pipe, Pipe::Tls(_))
+    }
+
     /// An error once the connection has to end.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.place.is_none() {

@@ -51,6 +51,8 @@ pub struct QueryService {
     judge: Judge,
     alerts: Alerts,
     tasks: Tasks,
+    /// Where the HTTP port is.
+    http: Vec<String>,
     started_ns: u64,
 }
 
@@ -66,7 +68,13 @@ impl QueryService {
         alerts: Alerts,
         tasks: Tasks,
     ) -> Self {
-        Self { store, gate, streams, ingest, judge, alerts, tasks, started_ns: now_ns() }
+        Self { store, gate, streams, ingest, judge, alerts, tasks, http: Vec::new(), started_ns: now_ns() }
+    }
+
+    /// Tells where the HTTP port is.
+    #[must_use]
+    pub fn with_http(self, http: Vec<String>) -> Self {
+        Self { http, ..self }
     }
 
     /// The store as a caller sees it. Where a caller of all tenants asks for a job by its name, it is one tenant's.
@@ -188,6 +196,7 @@ impl QueryService {
             tasks: self.tasks.states().into_iter().map(task).collect(),
             size_bytes: if whole { self.store.size_bytes().await? } else { 0 },
             items_damaged: if whole { self.store.damaged().len() as u64 } else { 0 },
+            http: self.http.clone(),
         })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: it is the daemon of the ports, with the same services and the same end; its one client is its process.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,12 @@ use super::parts::{Parts, parts};
 use super::{DRAIN, ServeError, finish};
 use crate::access::Access;
 use crate::alerts::{Alerting, Notifying, Rules};
+use crate::http::{self, Door, Key};
 use crate::ingest::IngestLimits;
 use crate::judge::{JudgeSettings, Judging};
-use crate::listen::Connection;
+use crate::listen::{self, Connection, Connections, Encryption, Listen, Speaks};
+use crate::metrics::Sources;
+use crate::query::QueryService;
 use crate::store::{Retention, Store};
 use crate::streams::Streams;
 
@@ -38,6 +42,8 @@ pub struct Embedded {
     judging: Judging,
     alerting: Alerting,
     reporting: JoinSet<()>,
+    sources: Sources,
+    query: Arc<QueryService>,
     /// Nobody changes it; the task that asks for it ends with the daemon.
     _retention: watch::Sender<Retention>,
     store: Arc<dyn Store>,
@@ -66,7 +72,8 @@ impl Embedded {
             judging,
             alerting,
             reporting,
-            sources: _,
+            sources,
+            query,
             gate: _,
             retention: _retention,
             streams,
@@ -78,9 +85,9 @@ impl Embedded {
             limits,
             retention,
             JudgeSettings::default(),
-            rules,
-            Notifying::AfterObserving,
+            (rules, Notifying::AfterObserving),
             Access::default(),
+            Vec::new(),
         )
         .await?;
         let (connections, incoming) = mpsc::channel::<Result<Connection, std::io::Error>>(16);
@@ -112,6 +119,8 @@ impl Embedded {
             judging,
             alerting,
             reporting,
+            sources,
+            query,
             _retention,
             store,
             closing,
@@ -122,6 +131,22 @@ impl Embedded {
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel.clone()
+    }
+
+    /// Serves the page on a free port of this machine, until it is stopped; gives the address that opens it once.
+    ///
+    /// # Errors
+    /// No port is free, or the system has no random numbers.
+    pub async fn page(&mut self) -> Result<String, ServeError> {
+        let place = Listen::Tcp { address: (Ipv4Addr::LOCALHOST, 0).into(), encryption: Encryption::Plain };
+        let bound = listen::bind(&[place], Speaks::Http, None).await?;
+        let address = bound.places().concat();
+        let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
+        let (key, path) = Key::new(port).map_err(|error| ServeError::Key(error.to_string()))?;
+        let router = http::router(self.sources.clone(), self.query.clone(), Door::Key(Arc::new(key)));
+        let connections = Connections::new(http::limits(listen::raise_limit()));
+        self.reporting.spawn(http::serve(bound.accept(&connections), router));
+        Ok(format!("{address}{path}"))
     }
 
     /// Ends it: what was taken is committed, the store is closed.
@@ -139,11 +164,13 @@ impl Embedded {
             judging,
             alerting,
             reporting,
+            sources,
+            query,
             _retention,
             store,
             closing,
         } = self;
-        drop(reporting);
+        drop((reporting, sources, query));
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);

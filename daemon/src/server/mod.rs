@@ -19,7 +19,7 @@ use parts::{Parts, parts};
 
 use crate::alerts::{Alerting, Notifying};
 use crate::config::Config;
-use crate::http;
+use crate::http::{self, Door};
 use crate::judge::{JudgeSettings, Judging};
 use crate::listen::{self, BindError, Bound, Certificates, Connections, Speaks, TlsError};
 use crate::otlp::Exporter;
@@ -51,6 +51,9 @@ pub enum ServeError {
     /// A file that OpenTelemetry's variables name cannot be used.
     #[error("metrics cannot be sent by OTLP: {0}")]
     Otlp(String),
+    /// There is no key for the page.
+    #[error("no random number is available for the page's key: {0}")]
+    Key(String),
     /// gRPC reflection does not know its own protos.
     #[error("reflection: {0}")]
     Reflection(String),
@@ -95,7 +98,8 @@ pub async fn serve(
         alert_rules = config.alerts.origin, file_descriptors = descriptors, "configuration");
     let (rules, access) = (config.alerts.clone(), config.access.clone());
     let judging = JudgeSettings { on: config.judging, memory: config.judge_memory };
-    let parts = parts(store, config.limits, retention, judging, rules, Notifying::Always, access).await?;
+    let told = http_places.clone();
+    let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
     let info = parts.store.info().await?;
     tracing::info!(
         listen = places.join(", "),
@@ -114,6 +118,7 @@ pub async fn serve(
         alerting,
         mut reporting,
         mut sources,
+        query,
         gate,
         retention,
         streams,
@@ -126,8 +131,9 @@ pub async fn serve(
     sources.ports = vec![("grpc", grpc_connections.clone()), ("http", http_connections.clone())];
     sources.exports = exporter.as_ref().map(Exporter::exports);
     if !http.places().is_empty() {
-        tracing::info!(listen = http.places().join(", "), "metrics and health are served over HTTP");
-        reporting.spawn(http::serve(http.accept(&http_connections), http::router(sources.clone(), gate.clone())));
+        tracing::info!(listen = http.places().join(", "), "the page, metrics and health are served over HTTP");
+        let router = http::router(sources.clone(), query, Door::Gate(gate.clone()));
+        reporting.spawn(http::serve(http.accept(&http_connections), router));
     }
     if let Some(exporter) = exporter {
         reporting.spawn(exporter.run(sources.clone()));

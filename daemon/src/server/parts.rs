@@ -62,6 +62,7 @@ pub(super) struct Parts {
     /// Ends with the daemon.
     pub(super) reporting: JoinSet<()>,
     pub(super) sources: Sources,
+    pub(super) query: Arc<QueryService>,
     pub(super) gate: Gate,
     pub(super) retention: watch::Sender<Retention>,
     pub(super) streams: Streams,
@@ -77,9 +78,9 @@ pub(super) async fn parts(
     limits: IngestLimits,
     retention: Retention,
     judging: JudgeSettings,
-    rules: Rules,
-    notifying: Notifying,
+    (rules, notifying): (Rules, Notifying),
     access: Access,
+    http: Vec<String>,
 ) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
@@ -110,6 +111,7 @@ pub(super) async fn parts(
         alerts,
         tasks.clone(),
     );
+    let query = Arc::new(query.with_http(http));
     let mut reporting = JoinSet::new();
     let health = Health::watch(store.clone(), tasks.clone(), shutting_down.clone(), &mut reporting);
     let sources = Sources {
@@ -153,7 +155,7 @@ pub(super) async fn parts(
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
         )
         // Answers grow with the job (sites, timelines): bounded, but larger than items.
-        .add_service(QueryServer::new(query).max_encoding_message_size(64 << 20))
+        .add_service(QueryServer::from_arc(query.clone()).max_encoding_message_size(64 << 20))
         .add_service(AccessServer::new(AccessService::new(store.clone(), gate.clone())))
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
     let kept = store.clone();
@@ -168,6 +170,7 @@ pub(super) async fn parts(
         alerting,
         reporting,
         sources,
+        query,
         gate,
         retention: policy,
         streams,

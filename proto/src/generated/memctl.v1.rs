@@ -3108,6 +3108,9 @@ pub struct Status {
     /// Stored items that were not what was stored when they were read; told to those who see all of it.
     #[prost(uint64, tag = "16")]
     pub items_damaged: u64,
+    /// The places of the HTTP port, as they are bound.
+    #[prost(string, repeated, tag = "17")]
+    pub http: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A task of the daemon: `committer`, `judge`, `alerts`, `retention`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -27,9 +27,11 @@ fn marker(tenant: &str) -> String {
     format!("host-of-{tenant}")
 }
 
-/// Every page that has a row in the table of rights, and the roles that are enough.
+/// Every page of one segment that has a row in the table of rights, and the roles that are enough. (What sets and ends cookies
+/// is in `page.rs`.)
 fn pages() -> Vec<(&'static str, &'static [Role], bool)> {
-    let rows = RIGHTS.iter().filter(|(path, _)| path.matches('/').count() == 1);
+    let of_cookies = ["/login", "/logout", "/enter"];
+    let rows = RIGHTS.iter().filter(|(path, _)| path.matches('/').count() == 1 && !of_cookies.contains(path));
     let open = |path: &str| {
         let nobody = memctl_daemon::access::rights::need(path);
         nobody == Some(memctl_daemon::access::rights::Need::Nothing)

@@ -27,6 +27,7 @@ mod operated;
 mod otlp;
 mod oversize;
 mod own_daemon;
+mod page;
 mod pages;
 mod processes;
 mod questions;

@@ -22,9 +22,11 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 28] = [
+const VERBS: [(&str, Verb); 29] = [
     // A recorded job of its own; what it prints is held by its golden page.
     ("demo", Silent),
+    // A page in a browser, made of the answers below; what it says is held by its own tests.
+    ("ui", Silent),
     ("run", Silent),
     ("daemon", Silent),
     ("import", Silent),

@@ -46,9 +46,9 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     ),
     (
         "memctl-daemon",
-        &["memctl-model", "memctl-proto", "memctl-analysis"],
+        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-answers"],
         &["cudarc", "pyo3", "nvml-wrapper"],
-        "daemon/ imports model, proto and analysis; never the agent, cudarc or pyo3",
+        "daemon/ imports model, proto, analysis and answers; never the agent, cudarc or pyo3",
     ),
     (
         "memctl-answers",
@@ -135,9 +135,10 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 59] = [
+const LAYOUT: [(&str, &str); 60] = [
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
+    ("answers/src/dossier/flame.rs", "CALLS_SHOWN"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
     ("answers/src/lib.rs", "SCHEMA"),

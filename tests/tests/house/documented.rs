@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use memctl_daemon::alerts::Rules;
 use memctl_daemon::config;
 use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::https::{Port, address};
 use memctl_tests::recordings::folder;
 use memctl_tests::{memctl, run, stdout};
 
@@ -177,7 +178,7 @@ fn every_key_of_a_rules_file_stands_in_alerts() {
 fn tree(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        if name.starts_with('.') || name == "target" || name == "__pycache__" {
+        if name.starts_with('.') || ["target", "__pycache__", "node_modules"].contains(&name.as_str()) {
             continue;
         }
         found.insert(path.strip_prefix(root).unwrap().to_string_lossy().into_owned());
@@ -365,7 +366,7 @@ impl Shapes {
 #[test]
 fn json_is_what_its_page_says() {
     let store = tempfile::tempdir().unwrap();
-    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let daemon = DaemonProcess::sqlite_with(store.path(), free_port(), &["--http-listen", "http://127.0.0.1:0"]);
     let jobs = ["gpt_val_graph_leak", "oom_by_fragmentation"];
     for name in jobs {
         run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", name]).arg(folder(name)));
@@ -391,6 +392,19 @@ fn json_is_what_its_page_says() {
     let (shapes, mut found) = (Shapes::read(&text), BTreeSet::new());
     for (command, line) in &lines {
         shapes.faults(&ask(line), &Shapes::of_command(&text, command), &format!("memctl {line}: "), &mut found);
+    }
+    // What only HTTP answers.
+    let port = Port::plain(address(&daemon.http[0]));
+    for (path, shape) in [
+        ("caller", "Caller"),
+        ("jobs/gpt_val_graph_leak/flame?rank=0", "Flame"),
+        ("jobs/gpt_val_graph_leak/flame?rank=0&from=epoch:0&at=epoch:1", "Flame"),
+    ] {
+        let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+        let answer = port.send(request.as_bytes()).unwrap();
+        let value =
+            serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
+        shapes.faults(&value, shape, &format!("{path}: "), &mut found);
     }
     // It works on the store itself, beside the daemon.
     let checked = run(memctl().args(["check", "--deep", "-o", "json", "--data-dir"]).arg(store.path()));

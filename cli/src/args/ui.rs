@@ -1,0 +1,22 @@
+//! The flags of `ui` and `demo`.
+
+use clap::Args;
+
+/// `memctl ui`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Ui {
+    /// Open it in this machine's browser, too.
+    #[arg(long)]
+    pub open: bool,
+}
+
+/// `memctl demo`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Demo {
+    /// Show the job on the page, until Ctrl-C, instead of asking about it here.
+    #[arg(long)]
+    pub ui: bool,
+    /// With --ui: open the page in this machine's browser, too.
+    #[arg(long, requires = "ui")]
+    pub open: bool,
+}

@@ -1,0 +1,148 @@
+//! `memctl ui`: the page, for a store that is opened here, or the address of the one that a daemon serves.
+//!
+//! Guarantees: of a store that is opened here, only a port of this machine is listened at, and who has not the printed
+//! address sees nothing, other users of this machine included; no other process is shown the address. Everything is closed
+//! at Ctrl-C or SIGTERM. Refuses to open a browser unless told to.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use memctl_proto::v1::StatusRequest;
+use tempfile::NamedTempFile;
+
+use crate::args::{self, Format, Global};
+use crate::ask::asking;
+use crate::connect::{Connection, Source};
+use crate::exit::Failure;
+use crate::seams::told_to_stop;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    if global.output != Format::Table {
+        return Err(Failure::usage("the page is for a browser; `memctl query` and other questions take -o"));
+    }
+    asking(global, async |connection| match connection.place.clone() {
+        Source::DataDir(_) => serve(connection, args.open, global, out).await,
+        Source::Daemon(address) => {
+            let asked = connection.query.get_status(StatusRequest {}).await;
+            let status = asked.map_err(|status| connection.failure(&status))?.into_inner();
+            let address = of_daemon(&status.http, &address.url)?;
+            say(out, &address)?;
+            if args.open { browse(&address) } else { Ok(()) }
+        }
+    })
+    .await
+}
+
+/// Serves the page of a store that is open here, until it is told to stop.
+///
+/// # Errors
+/// No port, no browser.
+pub async fn serve(
+    connection: &mut Connection,
+    open: bool,
+    global: &Global,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let stopped = told_to_stop()?;
+    let address = connection.page().await?;
+    say(out, &address)?;
+    if !global.quiet {
+        eprintln!("memctl: the address opens the page once, in one browser; Ctrl-C ends it");
+    }
+    // Who sees the arguments of other users' processes would be in before the browser.
+    let leading = if open { Some(leading_to(&address).map_err(|error| no_browser(&error))?) } else { None };
+    if let Some(file) = &leading {
+        browse(&file.path().to_string_lossy())?;
+    }
+    stopped.await;
+    Ok(())
+}
+
+fn say(out: &mut (dyn Write + Send), address: &str) -> Result<(), Failure> {
+    writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| Failure::output("standard output", &error))
+}
+
+/// A file of this user's alone that leads to an address.
+fn leading_to(address: &str) -> std::io::Result<NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix("memctl-ui-").suffix(".html").tempfile()?;
+    let page = format!(
+        "<!doctype html><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"0;url={address}\"><title>memctl</title>\n"
+    );
+    file.write_all(page.as_bytes())?;
+    file.flush()?;
+    Ok(file)
+}
+
+fn browse(what: &str) -> Result<(), Failure> {
+    let mut opener = Command::new("xdg-open");
+    opener.arg(what).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    opener.spawn().map(drop).map_err(|error| no_browser(&error))
+}
+
+fn no_browser(error: &std::io::Error) -> Failure {
+    Failure::unreachable(format!(
+        "no browser can be opened with xdg-open ({error}): omit --open and open the address yourself"
+    ))
+}
+
+/// Where a browser on this machine finds a daemon's page.
+fn of_daemon(places: &[String], daemon: &str) -> Result<String, Failure> {
+    let authority = daemon.split_once("://").map(|(_, rest)| rest.trim_end_matches('/'));
+    let host = authority.map(|authority| authority.rsplit_once(':').map_or(authority, |(host, _)| host));
+    let is_here = host.is_none_or(|host| {
+        let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host == "localhost" || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+    });
+    let ports: Vec<(&str, SocketAddr)> = places
+        .iter()
+        .filter_map(|place| place.split_once("://"))
+        .filter_map(|(scheme, address)| Some((scheme, address.parse().ok()?)))
+        .collect();
+    let reached = ports.iter().find_map(|(scheme, address)| {
+        let ip = address.ip().to_canonical();
+        match host.filter(|_| !is_here) {
+            Some(_) if ip.is_loopback() => None,
+            Some(host) if ip.is_unspecified() => Some(format!("{scheme}://{host}:{}/", address.port())),
+            None if ip.is_unspecified() => Some(format!("{scheme}://localhost:{}/", address.port())),
+            _ => Some(format!("{scheme}://{address}/")),
+        }
+    });
+    match (reached, ports.first(), host) {
+        (Some(address), ..) => Ok(address),
+        (None, Some((scheme, address)), Some(host)) => Err(Failure::unreachable(format!(
+            "the page of this daemon is on its own machine alone: `ssh -L {0}:{address} {host}`, then open {scheme}://localhost:{0}/",
+            address.port()
+        ))),
+        _ => Err(Failure::unreachable(
+            "this daemon has no HTTP port, or is older than the page: start it with --http-listen 127.0.0.1:9717, or name a store with --data-dir",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_a_daemon_is_where_a_browser_here_finds_it() {
+        let of = |places: &[&str], daemon: &str| {
+            let places: Vec<String> = places.iter().map(|place| (*place).to_owned()).collect();
+            of_daemon(&places, daemon).map_err(|failure| failure.to_string())
+        };
+        let near = "http://127.0.0.1:9717";
+        assert_eq!(of(&[near], "unix:/run/memctl.sock").unwrap(), "http://127.0.0.1:9717/");
+        assert_eq!(of(&["unix:/run/http.sock", near], "http://localhost:7717").unwrap(), "http://127.0.0.1:9717/");
+        assert_eq!(of(&["https://0.0.0.0:9717"], "https://gpu1:7717").unwrap(), "https://gpu1:9717/");
+        assert_eq!(of(&["https://[::]:9717"], "http://127.0.0.1:7717").unwrap(), "https://localhost:9717/");
+        assert_eq!(of(&[near, "https://10.0.0.7:1"], "https://gpu1:7717/").unwrap(), "https://10.0.0.7:1/");
+        assert!(of(&[near], "https://gpu1:7717").unwrap_err().contains("ssh -L 9717:127.0.0.1:9717 gpu1"));
+        for none in [&[][..], &["unix:/run/http.sock"]] {
+            assert!(of(none, "https://gpu1:7717").unwrap_err().contains("--http-listen"));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! `/api/v1/…`: what the command line prints with `-o json`, over HTTP; and flame graphs, which only the page has.
+//!
+//! Guarantees: an answer is made of the same question to the same service that gRPC asks, for the same caller, and written by
+//! the crate that writes the command line's; at most [`ANSWERS_MAX`] are in memory at a time. What cannot be answered says so
+//! in a sentence, as text, with a status that tells whose fault it is.
+
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use memctl_answers::PartMissing;
+use memctl_answers::access::Known;
+use memctl_answers::diagnose::{Diagnosis, rank_of};
+use memctl_answers::dossier::flame::Flame;
+use memctl_answers::dossier::same_job;
+use memctl_answers::dossier::table::SiteClasses;
+use memctl_answers::format::json;
+use memctl_answers::jobs::Jobs;
+use memctl_answers::ledger::{Ledger, View as LedgerView};
+use memctl_answers::oom::Oom;
+use memctl_answers::report::Report;
+use memctl_answers::sites::{Sites, View as SitesView};
+use memctl_answers::timeline::Timeline;
+use memctl_proto::v1;
+use memctl_proto::v1::query_server::Query as _;
+use serde::Serialize;
+use tonic::{Code, Request, Status};
+
+use super::asked::{Asked, Moment};
+use super::{Room, places, plain};
+use crate::access::Caller;
+
+/// Answers that are made and read at a time; the largest have some tens of megabytes.
+pub const ANSWERS_MAX: usize = 16;
+/// Points of a course, unless told otherwise.
+const POINTS: u32 = 500;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Trouble {
+    /// What was asked cannot be.
+    Asked(String),
+    /// The service says so.
+    Said(Status),
+    /// Nobody has time now.
+    Busy,
+    /// An answer that lacks a part.
+    Missing(PartMissing),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self::Asked(why)
+    }
+}
+
+impl From<Status> for Trouble {
+    fn from(status: Status) -> Self {
+        Self::Said(status)
+    }
+}
+
+impl From<PartMissing> for Trouble {
+    fn from(missing: PartMissing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+impl IntoResponse for Trouble {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Asked(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
+            Self::Said(status) => plain(code(status.code()), format!("{}\n", status.message())),
+            Self::Busy => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, format!("{ANSWERS_MAX} answers are under way; come again\n"))
+            }
+            Self::Missing(missing) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{missing}\n")),
+        }
+    }
+}
+
+const fn code(code: Code) -> StatusCode {
+    match code {
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => StatusCode::CONFLICT,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+type Answered = Result<Response, Trouble>;
+
+/// Whoever asks, and what.
+struct Asking<'r> {
+    room: &'r Room,
+    caller: Caller,
+}
+
+impl Asking<'_> {
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(self.caller.clone());
+        request
+    }
+
+    async fn report(&self, selection: v1::Selection) -> Result<Report, Trouble> {
+        let request = self.request(v1::ReportRequest { selection: Some(selection) });
+        Ok(Report::new(self.room.query.get_report(request).await?.into_inner(), None)?)
+    }
+
+    async fn live(&self, selection: v1::Selection, moment: Option<Moment>) -> Result<Sites, Trouble> {
+        use v1::sites_request::Moment as Wire;
+        let moment = moment.map(|moment| match moment {
+            Moment::Peak => Wire::Peak(true),
+            Moment::End => Wire::End(true),
+            Moment::EpochEnd(epoch) => Wire::EpochEnd(epoch),
+            Moment::At(ns) => Wire::AtNs(ns),
+        });
+        let request = self.request(v1::SitesRequest { selection: Some(selection), moment });
+        Ok(Sites::new(self.room.query.get_sites(request).await?.into_inner(), SitesView::default())?)
+    }
+
+    async fn ledger(&self, selection: v1::Selection, moment: Option<Moment>, blocks: bool) -> Result<Ledger, Trouble> {
+        use v1::ledger_request::Moment as Wire;
+        let moment = match moment {
+            None | Some(Moment::Peak) => Wire::Peak(true),
+            Some(Moment::End) => Wire::End(true),
+            Some(Moment::EpochEnd(epoch)) => Wire::EpochEnd(epoch),
+            Some(Moment::At(_)) => {
+                return Err("a ledger is told at the peak, at the end of an epoch, or at the end".to_owned().into());
+            }
+        };
+        let request = self.request(v1::LedgerRequest { selection: Some(selection), moment: Some(moment), blocks });
+        let view = LedgerView { blocks, ..LedgerView::default() };
+        Ok(Ledger::new(self.room.query.get_ledger(request).await?.into_inner(), view)?)
+    }
+
+    /// The answer as the command line writes it, while there is a place for it.
+    async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
+        let place = self.room.answers.take().await.ok_or(Trouble::Busy)?;
+        let answer = answer.await?;
+        let mut text = Vec::new();
+        json::line(&mut text, &answer).map_err(|error| Status::internal(error.to_string()))?;
+        let head = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
+        Ok((head, places::body(text, place)).into_response())
+    }
+}
+
+/// Who is asking, as this daemon sees it.
+pub async fn caller(State(room): State<Room>, Extension(caller): Extension<Caller>) -> Answered {
+    let asking = Asking { room: &room, caller };
+    let Caller { name, role, .. } = &asking.caller;
+    let tenant = asking.caller.tenant_name().to_owned();
+    let may_leave = matches!(&room.door, super::Door::Gate(_)) && asking.caller.has_token();
+    let known = Known::new(name.clone(), role.name(), tenant, may_leave, env!("CARGO_PKG_VERSION"));
+    asking.told(async { Ok(known) }).await
+}
+
+/// As `memctl jobs`.
+pub async fn jobs(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["limit"])?;
+    let limit = asked.number("limit")?.unwrap_or(0);
+    let asking = Asking { room: &room, caller };
+    let request = asking.request(v1::ListJobsRequest { limit, judge: true, ..v1::ListJobsRequest::default() });
+    asking.told(async { Ok(Jobs::new(room.query.list_jobs(request).await?.into_inner(), false)) }).await
+}
+
+/// As `memctl query`.
+pub async fn query(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let asking = Asking { room: &room, caller };
+    asking.told(asking.report(asked.selection(&job)?)).await
+}
+
+/// As `memctl diagnose`.
+pub async fn diagnose(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let selection = asked.selection(&job)?;
+    let asking = Asking { room: &room, caller };
+    let note = async {
+        let report = asking.report(selection.clone()).await?;
+        let Some(one) = rank_of(&report).map(|rank| same_job(selection, &report, rank)) else {
+            return Ok(Diagnosis::new(report, None, None, ""));
+        };
+        let sites = asking.live(one.clone(), None).await?;
+        // Where its events are no longer stored the note goes without.
+        let peak = asking.ledger(one, None, false).await.ok();
+        Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), ""))
+    };
+    asking.told(note).await
+}
+
+/// As `memctl timeline`.
+pub async fn timeline(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["points"])?;
+    let (selection, points) = (asked.selection(&job)?, asked.number("points")?.unwrap_or(POINTS));
+    let asking = Asking { room: &room, caller };
+    let request = asking.request(v1::TimelineRequest { selection: Some(selection), points });
+    asking.told(async { Ok(Timeline::new(room.query.get_timeline(request).await?.into_inner(), true, None)?) }).await
+}
+
+/// As `memctl sites`.
+pub async fn sites(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["at"])?;
+    let asking = Asking { room: &room, caller };
+    asking.told(asking.live(asked.selection(&job)?, asked.moment("at")?)).await
+}
+
+/// As `memctl ledger`.
+pub async fn ledger(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["at", "blocks"])?;
+    let asking = Asking { room: &room, caller };
+    asking.told(asking.ledger(asked.selection(&job)?, asked.moment("at")?, asked.flag("blocks")?)).await
+}
+
+/// As `memctl oom`.
+pub async fn oom(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let asking = Asking { room: &room, caller };
+    let request = asking.request(v1::OomRequest { selection: Some(asked.selection(&job)?) });
+    asking.told(async { Ok(Oom::new(room.query.get_oom(request).await?.into_inner(), None)?) }).await
+}
+
+/// Live memory of one device as a tree of calls at `at`, or what changed from `from` to `at`.
+pub async fn flame(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["at", "from"])?;
+    let selection = asked.selection(&job)?;
+    if selection.ranks.len() != 1 {
+        return Err("a flame graph is of one rank: rank=N".to_owned().into());
+    }
+    let (at, from) = (asked.moment("at")?.unwrap_or(Moment::Peak), asked.moment("from")?);
+    let asking = Asking { room: &room, caller };
+    let graph = async {
+        let late = asking.live(selection.clone(), Some(at)).await?;
+        let early = match from {
+            Some(from) => Some(asking.live(selection.clone(), Some(from)).await?),
+            None => None,
+        };
+        // What memory is for is told by single events: where none is stored, boxes have no class.
+        let blocks = asking.ledger(selection, None, true).await;
+        let of = |ledger: &Ledger| {
+            let blocks = ledger.ranks.first().and_then(|listed| listed.blocks.as_deref());
+            SiteClasses::new(blocks.unwrap_or_default())
+        };
+        let classes = blocks.as_ref().map(of).unwrap_or_default();
+        Flame::new(&late, early.as_ref(), &classes).ok_or_else(|| {
+            Status::not_found(
+                "no table of live memory is stored of this rank; `memctl sites` says of which there is one",
+            )
+            .into()
+        })
+    };
+    asking.told(graph).await
+}

@@ -1,0 +1,213 @@
+//! What an address asks for behind its `?`: the same words as the flags of the command line.
+//!
+//! Guarantees: bounded by the head of a request; a name that is not known, comes twice or has a value that is none is
+//! refused with what it takes. Refuses to guess.
+
+use axum::http::Uri;
+use jiff::Timestamp;
+use memctl_proto::v1;
+
+/// Names that any question takes, beside its own.
+const COMMON: [&str; 7] = ["attempt", "rank", "process", "device", "since", "until", "tenant"];
+
+/// The pairs of a query, decoded.
+#[derive(Debug)]
+pub struct Asked(Vec<(String, String)>);
+
+/// A moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// When most was allocated.
+    Peak,
+    /// The end of the recording.
+    End,
+    /// The end of an epoch.
+    EpochEnd(u32),
+    /// A time.
+    At(u64),
+}
+
+impl Asked {
+    /// Of an address.
+    ///
+    /// # Errors
+    /// Text that is not encoded as it should be; a name that comes twice.
+    pub fn of(uri: &Uri) -> Result<Self, String> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            if pairs.iter().any(|(known, _)| *known == name) {
+                return Err(format!("{} stands twice in the address; once is enough", name.escape_debug()));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// Whether nothing else is asked than this question takes.
+    ///
+    /// # Errors
+    /// The first name that is not known, and those that are.
+    pub fn takes(&self, own: &[&str]) -> Result<(), String> {
+        let unknown = self.0.iter().find(|(name, _)| !own.contains(&name.as_str()) && !COMMON.contains(&name.as_str()));
+        match unknown {
+            None => Ok(()),
+            Some((name, _)) => Err(format!(
+                "{} is nothing that is asked here; there are {}",
+                name.escape_debug(),
+                [own, &COMMON].concat().join(", ")
+            )),
+        }
+    }
+
+    /// A value as it is.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn number(&self, name: &str) -> Result<Option<u32>, String> {
+        self.text(name).map(|text| whole(name, text)).transpose()
+    }
+
+    /// Whether something is wanted.
+    ///
+    /// # Errors
+    /// Neither `true` nor `false`.
+    pub fn flag(&self, name: &str) -> Result<bool, String> {
+        match self.text(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(format!("{name}={}: it is true or false", other.escape_debug())),
+        }
+    }
+
+    fn numbers(&self, name: &str) -> Result<Vec<u32>, String> {
+        self.text(name).map_or(Ok(Vec::new()), |text| text.split(',').map(|part| whole(name, part)).collect())
+    }
+
+    /// Which part of a job.
+    ///
+    /// # Errors
+    /// The first value that is none.
+    pub fn selection(&self, job: &str) -> Result<v1::Selection, String> {
+        if job.is_empty() {
+            return Err("a job has a name, or `latest`".to_owned());
+        }
+        let processes = self.text("process").map_or_else(Vec::new, |text| text.split(',').map(str::to_owned).collect());
+        Ok(v1::Selection {
+            job: job.to_owned(),
+            attempt: self.number("attempt")?,
+            ranks: self.numbers("rank")?,
+            processes,
+            devices: self.numbers("device")?,
+            since_ns: self.time("since")?,
+            until_ns: self.time("until")?,
+            ..v1::Selection::default()
+        })
+    }
+
+    fn time(&self, name: &str) -> Result<Option<u64>, String> {
+        self.text(name).map(|text| time(name, text)).transpose()
+    }
+
+    /// A moment.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn moment(&self, name: &str) -> Result<Option<Moment>, String> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let moment = match text {
+            "peak" => Moment::Peak,
+            "end" => Moment::End,
+            text => match text.strip_prefix("epoch:") {
+                Some(epoch) => Moment::EpochEnd(whole(name, epoch)?),
+                None => Moment::At(time(name, text)?),
+            },
+        };
+        Ok(Some(moment))
+    }
+}
+
+fn whole(name: &str, text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{name}={}: it takes whole numbers", text.escape_debug()))
+}
+
+fn time(name: &str, text: &str) -> Result<u64, String> {
+    let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+    time.ok_or_else(|| {
+        format!(
+            "{name}={}: it takes a time as in 2026-01-31T12:00:00Z; a moment is also peak, end or epoch:N",
+            text.escape_debug()
+        )
+    })
+}
+
+/// Text as addresses carry it.
+fn decoded(text: &str) -> Result<String, String> {
+    let wrong = || format!("{} is not encoded as an address has it (%XX, UTF-8)", text.escape_debug());
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.bytes());
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+                let (high, low) = (digit().ok_or_else(wrong)?, digit().ok_or_else(wrong)?);
+                (high * 16 + low) as u8
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(query: &str) -> Result<Asked, String> {
+        Asked::of(&format!("/x?{query}").parse().unwrap())
+    }
+
+    #[test]
+    fn a_selection_is_what_the_flags_would_make() {
+        let asked = asked("rank=0,3&attempt=2&process=a%20b,c&device=1&since=1970-01-01T00:00:01Z&at=epoch:7&tenant=t")
+            .unwrap();
+        let expected = v1::Selection {
+            job: "j".into(),
+            attempt: Some(2),
+            ranks: vec![0, 3],
+            processes: vec!["a b".into(), "c".into()],
+            devices: vec![1],
+            since_ns: Some(1_000_000_000),
+            ..v1::Selection::default()
+        };
+        assert_eq!(asked.selection("j").unwrap(), expected);
+        assert_eq!(asked.moment("at").unwrap(), Some(Moment::EpochEnd(7)));
+        asked.takes(&["at"]).unwrap();
+        assert!(asked.takes(&["points"]).unwrap_err().contains("points, attempt"));
+        assert!(asked.selection("").is_err());
+    }
+
+    #[test]
+    fn what_is_none_is_named() {
+        for (query, why) in [("a=1&a=2", "twice"), ("a=%zz", "encoded"), ("a=%ff", "encoded"), ("a=%f", "encoded")] {
+            assert!(asked(query).unwrap_err().contains(why), "{query}");
+        }
+        for query in ["rank=-1", "rank=1,,2", "rank=4294967296", "attempt=x", "since=yesterday", "until=-1"] {
+            assert!(asked(query).unwrap().selection("j").is_err(), "{query}");
+        }
+        for (text, moment) in
+            [("peak", Moment::Peak), ("end", Moment::End), ("1970-01-01T00:00:00.000000007Z", Moment::At(7))]
+        {
+            assert_eq!(asked(&format!("at={text}")).unwrap().moment("at").unwrap(), Some(moment));
+        }
+        assert!(asked("at=epoch:-1").unwrap().moment("at").is_err());
+        assert!(asked("blocks=maybe").unwrap().flag("blocks").is_err());
+    }
+}

@@ -1,0 +1,327 @@
+//! Who comes in over HTTP: by the gate, or, where a command serves its own user, by a key that was printed once.
+//!
+//! Guarantees: a cookie is checked as the token in it would be, at every request; it is out of reach of scripts and of other
+//! sites, and under TLS never sent without it. What sets or ends one has to come from this page itself. A key is exchanged
+//! once, within the process that printed it, and is compared in constant time. Where nothing but the connection speaks for
+//! a caller, a page of another site that had its name point here is told no data.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::{Extension, Request, State};
+use axum::http::header::{
+    AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderValue, LOCATION, ORIGIN, SET_COOKIE,
+};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+
+use super::asked::Asked;
+use super::{Room, plain};
+use crate::access::gate::TENANT_HEADER;
+use crate::access::rights::{Need, need};
+use crate::access::{Caller, Gate, Proof, Refusal};
+use crate::listen::Peer;
+use crate::store::opening::{hash, same};
+
+/// The cookie that holds a token.
+const TOKEN_COOKIE: &str = "memctl-token";
+/// Below it is what the page shows.
+const DATA: &str = "/api/";
+/// What an address of [`Key`] ends with.
+const ENTER: &str = "/enter?key=";
+/// Sent by browsers: where a request comes from.
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Whether a request came under TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct Encrypted(pub bool);
+
+/// How callers are known.
+#[derive(Clone)]
+pub enum Door {
+    /// As the gate of gRPC knows them.
+    Gate(Gate),
+    /// By a key: whoever has it is this process's user.
+    Key(Arc<Key>),
+}
+
+/// A key that is printed, and the cookie that it is exchanged for.
+pub struct Key {
+    /// Cookies do not tell ports apart.
+    cookie: String,
+    session: String,
+    /// Until it is exchanged.
+    once: Mutex<Option<String>>,
+}
+
+impl Key {
+    /// A new key for the page on a port, and the path that brings it.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new(port: u16) -> Result<(Self, String), getrandom::Error> {
+        let (once, session) = (secret()?, secret()?);
+        let path = format!("{ENTER}{once}");
+        Ok((Self { cookie: format!("memctl-ui-{port}"), session, once: Mutex::new(Some(once)) }, path))
+    }
+
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        cookie(headers, &self.cookie).is_some_and(|shown| equal(shown, &self.session))
+    }
+
+    /// Whether this is the key; it is none any more then.
+    fn exchange(&self, shown: &str) -> bool {
+        let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = once.as_deref().is_some_and(|key| equal(shown, key));
+        if fits {
+            *once = None;
+        }
+        fits
+    }
+}
+
+fn secret() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// In a time that does not tell how much of it is right.
+fn equal(shown: &str, known: &str) -> bool {
+    same(&hash(shown.as_bytes()), &hash(known.as_bytes()))
+}
+
+/// A cookie by its name.
+fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let pairs = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|all| all.split(';'));
+    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+fn cookie_of(name: &str, value: &str, encrypted: bool, ends: bool) -> String {
+    let secure = if encrypted { "; Secure" } else { "" };
+    let age = if ends { "; Max-Age=0" } else { "" };
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{age}")
+}
+
+impl Door {
+    /// Lets a request in, or says why not.
+    pub(super) async fn admit(
+        &self,
+        peer: Option<&Peer>,
+        path: &str,
+        request: &mut Parts<'_>,
+    ) -> Result<Caller, Refusal> {
+        match self {
+            Self::Gate(gate) => {
+                request.bring_along();
+                let caller = gate.admit(peer, path, request.headers).await?;
+                if path.starts_with(DATA) && is_unproved(&caller, peer) && !names_this_machine(request.headers) {
+                    return Err(Refusal::Denied(
+                        "by this name the daemon answers nobody without a token: use its address (http://127.0.0.1:PORT), or bring a token".into(),
+                    ));
+                }
+                Ok(caller)
+            }
+            Self::Key(key) => {
+                let known = key.knows(request.headers);
+                if need(path) == Some(Need::Nothing) || known {
+                    let name = if known { "whoever has the printed address" } else { "nobody" };
+                    return Ok(Caller::owner(name, peer.map_or_else(String::new, ToString::to_string)));
+                }
+                Err(Refusal::Unauthenticated(
+                    "open the address that `memctl ui` printed; it works once, for one browser".into(),
+                ))
+            }
+        }
+    }
+}
+
+/// What of a request decides who it is from.
+pub(super) struct Parts<'r> {
+    pub(super) headers: &'r mut HeaderMap,
+    pub(super) uri: &'r Uri,
+}
+
+impl Parts<'_> {
+    /// A cookie stands for the header with the token, and `?tenant=` for the header with the tenant.
+    fn bring_along(&mut self) {
+        if !self.headers.contains_key(AUTHORIZATION) {
+            let token =
+                cookie(self.headers, TOKEN_COOKIE).map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+            if let Some(Ok(value)) = token {
+                self.headers.insert(AUTHORIZATION, value);
+            }
+        }
+        let tenant = Asked::of(self.uri).ok().and_then(|asked| asked.text("tenant").map(str::to_owned));
+        if let Some(Ok(value)) = tenant.filter(|_| !self.headers.contains_key(TENANT_HEADER)).map(HeaderValue::try_from)
+        {
+            self.headers.insert(TENANT_HEADER, value);
+        }
+    }
+}
+
+/// Whether nothing but a connection from this machine speaks for a caller.
+fn is_unproved(caller: &Caller, peer: Option<&Peer>) -> bool {
+    let near = matches!(peer, Some(Peer::Tcp { address, .. }) if address.ip().to_canonical().is_loopback());
+    near && caller.proof == Proof::Lasting
+}
+
+/// A name may be made to point to this machine by whoever owns it; an address and `localhost` may not.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    // (A request without the header is no browser's.)
+    let Some(host) = headers.get(HOST) else { return true };
+    let host = host.to_str().unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    host.parse::<SocketAddr>().is_ok()
+        || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+}
+
+/// Whether a request that changes something comes from this page.
+fn from_this_page(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(site) = text(FETCH_SITE) {
+        return site == "same-origin";
+    }
+    let origin = text(ORIGIN.as_str()).and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
+    origin.is_some() && origin == text(HOST.as_str())
+}
+
+fn elsewhere() -> Response {
+    plain(
+        StatusCode::FORBIDDEN,
+        "this request has to come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"
+            .to_owned(),
+    )
+}
+
+/// `POST /login`: the token that came in the header `Authorization`, and has passed the gate, becomes a cookie.
+pub(super) async fn login(
+    State(room): State<Room>,
+    encrypted: Option<Extension<Encrypted>>,
+    request: Request,
+) -> Response {
+    if !from_this_page(request.headers()) {
+        return elsewhere();
+    }
+    if matches!(room.door, Door::Key(_)) {
+        return plain(StatusCode::CONFLICT, "this page takes no tokens: it is served by `memctl ui`\n".to_owned());
+    }
+    let value = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some(token) = value.and_then(|value| value.split_once(' ')).map(|(_, token)| token.trim()) else {
+        return plain(StatusCode::BAD_REQUEST, "a token comes in the header: Authorization: Bearer TOKEN\n".to_owned());
+    };
+    let encrypted = encrypted.is_some_and(|Extension(Encrypted(encrypted))| encrypted);
+    set(StatusCode::NO_CONTENT, &cookie_of(TOKEN_COOKIE, token, encrypted, false))
+}
+
+/// `POST /logout`: the cookie ends. (A token counts on, until it is revoked.)
+pub(super) async fn logout(
+    State(room): State<Room>,
+    encrypted: Option<Extension<Encrypted>>,
+    headers: HeaderMap,
+) -> Response {
+    if !from_this_page(&headers) {
+        return elsewhere();
+    }
+    let encrypted = encrypted.is_some_and(|Extension(Encrypted(encrypted))| encrypted);
+    let name = match &room.door {
+        Door::Gate(_) => TOKEN_COOKIE,
+        Door::Key(key) => &key.cookie,
+    };
+    set(StatusCode::NO_CONTENT, &cookie_of(name, "", encrypted, true))
+}
+
+/// `GET /enter?key=…`: the key becomes a cookie, and the page opens under an address without it.
+pub(super) async fn enter(State(room): State<Room>, uri: Uri, headers: HeaderMap) -> Response {
+    let Door::Key(key) = &room.door else {
+        return plain(StatusCode::NOT_FOUND, "this daemon takes tokens and no keys: the page is at /\n".to_owned());
+    };
+    let home = [(LOCATION, HeaderValue::from_static("/")), (CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    if key.knows(&headers) {
+        return (StatusCode::SEE_OTHER, home).into_response();
+    }
+    let shown = Asked::of(&uri).ok().and_then(|asked| asked.text("key").map(str::to_owned)).unwrap_or_default();
+    if !key.exchange(&shown) {
+        return plain(
+            StatusCode::FORBIDDEN,
+            "this address was used before, or is none of this process: end `memctl ui` and start it again for a new one\n"
+                .to_owned(),
+        );
+    }
+    let mut answer = set(StatusCode::SEE_OTHER, &cookie_of(&key.cookie, &key.session, false, false));
+    answer.headers_mut().extend(home);
+    answer
+}
+
+fn set(status: StatusCode, cookie: &str) -> Response {
+    match HeaderValue::try_from(cookie) {
+        Ok(cookie) => {
+            (status, [(SET_COOKIE, cookie), (CACHE_CONTROL, HeaderValue::from_static("no-store"))]).into_response()
+        }
+        Err(_) => plain(StatusCode::BAD_REQUEST, "what came as a token is none\n".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
+        of.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_key_opens_once_and_its_cookie_as_long_as_it_is_shown() {
+        let (key, path) = Key::new(1234).unwrap();
+        let once = path.strip_prefix(ENTER).unwrap();
+        assert!(!key.exchange("") && !key.exchange(&once[1..]) && !key.exchange(&key.session.clone()));
+        assert!(key.exchange(once) && !key.exchange(once), "once");
+        let shown = |value: &str| key.knows(&headers(&[("cookie", &format!("a=b; memctl-ui-1234={value}"))]));
+        assert!(shown(&key.session) && !shown(once) && !shown(""));
+        assert!(!key.knows(&headers(&[("cookie", &format!("memctl-ui-1={}", key.session))])), "another port's");
+    }
+
+    #[test]
+    fn what_changes_something_comes_from_the_page() {
+        for (of, right) in [
+            (&[("sec-fetch-site", "same-origin")][..], true),
+            (&[("sec-fetch-site", "same-site"), ("origin", "http://a:1"), ("host", "a:1")], false),
+            (&[("sec-fetch-site", "cross-site")], false),
+            (&[("sec-fetch-site", "none")], false),
+            (&[("origin", "https://a:1"), ("host", "a:1")], true),
+            (&[("origin", "https://a:2"), ("host", "a:1")], false),
+            (&[("origin", "null"), ("host", "null")], false),
+            (&[("host", "a:1")], false),
+            (&[], false),
+        ] {
+            assert_eq!(from_this_page(&headers(of)), right, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn only_names_that_cannot_be_made_to_point_here() {
+        for (host, right) in [
+            ("127.0.0.1:9717", true),
+            ("127.0.0.1", true),
+            ("[::1]:9717", true),
+            ("[::1]", true),
+            ("localhost:9717", true),
+            ("LOCALHOST", true),
+            ("example.org:9717", false),
+            ("localhost.example.org", false),
+            ("127.0.0.1.example.org:80", false),
+            ("", false),
+        ] {
+            assert_eq!(names_this_machine(&headers(&[("host", host)])), right, "{host}");
+        }
+        assert!(names_this_machine(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_cookie_is_out_of_reach() {
+        assert_eq!(cookie_of("n", "v", true, false), "n=v; Path=/; HttpOnly; SameSite=Strict; Secure");
+        assert_eq!(cookie_of("n", "", false, true), "n=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    }
+}

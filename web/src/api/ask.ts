@@ -1,0 +1,84 @@
+// Asks the daemon, and keeps what it said last while it is asked again.
+//
+// Guarantees: what nobody waits for any more is cancelled; an answer that comes late never replaces a later one; what was
+// there stays while it is asked for again. Refuses to ask any other host.
+
+import { signal } from '@preact/signals';
+import { useEffect, useState } from 'preact/hooks';
+
+/** Why there is no answer, in the daemon's own sentence. */
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** Whether the daemon wants a token, or the printed address, before it answers: its sentence, and whether a token helps. */
+export const refusal = signal<{ words: string; takesToken: boolean } | null>(null);
+
+/** How often what still changes is asked for again. */
+const AGAIN_MS = 5000;
+
+/** One question. */
+export async function ask<T>(path: string, cancel?: AbortSignal): Promise<T> {
+  const answer = await fetch(`/api/v1/${path}`, cancel ? { signal: cancel } : {});
+  if (answer.ok) return (await answer.json()) as T;
+  const words = (await answer.text()).trim().split('\n')[0] ?? answer.statusText;
+  if (answer.status === 401) {
+    refusal.value = { words, takesToken: answer.headers.get('www-authenticate') !== null };
+  }
+  throw new Refused(answer.status, words);
+}
+
+/** Signs in with a token, which the daemon turns into a cookie. */
+export async function signIn(token: string): Promise<void> {
+  const answer = await fetch('/login', { method: 'POST', headers: { Authorization: `Bearer ${token}` } });
+  if (!answer.ok) throw new Refused(answer.status, (await answer.text()).trim().split('\n')[0] ?? answer.statusText);
+  refusal.value = null;
+}
+
+/** Signs out. */
+export async function signOut(): Promise<void> {
+  await fetch('/logout', { method: 'POST' });
+  location.assign('/');
+}
+
+/** What is known of an answer. */
+export interface Asked<T> {
+  answer: T | null;
+  trouble: string | null;
+}
+
+/** The answer to a question while it is shown; `null` asks nothing, and `again` says whether it may still change. */
+export function useAsked<T>(path: string | null, again?: (answer: T) => boolean): Asked<T> {
+  const [known, setKnown] = useState<Asked<T> & { path: string | null }>({ path: null, answer: null, trouble: null });
+  useEffect(() => {
+    if (path === null) return undefined;
+    const cancel = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const once = async (): Promise<void> => {
+      try {
+        const answer = await ask<T>(path, cancel.signal);
+        if (cancel.signal.aborted) return;
+        setKnown({ path, answer, trouble: null });
+        if (again?.(answer)) timer = setTimeout(() => void once(), AGAIN_MS);
+      } catch (error) {
+        if (cancel.signal.aborted) return;
+        const words = error instanceof Refused ? error.message : 'the daemon does not answer; this page asks again';
+        setKnown((before) => ({ path, answer: before.path === path ? before.answer : null, trouble: words }));
+        if (!(error instanceof Refused) || error.status === 503) timer = setTimeout(() => void once(), AGAIN_MS);
+      }
+    };
+    void once();
+    return () => {
+      cancel.abort();
+      clearTimeout(timer);
+    };
+    // (Whether to ask again depends on the answer alone.)
+  }, [path]);
+  // The answer to another question is none to this one.
+  return known.path === path ? known : { answer: null, trouble: null };
+}

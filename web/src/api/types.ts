@@ -1,0 +1,262 @@
+// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows.
+
+export type Severity = 'critical' | 'warning' | 'info';
+
+export interface Verdict {
+  severity: Severity | null;
+  kind: string | null;
+  title: string | null;
+  findings: number;
+  inconclusive: string | null;
+}
+
+export interface JobRow {
+  id: string;
+  state: 'running' | 'finished' | 'failed' | 'lost';
+  started_at: string;
+  ended_at: string | null;
+  world_size: number | null;
+  attempt: number;
+  attempts: number;
+  labels: Record<string, string>;
+  events: number;
+  stored_bytes: number;
+  ranks: number;
+  source: string | null;
+  tenant: string;
+  verdict: Verdict | null;
+}
+
+export interface Jobs {
+  jobs: JobRow[];
+}
+
+export interface Completeness {
+  exact: boolean;
+  events_stored: number;
+  events_dropped: number;
+  gaps: number;
+  events_expired: number;
+}
+
+export interface Frame {
+  function: string;
+  file: string;
+  line: number | null;
+}
+
+export interface Finding {
+  id: string;
+  kind: string;
+  severity: Severity;
+  confidence: number | null;
+  ranks: number[];
+  all_ranks: boolean;
+  first_seen: { epoch: number | null; step: number | null; at: string | null };
+  live_bytes: number | null;
+  site: (Frame & { stack: Frame[] }) | null;
+  title: string;
+  explanation: string;
+  advice: string;
+  processes: string[];
+}
+
+export interface NotJudged {
+  kind: string;
+  reason: string;
+  remedy: string | null;
+  gap: 'whole' | 'part';
+  decides: boolean;
+}
+
+export interface Judged {
+  processes: number;
+  ranks: number[];
+  epoch_ends: number;
+  steps: number;
+  windows: number;
+}
+
+export interface Question {
+  question: string;
+  answer: string[];
+  before: string[];
+  after: string[];
+  commands: string[];
+}
+
+export interface Diagnosis {
+  job: JobRow;
+  completeness: Completeness;
+  severity: Severity | 'none' | 'inconclusive';
+  summary: string;
+  questions: Question[];
+  findings: Finding[];
+  judged: Judged;
+  not_judged: NotJudged[];
+}
+
+export interface EpochEnd {
+  epoch: number;
+  at: string;
+  allocated_bytes: number | null;
+}
+
+export interface Rank {
+  rank: number;
+  process: string;
+  host: string | null;
+  device: number;
+  gpu_name: string | null;
+  epochs: number;
+  steps: number;
+  state: string;
+  failure: string | null;
+  allocated_bytes: number | null;
+  reserved_bytes: number | null;
+  peak_allocated_bytes: number | null;
+  peak_reserved_bytes: number | null;
+  growth_bytes_per_epoch: number | null;
+  fragmentation_ratio: number | null;
+  device_total_bytes: number | null;
+  ooms: number;
+  epoch_ends: EpochEnd[];
+  stands_out: string[];
+  findings: string[];
+  completeness: Completeness;
+}
+
+export interface Report {
+  job: JobRow;
+  completeness: Completeness;
+  ranks: Rank[];
+  findings: Finding[];
+}
+
+export interface Point {
+  first_at: string;
+  last_at: string;
+  epoch: number;
+  step: number;
+  allocated_bytes: number;
+  reserved_bytes: number;
+  peak_allocated_bytes: number;
+  peak_reserved_bytes: number;
+  min_allocated_bytes: number;
+}
+
+export interface Mark {
+  at: string;
+  kind: string;
+  value: number | null;
+  name: string | null;
+}
+
+export interface RankTimeline {
+  rank: number;
+  process: string;
+  device: number;
+  points: Point[];
+  marks: Mark[];
+}
+
+export interface Timeline {
+  ranks: RankTimeline[];
+}
+
+export interface FailedRequest {
+  rank: number;
+  process: string;
+  at: string;
+  asked_bytes: number;
+  cause: string;
+}
+
+export interface Oom {
+  failed: number;
+  failures: FailedRequest[];
+}
+
+export interface Site {
+  live_bytes: number;
+  live_blocks: number;
+  site: Frame | null;
+  stack: Frame[];
+}
+
+export interface RankSites {
+  rank: number;
+  process: string;
+  at: string;
+  epoch: number;
+  step: number;
+  exact: boolean;
+  allocated_bytes: number | null;
+  sites: Site[];
+}
+
+export interface Sites {
+  ranks: RankSites[];
+}
+
+export interface LedgerRank {
+  rank: number;
+  at: string;
+  epoch: number;
+  step: number;
+  exact: boolean;
+  allocated_bytes: number;
+  classes: { class: string; live_bytes: number; share: number }[];
+  cached_bytes: number;
+  context_bytes: number | null;
+  others_bytes: number | null;
+  unmeasured_bytes: number | null;
+  unexplained_bytes: number | null;
+  device_used_bytes: number | null;
+  device_total_bytes: number | null;
+  measured_at: string | null;
+}
+
+export interface Ledger {
+  ranks: LedgerRank[];
+}
+
+export interface FlameMoment {
+  at: string;
+  epoch: number;
+  step: number;
+  exact: boolean;
+  allocated_bytes: number | null;
+  reserved_bytes: number | null;
+}
+
+export interface FlameCall {
+  depth: number;
+  kind: 'all' | 'frame' | 'library' | 'no_stack' | 'smaller';
+  frames: Frame[];
+  own: boolean;
+  bytes: number;
+  grown_bytes: number;
+  shrunk_bytes: number;
+  live_blocks: number;
+  class: string | null;
+}
+
+export interface Flame {
+  job: JobRow;
+  rank: number;
+  process: string;
+  at: FlameMoment;
+  from: FlameMoment | null;
+  unchanged_bytes: number;
+  calls: FlameCall[];
+  calls_left_out: number;
+}
+
+export interface Known {
+  name: string;
+  role: string;
+  tenant: string;
+  signed_in: boolean;
+  version: string;
+}

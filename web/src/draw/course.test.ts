@@ -1,0 +1,76 @@
+// Paths, floors and zooms, without a browser.
+
+import { describe, expect, test } from 'vitest';
+import { bands, floors, height, labelled, nearest, panned, paths, zoomed, type Sample } from './course';
+
+const sample = (at: number, epoch: number, min: number, max: number, last = min): Sample => ({
+  from: at,
+  to: at + 10,
+  epoch,
+  step: at,
+  min,
+  max,
+  last,
+  reserved: max + 5,
+  peakReserved: max + 5,
+});
+const course = [sample(0, 0, 1, 9), sample(10, 0, 3, 8), sample(20, 1, 2, 9), sample(30, 1, 5, 9), sample(40, 1, 0, 1)];
+
+describe('the floor', () => {
+  test('is the lowest value from there on', () => {
+    expect(floors(course, Infinity)).toEqual([0, 0, 0, 0, 0]);
+  });
+
+  test('leaves out what is torn down', () => {
+    expect(floors(course, 40)).toEqual([0, 0, 0, 0, 0]);
+    expect(floors(course, 39)).toEqual([1, 2, 2, 5, NaN]);
+  });
+});
+
+test('epochs touch each other', () => {
+  expect(bands(course)).toEqual([
+    { epoch: 0, from: 0, to: 20 },
+    { epoch: 1, from: 20, to: 50 },
+  ]);
+});
+
+test('labels keep apart', () => {
+  const many = Array.from({ length: 100 }, (_, epoch) => ({ epoch, from: epoch, to: epoch + 1 }));
+  const shown = labelled(many, { from: 0, to: 100 }, 0.25).map((band) => band.epoch);
+  expect(shown).toEqual([0, 25, 50, 75]);
+  expect(labelled(many, { from: 50, to: 150 }, 0.4).map((band) => band.epoch)).toEqual([0, 90]);
+});
+
+test('a limit far above is not drawn', () => {
+  expect(height(course, 20).showsLimit).toBe(true);
+  expect(height(course, 1000)).toEqual({ top: 14 * 1.06, showsLimit: false });
+  expect(height([], null).top).toBeGreaterThan(0);
+});
+
+test('only what is in view becomes a path', () => {
+  const all = { from: 0, to: 50 };
+  const drawn = paths(course, course, floors(course, 39), { from: 20, to: 40 }, 10);
+  expect(drawn.envelope.startsWith('M-500.00 200.0L0.00 200.0L0.00 100.0')).toBe(true);
+  expect(drawn.floor).toContain('500.00 500.0');
+  expect(paths([], [], [], all, 10)).toEqual({ envelope: '', floor: '', reserved: '' });
+});
+
+describe('zooming', () => {
+  const all = { from: 0, to: 100 };
+  test('keeps what is under the cursor, and stays within', () => {
+    expect(zoomed(all, all, 0.5, 25)).toEqual({ from: 12.5, to: 62.5 });
+    expect(zoomed({ from: 0, to: 50 }, all, 4, 10)).toEqual(all);
+    const close = zoomed(all, all, 1e-9, 50);
+    expect(close.to - close.from).toBeCloseTo(1);
+  });
+
+  test('panning stops at the ends', () => {
+    expect(panned({ from: 0, to: 50 }, all, -0.5)).toEqual({ from: 0, to: 50 });
+    expect(panned({ from: 0, to: 50 }, all, 0.5)).toEqual({ from: 25, to: 75 });
+    expect(panned({ from: 40, to: 90 }, all, 5)).toEqual({ from: 50, to: 100 });
+  });
+});
+
+test('the nearest point', () => {
+  expect([-5, 12, 39.5, 1000].map((time) => nearest(course, time))).toEqual([0, 1, 3, 4]);
+});

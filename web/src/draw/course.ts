@@ -1,0 +1,167 @@
+// The course of one rank's memory, from points and a stretch of time to paths.
+//
+// Guarantees: pure; coordinates are of a square of UNITS, which the picture stretches; the floor is the lowest allocated
+// value from a time on, over the whole recording and not over what is in view, so that it means what the judge means.
+
+import type { Point, RankTimeline } from '../api/types';
+import { moment } from '../words/numbers';
+
+/** Width and height of what is drawn. */
+export const UNITS = 1000;
+/** A limit that is further above everything else than this would press it flat. */
+const LIMIT_TIMES = 1.6;
+
+/** A stretch of time in milliseconds. */
+export interface Stretch {
+  from: number;
+  to: number;
+}
+
+/** A point whose times are numbers. */
+export interface Sample extends Stretch {
+  epoch: number;
+  step: number;
+  min: number;
+  max: number;
+  last: number;
+  reserved: number;
+  peakReserved: number;
+}
+
+/** An epoch as a band. */
+export interface Band extends Stretch {
+  epoch: number;
+}
+
+/** The points of a rank. */
+export function samples(rank: RankTimeline): Sample[] {
+  return rank.points.map((point: Point) => ({
+    from: moment(point.first_at),
+    to: moment(point.last_at),
+    epoch: point.epoch,
+    step: point.step,
+    min: point.min_allocated_bytes,
+    max: point.peak_allocated_bytes,
+    last: point.allocated_bytes,
+    reserved: point.reserved_bytes,
+    peakReserved: point.peak_reserved_bytes,
+  }));
+}
+
+/** From the first to the last of them. */
+export function whole(of: Sample[]): Stretch {
+  const [first, last] = [of[0], of.at(-1)];
+  return first && last ? { from: first.from, to: Math.max(last.to, first.from + 1) } : { from: 0, to: 1 };
+}
+
+/** The lowest allocated value from each point on; what comes after `until` is torn down and says nothing. */
+export function floors(of: Sample[], until: number): number[] {
+  let lowest = Infinity;
+  const found = new Array<number>(of.length).fill(NaN);
+  for (let at = of.length - 1; at >= 0; at -= 1) {
+    const sample = of[at];
+    if (!sample || sample.from > until) continue;
+    lowest = Math.min(lowest, sample.to <= until ? Math.min(sample.min, sample.last) : sample.min);
+    found[at] = lowest;
+  }
+  return found;
+}
+
+/** Epochs as they follow each other. */
+export function bands(of: Sample[]): Band[] {
+  const found: Band[] = [];
+  for (const sample of of) {
+    const open = found.at(-1);
+    if (open?.epoch === sample.epoch) open.to = sample.to;
+    else {
+      if (open) open.to = sample.from;
+      found.push({ epoch: sample.epoch, from: sample.from, to: sample.to });
+    }
+  }
+  return found;
+}
+
+/** Those of them whose labels have room: each so many shares of the picture behind the one before. */
+export function labelled(of: Band[], view: Stretch, apart: number): Band[] {
+  let next = -Infinity;
+  return of.filter((band) => {
+    const at = clamp(share(view, band.from), 0, 1);
+    if (at < next || at > 1 - apart) return false;
+    next = at + apart;
+    return true;
+  });
+}
+
+/** The height of the picture in bytes, and whether the limit has room in it. */
+export function height(of: Sample[], limit: number | null): { top: number; showsLimit: boolean } {
+  const highest = of.reduce((top, sample) => Math.max(top, sample.max, sample.reserved, sample.peakReserved), 1);
+  const showsLimit = limit !== null && limit <= highest * LIMIT_TIMES;
+  return { top: showsLimit ? Math.max(limit, highest) * 1.02 : highest * 1.06, showsLimit };
+}
+
+/** Where a time stands, 0 to 1 within the stretch. */
+export function share(view: Stretch, time: number): number {
+  return (time - view.from) / Math.max(view.to - view.from, 1e-6);
+}
+
+/** The paths. */
+export interface Paths {
+  envelope: string;
+  floor: string;
+  reserved: string;
+}
+
+/** See the module. `floor` belongs to `course`, which may be coarser than what is in view. */
+export function paths(of: Sample[], course: Sample[], floor: number[], view: Stretch, top: number): Paths {
+  const x = (time: number): string => (UNITS * clamp(share(view, time), -1, 2)).toFixed(2);
+  const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
+  const shown = of.filter((sample) => sample.to >= view.from && sample.from <= view.to);
+  if (shown.length === 0) return { envelope: '', floor: '', reserved: '' };
+  const above = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.max)}`, `${x(sample.to)} ${y(sample.max)}`]);
+  const below = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.min)}`, `${x(sample.to)} ${y(sample.min)}`]);
+  const reserved = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.reserved)}`, `${x(sample.to)} ${y(sample.reserved)}`]);
+  const lowest: string[] = [];
+  let [first, last] = ['', ''];
+  course.forEach((sample, at) => {
+    const value = floor[at];
+    if (value === undefined || Number.isNaN(value) || sample.to < view.from || sample.from > view.to) return;
+    first ||= x(sample.from);
+    last = x(sample.to);
+    lowest.push(`${x(sample.from)} ${y(value)}`, `${last} ${y(value)}`);
+  });
+  return {
+    envelope: `M${above.join('L')}L${below.reverse().join('L')}Z`,
+    floor: lowest.length === 0 ? '' : `M${first} ${UNITS}L${lowest.join('L')}L${last} ${UNITS}Z`,
+    reserved: `M${reserved.join('L')}`,
+  };
+}
+
+/** A number within limits. */
+export function clamp(value: number, low: number, high: number): number {
+  return Math.min(Math.max(value, low), high);
+}
+
+/** Closer or further around a time, never beyond what there is nor below a microsecond a unit. */
+export function zoomed(view: Stretch, all: Stretch, factor: number, around: number): Stretch {
+  const length = clamp((view.to - view.from) * factor, Math.min(UNITS / 1000, all.to - all.from), all.to - all.from);
+  const left = around - share(view, around) * length;
+  const from = clamp(left, all.from, all.to - length);
+  return { from, to: from + length };
+}
+
+/** So much of itself to the right, or to the left, within what there is. */
+export function panned(view: Stretch, all: Stretch, part: number): Stretch {
+  const length = view.to - view.from;
+  const from = clamp(view.from + part * length, all.from, Math.max(all.from, all.to - length));
+  return { from, to: from + length };
+}
+
+/** The point at a time, else the nearest. */
+export function nearest(of: Sample[], time: number): number {
+  let [best, distance] = [0, Infinity];
+  of.forEach((sample, at) => {
+    const off = time < sample.from ? sample.from - time : Math.max(0, time - sample.to);
+    if (off < distance) [best, distance] = [at, off];
+  });
+  return best;
+}

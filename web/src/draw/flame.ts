@@ -1,0 +1,130 @@
+// A flame graph as an icicle: everything on top, callees below, width = bytes.
+//
+// Guarantees: pure; shares are of the whole, so that zooming is arithmetic; a box is never wider than its caller; what is
+// narrower than a pixel is not drawn.
+
+import type { FlameCall, Frame } from '../api/types';
+
+/** A call with its place: `left` and `width` are shares of the whole. */
+export interface Box {
+  call: FlameCall;
+  at: number;
+  parent: number;
+  left: number;
+  width: number;
+}
+
+/** Boxes of calls that come each behind its caller. */
+export function boxes(calls: FlameCall[]): Box[] {
+  const whole = Math.max(calls[0]?.bytes ?? 0, 1);
+  const found: Box[] = [];
+  const path: { at: number; used: number }[] = [];
+  calls.forEach((call, at) => {
+    path.length = Math.min(path.length, call.depth);
+    const above = path.at(-1);
+    const parent = above ? found[above.at] : undefined;
+    const left = parent && above ? parent.left + above.used : 0;
+    const width = call.bytes / whole;
+    found.push({ call, at, parent: above?.at ?? -1, left, width });
+    if (above) above.used += width;
+    path.push({ at, used: 0 });
+  });
+  return found;
+}
+
+/** A box on the screen, in pixels. */
+export interface Drawn {
+  box: Box;
+  x: number;
+  width: number;
+}
+
+/** What is seen when one box is as wide as the picture: its callers across, what it calls below. */
+export function drawn(of: Box[], zoom: number, pixels: number): Drawn[] {
+  const to = of[zoom] ?? of[0];
+  if (!to || to.width === 0) return [];
+  const callers = new Set<number>();
+  for (let at = to.parent; at >= 0; at = of[at]?.parent ?? -1) callers.add(at);
+  const shown: Drawn[] = [];
+  for (const box of of) {
+    if (callers.has(box.at)) {
+      shown.push({ box, x: 0, width: pixels });
+      continue;
+    }
+    // Each comes behind its caller: what is within the zoomed box stands between it and its next sibling.
+    if (box.at < to.at || !isWithin(of, box, to)) continue;
+    const width = (box.width / to.width) * pixels;
+    if (width >= 1) shown.push({ box, x: ((box.left - to.left) / to.width) * pixels, width });
+  }
+  return shown;
+}
+
+function isWithin(of: Box[], box: Box, to: Box): boolean {
+  for (let at = box.at; at >= to.at; at = of[at]?.parent ?? -1) if (at === to.at) return true;
+  return false;
+}
+
+/** The file's name without its folders. */
+export function fileName(path: string): string {
+  const name = path.split(/[/\\]/).pop() ?? '';
+  return name === '' ? path : name;
+}
+
+/** `train_step  train.py:26`. */
+export function place(frame: Frame): string {
+  const line = frame.line === null ? '' : `:${frame.line}`;
+  return `${frame.function}  ${fileName(frame.file)}${line}`;
+}
+
+/** The library that a frame belongs to. */
+export function library(frame: Frame): string {
+  const [, inside] = /(?:site-packages|dist-packages)[/\\]([^/\\]+)/.exec(frame.file) ?? [];
+  if (inside !== undefined) return inside.replace(/\.py$/, '');
+  return /python3?(?:\.\d+)?[/\\]/.test(frame.file) ? 'python' : fileName(frame.file);
+}
+
+/** What stands in a box. */
+export function label(call: FlameCall): string {
+  const [only] = call.frames;
+  switch (call.kind) {
+    case 'all':
+      return 'everything';
+    case 'frame':
+      return only ? place(only) : 'unknown';
+    case 'library': {
+      const names = [...new Set(call.frames.map(library))];
+      const count = call.frames.length;
+      return `…${count} ${count === 1 ? 'frame' : 'frames'} of ${names.slice(0, 2).join(', ')}`;
+    }
+    case 'no_stack':
+      return 'without a recorded stack';
+    case 'smaller':
+      return 'smaller stacks';
+  }
+}
+
+/** Its callers and itself, outermost first, as they would be read aloud. */
+export function stackOf(of: Box[], at: number): Frame[] {
+  const frames: Frame[] = [];
+  for (let box = of[at]; box; box = of[box.parent]) frames.unshift(...box.call.frames);
+  return frames;
+}
+
+/** Boxes whose frames have a text in them. */
+export function hits(of: Box[], wanted: string): Set<number> {
+  const text = wanted.trim().toLowerCase();
+  if (text === '') return new Set();
+  const has = (call: FlameCall): boolean =>
+    label(call).toLowerCase().includes(text) ||
+    call.frames.some((frame) => `${frame.function} ${frame.file}`.toLowerCase().includes(text));
+  return new Set(of.filter((box) => has(box.call)).map((box) => box.at));
+}
+
+/** The share of the whole that lies in hits, each counted once. */
+export function shareOf(of: Box[], found: Set<number>): number {
+  const inside = (box: Box): boolean => {
+    for (let at = box.parent; at >= 0; at = of[at]?.parent ?? -1) if (found.has(at)) return true;
+    return false;
+  };
+  return of.reduce((sum, box) => (found.has(box.at) && !inside(box) ? sum + box.width : sum), 0);
+}

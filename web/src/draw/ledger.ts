@@ -1,0 +1,62 @@
+// The ledger as one bar that ends where the device ends.
+//
+// Guarantees: the parts add up to what is said below them; what was not measured is a part with that name, never nothing.
+
+import type { LedgerRank } from '../api/types';
+
+/** The classes in the order in which they are shown, each with its colour's number. */
+export const CLASSES = ['parameters', 'gradients', 'optimizer_state', 'activations', 'temporaries', 'workspace', 'unknown'];
+
+/** The colour of a class. */
+export function colourOf(name: string | null): string {
+  const at = name === null ? -1 : CLASSES.indexOf(name);
+  return at < 0 ? 'c6' : `c${at}`;
+}
+
+/** A part of the device. */
+export interface Part {
+  name: string;
+  colour: string;
+  bytes: number;
+}
+
+/** The parts in the order of the bar. */
+export function parts(rank: LedgerRank): Part[] {
+  const found: Part[] = rank.classes.map((share) => ({
+    name: share.class.replaceAll('_', ' '),
+    colour: colourOf(share.class),
+    bytes: share.live_bytes,
+  }));
+  const add = (name: string, colour: string, value: number | null): void => {
+    if (value !== null && value > 0) found.push({ name, colour, bytes: value });
+  };
+  add('allocated, of no class', 'unknown', rank.allocated_bytes - sum(found));
+  add('cached by the allocator', 'cached', rank.cached_bytes);
+  add('context and libraries', 'context', rank.context_bytes);
+  add('other processes', 'others', rank.others_bytes);
+  add('not measured', 'unknown', rank.unmeasured_bytes);
+  add('unexplained', 'unknown', rank.unexplained_bytes);
+  const rest = rank.device_total_bytes === null ? null : rank.device_total_bytes - sum(found);
+  if (rank.device_used_bytes !== null) add('free', 'free', rest);
+  else add('free, or used by what was not measured', 'unknown', rest);
+  return found;
+}
+
+/** All of them. */
+export function sum(of: Part[]): number {
+  return of.reduce((all, part) => all + part.bytes, 0);
+}
+
+/** What has to be said beside the bar. */
+export function notes(rank: LedgerRank): string[] {
+  const said: string[] = [];
+  const known = sum(parts(rank));
+  const total = rank.device_total_bytes;
+  if (total === null) said.push("The device's size was not recorded: the bar ends with what is known.");
+  else if (known > total) said.push('The parts, measured at different moments, exceed the device.');
+  if (rank.measured_at === null) {
+    said.push('The device was not measured around this moment: its use outside the allocator is unknown.');
+  }
+  if (!rank.exact) said.push("NOT EXACT: events are missing, so the allocator's part may be wrong.");
+  return said;
+}

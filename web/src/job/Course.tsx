@@ -1,0 +1,296 @@
+// The course of one rank: envelope, floor, reserved and limit, epochs as bands, findings and failures as marks.
+//
+// Guarantees: what is in view is asked for as finely as the screen can show and no finer; everything a mouse does here a
+// keyboard does as well; the address says what is in view.
+
+import type { JSX } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useAsked } from '../api/ask';
+import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
+import { UNITS, bands, clamp, floors, height, labelled, nearest, panned, paths, samples, share, whole, zoomed, type Stretch } from '../draw/course';
+import { Link } from '../parts/parts';
+import { go, question, type JobAddress } from '../route';
+import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
+import { nameOf } from '../words/verdict';
+
+/** Points that are asked for: more than one a pixel shows nothing. */
+const POINTS = 600;
+/** After the last turn of the wheel, before what is in view is asked for. */
+const SETTLED_MS = 250;
+/** How much closer a key or a turn of the wheel goes. */
+const CLOSER = 0.6;
+/** Labels of epochs are at least such a part of the picture apart. */
+const APART = 0.08;
+/** Ranks that the choice lists. */
+const LISTED = 512;
+
+interface Of {
+  job: JobAddress;
+  rank: Rank | null;
+  name: string;
+  line: RankTimeline;
+  ranks: Rank[];
+  findings: Finding[];
+  failures: FailedRequest[];
+  since: string | null;
+  until: string | null;
+}
+
+const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
+
+/** The finest points of what is in view; those of the whole until they are there. */
+function useFine(of: Of, view: Stretch, all: Stretch): RankTimeline {
+  const [settled, setSettled] = useState(view);
+  useEffect(() => {
+    const timer = setTimeout(() => {
+      setSettled(view);
+    }, SETTLED_MS);
+    return () => {
+      clearTimeout(timer);
+    };
+  }, [view.from, view.to]);
+  const isWhole = settled.to - settled.from > 0.95 * (all.to - all.from);
+  const path = isWhole
+    ? null
+    : question(of.job, 'timeline', {
+        rank: String(of.line.rank),
+        process: of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1 ? of.line.process : null,
+        points: String(POINTS),
+        since: rfc3339(settled.from),
+        until: rfc3339(settled.to),
+      });
+  const { answer } = useAsked<Timeline>(path);
+  return answer?.ranks.find((rank) => rank.process === of.line.process && rank.points.length > 0) ?? of.line;
+}
+
+/** See the module. */
+export function Course(of: Of): JSX.Element {
+  const course = useMemo(() => samples(of.line), [of.line]);
+  const all = useMemo(() => whole(course), [course]);
+  const [view, setView] = useState<Stretch>(() => {
+    const [from, to] = [of.since, of.until].map((text) => (text === null ? NaN : moment(text)));
+    const isOne = from !== undefined && to !== undefined && from < to;
+    return isOne ? { from: clamp(from, all.from, all.to), to: clamp(to, all.from, all.to) } : all;
+  });
+  const [cursor, setCursor] = useState<number | null>(null);
+  const [pins, setPins] = useState<{ a: string | null; b: string | null }>({ a: null, b: null });
+  const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
+  const plot = useRef<SVGSVGElement>(null);
+
+  const line = useFine(of, view, all);
+  const fine = useMemo(() => samples(line), [line]);
+  const until = useMemo(() => {
+    const last = of.rank?.epoch_ends.at(-1);
+    return last ? moment(last.at) : Infinity;
+  }, [of.rank]);
+  const floor = useMemo(() => floors(course, until), [course, until]);
+  const limit = of.rank?.device_total_bytes ?? null;
+  const { top, showsLimit } = height(course, limit);
+  const drawn = paths(fine, course, floor, view, top);
+  const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
+
+  const look = (to: Stretch): void => {
+    setView(to);
+    const isAll = to.from <= all.from && to.to >= all.to;
+    go({ view: 'job', job: of.job, since: isAll ? null : rfc3339(to.from), until: isAll ? null : rfc3339(to.to) }, true);
+  };
+  const timeAt = (event: MouseEvent): number => {
+    const box = plot.current?.getBoundingClientRect();
+    if (!box || box.width === 0) return view.from;
+    return view.from + clamp((event.clientX - box.left) / box.width, 0, 1) * (view.to - view.from);
+  };
+  const at = cursor === null ? null : (fine[nearest(fine, cursor)] ?? null);
+  const pinned = (time: number): string => rfc3339(time);
+
+  // A wheel that scrolls the page as well would lose what is looked at.
+  useEffect(() => {
+    const here = plot.current;
+    if (!here) return undefined;
+    const turn = (event: WheelEvent): void => {
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+      event.preventDefault();
+      const sideways = event.shiftKey ? event.deltaY || event.deltaX : 0;
+      if (sideways !== 0) look(panned(view, all, sideways > 0 ? 0.15 : -0.15));
+      else look(zoomed(view, all, event.deltaY > 0 ? 1 / CLOSER : CLOSER, timeAt(event)));
+    };
+    here.addEventListener('wheel', turn, { passive: false });
+    return () => {
+      here.removeEventListener('wheel', turn);
+    };
+  });
+
+  const step = (by: number): void => {
+    const here = cursor === null ? (by > 0 ? -1 : fine.length) : nearest(fine, cursor);
+    const to = fine[clamp(here + by, 0, fine.length - 1)];
+    if (!to) return;
+    setCursor((to.from + to.to) / 2);
+    if (to.to < view.from || to.from > view.to) look(panned(view, all, to.from > view.to ? 0.5 : -0.5));
+  };
+  const epoch = (by: number): void => {
+    const spansOfAll = bands(course);
+    const here = spansOfAll.findIndex((band) => cursor !== null && cursor >= band.from && cursor < band.to);
+    const to = spansOfAll[clamp((here < 0 ? (by > 0 ? -1 : spansOfAll.length) : here) + by, 0, spansOfAll.length - 1)];
+    if (to) setCursor((to.from + to.to) / 2);
+  };
+  const peak = (): void => {
+    const highest = fine.reduce<(typeof fine)[number] | null>((best, one) => (best === null || one.max > best.max ? one : best), null);
+    if (highest) setCursor((highest.from + highest.to) / 2);
+  };
+  const middle = cursor ?? (view.from + view.to) / 2;
+  const key = (event: KeyboardEvent): void => {
+    if (event.ctrlKey || event.metaKey) return;
+    const acts: Record<string, () => void> = {
+      ArrowLeft: () => {
+        if (event.altKey) epoch(-1);
+        else step(event.shiftKey ? -10 : -1);
+      },
+      ArrowRight: () => {
+        if (event.altKey) epoch(1);
+        else step(event.shiftKey ? 10 : 1);
+      },
+      '+': () => { look(zoomed(view, all, CLOSER, middle)); },
+      '=': () => { look(zoomed(view, all, CLOSER, middle)); },
+      '-': () => { look(zoomed(view, all, 1 / CLOSER, middle)); },
+      '0': () => { look(all); },
+      ',': () => { look(panned(view, all, -0.25)); },
+      '.': () => { look(panned(view, all, 0.25)); },
+      p: peak,
+      a: () => { setPins({ ...pins, a: pinned(middle) }); },
+      b: () => { setPins({ ...pins, b: pinned(middle) }); },
+      Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
+    };
+    const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  };
+  const release = (): void => {
+    if (drag !== null && Math.abs(share(view, drag.to) - share(view, drag.from)) > 0.01) {
+      look({ from: Math.min(drag.from, drag.to), to: Math.max(drag.from, drag.to) });
+    }
+    setDrag(null);
+  };
+  const inView = (time: number): boolean => time >= view.from && time <= view.to;
+  const marks = [
+    ...of.failures.map((failure) => ({ time: moment(failure.at), text: `Out of memory: ${bytes(failure.asked_bytes)} requested`, sign: '✖' })),
+    ...of.findings
+      .filter((finding) => finding.ranks.includes(of.line.rank) && finding.first_seen.at !== null)
+      .map((finding) => ({ time: moment(finding.first_seen.at ?? ''), text: finding.title, sign: '▲' })),
+  ].filter((mark) => inView(mark.time));
+  const said =
+    at === null
+      ? `${plural(fine.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...fine.map((one) => one.max)))} allocated.`
+      : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)}), ${bytes(at.reserved)} reserved.`;
+  const moments = { ...of.job, rank: of.line.rank };
+  return (
+    <figure class="course-of">
+      <figcaption class="tools">
+        <label>
+          Rank{' '}
+          <select
+            value={String(of.line.rank)}
+            onChange={(event) => {
+              go({ view: 'job', job: { ...of.job, rank: Number(event.currentTarget.value) }, since: null, until: null }, true);
+            }}
+          >
+            {[...new Map(of.ranks.slice(0, LISTED).map((rank) => [rank.rank, rank])).values()].map((rank) => (
+              <option key={rank.rank} value={String(rank.rank)}>
+                {nameOf(rank.process, rank.rank)}
+              </option>
+            ))}
+          </select>
+        </label>
+        <button type="button" onClick={() => { look(zoomed(view, all, CLOSER, middle)); }} aria-label="Closer">+</button>
+        <button type="button" onClick={() => { look(zoomed(view, all, 1 / CLOSER, middle)); }} aria-label="Further">−</button>
+        <button type="button" onClick={() => { look(all); }}>Whole</button>
+        <button type="button" onClick={peak}>Peak</button>
+        <ul class="legend">
+          <li><i class="key envelope" />allocated, lowest to highest</li>
+          <li><i class="key floor" />lowest from here on: what never came back</li>
+          <li><i class="key reserved" />reserved</li>
+          {showsLimit && <li><i class="key limit" />the device's limit</li>}
+        </ul>
+      </figcaption>
+      <div
+        class="plot"
+        role="application"
+        aria-roledescription="plot"
+        aria-label={`Memory of ${of.name} over time. Arrows move the cursor, with Alt by epochs, plus and minus zoom, 0 shows all, comma and full stop pan, P goes to the peak, A and B set pins, Enter opens the moment.`}
+        aria-describedby="course-said"
+        tabIndex={0}
+        onKeyDown={key}
+      >
+        <svg
+          ref={plot}
+          class="course"
+          width="100%"
+          height="260"
+          aria-hidden="true"
+          onPointerDown={(event) => {
+            event.currentTarget.setPointerCapture(event.pointerId);
+            const time = timeAt(event);
+            setDrag({ from: time, to: time });
+          }}
+          onPointerMove={(event) => {
+            const time = timeAt(event);
+            setCursor(time);
+            if (drag !== null) setDrag({ ...drag, to: time });
+          }}
+          onPointerUp={release}
+          onPointerCancel={() => { setDrag(null); }}
+          onDblClick={(event) => { look(zoomed(view, all, CLOSER * CLOSER, timeAt(event))); }}
+        >
+          <svg width="100%" height="240" viewBox={`0 0 ${UNITS} ${UNITS}`} preserveAspectRatio="none">
+            {spans.filter((band) => band.epoch % 2 === 1).map((band) => (
+              <rect key={band.from} class="band" x={UNITS * share(view, band.from)} y="0" width={UNITS * (share(view, band.to) - share(view, band.from))} height={UNITS} />
+            ))}
+            {of.rank !== null && !of.rank.completeness.exact && <rect class="inexact" width={UNITS} height={UNITS} />}
+            <path class="envelope" d={drawn.envelope} />
+            <path class="floor" d={drawn.floor} />
+            <path class="reserved" d={drawn.reserved} />
+            {showsLimit && limit !== null && <path class="limit" d={`M0 ${UNITS * (1 - limit / top)}H${UNITS}`} />}
+          </svg>
+          <text class="scale" x="4" y="14">{bytes(top)}</text>
+          <text class="scale" x="4" y="236">0 B</text>
+          {labelled(spans, view, APART).map((band) => (
+            <text key={band.from} class="tick" x={percentOf(clamp(share(view, band.from), 0, 1))} y="254" dx="3">
+              {`epoch ${band.epoch}`}
+            </text>
+          ))}
+          {marks.map((mark) => (
+            <g key={`${mark.time} ${mark.text}`} class="mark">
+              <title>{mark.text}</title>
+              <line x1={percentOf(share(view, mark.time))} x2={percentOf(share(view, mark.time))} y1="0" y2="240" />
+              <text x={percentOf(share(view, mark.time))} y="28" dx="3">{mark.sign}</text>
+            </g>
+          ))}
+          {([['A', pins.a], ['B', pins.b]] as const).map(([letter, text]) =>
+            text === null || !inView(moment(text)) ? null : (
+              <g key={letter} class="pin">
+                <line x1={percentOf(share(view, moment(text)))} x2={percentOf(share(view, moment(text)))} y1="0" y2="240" />
+                <text x={percentOf(share(view, moment(text)))} y="14" dx="3">{letter}</text>
+              </g>
+            ),
+          )}
+          {cursor !== null && inView(cursor) && (
+            <line class="cursor" x1={percentOf(share(view, cursor))} x2={percentOf(share(view, cursor))} y1="0" y2="240" />
+          )}
+          {drag !== null && (
+            <rect class="chosen" x={percentOf(share(view, Math.min(drag.from, drag.to)))} y="0" width={percentOf(Math.abs(share(view, drag.to) - share(view, drag.from)))} height="240" />
+          )}
+        </svg>
+      </div>
+      <p id="course-said" class="said" role="status">{said}</p>
+      <p class="tools">
+        <button type="button" onClick={() => { setPins({ ...pins, a: pinned(middle) }); }} disabled={cursor === null}>Pin A here</button>
+        <button type="button" onClick={() => { setPins({ ...pins, b: pinned(middle) }); }} disabled={cursor === null}>Pin B here</button>
+        {cursor !== null && <Link to={{ view: 'moment', job: moments, at: pinned(cursor), from: null }}>This moment</Link>}
+        {pins.a !== null && pins.b !== null && (
+          <Link to={{ view: 'moment', job: moments, at: pins.b, from: pins.a }} class="act">What changed from A to B</Link>
+        )}
+        <Link to={{ view: 'moment', job: moments, at: 'peak', from: null }}>The peak</Link>
+        <span class="faint">Drag to zoom in, Ctrl and the wheel to zoom, Shift and the wheel to pan.</span>
+      </p>
+    </figure>
+  );
+}

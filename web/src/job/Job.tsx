@@ -1,0 +1,93 @@
+// One job: the verdict on top, the course of its memory in the middle, the ranks below.
+//
+// Guarantees: the verdict is what `memctl diagnose` says; where nothing was found, what was not looked at stands beside it.
+
+import type { JSX } from 'preact';
+import { useAsked } from '../api/ask';
+import type { Diagnosis, Oom, Report, Timeline } from '../api/types';
+import { Link, Waiting } from '../parts/parts';
+import { question, type JobAddress } from '../route';
+import { date, duration, moment, plural } from '../words/numbers';
+import { nameOf, ranksOf } from '../words/verdict';
+import { Course } from './Course';
+import { Ranks } from './Ranks';
+import { Verdict } from './Verdict';
+
+/** The rank that is shown where none is chosen: one of the worst finding, else the first. */
+export function chosenRank(report: Report, asked: number | null): number {
+  const has = (rank: number): boolean => report.ranks.some((known) => known.rank === rank);
+  const [worst] = report.findings;
+  const wanted = asked ?? worst?.ranks.find(has) ?? 0;
+  return has(wanted) ? wanted : (report.ranks[0]?.rank ?? 0);
+}
+
+/** See the module. */
+export function Job({ job, since, until }: { job: JobAddress; since: string | null; until: string | null }): JSX.Element {
+  const runs = (answer: { job: { state: string } }): boolean => answer.job.state === 'running';
+  const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs);
+  const report = useAsked<Report>(question(job, 'query'), runs);
+  const running = report.answer !== null && runs(report.answer);
+  const rank = report.answer === null ? null : chosenRank(report.answer, job.rank);
+  const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
+  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), () => running);
+  const failures = useAsked<Oom>(question(job, 'oom'));
+  const of_job = report.answer?.job ?? note.answer?.job ?? null;
+  const shown = report.answer?.ranks.find((known) => known.rank === rank) ?? null;
+  const line = course.answer?.ranks.find((known) => shown === null || known.process === shown.process) ?? course.answer?.ranks[0];
+  return (
+    <main>
+      <p class="trail">
+        <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
+      </p>
+      <h1 tabIndex={-1}>{job.name}</h1>
+      {of_job !== null && (
+        <p class="faint">
+          {[
+            of_job.state,
+            ranksOf(of_job),
+            ...(of_job.attempts > 1 || of_job.attempt > 0 ? [`attempt ${of_job.attempt}`] : []),
+            date(moment(of_job.started_at)),
+            ...(of_job.ended_at === null ? [] : [duration(moment(of_job.ended_at) - moment(of_job.started_at))]),
+            plural(of_job.events, 'event'),
+            ...Object.entries(of_job.labels).map(([key, value]) => `${key}=${value}`),
+          ].join(' · ')}
+        </p>
+      )}
+      <section aria-labelledby="verdict">
+        <h2 id="verdict">Verdict</h2>
+        {note.answer === null ? (
+          <Waiting trouble={note.trouble} what="the verdict" />
+        ) : (
+          <Verdict note={note.answer} report={report.answer} job={job} />
+        )}
+      </section>
+      <section aria-labelledby="course">
+        <h2 id="course">Memory over time</h2>
+        {line === undefined || report.answer === null || rank === null ? (
+          <Waiting trouble={report.trouble ?? course.trouble} what="the course" />
+        ) : (
+          <Course
+            key={`${rank} ${line.process}`}
+            job={job}
+            rank={shown}
+            name={nameOf(line.process, line.rank)}
+            line={line}
+            ranks={report.answer.ranks}
+            findings={report.answer.findings}
+            failures={failures.answer?.failures.filter((failure) => failure.rank === rank) ?? []}
+            since={since}
+            until={until}
+          />
+        )}
+      </section>
+      <section aria-labelledby="ranks">
+        <h2 id="ranks">Ranks</h2>
+        {report.answer === null ? (
+          <Waiting trouble={report.trouble} what="the ranks" />
+        ) : (
+          <Ranks report={report.answer} job={job} chosen={rank ?? 0} />
+        )}
+      </section>
+    </main>
+  );
+}

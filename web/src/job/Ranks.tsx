@@ -1,0 +1,82 @@
+// The ranks as a table, odd ones first.
+
+import type { JSX } from 'preact';
+import type { Rank, Report } from '../api/types';
+import { Bytes, Change, Link, Table } from '../parts/parts';
+import type { JobAddress } from '../route';
+import { count, percent } from '../words/numbers';
+import { nameOf } from '../words/verdict';
+
+/** Rows of the table. */
+const SHOWN = 200;
+
+const HEADS = [
+  { text: 'Rank' },
+  { text: 'State' },
+  { text: 'Device' },
+  { text: 'Epochs', number: true },
+  { text: 'Steps', number: true },
+  { text: 'Allocated', number: true },
+  { text: 'Peak', number: true },
+  { text: 'Reserved', number: true },
+  { text: 'Growth an epoch', number: true },
+  { text: 'Fragmented', number: true },
+  { text: 'Stands out by' },
+];
+
+/** How odd a rank is: what failed, then what stands out, then what has findings of its own. */
+function oddness(rank: Rank): number {
+  return (rank.failure !== null || rank.ooms > 0 ? 4 : 0) + (rank.stands_out.length > 0 ? 2 : 0) + (rank.findings.length > 0 ? 1 : 0);
+}
+
+/** See the module. */
+export function Ranks({ report, job, chosen }: { report: Report; job: JobAddress; chosen: number }): JSX.Element {
+  const rows = report.ranks.toSorted((a, b) => oddness(b) - oddness(a)).slice(0, SHOWN);
+  const more = report.ranks.length - rows.length;
+  return (
+    <>
+      <Table caption="Ranks, those that are odd first" heads={HEADS}>
+        {rows.map((rank) => (
+          <tr key={`${rank.rank} ${rank.process} ${rank.device}`} class={rank.rank === chosen ? 'chosen' : undefined}>
+            <th scope="row">
+              <Link
+                to={{ view: 'job', job: { ...job, rank: rank.rank }, since: null, until: null }}
+                current={rank.rank === chosen}
+                label={`Show ${nameOf(rank.process, rank.rank)} over time`}
+              >
+                {nameOf(rank.process, rank.rank)}
+              </Link>
+            </th>
+            <td class={`state ${rank.state}`}>
+              {rank.failure ?? rank.state}
+              {rank.ooms > 0 && `, ${count(rank.ooms)} failed requests`}
+            </td>
+            <td>
+              {[rank.host, rank.gpu_name ?? `device ${rank.device}`].filter((text) => text !== null).join(' · ')}
+            </td>
+            <td class="number">{count(rank.epochs)}</td>
+            <td class="number">{count(rank.steps)}</td>
+            <td class="number">
+              <Bytes of={rank.allocated_bytes} />
+            </td>
+            <td class="number">
+              <Bytes of={rank.peak_allocated_bytes} />
+            </td>
+            <td class="number">
+              <Bytes of={rank.reserved_bytes} />
+            </td>
+            <td class="number">
+              <Change of={rank.growth_bytes_per_epoch} />
+            </td>
+            <td class="number">{rank.fragmentation_ratio === null ? '–' : percent(rank.fragmentation_ratio, 1)}</td>
+            <td>
+              {rank.stands_out.map((name) => name.replaceAll('_', ' ')).join(', ')}
+              {!rank.completeness.exact && <strong class="inexact"> NOT EXACT</strong>}
+            </td>
+          </tr>
+        ))}
+      </Table>
+      {more > 0 && <p class="faint">And {more} more, of which none is odder: `memctl ranks` lists all.</p>}
+    </>
+  );
+}

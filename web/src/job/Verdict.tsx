@@ -1,0 +1,123 @@
+// The verdict: one sentence, the findings, the six answers, and what was not looked at.
+
+import type { JSX } from 'preact';
+import type { Diagnosis, Finding, Report } from '../api/types';
+import { fileName } from '../draw/flame';
+import { Bytes, Link, Word } from '../parts/parts';
+import type { JobAddress, Route } from '../route';
+import { completeness, grade, lookedAt, notJudged, span } from '../words/verdict';
+
+/** Findings that are shown in full. */
+const SHOWN = 20;
+
+/** Where a finding's growth is seen: what changed on one of its ranks, from when it was first seen to the last epoch end. */
+function evidence(finding: Finding, report: Report | null, job: JobAddress): Exclude<Route, { view: 'nowhere' | 'jobs' }> | null {
+  const rank = report?.ranks.find((known) => finding.ranks.includes(known.rank));
+  if (!rank) return null;
+  const of = { ...job, rank: rank.rank };
+  const compared = span(rank, finding.first_seen.epoch);
+  if (compared === null) return { view: 'moment', job: of, at: 'peak', from: null };
+  return { view: 'moment', job: of, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` };
+}
+
+function One({ finding, number, report, job }: { finding: Finding; number: number; report: Report | null; job: JobAddress }): JSX.Element {
+  const to = evidence(finding, report, job);
+  const { site } = finding;
+  const ranks = finding.all_ranks ? 'all ranks' : finding.ranks.length === 0 ? '–' : finding.ranks.join(', ');
+  return (
+    <details open={number === 1}>
+      <summary>
+        <Word of={grade(finding.severity)} /> {finding.title || finding.kind.replaceAll('_', ' ')}
+      </summary>
+      {to !== null && (
+        <p>
+          <Link to={to} class="act">
+            {to.view === 'moment' && to.from !== null ? 'Show me what grew' : 'Show me what was live'}
+          </Link>
+        </p>
+      )}
+      <dl>
+        {site !== null && (
+          <>
+            <dt>where</dt>
+            <dd class="code" title={site.file}>
+              {site.function} <span class="faint">{fileName(site.file)}{site.line === null ? '' : `:${site.line}`}</span>
+            </dd>
+          </>
+        )}
+        <dt>ranks</dt>
+        <dd>{ranks}</dd>
+        {finding.first_seen.epoch !== null && (
+          <>
+            <dt>since</dt>
+            <dd>epoch {finding.first_seen.epoch}</dd>
+          </>
+        )}
+        {finding.live_bytes !== null && (
+          <>
+            <dt>live</dt>
+            <dd>
+              <Bytes of={finding.live_bytes} />
+            </dd>
+          </>
+        )}
+        {finding.explanation !== '' && (
+          <>
+            <dt>why</dt>
+            <dd class="prose">{finding.explanation}</dd>
+          </>
+        )}
+        {finding.advice !== '' && (
+          <>
+            <dt>change</dt>
+            <dd class="prose">{finding.advice}</dd>
+          </>
+        )}
+      </dl>
+    </details>
+  );
+}
+
+/** See the module. */
+export function Verdict({ note, report, job }: { note: Diagnosis; report: Report | null; job: JobAddress }): JSX.Element {
+  const of = grade(note.severity);
+  const gaps = notJudged(note.not_judged);
+  const [decides] = note.not_judged.filter((gap) => gap.decides);
+  const more = note.findings.length - SHOWN;
+  return (
+    <>
+      <div class={`verdict ${of.colour}`}>
+        <p class="headline">
+          <Word of={of} /> {note.summary}
+        </p>
+        {decides?.remedy != null && note.severity === 'inconclusive' && <p class="prose">What to do: {decides.remedy}.</p>}
+        {note.findings.length === 0 && <p>Looked at: {lookedAt(note)}.</p>}
+        <p class={note.completeness.exact ? undefined : 'inexact'}>{completeness(note.completeness, note.job.state === 'running')}</p>
+        {gaps !== '' && <p class="prose">Not judged: {gaps}.</p>}
+      </div>
+      {note.findings.slice(0, SHOWN).map((finding, at) => (
+        <One key={finding.id} finding={finding} number={at + 1} report={report} job={job} />
+      ))}
+      {more > 0 && <p>And {more} more: `memctl leaks --all` lists them.</p>}
+      <details>
+        <summary>What to change, and how to prove it</summary>
+        {note.questions.map((question) => (
+          <div key={question.question}>
+            <h3>{question.question}</h3>
+            {question.answer.map((text) => (
+              <p key={text} class="prose">
+                {text}
+              </p>
+            ))}
+            {question.before.length + question.after.length > 0 && (
+              <pre tabIndex={0}>
+                {[...question.before.map((line) => `- ${line}`), ...question.after.map((line) => `+ ${line}`)].join('\n')}
+              </pre>
+            )}
+            {question.commands.length > 0 && <pre tabIndex={0}>{question.commands.join('\n')}</pre>}
+          </div>
+        ))}
+      </details>
+    </>
+  );
+}

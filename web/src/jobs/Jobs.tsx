@@ -1,0 +1,145 @@
+// The first screen: is anything wrong?
+//
+// Guarantees: the worst come first above the list, by their own sentence; running jobs are asked for again; a row never moves
+// by itself while the page is open on it but for jobs that begin.
+
+import type { JSX } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+import { useAsked } from '../api/ask';
+import type { JobRow, Jobs as Answer } from '../api/types';
+import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
+import { addressOf, go, type JobAddress } from '../route';
+import { ago, count, date, duration, moment, plural } from '../words/numbers';
+import { inShort, ranksOf } from '../words/verdict';
+
+const HEADS = [
+  { text: 'Job' },
+  { text: 'State' },
+  { text: 'Worst finding' },
+  { text: 'Ranks', number: true },
+  { text: 'Started' },
+  { text: 'Lasted', number: true },
+  { text: 'Events', number: true },
+  { text: 'Stored', number: true },
+];
+
+/** Whether a job has all words of a filter somewhere in what its row says. */
+export function fits(job: JobRow, filter: string): boolean {
+  const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
+  const { word, sentence } = inShort(job.verdict);
+  const text = [job.id, job.state, job.tenant, word, sentence, ...labels].join(' ').toLowerCase();
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((wanted) => text.includes(wanted));
+}
+
+function addressFor(job: JobRow, all: JobRow[]): JobAddress {
+  const hasNamesake = all.some((other) => other.id === job.id && other.tenant !== job.tenant);
+  const hasLater = all.some((other) => other.id === job.id && other.tenant === job.tenant && other.attempt > job.attempt);
+  return {
+    name: job.id,
+    attempt: hasLater ? String(job.attempt) : null,
+    rank: null,
+    tenant: hasNamesake ? job.tenant : null,
+  };
+}
+
+function Row({ job, all, now }: { job: JobRow; all: JobRow[]; now: number }): JSX.Element {
+  const started = moment(job.started_at);
+  const ended = job.ended_at === null ? null : moment(job.ended_at);
+  const verdict = inShort(job.verdict);
+  const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
+  return (
+    <tr>
+      <th scope="row" class="name">
+        <Link to={{ view: 'job', job: addressFor(job, all), since: null, until: null }}>{job.id}</Link>
+        {(job.attempts > 1 || job.attempt > 0) && <span class="faint"> attempt {job.attempt}</span>}
+        {labels.length > 0 && <span class="faint labels"> {labels.join(' ')}</span>}
+      </th>
+      <td class={`state ${job.state}`}>{job.state}</td>
+      <td class="sentence">
+        <Word of={verdict} /> {verdict.sentence}
+      </td>
+      <td class="number">{ranksOf(job).replace(/ ranks?$/, '')}</td>
+      <td title={date(started)}>{ago(started, now)}</td>
+      <td class="number">{duration((ended ?? now) - started)}</td>
+      <td class="number">{count(job.events)}</td>
+      <td class="number">
+        <Bytes of={job.stored_bytes} />
+      </td>
+    </tr>
+  );
+}
+
+/** See the module. */
+export function Jobs({ filter, tenant }: { filter: string; tenant: string | null }): JSX.Element {
+  const path = tenant === null ? 'jobs' : `jobs?tenant=${encodeURIComponent(tenant)}`;
+  // New jobs begin at any time.
+  const { answer, trouble } = useAsked<Answer>(path, () => true);
+  const search = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    const key = (event: KeyboardEvent): void => {
+      if (event.key !== '/' || event.target instanceof HTMLInputElement) return;
+      event.preventDefault();
+      search.current?.focus();
+    };
+    addEventListener('keydown', key);
+    return () => {
+      removeEventListener('keydown', key);
+    };
+  }, []);
+  const now = Date.now();
+  const all = answer?.jobs ?? [];
+  const shown = all.filter((job) => fits(job, filter));
+  const hurt = shown.filter((job) => job.verdict?.severity === 'critical' || job.verdict?.severity === 'warning').length;
+  return (
+    <main>
+      <h1 tabIndex={-1}>Jobs</h1>
+      <form
+        class="tools"
+        role="search"
+        onSubmit={(event) => {
+          event.preventDefault();
+          const [only] = shown;
+          if (only) go({ view: 'job', job: addressFor(only, all), since: null, until: null });
+        }}
+      >
+        <label>
+          Filter{' '}
+          <input
+            ref={search}
+            type="search"
+            value={filter}
+            placeholder="name, state, finding, label"
+            onInput={(event) => {
+              go({ view: 'jobs', filter: event.currentTarget.value, tenant }, true);
+            }}
+          />
+        </label>
+        <span class="faint">Press / to filter, Enter opens the first.</span>
+      </form>
+      {answer === null ? (
+        <Waiting trouble={trouble} what="the list of jobs" />
+      ) : (
+        <>
+          {trouble !== null && <p class="trouble" role="status">{trouble}</p>}
+          <p role="status">
+            {all.length === 0
+              ? 'No jobs yet: `memctl run -- python train.py` records one, `memctl import FOLDER --job NAME` reads snapshots.'
+              : `${shown.length === all.length ? '' : `${count(shown.length)} of `}${plural(all.length, 'job')}, ${
+                  hurt === 0 ? 'none with a warning or worse' : `${count(hurt)} with a warning or worse`
+                }.`}
+          </p>
+          {shown.length > 0 && (
+            <Table caption="Jobs, newest first" heads={HEADS}>
+              {shown.map((job) => (
+                <Row key={addressOf({ view: 'job', job: addressFor(job, all), since: null, until: null })} job={job} all={all} now={now} />
+              ))}
+            </Table>
+          )}
+        </>
+      )}
+    </main>
+  );
+}

@@ -1,0 +1,66 @@
+// The page: one view at a time, by its address.
+
+import { render } from 'preact';
+import type { JSX } from 'preact';
+import { useEffect } from 'preact/hooks';
+import { refusal } from './api/ask';
+import { Job } from './job/Job';
+import { Jobs } from './jobs/Jobs';
+import { Moment } from './moment/Moment';
+import { Head, shine } from './parts/Head';
+import { Link } from './parts/parts';
+import { SignIn } from './parts/SignIn';
+import { follow, route, type Route } from './route';
+import './style.css';
+
+function titleOf(at: Route): string {
+  switch (at.view) {
+    case 'jobs':
+      return 'Jobs · memctl';
+    case 'job':
+      return `${at.job.name} · memctl`;
+    case 'moment':
+      return `${at.job.name}: ${at.from === null ? 'a moment' : 'what changed'} · memctl`;
+    case 'nowhere':
+      return 'Not found · memctl';
+  }
+}
+
+function View({ at }: { at: Route }): JSX.Element {
+  switch (at.view) {
+    case 'jobs':
+      return <Jobs filter={at.filter} tenant={at.tenant} />;
+    case 'job':
+      return <Job job={at.job} since={at.since} until={at.until} />;
+    case 'moment':
+      return <Moment job={at.job} at={at.at} from={at.from} />;
+    case 'nowhere':
+      return (
+        <main>
+          <h1 tabIndex={-1}>There is nothing at {at.path}</h1>
+          <p>
+            <Link to={{ view: 'jobs', filter: '', tenant: null }}>The list of jobs</Link>
+          </p>
+        </main>
+      );
+  }
+}
+
+function Page(): JSX.Element {
+  const at = route.value;
+  useEffect(() => {
+    document.title = titleOf(at);
+  });
+  const refused = refusal.value;
+  return (
+    <>
+      <Head inJobs={at.view === 'jobs'} />
+      {refused === null ? <View at={at} /> : <SignIn words={refused.words} takesToken={refused.takesToken} />}
+    </>
+  );
+}
+
+shine();
+follow();
+const root = document.getElementById('page');
+if (root) render(<Page />, root);

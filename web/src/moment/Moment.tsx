@@ -1,0 +1,160 @@
+// One rank at one moment, or what changed between two: a flame graph, the sites as a table, the ledger as one bar.
+//
+// Guarantees: the address says rank and moments; a part that cannot be shown says why, and the others are shown.
+
+import type { JSX } from 'preact';
+import { useAsked } from '../api/ask';
+import type { Flame, FlameMoment, Ledger, Report, Sites } from '../api/types';
+import { chosenRank } from '../job/Job';
+import { Link, Waiting } from '../parts/parts';
+import { go, question, type JobAddress } from '../route';
+import { count } from '../words/numbers';
+import { nameOf, span } from '../words/verdict';
+import { FlameGraph } from './FlameGraph';
+import { LedgerBar } from './LedgerBar';
+import { SiteTable } from './SiteTable';
+
+/** Epochs that the choices list. */
+const LISTED = 500;
+
+function saysOf(asked: string): string {
+  if (asked === 'peak') return 'when most was allocated';
+  if (asked === 'end') return 'at the end of the recording';
+  const epoch = /^epoch:(\d+)$/.exec(asked);
+  return epoch ? `at the end of epoch ${epoch[1] ?? ''}` : `at ${asked.replace('T', ' ').replace(/(\.\d{3})\d*Z$/, '$1 UTC')}`;
+}
+
+function Choice(of: { label: string; value: string | null; none: string | null; epochs: number[]; to: (value: string | null) => void }): JSX.Element {
+  const known = ['peak', 'end', ...of.epochs.map((epoch) => `epoch:${epoch}`)];
+  const isOther = of.value !== null && !known.includes(of.value);
+  return (
+    <label>
+      {of.label}{' '}
+      <select
+        value={of.value ?? ''}
+        onChange={(event) => {
+          of.to(event.currentTarget.value === '' ? null : event.currentTarget.value);
+        }}
+      >
+        {of.none !== null && <option value="">{of.none}</option>}
+        {isOther && <option value={of.value ?? ''}>{saysOf(of.value ?? '')}</option>}
+        {known.map((value) => (
+          <option key={value} value={value}>
+            {value === 'peak' ? 'the peak' : value === 'end' ? 'the end of the recording' : `the end of ${value.replace(':', ' ')}`}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function momentOf(of: FlameMoment): string {
+  return `epoch ${of.epoch}, step ${count(of.step)}${of.exact ? '' : ', NOT EXACT'}`;
+}
+
+/** See the module. */
+export function Moment({ job, at, from }: { job: JobAddress; at: string; from: string | null }): JSX.Element {
+  const report = useAsked<Report>(question(job, 'query'));
+  const ranks = report.answer?.ranks ?? [];
+  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
+  const rank = ranks.find((known) => known.rank === number) ?? null;
+  // A rank may have several processes, and a process several devices.
+  const namesakes = ranks.filter((known) => known.rank === number);
+  const more: Record<string, string | null> = {
+    rank: number === null ? null : String(number),
+    process: namesakes.length > 1 ? (rank?.process ?? null) : null,
+  };
+  const asks = number !== null && report.answer !== null;
+  const flame = useAsked<Flame>(asks ? question(job, 'flame', { ...more, from, at }) : null);
+  const sites = useAsked<Sites>(asks ? question(job, 'sites', { ...more, at }) : null);
+  const before = useAsked<Sites>(asks && from !== null ? question(job, 'sites', { ...more, at: from }) : null);
+  const of_ledger = at === 'end' || at.startsWith('epoch:') ? at : 'peak';
+  const ledger = useAsked<Ledger>(asks ? question(job, 'ledger', { ...more, at: of_ledger }) : null);
+  const epochs = (rank?.epoch_ends ?? []).map((end) => end.epoch).slice(-LISTED);
+  const show = (to: { at?: string; from?: string | null; rank?: number }): void => {
+    go(
+      {
+        view: 'moment',
+        job: { ...job, rank: to.rank ?? number },
+        at: to.at ?? at,
+        from: to.from === undefined ? from : to.from,
+      },
+      true,
+    );
+  };
+  const compared = rank === null ? null : span(rank, report.answer?.findings[0]?.first_seen.epoch ?? null);
+  const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
+  const what = from === null ? `${name} ${saysOf(at)}` : `${name}: what changed, from ${saysOf(from).replace(/^at /, '')} to ${saysOf(at).replace(/^at /, '')}`;
+  return (
+    <main>
+      <p class="trail">
+        <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
+        {' › '}
+        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+      </p>
+      <h1 tabIndex={-1}>{what.charAt(0).toUpperCase() + what.slice(1)}</h1>
+      {report.answer === null ? (
+        <Waiting trouble={report.trouble} what="the job" />
+      ) : (
+        <div class="tools">
+          <label>
+            Rank{' '}
+            <select
+              value={String(number ?? 0)}
+              onChange={(event) => {
+                show({ rank: Number(event.currentTarget.value) });
+              }}
+            >
+              {[...new Set(ranks.map((known) => known.rank))].map((known) => (
+                <option key={known} value={String(known)}>
+                  {known}
+                </option>
+              ))}
+            </select>
+          </label>
+          <Choice label="At" value={at} none={null} epochs={epochs} to={(value) => { show({ at: value ?? 'peak' }); }} />
+          <Choice label="Compared with" value={from} none="nothing" epochs={epochs} to={(value) => { show({ from: value }); }} />
+          {from === null && compared !== null && (
+            <Link to={{ view: 'moment', job: { ...job, rank: number }, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">
+              What changed over the epochs
+            </Link>
+          )}
+        </div>
+      )}
+      <section aria-labelledby="flame">
+        <h2 id="flame">{from === null ? 'Live memory by call' : 'What changed, by call'}</h2>
+        {flame.answer === null ? (
+          <Waiting trouble={flame.trouble} what="the flame graph" />
+        ) : (
+          <>
+            <p class="faint">
+              {flame.answer.from === null
+                ? momentOf(flame.answer.at)
+                : `From ${momentOf(flame.answer.from)} to ${momentOf(flame.answer.at)}`}
+            </p>
+            <FlameGraph key={`${number ?? ''} ${at} ${from ?? ''}`} flame={flame.answer} title={what} />
+          </>
+        )}
+      </section>
+      <section aria-labelledby="sites">
+        <h2 id="sites">Sites</h2>
+        {sites.answer === null || (from !== null && before.answer === null) ? (
+          <Waiting trouble={sites.trouble ?? before.trouble} what="the sites" />
+        ) : (
+          <SiteTable late={sites.answer.ranks[0] ?? null} early={before.answer?.ranks[0] ?? null} compares={from !== null} />
+        )}
+      </section>
+      <section aria-labelledby="ledger">
+        <h2 id="ledger">The device's memory</h2>
+        {ledger.answer === null ? (
+          <Waiting trouble={ledger.trouble} what="the ledger" />
+        ) : (
+          <>
+            {of_ledger !== at && <p class="faint">The ledger is told at the peak, not at this time.</p>}
+            <LedgerBar rank={ledger.answer.ranks[0] ?? null} />
+          </>
+        )}
+      </section>
+    </main>
+  );
+}

@@ -1,0 +1,75 @@
+// The head of every view: where one is, who one is, light or dark.
+
+import { signal } from '@preact/signals';
+import type { JSX } from 'preact';
+import { signOut, useAsked } from '../api/ask';
+import type { Known } from '../api/types';
+import { Link } from './parts';
+
+/** What the colours follow. */
+type Light = 'system' | 'light' | 'dark';
+
+const NEXT: Record<Light, Light> = { system: 'light', light: 'dark', dark: 'system' };
+const KEPT = 'memctl-light';
+
+const kept = (): Light => {
+  try {
+    const found = localStorage.getItem(KEPT);
+    return found === 'light' || found === 'dark' ? found : 'system';
+  } catch {
+    return 'system';
+  }
+};
+
+const light = signal<Light>(kept());
+
+/** Puts the chosen colours in force. */
+export function shine(): void {
+  const root = document.documentElement;
+  if (light.value === 'system') delete root.dataset.light;
+  else root.dataset.light = light.value;
+}
+
+function turn(): void {
+  light.value = NEXT[light.value];
+  try {
+    localStorage.setItem(KEPT, light.value);
+  } catch {
+    // Where nothing may be kept, the choice lasts as long as the page.
+  }
+  shine();
+}
+
+/** See the module. */
+export function Head({ inJobs }: { inJobs: boolean }): JSX.Element {
+  const { answer } = useAsked<Known>('caller');
+  return (
+    <header class="head">
+      <nav aria-label="Main">
+        <Link to={{ view: 'jobs', filter: '', tenant: null }} class="brand" label="memctl, list of jobs">
+          memctl
+        </Link>
+        <Link to={{ view: 'jobs', filter: '', tenant: null }} current={inJobs}>
+          Jobs
+        </Link>
+      </nav>
+      <div class="who">
+        {answer !== null && (
+          <span class="faint" title={`${answer.name}, version ${answer.version}`}>
+            {answer.role}
+            {answer.tenant === '*' ? '' : ` of ${answer.tenant}`}
+          </span>
+        )}
+        {answer?.signed_in === true && (
+          <button type="button" onClick={() => void signOut()}>
+            Sign out
+          </button>
+        )}
+        <button type="button" onClick={turn} aria-label={`Colours: ${light.value}. Change`}>
+          <span aria-hidden="true">◐ </span>
+          {light.value}
+        </button>
+      </div>
+    </header>
+  );
+}

@@ -1,0 +1,82 @@
+// Small parts that every view has: links, figures with their exact value, troubles, tables that scroll by themselves.
+
+import type { ComponentChildren, JSX } from 'preact';
+import { addressOf, go, type Route } from '../route';
+import { bytes, change, exactly } from '../words/numbers';
+import type { Grade } from '../words/verdict';
+
+/** A link within the page. */
+export function Link(of: {
+  to: Exclude<Route, { view: 'nowhere' }>;
+  class?: string;
+  label?: string;
+  current?: boolean;
+  children: ComponentChildren;
+}): JSX.Element {
+  const follow = (event: MouseEvent): void => {
+    // Whoever wants another tab gets it from the browser.
+    if (event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    go(of.to);
+  };
+  return (
+    <a href={addressOf(of.to)} class={of.class} aria-label={of.label} aria-current={of.current ? 'page' : undefined} onClick={follow}>
+      {of.children}
+    </a>
+  );
+}
+
+/** Bytes for people, exactly on hover. */
+export function Bytes({ of }: { of: number | null | undefined }): JSX.Element {
+  return <span title={exactly(of)}>{bytes(of)}</span>;
+}
+
+/** Bytes with their sign. */
+export function Change({ of }: { of: number | null | undefined }): JSX.Element {
+  return <span title={exactly(of)}>{change(of)}</span>;
+}
+
+/** How bad something is, by sign and word. */
+export function Word({ of, short }: { of: Grade; short?: boolean }): JSX.Element {
+  return (
+    <span class={`word ${of.colour}`}>
+      <span aria-hidden="true">{of.sign} </span>
+      <span class={short ? 'unseen' : undefined}>{of.word}</span>
+    </span>
+  );
+}
+
+/** What stands where something is under way, or cannot be shown. */
+export function Waiting({ trouble, what }: { trouble: string | null; what: string }): JSX.Element {
+  if (trouble === null) return <p class="faint" role="status">{`Loading ${what}…`}</p>;
+  return (
+    <p class="prose trouble" role="alert">
+      {`${what.charAt(0).toUpperCase()}${what.slice(1)} cannot be shown: ${trouble}`}
+    </p>
+  );
+}
+
+/** A table that scrolls by itself where the screen is narrow. */
+export function Table(of: {
+  caption: string;
+  heads: { text: string; number?: boolean }[];
+  children: ComponentChildren;
+}): JSX.Element {
+  return (
+    <div class="scroll" role="region" aria-label={of.caption} tabIndex={0}>
+      <table>
+        <caption>{of.caption}</caption>
+        <thead>
+          <tr>
+            {of.heads.map((head) => (
+              <th key={head.text} scope="col" class={head.number ? 'number' : undefined}>
+                {head.text}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{of.children}</tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,29 @@
+// Addresses: what is written is read, and what means nothing is not guessed.
+
+import { expect, test } from 'vitest';
+import { addressOf, question, routeOf, type Route } from './route';
+
+const job = { name: 'a/b c', attempt: '2', rank: 3, tenant: 'lab' };
+
+test.each<Exclude<Route, { view: 'nowhere' }>>([
+  { view: 'jobs', filter: '', tenant: null },
+  { view: 'jobs', filter: 'gpt & co', tenant: 'lab-a' },
+  { view: 'job', job, since: null, until: null },
+  { view: 'job', job: { ...job, attempt: null, rank: null, tenant: null }, since: '2026-01-01T00:00:00Z', until: null },
+  { view: 'moment', job, at: 'epoch:7', from: 'epoch:2' },
+  { view: 'moment', job, at: 'peak', from: null },
+])('an address is read as it was written: %o', (route) => {
+  const [path = '', query = ''] = addressOf(route).split('?');
+  expect(routeOf(path, query)).toEqual(route);
+});
+
+test('what means nothing leads nowhere', () => {
+  for (const path of ['/nothing', '/jobs', '/jobs/a/other', '/jobs/a/moment/b', '/jobs/%ff']) {
+    expect(routeOf(path, '')).toEqual({ view: 'nowhere', path });
+  }
+  expect(routeOf('/jobs/a', 'rank=x')).toMatchObject({ view: 'job', job: { rank: null } });
+});
+
+test('a question names the job and what is asked', () => {
+  expect(question(job, 'flame', { rank: '3', at: 'peak', from: null })).toBe('jobs/a%2Fb%20c/flame?attempt=2&tenant=lab&rank=3&at=peak');
+});

@@ -1,0 +1,102 @@
+// Addresses: every view has one, and it says everything that is shown.
+//
+// Guarantees: an address that is opened again, or by somebody else, shows the same; what it cannot mean is the list of jobs.
+
+import { signal } from '@preact/signals';
+
+/** A view with what it shows. */
+export type Route =
+  | { view: 'jobs'; filter: string; tenant: string | null }
+  | { view: 'job'; job: JobAddress; since: string | null; until: string | null }
+  | { view: 'moment'; job: JobAddress; at: string; from: string | null }
+  | { view: 'nowhere'; path: string };
+
+/** A job, and the rank that is looked at. */
+export interface JobAddress {
+  name: string;
+  attempt: string | null;
+  rank: number | null;
+  tenant: string | null;
+}
+
+/** What an address means. */
+export function routeOf(path: string, query: string): Route {
+  const asked = new URLSearchParams(query);
+  const text = (name: string): string | null => {
+    const value = asked.get(name)?.trim() ?? '';
+    return value === '' ? null : value;
+  };
+  const parts = path.split('/').filter((part) => part !== '');
+  if (parts.length === 0) return { view: 'jobs', filter: text('filter') ?? '', tenant: text('tenant') };
+  const [first, name, view] = parts;
+  if (first !== 'jobs' || name === undefined || parts.length > 3) return { view: 'nowhere', path };
+  const decoded = decodedName(name);
+  if (decoded === null) return { view: 'nowhere', path };
+  const rank = text('rank');
+  const job: JobAddress = {
+    name: decoded,
+    attempt: text('attempt'),
+    rank: rank !== null && /^\d{1,9}$/.test(rank) ? Number(rank) : null,
+    tenant: text('tenant'),
+  };
+  if (view === undefined) return { view: 'job', job, since: text('since'), until: text('until') };
+  if (view === 'moment') return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from') };
+  return { view: 'nowhere', path };
+}
+
+function decodedName(name: string): string | null {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return null;
+  }
+}
+
+/** The address of a view. */
+export function addressOf(route: Exclude<Route, { view: 'nowhere' }>): string {
+  const asked: [string, string | null][] = [];
+  if (route.view === 'jobs') {
+    asked.push(['filter', route.filter || null], ['tenant', route.tenant]);
+    return `/${behind(asked)}`;
+  }
+  const { name, attempt, rank, tenant } = route.job;
+  asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
+  const at = `/jobs/${encodeURIComponent(name)}`;
+  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until]]);
+  return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at]])}`;
+}
+
+function behind(asked: [string, string | null][]): string {
+  const said = asked.filter((pair): pair is [string, string] => pair[1] !== null);
+  return said.length === 0 ? '' : `?${said.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join('&')}`;
+}
+
+/** The path below `/api/v1` of a question about a job. */
+export function question(job: JobAddress, verb: string, more: Record<string, string | null> = {}): string {
+  const asked: [string, string | null][] = [['attempt', job.attempt], ['tenant', job.tenant], ...Object.entries(more)];
+  return `jobs/${encodeURIComponent(job.name)}/${verb}${behind(asked)}`;
+}
+
+const here = (): Route => (typeof location === 'undefined' ? routeOf('/', '') : routeOf(location.pathname, location.search));
+
+/** Where the page is. */
+export const route = signal<Route>(here());
+
+/** Goes to a view; `quietly` without a step in the browser's history. */
+export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): void {
+  const address = addressOf(to);
+  if (quietly) history.replaceState(null, '', address);
+  else history.pushState(null, '', address);
+  route.value = here();
+  if (!quietly) {
+    scrollTo(0, 0);
+    document.querySelector<HTMLElement>('main h1')?.focus();
+  }
+}
+
+/** Follows the browser's own steps. */
+export function follow(): void {
+  addEventListener('popstate', () => {
+    route.value = here();
+  });
+}

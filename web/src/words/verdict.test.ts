@@ -1,0 +1,42 @@
+// An all-clear is one only where something was looked at.
+
+import { describe, expect, test } from 'vitest';
+import type { NotJudged, Rank, Verdict } from '../api/types';
+import { completeness, inShort, notJudged, span } from './verdict';
+
+const verdict = (of: Partial<Verdict>): Verdict => ({ severity: null, kind: null, title: null, findings: 0, inconclusive: null, ...of });
+const gap = (kind: string, reason: string, of: 'whole' | 'part' = 'whole'): NotJudged => ({ kind, reason, remedy: null, gap: of, decides: false });
+
+describe('a job in short', () => {
+  test.each([
+    [null, 'Not judged yet', ''],
+    [verdict({}), 'No finding', ''],
+    [verdict({ inconclusive: 'needs 3 epoch ends' }), 'Inconclusive', 'needs 3 epoch ends'],
+    [verdict({ severity: 'critical', title: 'It grows', findings: 3 }), 'Critical', 'It grows (and 2 more findings)'],
+    [verdict({ severity: 'info', kind: 'near_oom', findings: 1, inconclusive: 'x' }), 'Info, inconclusive', 'near oom'],
+  ])('%o', (of, word, sentence) => {
+    expect(inShort(of)).toMatchObject({ word, sentence });
+  });
+});
+
+test('what was not judged is said once a reason', () => {
+  const gaps = [gap('leak', 'no stacks'), gap('churn', 'no steps'), gap('eval_graph', 'no stacks'), gap('oom', 'rank 3 came late', 'part')];
+  expect(notJudged(gaps)).toBe('leak, eval graph (no stacks); churn (no steps); rank 3 came late');
+  expect(notJudged([])).toBe('');
+});
+
+test('how complete it is', () => {
+  const all = { exact: true, events_stored: 1, events_dropped: 0, gaps: 0, events_expired: 0 };
+  expect(completeness(all, false)).toBe('Exact: all 1 event stored, none lost.');
+  expect(completeness({ ...all, events_stored: 0 }, true)).toBe('No allocator event is stored.');
+  expect(completeness({ ...all, exact: false, gaps: 2 }, false)).toBe('NOT EXACT: 2 items missing; 1 event stored.');
+  expect(completeness({ ...all, exact: false }, false)).toContain('has not delivered');
+});
+
+test('what is compared begins with the finding', () => {
+  const rank = (epochs: number): Rank => ({ epoch_ends: Array.from({ length: epochs }, (_, epoch) => ({ epoch, at: '', allocated_bytes: 0 })) }) as unknown as Rank;
+  expect(span(rank(9), 3)).toEqual({ early: 3, late: 8 });
+  expect(span(rank(9), 8)).toEqual({ early: 0, late: 8 });
+  expect(span(rank(9), null)).toEqual({ early: 0, late: 8 });
+  expect(span(rank(1), null)).toBeNull();
+});

@@ -1,0 +1,98 @@
+// What was found, and what was not looked at, in sentences.
+//
+// Guarantees: no finding reads as health only where the job was judged; what was not judged is said with its reason; the
+// sentence of a finding is the daemon's.
+
+import type { Completeness, Diagnosis, JobRow, NotJudged, Rank, Severity, Verdict } from '../api/types';
+import { plural } from './numbers';
+
+/** How bad something is: sign, word and the name of its colour. */
+export interface Grade {
+  sign: string;
+  word: string;
+  colour: Severity | 'none' | 'inconclusive' | 'unknown';
+}
+
+/** The grade of a severity. */
+export function grade(severity: Severity | 'none' | 'inconclusive'): Grade {
+  switch (severity) {
+    case 'critical':
+      return { sign: '▲', word: 'Critical', colour: 'critical' };
+    case 'warning':
+      return { sign: '●', word: 'Warning', colour: 'warning' };
+    case 'info':
+      return { sign: 'i', word: 'Info', colour: 'info' };
+    case 'inconclusive':
+      return { sign: '?', word: 'Inconclusive', colour: 'inconclusive' };
+    case 'none':
+      return { sign: '✓', word: 'No finding', colour: 'none' };
+  }
+}
+
+/** A job's verdict in a line of the list: its grade, and its sentence. */
+export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
+  if (verdict === null) return { sign: '…', word: 'Not judged yet', colour: 'unknown', sentence: '' };
+  if (verdict.severity !== null) {
+    const more = verdict.findings > 1 ? ` (and ${plural(verdict.findings - 1, 'more finding')})` : '';
+    const open = verdict.inconclusive !== null && verdict.severity === 'info' ? ', inconclusive' : '';
+    const sentence = (verdict.title ?? verdict.kind?.replaceAll('_', ' ') ?? 'finding') + more;
+    const of = grade(verdict.severity);
+    return { ...of, word: of.word + open, sentence };
+  }
+  if (verdict.inconclusive !== null) return { ...grade('inconclusive'), sentence: verdict.inconclusive };
+  return { ...grade('none'), sentence: '' };
+}
+
+/** `memory growth (needs 3 epoch ends); …`: what could not be judged, equal reasons together; empty where all was. */
+export function notJudged(gaps: NotJudged[]): string {
+  const reasons = new Map<string, Set<string>>();
+  for (const gap of gaps) {
+    const kinds = reasons.get(gap.reason) ?? new Set<string>();
+    if (gap.gap === 'whole') kinds.add(gap.kind.replaceAll('_', ' '));
+    reasons.set(gap.reason, kinds);
+  }
+  const phrases = [...reasons].map(([reason, kinds]) => (kinds.size === 0 ? reason : `${[...kinds].join(', ')} (${reason})`));
+  return phrases.join('; ');
+}
+
+/** `4 ranks, 8 epoch ends, 120 steps`. */
+export function lookedAt(note: Pick<Diagnosis, 'judged'>): string {
+  const { ranks, epoch_ends, steps, windows } = note.judged;
+  const parts = [plural(ranks.length, 'rank')];
+  if (epoch_ends > 0) parts.push(plural(epoch_ends, 'epoch end'));
+  if (steps > 0) parts.push(plural(steps, 'step'));
+  if (windows > 0) parts.push(plural(windows, 'window'));
+  return parts.join(', ');
+}
+
+/** How much of what happened the figures rest on. */
+export function completeness(of: Completeness, running: boolean): string {
+  if (of.exact && of.events_stored === 0) return 'No allocator event is stored.';
+  if (of.exact) return `Exact: all ${plural(of.events_stored, 'event')}${running ? ' so far' : ''} stored, none lost.`;
+  const missing: string[] = [];
+  if (of.events_dropped > 0) missing.push(`${plural(of.events_dropped, 'event')} dropped by agents`);
+  if (of.gaps > 0) missing.push(`${plural(of.gaps, 'item')} missing`);
+  if (of.events_expired > 0) missing.push(`${plural(of.events_expired, 'event')} expired`);
+  if (missing.length === 0) missing.push('a session has not delivered everything that it recorded');
+  return `NOT EXACT: ${missing.join(', ')}; ${plural(of.events_stored, 'event')} stored.`;
+}
+
+/** `4 of 8 ranks`. */
+export function ranksOf(job: JobRow): string {
+  const lacks = job.world_size !== null && job.world_size > job.ranks;
+  return lacks ? `${job.ranks} of ${plural(job.world_size ?? 0, 'rank')}` : plural(job.ranks, 'rank');
+}
+
+/** `rank 3`, or the process's own name where a rank has several. */
+export function nameOf(process: string, rank: number): string {
+  return process === '' || process === `rank${rank}` || /^rank[ -]?\d+$/.test(process) ? `rank ${rank}` : process;
+}
+
+/** The epochs at whose ends a rank is compared: from the first in which the worst finding was seen to the last that ended. */
+export function span(rank: Rank, since: number | null): { early: number; late: number } | null {
+  const ends = rank.epoch_ends.map((end) => end.epoch);
+  const late = ends.at(-1);
+  const before = ends.filter((epoch) => late !== undefined && epoch < late);
+  const early = before.find((epoch) => epoch >= (since ?? 0)) ?? before[0];
+  return late === undefined || early === undefined ? null : { early, late };
+}
