@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::finding::{Finding, Site, findings};
 use super::judged::Scope;
 use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
@@ -34,6 +35,8 @@ pub struct Fragmentation {
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// What allocator settings would do, where something was found; null where nothing was.
+    pub replay: Option<Advice>,
 }
 
 /// One device of a rank, at its fullest moment or when a request failed.
@@ -201,6 +204,22 @@ impl Fragmentation {
             ranks_left_out,
             scope: Scope::new(judged, not_judged),
             hint,
+            replay: None,
+        })
+    }
+}
+
+impl Fragmentation {
+    /// The rank that wastes most.
+    #[must_use]
+    pub fn worst(&self) -> Option<&Rank> {
+        self.ranks.iter().max_by_key(|rank| {
+            (
+                rank.severity.is_some(),
+                rank.idle_bytes,
+                rank.reserved_bytes.saturating_sub(rank.active_bytes),
+                std::cmp::Reverse(rank.rank),
+            )
         })
     }
 }

@@ -22,7 +22,7 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 28] = [
+const VERBS: [(&str, Verb); 29] = [
     // A recorded job of its own; what it prints is held by its golden page.
     ("demo", Silent),
     ("run", Silent),
@@ -52,6 +52,7 @@ const VERBS: [(&str, Verb); 28] = [
     ("report", Silent),
     // Of settings: nothing that is judged.
     ("what-if", Silent),
+    ("fit", Silent),
     // Of the installation, not of a job.
     ("doctor", Silent),
     ("delete", Silent),
