@@ -29,7 +29,8 @@ struct Subject<'a> {
     process: &'a str,
     device: Option<u32>,
     holders: &'a [Holder],
-    limit: Limit,
+    /// One where it is known, two where an interval is.
+    limits: Vec<Limit>,
 }
 
 /// For the note: advice on the rank that it is about, where a finding depends on how memory is packed.
@@ -48,14 +49,14 @@ pub async fn on_note(
         return None;
     }
     let selection = same_job(selection.clone(), report, rank);
-    let (mut holders, mut limit) = (Vec::new(), Limit::None);
+    let (mut holders, mut limits) = (Vec::new(), Vec::new());
     let is_it = |number: u32, process: &str| number == rank.rank && process == rank.process;
     if is_failed {
         let request = v1::OomRequest { selection: Some(selection.clone()) };
         let oom = connection.query.get_oom(request).await.ok().and_then(|it| Oom::new(it.into_inner(), None).ok());
         let failed = oom.as_ref().and_then(|oom| oom.failures.iter().find(|it| is_it(it.rank, &it.process)));
         if let Some(failed) = failed {
-            (holders, limit) = (failed.held_by.clone(), limit_of(failed));
+            (holders, limits) = (failed.held_by.clone(), limits_of(failed));
         }
     } else {
         let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
@@ -66,7 +67,7 @@ pub async fn on_note(
     }
     let (completeness, device) = (rank.completeness, Some(rank.device));
     let (job, process, holders) = (&report.job, rank.process.as_str(), holders.as_slice());
-    let subject = Subject { job, completeness, rank: rank.rank, process, device, holders, limit };
+    let subject = Subject { job, completeness, rank: rank.rank, process, device, holders, limits };
     Some(advise(connection, subject, selection).await)
 }
 
@@ -85,7 +86,7 @@ pub async fn on_fragmentation(
         process: &worst.process,
         device: Some(worst.device),
         holders: &worst.held_by,
-        limit: Limit::None,
+        limits: Vec::new(),
     };
     Some(advise(connection, subject, selection.clone()).await)
 }
@@ -100,17 +101,17 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
         process: &failed.process,
         device: Some(failed.device),
         holders: &failed.held_by,
-        limit: limit_of(failed),
+        limits: limits_of(failed),
     };
     Some(advise(connection, subject, selection.clone()).await)
 }
 
-/// What the process could have for certain: the lowest limit that fits the recording, or what the device had.
-fn limit_of(failed: &Failed) -> Limit {
+/// What the process could have: the ends of what the recording tells of its limit, or what the device had.
+fn limits_of(failed: &Failed) -> Vec<Limit> {
     let after = failed.reserved_bytes.saturating_sub(failed.flushed_bytes);
-    match failed.limit_at_least_bytes {
-        Some(bytes) => Limit::Share(bytes),
-        None => Limit::Device(after.saturating_add(failed.device_free_bytes)),
+    match (failed.limit_at_least_bytes, failed.limit_below_bytes) {
+        (Some(low), Some(below)) => vec![Limit::Share(low), Limit::Share(below.saturating_sub(1).max(low))],
+        _ => vec![Limit::Device(after.saturating_add(failed.device_free_bytes))],
     }
 }
 
@@ -143,8 +144,10 @@ async fn replay(
         processes,
         ..selection
     };
-    let limits = if subject.limit == Limit::None { Vec::new() } else { vec![subject.limit] };
-    let question = Question { limits, events_max: Some(EVENTS_MAX), ..Question::default() };
+    let mut limits = subject.limits.clone();
+    limits.dedup();
+    let is_interval = limits.len() > 1;
+    let question = Question { limits, is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
     let mut replaying = Replaying::new(question).map_err(|error| error.to_string())?;
     let request = v1::ExportRequest { selection: Some(selection), without_events: false };
     let words = |status: tonic::Status| status.message().to_owned();

@@ -98,15 +98,46 @@ fn retries_more(baseline: &Outcome, trial: &Outcome) -> bool {
     trial.counts.retries > baseline.counts.retries
 }
 
+/// The same where the limit is known as an interval: what the trials under its lower and under its upper end say.
+#[must_use]
+pub fn conclusion_between(
+    low: (&Outcome, &[(&str, Outcome)], Limit),
+    high: (&Outcome, &[(&str, Outcome)], Limit),
+) -> Vec<String> {
+    let serving = |trials: &[(&str, Outcome)], baseline: &Outcome| {
+        let outcomes: Vec<Outcome> = trials.iter().map(|(_, outcome)| *outcome).collect();
+        recommended(baseline, &outcomes).map(|(index, _)| index)
+    };
+    let (at_least, at_most) = (limit_words(low.2), limit_words(high.2));
+    if low.0.out_of_memory.is_none() || serving(low.1, low.0).is_some() {
+        return conclusion(low.0, low.1, low.2);
+    }
+    match serving(high.1, high.0).map(|index| high.1[index]) {
+        Some((text, outcome)) if high.0.out_of_memory.is_some() => vec![format!(
+            "Whether a setting would have served the failed request is not known: with {at_least}, which the process had for \
+             certain, none of {} that were replayed does; with {at_most}, which it may have had, {} does: {} reserved at most{}.",
+            low.1.len(),
+            named(text),
+            reserved(&outcome),
+            retries(&outcome),
+        )],
+        _ => conclusion(high.0, high.1, high.2),
+    }
+}
+
+fn limit_words(limit: Limit) -> String {
+    match limit {
+        Limit::None => String::new(),
+        Limit::Share(bytes) | Limit::Device(bytes) => HumanBytes::of(bytes).to_string(),
+    }
+}
+
 /// What the trials say, in sentences: what to set and what that gives, or that none of them helps.
 #[must_use]
 pub fn conclusion(baseline: &Outcome, trials: &[(&str, Outcome)], limit: Limit) -> Vec<String> {
     let outcomes: Vec<Outcome> = trials.iter().map(|(_, outcome)| *outcome).collect();
     let chosen = recommended(baseline, &outcomes).map(|(index, saves)| (trials[index], saves));
-    let under = match limit {
-        Limit::None => String::new(),
-        Limit::Share(bytes) | Limit::Device(bytes) => format!(" and {}", HumanBytes::of(bytes)),
-    };
+    let under = if limit == Limit::None { String::new() } else { format!(" and {}", limit_words(limit)) };
     let tried = trials.len();
     if baseline.out_of_memory.is_some() {
         return match chosen {
@@ -224,7 +255,17 @@ mod tests {
         );
         assert!(told(&failing, &[("a:1", failing)])[0].starts_with("No allocator setting helps"));
         let survived = Outcome { survived: 1, ..outcome(1000, 10) };
-        assert!(told(&survived, &[("a:1", outcome(500, 10))])[0].starts_with("What a setting would have done is not known"));
+        let between = |low: (&str, Outcome), high: (&str, Outcome)| {
+            let (low, high) = ([low], [high]);
+            let one = (&failing, low.as_slice(), Limit::Share(1 << 30));
+            conclusion_between(one, (&failing, high.as_slice(), Limit::Share(2 << 30))).join(" ")
+        };
+        assert!(between(("a:1", failing), ("a:1", retried)).starts_with("Whether a setting would have served"));
+        assert!(between(("a:1", failing), ("a:1", failing)).contains("under 1 others and 2.00 GiB"));
+        assert!(between(("a:1", retried), ("a:1", retried)).contains("and 1.00 GiB, the failed request is served"));
+        assert!(
+            told(&survived, &[("a:1", outcome(500, 10))])[0].starts_with("What a setting would have done is not known")
+        );
     }
 
     #[test]

@@ -153,12 +153,17 @@ fn advice(report: &RankFragmentation) -> String {
         Some(FragmentationCause::Outgrown) => format!(
             "call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes; {REPLAYED}"
         ),
-        Some(FragmentationCause::Streams) => "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only".to_owned(),
+        Some(FragmentationCause::Streams) => {
+            "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only"
+                .to_owned()
+        }
         Some(FragmentationCause::Rounding) => format!("request sizes just below a block's; {REPLAYED}"),
         Some(FragmentationCause::LongLivedBlocks) | None => {
             let place = place_or_none(report.holders.first().and_then(|holder| holder.stack.site()));
             let first = if failed { "; allocate the large tensor first" } else { "" };
-            format!("allocate what lives long ({place}) before short-lived tensors, or in one tensor{first}; {REPLAYED}")
+            format!(
+                "allocate what lives long ({place}) before short-lived tensors, or in one tensor{first}; {REPLAYED}"
+            )
         }
     }
 }

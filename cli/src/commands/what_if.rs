@@ -41,7 +41,8 @@ pub async fn run(
     if args.from.zip(args.until).is_some_and(|(from, until)| from > until) {
         return Err(Failure::usage("--from is a later step than --until"));
     }
-    let question = Question { settings: args.settings.clone(), limits, events_max: None, from: args.from, until: args.until };
+    let (from, until) = (args.from, args.until);
+    let question = Question { settings: args.settings.clone(), limits, from, until, ..Question::default() };
     let answer = asking(global, async |connection| {
         let selection = args.selection();
         let report = report(connection, selection.clone(), global).await?;

@@ -5,7 +5,7 @@
 
 use memctl_answers::what_if::{At, Rank, Recommended, Recorded, Replayed, Setting};
 use memctl_model::{HumanBytes, SessionInfo};
-use memctl_replay::advice::{cautions, conclusion, recommended};
+use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
 use memctl_replay::{Agreement, Limit, Outcome, Trial, Version};
 
 use super::{Begins, Named, Running};
@@ -30,18 +30,12 @@ fn bytes(limit: Limit) -> Option<u64> {
 
 impl Running {
     /// The device's figures, and what they do not cover.
-    pub(super) fn figures(
-        self,
-        session: &SessionInfo,
-        rank: u32,
-        device: u32,
-        process: String,
-    ) -> (Rank, Vec<String>) {
-        let Self { map, replays, trials, endings, differs_at, device_allocs, device_frees, begins } = self;
+    pub(super) fn figures(self, session: &SessionInfo, rank: u32, device: u32, process: String) -> (Rank, Vec<String>) {
+        let Self { map, replays, trials, endings, differs_at, device_allocs, device_frees, begins, is_interval } = self;
         let (follow, done) = replays.finish();
         let agreement = *follow.agreement();
         let outcomes: Vec<Outcome> = done.iter().map(Trial::outcome).collect();
-        let (says, recommended) = advised(&agreement, &trials, &outcomes);
+        let (says, recommended) = advised(&agreement, &trials, &outcomes, is_interval);
         let baseline_of = |limit: Limit| {
             let at = trials.iter().position(|it| it.limit == limit).unwrap_or_default();
             outcomes[at]
@@ -86,7 +80,8 @@ impl Running {
                 device_allocs: counts.device_allocs,
                 device_frees: counts.device_frees,
                 retries: counts.retries,
-                differs_at: differs_at.or(agreement.differs_at.map(|event| At { event: begins.at_event + event, step: None })),
+                differs_at: differs_at
+                    .or(agreement.differs_at.map(|event| At { event: begins.at_event + event, step: None })),
             },
             settings: settings.collect(),
             recommended,
@@ -96,8 +91,14 @@ impl Running {
     }
 }
 
-/// What to set, in sentences and as data. Of several limits the first is advised about.
-fn advised(agreement: &Agreement, trials: &[Named], outcomes: &[Outcome]) -> (Vec<String>, Option<Recommended>) {
+/// What to set, in sentences and as data. Of several limits the first is advised about; where they are the two ends of what is
+/// known, the sentences weigh both.
+fn advised(
+    agreement: &Agreement,
+    trials: &[Named],
+    outcomes: &[Outcome],
+    is_interval: bool,
+) -> (Vec<String>, Option<Recommended>) {
     let (Some((baseline, others)), Some(own)) = (outcomes.split_first(), trials.first()) else {
         return (Vec::new(), None);
     };
@@ -112,7 +113,12 @@ fn advised(agreement: &Agreement, trials: &[Named], outcomes: &[Outcome]) -> (Ve
     let group = trials.iter().take_while(|it| it.limit == own.limit).count().saturating_sub(1);
     let (others, names) = (&others[..group], &trials[1..=group]);
     let named: Vec<(&str, Outcome)> = names.iter().map(|it| it.text.as_str()).zip(others.iter().copied()).collect();
-    let says = conclusion(baseline, &named, own.limit);
+    let says = match between(trials, outcomes, group + 1) {
+        Some((other, rest, limit)) if is_interval => {
+            conclusion_between((baseline, &named, own.limit), (other, &rest, limit))
+        }
+        _ => conclusion(baseline, &named, own.limit),
+    };
     let recommended = recommended(baseline, others).map(|(index, saves_bytes)| {
         let allocator_conf = names[index].text.clone();
         let held = HumanBytes::of(others[index].counts.peak_reserved_bytes);
@@ -123,6 +129,18 @@ fn advised(agreement: &Agreement, trials: &[Named], outcomes: &[Outcome]) -> (Ve
         Recommended { allocator_conf, saves_bytes, why }
     });
     (says, recommended)
+}
+
+/// The second limit's trials: the recorded setting, the others, the limit.
+fn between<'t>(
+    trials: &'t [Named],
+    outcomes: &'t [Outcome],
+    first: usize,
+) -> Option<(&'t Outcome, Vec<(&'t str, Outcome)>, Limit)> {
+    let (own, others) = trials.get(first..)?.split_first()?;
+    let (baseline, rest) = outcomes.get(first..)?.split_first()?;
+    let rest = others.iter().zip(rest).take_while(|(it, _)| it.limit == own.limit);
+    Some((baseline, rest.map(|(it, outcome)| (it.text.as_str(), *outcome)).collect(), own.limit))
 }
 
 /// What the figures do not cover; parts of sentences.
@@ -137,9 +155,8 @@ fn remarks(session: &SessionInfo, begins: &Begins, agreement: &Agreement) -> Vec
     }
     if begins.live_bytes > 0 {
         let live = HumanBytes::of(begins.live_bytes);
-        remarks.push(format!(
-            "the recording began with {live} in use: asked for anew, without what was cached beside it"
-        ));
+        remarks
+            .push(format!("the recording began with {live} in use: asked for anew, without what was cached beside it"));
     }
     if agreement.flushes > 0 {
         let times = agreement.flushes;

@@ -9,9 +9,7 @@ use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::Frame;
 use memctl_answers::naming::name_of;
 use memctl_answers::what_if::{At, Ended, Rank};
-use memctl_model::{
-    Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo,
-};
+use memctl_model::{Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1;
@@ -28,6 +26,8 @@ pub struct Question {
     pub settings: Vec<String>,
     /// Limits; none when empty.
     pub limits: Vec<Limit>,
+    /// The limits are the two ends of what is known of one.
+    pub is_interval: bool,
     /// Events of a device after which the replay is given up; `None` = all.
     pub events_max: Option<u64>,
     /// The first step.
@@ -80,6 +80,7 @@ struct Running {
     device_allocs: u64,
     device_frees: u64,
     begins: Begins,
+    is_interval: bool,
 }
 
 struct Named {
@@ -145,10 +146,8 @@ impl Replaying {
                 }
             }
         }
-        let trials: Vec<Trial> = named
-            .iter()
-            .map(|it| Trial::new(it.conf.clone(), it.limit, &keyframe.segments, Start::Afresh))
-            .collect();
+        let trials: Vec<Trial> =
+            named.iter().map(|it| Trial::new(it.conf.clone(), it.limit, &keyframe.segments, Start::Afresh)).collect();
         let mut map = BlockMap::new(settings);
         map.restore(keyframe);
         let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks);
@@ -165,6 +164,7 @@ impl Replaying {
             device_allocs: 0,
             device_frees: 0,
             begins: Begins { at_event: keyframe.at_event, live_bytes },
+            is_interval: self.question.is_interval,
         });
     }
 

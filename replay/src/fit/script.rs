@@ -42,7 +42,11 @@ pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// The next request for memory.
-    Alloc { block: u64, stream: u64, pool: PoolId },
+    Alloc {
+        block: u64,
+        stream: u64,
+        pool: PoolId,
+    },
     FreeRequested(u64),
     FreeCompleted(u64),
     EmptyCache,

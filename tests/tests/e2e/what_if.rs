@@ -104,7 +104,8 @@ fn a_part_of_the_steps_is_replayed() {
     let daemon = DaemonProcess::sqlite(store.path(), free_port());
     run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "j"]).arg(folder("cnn_rank0_cache")));
     let ask = |flags: &[&str]| -> Value {
-        let line = ["what-if", "-o", "json", "--daemon", &daemon.url, "--job", "j", "--set", "expandable_segments:True"];
+        let line =
+            ["what-if", "-o", "json", "--daemon", &daemon.url, "--job", "j", "--set", "expandable_segments:True"];
         run_json(memctl().args(line).args(flags))
     };
     let allocs = |answer: &Value| answer["ranks"][0]["recorded"]["device_allocs"].as_u64().unwrap();

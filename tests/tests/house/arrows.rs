@@ -135,7 +135,7 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 62] = [
+const LAYOUT: [(&str, &str); 61] = [
     ("answers/src/advice.rs", "SITES_NAMED"),
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
@@ -148,7 +148,6 @@ const LAYOUT: [(&str, &str); 62] = [
     ("cli/src/commands/doctor/recording.rs", "ANSWER_BYTES_MAX"),
     ("cli/src/commands/import/mod.rs", "TAKE_BACK_TRIES"),
     ("cli/src/commands/questions.rs", "DATA_POINTS"),
-    ("cli/src/advising.rs", "EVENTS_MAX"),
     ("cli/src/commands/report.rs", "POINTS"),
     ("cli/src/commands/report.rs", "RANKS_DRAWN"),
     ("cli/src/commands/what_if.rs", "RANKS_MAX"),
