@@ -52,11 +52,8 @@ pub async fn on_note(
     let (mut holders, mut limits) = (Vec::new(), Vec::new());
     let is_it = |number: u32, process: &str| number == rank.rank && process == rank.process;
     if is_failed {
-        let request = v1::OomRequest { selection: Some(selection.clone()) };
-        let oom = connection.query.get_oom(request).await.ok().and_then(|it| Oom::new(it.into_inner(), None).ok());
-        let failed = oom.as_ref().and_then(|oom| oom.failures.iter().find(|it| is_it(it.rank, &it.process)));
-        if let Some(failed) = failed {
-            (holders, limits) = (failed.held_by.clone(), limits_of(failed));
+        if let Some(failed) = failure(connection, &selection, rank.rank, &rank.process).await {
+            (limits, holders) = (limits_of(&failed), failed.held_by);
         }
     } else {
         let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
@@ -79,6 +76,7 @@ pub async fn on_fragmentation(
 ) -> Option<Advice> {
     let found = answer.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Fragmentation));
     let worst = answer.worst().filter(|_| found)?;
+    let failed = failure(connection, selection, worst.rank, &worst.process).await;
     let subject = Subject {
         job: &answer.job,
         completeness: answer.completeness,
@@ -86,7 +84,7 @@ pub async fn on_fragmentation(
         process: &worst.process,
         device: Some(worst.device),
         holders: &worst.held_by,
-        limits: Vec::new(),
+        limits: failed.as_ref().map_or_else(Vec::new, limits_of),
     };
     Some(advise(connection, subject, selection.clone()).await)
 }
@@ -104,6 +102,14 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
         limits: limits_of(failed),
     };
     Some(advise(connection, subject, selection.clone()).await)
+}
+
+/// The request of a process that failed, where one did.
+async fn failure(connection: &mut Connection, selection: &v1::Selection, rank: u32, process: &str) -> Option<Failed> {
+    let request = v1::OomRequest { selection: Some(selection.clone()) };
+    let wire = connection.query.get_oom(request).await.ok()?.into_inner();
+    let oom = Oom::new(wire, None).ok()?;
+    oom.failures.into_iter().find(|failed| failed.rank == rank && failed.process == process)
 }
 
 /// What the process could have: the ends of what the recording tells of its limit, or what the device had.

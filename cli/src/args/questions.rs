@@ -1,7 +1,7 @@
 //! The flags of questions: which part of which job, at which moment, and in which form.
 //!
 //! Guarantees: a selection becomes what the daemon is asked; nothing here decides anything.
-//! (Over 300 lines: a table of flags with the words that users read.)
+//! (Over 400 lines: a table of flags with the words that users read.)
 
 use std::path::PathBuf;
 

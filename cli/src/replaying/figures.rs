@@ -113,11 +113,9 @@ fn advised(
     let group = trials.iter().take_while(|it| it.limit == own.limit).count().saturating_sub(1);
     let (others, names) = (&others[..group], &trials[1..=group]);
     let named: Vec<(&str, Outcome)> = names.iter().map(|it| it.text.as_str()).zip(others.iter().copied()).collect();
-    let says = match between(trials, outcomes, group + 1) {
-        Some((other, rest, limit)) if is_interval => {
-            conclusion_between((baseline, &named, own.limit), (other, &rest, limit))
-        }
-        _ => conclusion(baseline, &named, own.limit),
+    let says = match group_at(trials, outcomes, group + 1).filter(|_| is_interval) {
+        Some(high) => conclusion_between((baseline, &named, own.limit), (high.baseline, &high.others, high.limit)),
+        None => conclusion(baseline, &named, own.limit),
     };
     let recommended = recommended(baseline, others).map(|(index, saves_bytes)| {
         let allocator_conf = names[index].text.clone();
@@ -131,16 +129,22 @@ fn advised(
     (says, recommended)
 }
 
-/// The second limit's trials: the recorded setting, the others, the limit.
-fn between<'t>(
-    trials: &'t [Named],
-    outcomes: &'t [Outcome],
-    first: usize,
-) -> Option<(&'t Outcome, Vec<(&'t str, Outcome)>, Limit)> {
+/// The trials under one limit.
+struct Group<'t> {
+    /// The recorded setting.
+    baseline: &'t Outcome,
+    /// The others.
+    others: Vec<(&'t str, Outcome)>,
+    limit: Limit,
+}
+
+/// The group that begins at this trial.
+fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> Option<Group<'t>> {
     let (own, others) = trials.get(first..)?.split_first()?;
     let (baseline, rest) = outcomes.get(first..)?.split_first()?;
     let rest = others.iter().zip(rest).take_while(|(it, _)| it.limit == own.limit);
-    Some((baseline, rest.map(|(it, outcome)| (it.text.as_str(), *outcome)).collect(), own.limit))
+    let others = rest.map(|(it, outcome)| (it.text.as_str(), *outcome)).collect();
+    Some(Group { baseline, others, limit: own.limit })
 }
 
 /// What the figures do not cover; parts of sentences.

@@ -222,7 +222,11 @@ impl Device {
     /// The end of the step before the first that was asked for, and that of the last: all of it where no step is marked.
     fn span(&self, question: &Question) -> (u64, u64) {
         let end = |is: &dyn Fn(u64) -> bool| self.steps.iter().filter(|it| is(it.1)).map(|it| it.0).max();
-        let begins = question.from.and_then(|from| end(&|step| step < from));
+        let is_known = |from: u64| self.steps.is_empty() || self.steps.iter().any(|it| it.1.saturating_add(1) >= from);
+        let begins = match question.from {
+            Some(from) if !is_known(from) => Some(u64::MAX),
+            from => from.and_then(|from| end(&|step| step < from)),
+        };
         let ends = question.until.filter(|_| !self.steps.is_empty());
         (begins.unwrap_or(0), ends.map_or(u64::MAX, |until| end(&|step| step <= until).unwrap_or(0)))
     }

@@ -31,10 +31,10 @@ fn a_training_recorded_at_two_batches_is_forecast_at_others() {
         let (ours, truth) = (at["peak_reserved_bytes"].as_u64().unwrap(), row["peak_reserved"].as_u64().unwrap());
         assert!(ours.abs_diff(truth) * 20 <= truth, "{at}: {row}");
         assert!(at["low"].as_u64() <= Some(ours) && Some(ours) <= at["high"].as_u64(), "{at}");
-        assert_eq!(at["fits"], truth < 2_000_000_000, "{at}");
+        assert_eq!(at["fits"], truth <= 2 << 30, "{at}");
     }
     let largest = answer["largest_that_fits"].as_u64().unwrap();
-    assert!((16..33).contains(&largest), "{largest}");
+    assert!((32..48).contains(&largest), "{largest}");
 
     let two = ["--job", "gpt2_amp_b4=4", "--job", "resnet50_amp_b8=8", "--at", "16"];
     let refused = memctl().args(["fit", "--daemon", &daemon.url]).args(two).output().unwrap();
