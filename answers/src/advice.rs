@@ -3,16 +3,10 @@
 //! Guarantees: a setting is named only with what its replay came to; where nothing could be replayed the reason stands there
 //! instead. Refuses to judge: which setting is worth a change comes with the replays.
 
-use memctl_analysis::worth;
-use memctl_model::HumanBytes;
 use serde::Serialize;
 
-use crate::frag::Holder;
-use crate::naming::{name_of, place};
+use crate::naming::name_of;
 use crate::what_if::Rank;
-
-/// Sites that are named.
-const SITES_NAMED: usize = 3;
 
 /// Advice about one device.
 #[derive(Clone, Debug, Serialize)]
@@ -30,16 +24,16 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// From the replays of a device and from what pins its memory.
+    /// From the replays of a device, what they do not cover, and what pins its memory.
     #[must_use]
-    pub fn replayed(device: Rank, remarks: &[String], holders: &[Holder]) -> Self {
+    pub fn replayed(device: Rank, remarks: &[String], pinned: Option<String>) -> Self {
         let mut says = device.says.clone();
         let chosen = device.recommended.as_ref().map(|recommended| &recommended.allocator_conf);
         match device.settings.iter().find(|setting| chosen == Some(&setting.allocator_conf)) {
             Some(setting) => {
                 says.extend(setting.cautions.iter().map(|caution| format!("Before you use it: {caution}.")));
             }
-            None => says.extend(pinned(holders)),
+            None => says.extend(pinned),
         }
         says.extend_from_slice(remarks);
         Self { rank: device.rank, process: device.process.clone(), says, not_replayed: None, device: Some(device) }
@@ -47,10 +41,10 @@ impl Advice {
 
     /// Where nothing can be replayed.
     #[must_use]
-    pub fn none(rank: u32, process: &str, why: String, holders: &[Holder]) -> Self {
+    pub fn none(rank: u32, process: &str, why: String, pinned: Option<String>) -> Self {
         let name = name_of(process, rank);
         let mut says = vec![format!("What an allocator setting would do on {name} is not known: {why}.")];
-        says.extend(pinned(holders));
+        says.extend(pinned);
         Self { rank, process: process.to_owned(), says, not_replayed: Some(why), device: None }
     }
 
@@ -70,20 +64,4 @@ impl Advice {
         let settings = &self.device.as_ref()?.settings;
         settings.iter().find(|setting| setting.allocator_conf == conf).map(|setting| setting.out_of_memory.is_none())
     }
-}
-
-/// Who pins the memory, in one sentence.
-fn pinned(holders: &[Holder]) -> Option<String> {
-    let all: u64 = holders.iter().fold(0, |sum, holder| sum.saturating_add(holder.stranded_bytes));
-    let named = holders.iter().filter(|holder| worth::is_holder_named(holder.stranded_bytes, all));
-    let parts: Vec<String> = named
-        .take(SITES_NAMED)
-        .map(|holder| {
-            let blocks = if holder.live_blocks == 1 { "block" } else { "blocks" };
-            let site = holder.frame().map_or_else(|| "an unknown site".to_owned(), place);
-            let beside = HumanBytes::of(holder.stranded_bytes);
-            format!("{} {blocks} of {site} beside {beside}", holder.live_blocks)
-        })
-        .collect();
-    (!parts.is_empty()).then(|| format!("What pins free memory: {}.", parts.join("; ")))
 }

@@ -4,7 +4,7 @@
 //! unknown version, `cudaMallocAsync`) is said instead. Refuses to replay where no finding depends on an allocator setting.
 
 use memctl_answers::advice::Advice;
-use memctl_answers::frag::{Fragmentation, Holder};
+use memctl_answers::frag::{Fragmentation, pinned};
 use memctl_answers::naming::{command, process_flag};
 use memctl_answers::oom::{Failed, Oom};
 use memctl_answers::report::{Rank, Report};
@@ -28,7 +28,8 @@ struct Subject<'a> {
     rank: u32,
     process: &'a str,
     device: Option<u32>,
-    holders: &'a [Holder],
+    /// What pins its memory.
+    pinned: Option<String>,
     /// One where it is known, two where an interval is.
     limits: Vec<Limit>,
 }
@@ -63,8 +64,8 @@ pub async fn on_note(
         holders = found.map_or_else(Vec::new, |found| found.held_by.clone());
     }
     let (completeness, device) = (rank.completeness, Some(rank.device));
-    let (job, process, holders) = (&report.job, rank.process.as_str(), holders.as_slice());
-    let subject = Subject { job, completeness, rank: rank.rank, process, device, holders, limits };
+    let (job, process, pinned) = (&report.job, rank.process.as_str(), pinned(&holders));
+    let subject = Subject { job, completeness, rank: rank.rank, process, device, pinned, limits };
     Some(advise(connection, subject, selection).await)
 }
 
@@ -83,7 +84,7 @@ pub async fn on_fragmentation(
         rank: worst.rank,
         process: &worst.process,
         device: Some(worst.device),
-        holders: &worst.held_by,
+        pinned: pinned(&worst.held_by),
         limits: failed.as_ref().map_or_else(Vec::new, limits_of),
     };
     Some(advise(connection, subject, selection.clone()).await)
@@ -98,7 +99,7 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
         rank: failed.rank,
         process: &failed.process,
         device: Some(failed.device),
-        holders: &failed.held_by,
+        pinned: pinned(&failed.held_by),
         limits: limits_of(failed),
     };
     Some(advise(connection, subject, selection.clone()).await)
@@ -124,7 +125,7 @@ fn limits_of(failed: &Failed) -> Vec<Limit> {
 async fn advise(connection: &mut Connection, subject: Subject<'_>, selection: v1::Selection) -> Advice {
     match replay(connection, &subject, selection).await {
         Ok(advice) => advice,
-        Err(why) => Advice::none(subject.rank, subject.process, why, subject.holders),
+        Err(why) => Advice::none(subject.rank, subject.process, why, subject.pinned),
     }
 }
 
@@ -176,5 +177,5 @@ async fn replay(
     if device.recorded.torch.is_none() {
         return Err("the recording does not name its version of torch".to_owned());
     }
-    Ok(Advice::replayed(device, &replaying.not_looked_at, subject.holders))
+    Ok(Advice::replayed(device, &replaying.not_looked_at, subject.pinned.clone()))
 }

@@ -136,11 +136,11 @@ fn only_the_store_names_sqlx() {
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
 const LAYOUT: [(&str, &str); 61] = [
-    ("answers/src/advice.rs", "SITES_NAMED"),
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
+    ("answers/src/frag.rs", "SITES_NAMED"),
     ("answers/src/lib.rs", "SCHEMA"),
     ("cli/src/commands/access.rs", "ANSWER_BYTES_MAX"),
     ("cli/src/commands/alerts.rs", "ANSWER_BYTES_MAX"),
