@@ -7,7 +7,7 @@
 use memctl_model::{EvidenceValue, Finding, FindingKind, Pattern, Severity, Stack, StackId};
 
 use crate::steady::{DriverCalls, Steady};
-use crate::wording::{bytes, opening, place_or_none, plural, ranks, sentence};
+use crate::wording::{REPLAYED, bytes, opening, place_or_none, plural, ranks, sentence};
 
 /// Steps of steady state before anything is said.
 pub const STEPS_MIN: u64 = 8;
@@ -200,7 +200,7 @@ fn advice(worst: &RankChurn) -> String {
             "remove torch.cuda.empty_cache() in {} from the loop: the allocator reuses free memory by itself and empties its cache before a request fails",
             place_or_none(emptied.stack.site())
         ),
-        _ if retried => "the cache is emptied because the device is full: reduce the batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that freed memory fits again".to_owned(),
+        _ if retried => format!("the cache is emptied because the device is full: reduce the batch; {REPLAYED}"),
         _ => "remove torch.cuda.empty_cache() (and libraries that call it) from the training loop; with garbage_collection_threshold set, raise it".to_owned(),
     }
 }

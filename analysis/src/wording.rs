@@ -5,6 +5,9 @@
 
 use memctl_model::{Frame, HumanBytes};
 
+/// What advises about allocator settings; a part of a sentence.
+pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other allocator settings";
+
 /// Behind it a title says when memory will be full.
 pub const AHEAD: &str = "; out of memory ";
 

@@ -4,14 +4,21 @@
 
 use std::io::{self, Write};
 
+use memctl_analysis::worth;
+use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::finding::{Finding, Site, findings};
 use super::judged::Scope;
 use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, part};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
+use crate::naming::place;
+
+/// Sites that a sentence names.
+const SITES_NAMED: usize = 3;
 
 /// How a job's memory is fragmented.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +41,8 @@ pub struct Fragmentation {
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// What allocator settings would do, where something was found; null where nothing was.
+    pub replay: Option<Advice>,
 }
 
 /// One device of a rank, at its fullest moment or when a request failed.
@@ -201,6 +210,22 @@ impl Fragmentation {
             ranks_left_out,
             scope: Scope::new(judged, not_judged),
             hint,
+            replay: None,
+        })
+    }
+}
+
+impl Fragmentation {
+    /// The rank that wastes most.
+    #[must_use]
+    pub fn worst(&self) -> Option<&Rank> {
+        self.ranks.iter().max_by_key(|rank| {
+            (
+                rank.severity.is_some(),
+                rank.idle_bytes,
+                rank.reserved_bytes.saturating_sub(rank.active_bytes),
+                std::cmp::Reverse(rank.rank),
+            )
         })
     }
 }
@@ -345,6 +370,23 @@ impl Holder {
     pub fn frame(&self) -> Option<&Frame> {
         self.site.as_ref().map(|site| &site.frame)
     }
+}
+
+/// Who pins free memory, in one sentence.
+#[must_use]
+pub fn pinned(holders: &[Holder]) -> Option<String> {
+    let all: u64 = holders.iter().fold(0, |sum, holder| sum.saturating_add(holder.stranded_bytes));
+    let named = holders.iter().filter(|holder| worth::is_holder_named(holder.stranded_bytes, all));
+    let parts: Vec<String> = named
+        .take(SITES_NAMED)
+        .map(|holder| {
+            let blocks = if holder.live_blocks == 1 { "block" } else { "blocks" };
+            let site = holder.frame().map_or_else(|| "an unknown site".to_owned(), place);
+            let beside = HumanBytes::of(holder.stranded_bytes);
+            format!("{} {blocks} of {site} beside {beside}", holder.live_blocks)
+        })
+        .collect();
+    (!parts.is_empty()).then(|| format!("What pins free memory: {}.", parts.join("; ")))
 }
 
 impl From<v1::Churn> for Churn {

@@ -7,12 +7,14 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod advice;
 pub mod alerts;
 pub mod assert;
 pub mod conditions;
 pub mod diagnose;
 pub mod dossier;
 pub mod finding;
+pub mod fit;
 pub mod format;
 pub mod frag;
 pub mod jobs;

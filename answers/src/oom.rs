@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use memctl_proto::v1;
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::finding::{Finding, Site, findings};
 use super::frag::Holder;
 use super::judged::Scope;
@@ -33,6 +34,8 @@ pub struct Oom {
     /// Flags that reach the same store; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// What allocator settings would have done for the first failure; null where nothing failed.
+    pub replay: Option<Advice>,
 }
 
 /// One request that failed.
@@ -156,7 +159,19 @@ impl Oom {
             findings: findings(found),
             scope: Scope::new(judged, not_judged),
             hint,
+            replay: None,
         })
+    }
+
+    /// With what the replays of the first failure's process say.
+    #[must_use]
+    pub fn with_replay(mut self, replay: Option<Advice>) -> Self {
+        let serves = replay.as_ref().and_then(|advice| advice.serves("expandable_segments:True"));
+        if let (Some(first), Some(serves)) = (self.failures.first_mut(), serves) {
+            first.expandable_segments_would_serve = serves;
+        }
+        self.replay = replay;
+        self
     }
 }
 

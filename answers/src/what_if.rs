@@ -50,6 +50,9 @@ pub struct Rank {
     pub settings: Vec<Setting>,
     /// The one to take; null where none is worth it.
     pub recommended: Option<Recommended>,
+    /// What the settings come to, in sentences; for answers that rest on a replay.
+    #[serde(skip)]
+    pub says: Vec<String>,
 }
 
 /// What was recorded.

@@ -1,6 +1,6 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `judge`, or `all`; `leakbench` by itself, with
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `judge`, `replay`, or `all`; `leakbench` by itself, with
 //! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
@@ -15,6 +15,7 @@ mod judge;
 mod leakbench;
 mod query;
 mod recordings;
+mod replay;
 mod store;
 mod tables;
 mod whole_import;
@@ -22,7 +23,8 @@ mod whole_import;
 use std::error::Error;
 use std::path::PathBuf;
 
-const NAMES: [&str; 10] = ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "judge"];
+const NAMES: [&str; 11] =
+    ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "judge", "replay"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -46,6 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "store" => runtime.block_on(run_store())?,
             "leakbench" => leakbench::run(&std::env::args().skip(2).collect::<Vec<_>>())?,
             "query" => runtime.block_on(run_query())?,
+            "replay" => run_replay()?,
             "judge" => runtime.block_on(run_judge())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
         }
@@ -72,6 +75,15 @@ fn run_codec() -> Result<(), Box<dyn Error>> {
         originals.push(recordings::unpacked(&path)?);
     }
     println!("{}", codec::run(&streams, &originals, 1_000, 7)?);
+    Ok(())
+}
+
+fn run_replay() -> Result<(), Box<dyn Error>> {
+    let mut sources = Vec::new();
+    for (_, path) in recordings::files()? {
+        sources.extend(replay::Source::new(&recordings::recording(&path)?));
+    }
+    println!("{}", replay::run(&sources, 7)?);
     Ok(())
 }
 

@@ -4,12 +4,14 @@
 //! [`exit`]; a failure is one line that names the thing and the way out.
 //! Refuses: to know how events are stored or read. It asks the daemon, its own or another one.
 
+mod advising;
 mod args;
 mod ask;
 mod commands;
 mod connect;
 mod exit;
 mod export;
+mod fitting;
 mod logs;
 mod page;
 mod render;

@@ -4,6 +4,9 @@
 //! share that is worth a change, without asking the driver much more often and without failing. Refuses to recommend what was
 //! not replayed.
 
+use memctl_model::HumanBytes;
+
+use crate::allocator::Limit;
 use crate::settings::{Conf, Version};
 use crate::trial::Outcome;
 
@@ -30,7 +33,7 @@ const DRIVER_CALLS_FACTOR: u64 = 3;
 /// Where there are next to none, a few more are none.
 const DRIVER_CALLS_FEW: u64 = 100;
 
-/// The settings that are tried, without those that this version would refuse.
+/// The settings that are tried, without those that this version would refuse: nothing is advised that could be refused.
 #[must_use]
 pub fn tried(version: Version) -> Vec<&'static str> {
     TRIED.into_iter().filter(|text| Conf::parse(text, version).is_ok()).collect()
@@ -66,19 +69,147 @@ pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<Strin
 }
 
 /// The setting to take: its index among the trials and the bytes that it saves; `None` when none is worth it.
+///
+/// Where the recorded setting fails, the one that does not and that has to empty its cache least often.
 #[must_use]
 pub fn recommended(baseline: &Outcome, trials: &[Outcome]) -> Option<(usize, u64)> {
     let held = baseline.counts.peak_reserved_bytes;
-    let fails = baseline.out_of_memory.is_some();
-    let candidates = trials.iter().enumerate().filter(|(_, trial)| {
-        trial.out_of_memory.is_none()
-            && driver_calls(trial) <= driver_calls(baseline) * DRIVER_CALLS_FACTOR + DRIVER_CALLS_FEW
-            && trial.counts.retries <= baseline.counts.retries
-    });
+    let saved = |trial: &Outcome| held.saturating_sub(trial.counts.peak_reserved_bytes);
+    let survives = trials.iter().enumerate().filter(|(_, trial)| trial.out_of_memory.is_none());
+    if baseline.out_of_memory.is_some() {
+        let least = |(_, trial): &(usize, &Outcome)| (trial.counts.retries, trial.counts.peak_reserved_bytes);
+        return survives.min_by_key(least).map(|(index, trial)| (index, saved(trial)));
+    }
+    let candidates = survives.filter(|(_, trial)| !asks_often(baseline, trial) && !retries_more(baseline, trial));
     // The first of equal ones: the list begins with what is least trouble.
     let (index, best) = candidates.min_by_key(|(_, trial)| trial.counts.peak_reserved_bytes)?;
-    let saves = held.saturating_sub(best.counts.peak_reserved_bytes);
-    (fails || saves.saturating_mul(100) >= held.saturating_mul(WORTH_PERCENT) && saves > 0).then_some((index, saves))
+    is_worth(held, saved(best)).then_some((index, saved(best)))
+}
+
+fn is_worth(held: u64, saves: u64) -> bool {
+    saves > 0 && saves.saturating_mul(100) >= held.saturating_mul(WORTH_PERCENT)
+}
+
+fn asks_often(baseline: &Outcome, trial: &Outcome) -> bool {
+    driver_calls(trial) > driver_calls(baseline) * DRIVER_CALLS_FACTOR + DRIVER_CALLS_FEW
+}
+
+fn retries_more(baseline: &Outcome, trial: &Outcome) -> bool {
+    trial.counts.retries > baseline.counts.retries
+}
+
+/// The same where the limit is known as an interval: what the trials under its lower and under its upper end say.
+#[must_use]
+pub fn conclusion_between(
+    low: (&Outcome, &[(&str, Outcome)], Limit),
+    high: (&Outcome, &[(&str, Outcome)], Limit),
+) -> Vec<String> {
+    let serving = |trials: &[(&str, Outcome)], baseline: &Outcome| {
+        let outcomes: Vec<Outcome> = trials.iter().map(|(_, outcome)| *outcome).collect();
+        recommended(baseline, &outcomes).map(|(index, _)| index)
+    };
+    let (at_least, at_most) = (limit_words(low.2), limit_words(high.2));
+    if low.0.out_of_memory.is_none() || serving(low.1, low.0).is_some() {
+        return conclusion(low.0, low.1, low.2);
+    }
+    match serving(high.1, high.0).map(|index| high.1[index]) {
+        Some((text, outcome)) if high.0.out_of_memory.is_some() => vec![format!(
+            "Whether a setting would have served the failed request is not known: with {at_least}, which the process had for \
+             certain, none of {} that were replayed does; with {at_most}, which it may have had, {} does: {} reserved at most{}.",
+            low.1.len(),
+            named(text),
+            reserved(&outcome),
+            retries(&outcome),
+        )],
+        _ => conclusion(high.0, high.1, high.2),
+    }
+}
+
+fn limit_words(limit: Limit) -> String {
+    match limit {
+        Limit::None => String::new(),
+        Limit::Share(bytes) | Limit::Device(bytes) => HumanBytes::of(bytes).to_string(),
+    }
+}
+
+/// What the trials say, in sentences: what to set and what that gives, or that none of them helps.
+#[must_use]
+pub fn conclusion(baseline: &Outcome, trials: &[(&str, Outcome)], limit: Limit) -> Vec<String> {
+    let outcomes: Vec<Outcome> = trials.iter().map(|(_, outcome)| *outcome).collect();
+    let chosen = recommended(baseline, &outcomes).map(|(index, saves)| (trials[index], saves));
+    let under = if limit == Limit::None { String::new() } else { format!(" and {}", limit_words(limit)) };
+    let tried = trials.len();
+    if baseline.out_of_memory.is_some() {
+        return match chosen {
+            Some(((text, outcome), _)) => vec![format!(
+                "Replayed under {tried} other allocator settings{under}, the failed request is served with {}: {} reserved at most{}.",
+                named(text),
+                reserved(&outcome),
+                retries(&outcome),
+            )],
+            None => vec![format!(
+                "No allocator setting helps: replayed under {tried} others{under}, the process runs out of memory with each of them."
+            )],
+        };
+    }
+    if baseline.survived > 0 {
+        return vec![format!(
+            "What a setting would have done is not known: replayed under the recorded one{under}, the failed request is served, so the limit was another."
+        )];
+    }
+    if let Some(((text, outcome), saves)) = chosen {
+        let (held, saves) = (reserved(baseline), HumanBytes::of(saves));
+        return vec![format!(
+            "Replayed under {tried} other allocator settings, {} reserves least: {} at most instead of {held}, {saves} less.",
+            named(text),
+            reserved(&outcome),
+        )];
+    }
+    vec![none_helps(baseline, trials)]
+}
+
+/// The best of those that do not help, and what is wrong with it.
+fn none_helps(baseline: &Outcome, trials: &[(&str, Outcome)]) -> String {
+    let start = format!("No allocator setting helps: of {} others that were replayed", trials.len());
+    let held = baseline.counts.peak_reserved_bytes;
+    let Some((text, best)) = trials.iter().min_by_key(|(_, trial)| trial.counts.peak_reserved_bytes) else {
+        return "No other allocator setting was replayed.".to_owned();
+    };
+    if best.counts.peak_reserved_bytes >= held {
+        return format!("{start}, none reserves less than the recorded one, {}.", reserved(baseline));
+    }
+    let saves = held - best.counts.peak_reserved_bytes;
+    let but = if best.out_of_memory.is_some() {
+        ", and runs out of memory".to_owned()
+    } else if is_worth(held, saves) && asks_often(baseline, best) {
+        format!(", and calls the driver {} times instead of {}", driver_calls(best), driver_calls(baseline))
+    } else if is_worth(held, saves) && retries_more(baseline, best) {
+        retries(best)
+    } else {
+        String::new()
+    };
+    format!(
+        "{start}, {} comes closest: {} at most instead of {}{but}.",
+        named(text),
+        reserved(best),
+        reserved(baseline)
+    )
+}
+
+fn reserved(outcome: &Outcome) -> HumanBytes {
+    HumanBytes::of(outcome.counts.peak_reserved_bytes)
+}
+
+fn retries(outcome: &Outcome) -> String {
+    match outcome.counts.retries {
+        0 => String::new(),
+        1 => ", after the cache was emptied once".to_owned(),
+        times => format!(", after the cache was emptied {times} times"),
+    }
+}
+
+fn named(text: &str) -> &str {
+    if text.is_empty() { "default settings" } else { text }
 }
 
 fn driver_calls(outcome: &Outcome) -> u64 {
@@ -89,6 +220,8 @@ fn driver_calls(outcome: &Outcome) -> u64 {
 mod tests {
     use super::*;
     use crate::allocator::Counts;
+    use crate::request::Requested;
+    use crate::trial::Ending;
 
     fn outcome(peak_reserved_bytes: u64, device_allocs: u64) -> Outcome {
         let counts = Counts { peak_reserved_bytes, device_allocs, ..Counts::default() };
@@ -103,6 +236,49 @@ mod tests {
         assert_eq!(recommended(&baseline, &[outcome(500, 1000)]), None, "too many calls of the driver");
         assert_eq!(recommended(&baseline, &[outcome(2000, 10)]), None);
         assert_eq!(recommended(&baseline, &[]), None);
+    }
+
+    #[test]
+    fn what_serves_the_failed_request_is_taken_by_its_retries() {
+        let requested = Requested { bytes: 512, stream: 0, pool: memctl_model::PoolId::DEFAULT };
+        let ending = Ending { event: 7, requested, reserved_bytes: 1000, allocated_bytes: 900 };
+        let failing = Outcome { out_of_memory: Some(ending), ..outcome(1000, 10) };
+        let mut retried = outcome(800, 10);
+        retried.counts.retries = 3;
+        assert_eq!(recommended(&failing, &[failing, retried, outcome(900, 10)]), Some((2, 100)));
+        assert_eq!(recommended(&failing, &[failing]), None);
+        let told = |baseline: &Outcome, trials: &[(&str, Outcome)]| conclusion(baseline, trials, Limit::Share(1 << 30));
+        assert_eq!(
+            told(&failing, &[("a:1", failing), ("b:2", retried)])[0],
+            "Replayed under 2 other allocator settings and 1.00 GiB, the failed request is served with b:2: 800 B reserved \
+             at most, after the cache was emptied 3 times."
+        );
+        assert!(told(&failing, &[("a:1", failing)])[0].starts_with("No allocator setting helps"));
+        let survived = Outcome { survived: 1, ..outcome(1000, 10) };
+        let between = |low: (&str, Outcome), high: (&str, Outcome)| {
+            let (low, high) = ([low], [high]);
+            let one = (&failing, low.as_slice(), Limit::Share(1 << 30));
+            conclusion_between(one, (&failing, high.as_slice(), Limit::Share(2 << 30))).join(" ")
+        };
+        assert!(between(("a:1", failing), ("a:1", retried)).starts_with("Whether a setting would have served"));
+        assert!(between(("a:1", failing), ("a:1", failing)).contains("under 1 others and 2.00 GiB"));
+        assert!(between(("a:1", retried), ("a:1", retried)).contains("and 1.00 GiB, the failed request is served"));
+        assert!(
+            told(&survived, &[("a:1", outcome(500, 10))])[0].starts_with("What a setting would have done is not known")
+        );
+    }
+
+    #[test]
+    fn a_setting_is_named_with_its_bytes_or_none_helps() {
+        let baseline = outcome(1000, 10);
+        let told = |trials: &[(&str, Outcome)]| conclusion(&baseline, trials, Limit::None).join(" ");
+        assert_eq!(
+            told(&[("a:1", outcome(600, 10)), ("b:2", outcome(700, 10))]),
+            "Replayed under 2 other allocator settings, a:1 reserves least: 600 B at most instead of 1000 B, 400 B less."
+        );
+        assert!(told(&[("a:1", outcome(990, 10))]).ends_with("a:1 comes closest: 990 B at most instead of 1000 B."));
+        assert!(told(&[("a:1", outcome(500, 1000))]).ends_with("and calls the driver 1000 times instead of 10."));
+        assert!(told(&[("a:1", outcome(1500, 10))]).ends_with("none reserves less than the recorded one, 1000 B."));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 pub mod advice;
 pub mod allocator;
+pub mod fit;
 mod follow;
 mod request;
 pub mod settings;

@@ -1,12 +1,12 @@
 //! The reports of a job's ranks become at most one finding about fragmentation.
 //!
 //! Guarantees: the sentence names how much is held for how much use, or what failed, on which ranks, and the site; the
-//! advice fits the cause. Refuses to advise `expandable_segments` where the holes are smaller than its pages.
+//! advice fits the cause. Refuses to advise an allocator setting: what it would do is known when it has been replayed.
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Severity};
 
 use super::judge::{FragmentationCause, Holder, RankFragmentation};
-use crate::wording::{byte_range, bytes, opening, place_or_none, plural, ranks, sentence};
+use crate::wording::{REPLAYED, byte_range, bytes, opening, place_or_none, plural, ranks, sentence};
 
 /// What the reports amount to; `known` is how many ranks the job shows.
 #[must_use]
@@ -140,34 +140,30 @@ fn explanation(report: &RankFragmentation) -> String {
     text
 }
 
-/// Only what fits the cause, in the user's terms.
+/// Only what fits the cause, in the user's terms. What an allocator setting would do is for a replay to say.
 fn advice(report: &RankFragmentation) -> String {
-    let expandable = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     let failed = report.severity == Some(Severity::Critical);
     match report.cause.map(|(cause, _)| cause) {
         Some(FragmentationCause::VaryingSizes) if report.expandable => {
             "pad batches to a few fixed lengths (buckets), so that blocks fit again".to_owned()
         }
         Some(FragmentationCause::VaryingSizes) => format!(
-            "{expandable}; or pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() releases what the last one left"
+            "pad batches to a few fixed lengths (buckets), so that freed blocks fit again; where a phase with other sizes begins, torch.cuda.empty_cache() releases what the last one left; {REPLAYED}"
         ),
-        Some(FragmentationCause::Outgrown) if report.expandable => {
-            "call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes".to_owned()
-        }
         Some(FragmentationCause::Outgrown) => format!(
-            "{expandable}; or call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes"
+            "call torch.cuda.empty_cache() once, after the phase that left this cache; pad inputs to a few sizes; {REPLAYED}"
         ),
-        Some(FragmentationCause::Streams) => "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only".to_owned(),
-        Some(FragmentationCause::Rounding) => "drop max_split_size_mb and roundup_power2_divisions from PYTORCH_CUDA_ALLOC_CONF, or request sizes just below a block's".to_owned(),
+        Some(FragmentationCause::Streams) => {
+            "allocate on the stream that uses the memory most; memory of another stream is reused on that stream only"
+                .to_owned()
+        }
+        Some(FragmentationCause::Rounding) => format!("request sizes just below a block's; {REPLAYED}"),
         Some(FragmentationCause::LongLivedBlocks) | None => {
             let place = place_or_none(report.holders.first().and_then(|holder| holder.stack.site()));
-            let apart = format!("allocate what lives long ({place}) before short-lived tensors, or in one tensor");
-            let helps = !report.expandable && (!failed || report.picture.stranded_page_bytes >= report.largest_request.map_or(0, |request| request.rounded_bytes));
-            match (helps, failed) {
-                (true, _) => format!("{expandable}; or {apart}"),
-                (false, true) => format!("{apart}; allocate the large tensor first. expandable_segments would not have helped here: it releases whole pages, and every page holds live blocks"),
-                (false, false) => apart,
-            }
+            let first = if failed { "; allocate the large tensor first" } else { "" };
+            format!(
+                "allocate what lives long ({place}) before short-lived tensors, or in one tensor{first}; {REPLAYED}"
+            )
         }
     }
 }

@@ -198,7 +198,7 @@ fn old_blocks_strand_what_lies_beside_them() {
     );
     assert_eq!(
         found.advice,
-        "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; or allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor."
+        "Allocate what lives long (remember (train.py:57)) before short-lived tensors, or in one tensor; `memctl what-if` replays the job under other allocator settings."
     );
     // Blocks of the step under way come and go with it.
     let young: Vec<SegmentState> = (1..11).map(|at| segment(at << 40, 0, &[2, -98], 2, 9)).collect();
@@ -229,7 +229,7 @@ fn ranks_become_one_sentence() {
         found.explanation,
         "On rank 3, 2.05 GiB were reserved and 100 MiB allocated; 1.95 GiB were free in empty segments, 0 B in 0 holes beside live blocks (the largest 0 B). Over 8 steps, a typical step reached 300 MiB, the highest 500 MiB; 100 % of the requested bytes came from sites whose sizes vary (90.0 to 400 MiB at the one that requests most). A request as large as the largest of the last steps, 400 MiB, would be served."
     );
-    assert!(found.advice.contains("buckets") && found.advice.contains("expandable_segments:True"));
+    assert!(found.advice.contains("buckets") && !found.advice.contains("expandable_segments"));
     assert_eq!(finding(&[], 0), None);
 }
 

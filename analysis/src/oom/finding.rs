@@ -9,7 +9,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, Moment, Sample, S
 
 use super::{OomCause, Report, SiteUse};
 use crate::classes::Class;
-use crate::wording::{bytes, moment, opening, place_or_none, plural, ranks, sentence};
+use crate::wording::{REPLAYED, bytes, moment, opening, place_or_none, plural, ranks, sentence};
 
 /// Sites named in the evidence.
 const SITES_NAMED: usize = 5;
@@ -263,13 +263,7 @@ fn advice(report: &Report, failed: &[u32]) -> String {
                 format!("{} of {} lie between the holes", plural(holder.pin.blocks, "block"), place_or_none(holder.stack.site()))
             });
             let between = between.map_or(String::new(), |between| format!("{between}: free them together, keep them in one tensor, or allocate the large tensor first"));
-            if report.expandable_would_serve {
-                format!("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which would have served this request; {between}")
-            } else if facts.settings.expandable_segments {
-                between
-            } else {
-                format!("{between}. expandable_segments alone would not have served it: it works with whole pages of {}, and the holes are smaller", bytes(facts.settings.large_segment_size))
-            }
+            [between.as_str(), REPLAYED].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
         }
         OomCause::Neighbour => format!(
             "End the other processes on this device (nvidia-smi lists them), or choose another device: without them, {} more would have been free.",

@@ -99,7 +99,7 @@ fn free_bytes_in_pieces_are_fragmentation() {
     );
     assert_eq!(
         found.advice,
-        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first. expandable_segments alone would not have served it: it works with whole pages of 20.0 MiB, and the holes are smaller."
+        "384 blocks of forward (model.py:12) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if` replays the job under other allocator settings."
     );
 }
 

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::finding::Finding;
 use super::judged::{NotJudged, Scope};
 use super::ledger::{ClassShare, Ledger, Rank as RankLedger};
@@ -47,6 +48,8 @@ pub struct Diagnosis {
     /// What the findings, or their absence, rest on.
     #[serde(flatten)]
     pub scope: Scope,
+    /// What allocator settings would do, where a finding depends on how memory is packed; null elsewhere.
+    pub replay: Option<Advice>,
     /// For the page.
     #[serde(skip)]
     pub report: Report,
@@ -134,10 +137,16 @@ pub fn rank_of(report: &Report) -> Option<&Rank> {
 }
 
 impl Diagnosis {
-    /// From a report, the live memory of [`rank_of`] it at the end of the last epoch and its ledger at the peak; `flags` reach
-    /// the same store.
+    /// From a report, the live memory of [`rank_of`] it at the end of the last epoch and its ledger at the peak; what
+    /// `replay` says of its allocator settings comes with it; `flags` reach the same store.
     #[must_use]
-    pub fn new(mut report: Report, sites: Option<&Sites>, peak: Option<&Ledger>, flags: &str) -> Self {
+    pub fn new(
+        mut report: Report,
+        sites: Option<&Sites>,
+        peak: Option<&Ledger>,
+        replay: Option<Advice>,
+        flags: &str,
+    ) -> Self {
         if let Some(with_stacks) = sites.and_then(Sites::with_stacks) {
             report.stacks = Some(with_stacks);
         }
@@ -159,10 +168,11 @@ impl Diagnosis {
             completeness: report.completeness,
             severity: severity(&report),
             summary: summary(&report),
-            questions: words::questions(&report, usage.as_ref(), flags),
+            questions: words::questions(&report, usage.as_ref(), replay.as_ref(), flags),
             usage,
             findings: report.findings.clone(),
             scope: report.scope.clone(),
+            replay,
             report,
         }
     }

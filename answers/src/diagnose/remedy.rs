@@ -1,7 +1,8 @@
 //! What memctl knows of each kind beyond its finding: the pattern in a sentence, the change as code, the proof.
 //!
 //! Guarantees: every kind has a proof that `memctl assert`, `query` or `ranks` can give. Code stands only where one
-//! change fits nearly always; it is an example of the pattern, not the user's line.
+//! change fits nearly always; it is an example of the pattern, not the user's line. Refuses allocator settings: a replay of the
+//! job says what they would do (`advice.rs`).
 
 use memctl_model::{FindingKind, Pattern};
 
@@ -46,13 +47,13 @@ pub fn remedy(kind: Option<FindingKind>, pattern: Option<Pattern>) -> Remedy {
         Some(Kind::Fragmentation) => Remedy {
             pattern: "Free memory lies in holes between long-lived blocks.",
             before: &[],
-            after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
+            after: &[],
             proof: Proof::LessFragmented,
         },
         Some(Kind::FragmentationGrowth) => Remedy {
             pattern: "Request sizes do not fit what was freed before.",
             before: &[],
-            after: &["export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"],
+            after: &[],
             proof: Proof::Stable,
         },
         Some(Kind::ForeignProcess) => Remedy {

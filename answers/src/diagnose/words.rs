@@ -8,6 +8,7 @@ use memctl_model::{FindingKind, HumanBytes, Pattern};
 use super::proving::proof;
 use super::remedy::{Remedy, remedy};
 use super::{Question, Usage};
+use crate::advice::Advice;
 use crate::finding::{Finding, phrases};
 use crate::format::text::{capital, count, plural, safe};
 use crate::judged::{NotJudged, looked_at};
@@ -23,16 +24,16 @@ const CALLERS: usize = 3;
 
 /// The six questions with their answers.
 #[must_use]
-pub fn questions(report: &Report, usage: Option<&Usage>, flags: &str) -> Vec<Question> {
+pub fn questions(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>, flags: &str) -> Vec<Question> {
     let main = main(report);
     let pattern_seen = main.and_then(|finding| finding.pattern.as_deref()).and_then(Pattern::of_name);
     let remedy = remedy(main.and_then(Finding::known_kind), pattern_seen);
     vec![
         Question::new("How much is used, and by what?", used(usage)),
         Question::new("Does it grow, and where?", growth(report)),
-        Question::new("Is it real demand, or fragmentation?", demand(report, usage)),
+        Question::new("Is it real demand, or fragmentation?", demand(report, usage, replay)),
         Question::new("Which line, and which pattern?", pattern(report, main, &remedy)),
-        change(report, main, &remedy, usage),
+        change(report, main, &remedy, replay),
         proof(report, main, &remedy, usage, flags),
     ]
 }
@@ -176,7 +177,7 @@ fn no_growth(report: &Report) -> String {
     }
 }
 
-fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
+fn demand(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>) -> Vec<String> {
     use FindingKind as Kind;
     let of = |kinds: &[Kind]| {
         report.findings.iter().find(|finding| finding.known_kind().is_some_and(|kind| kinds.contains(&kind)))
@@ -215,7 +216,17 @@ fn demand(report: &Report, usage: Option<&Usage>) -> Vec<String> {
         (true, Some((allocated, reserved))) if proof::is_real_demand(allocated, reserved) => "Real demand.".to_owned(),
         (true, Some(_)) => "Real demand, with a large cache; no request failed because of it.".to_owned(),
     };
-    vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")]
+    let mut texts = vec![[Some(judged), figure].into_iter().flatten().collect::<Vec<_>>().join(" ")];
+    // Where the note is about something else, this is the place of what settings would do.
+    texts.extend(replay.filter(|_| !is_about_packing(main(report))).map(|advice| advice.says.join(" ")));
+    texts
+}
+
+/// Whether the finding is one that an allocator setting may change.
+fn is_about_packing(main: Option<&Finding>) -> bool {
+    use FindingKind as Kind;
+    let kinds = [Kind::Fragmentation, Kind::FragmentationGrowth, Kind::Oom, Kind::NearOom];
+    main.and_then(Finding::known_kind).is_some_and(|kind| kinds.contains(&kind))
 }
 
 fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<String> {
@@ -240,7 +251,7 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     texts
 }
 
-fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Option<&Usage>) -> Question {
+fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Option<&Advice>) -> Question {
     let title = "What to change?";
     let Some(finding) = main else {
         let text = match report.scope.inconclusive() {
@@ -250,13 +261,14 @@ fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, usage: Optio
         };
         return Question::new(title, vec![text]);
     };
+    let replay = replay.filter(|_| is_about_packing(main));
+    let mut texts: Vec<String> = replay.map_or_else(Vec::new, |advice| advice.says.clone());
     let advice = finding.advice.trim();
-    let texts = if advice.is_empty() { Vec::new() } else { vec![advice.to_owned()] };
-    // What is set already is no advice.
-    let set = usage.is_some_and(|usage| usage.allocator_conf.contains("expandable_segments:True"));
-    let code = |lines: &[&str]| {
-        let useful = lines.iter().filter(|line| !(set && line.contains("expandable_segments")));
-        useful.map(|line| (*line).to_owned()).collect()
-    };
-    Question { before: code(remedy.before), after: code(remedy.after), ..Question::new(title, texts) }
+    if !advice.is_empty() {
+        texts.push(advice.to_owned());
+    }
+    let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+    let mut after = lines(remedy.after);
+    after.extend(replay.and_then(Advice::export));
+    Question { before: lines(remedy.before), after, ..Question::new(title, texts) }
 }

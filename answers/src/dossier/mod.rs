@@ -7,6 +7,7 @@ pub mod flame;
 pub mod table;
 pub mod tree;
 
+use crate::advice::Advice;
 use crate::diagnose::{Diagnosis, rank_of};
 use crate::ledger::{self, Ledger};
 use crate::oom::Oom;
@@ -34,6 +35,8 @@ pub struct Parts {
     pub late: Part<Sites>,
     /// The ledger when most was allocated, with its blocks.
     pub ledger: Part<Ledger>,
+    /// What allocator settings would do, where a finding depends on it.
+    pub replay: Option<Advice>,
 }
 
 impl Parts {
@@ -48,6 +51,7 @@ impl Parts {
             early: Err(reason()),
             late: Err(reason()),
             ledger: Err(reason()),
+            replay: None,
         }
     }
 }
@@ -117,9 +121,10 @@ pub fn drawn(report: &Report, most: usize) -> Vec<u32> {
 impl Dossier {
     /// Puts the parts together. The commands in it reach no store by name: who reads it has another one.
     #[must_use]
-    pub fn new(report: Report, parts: Parts) -> Self {
+    pub fn new(report: Report, mut parts: Parts) -> Self {
         let span = rank_of(&report).map_or(Span::default(), |rank| span(&report, rank));
-        let note = Diagnosis::new(report, parts.late.as_ref().ok(), parts.ledger.as_ref().ok(), "");
+        let replay = parts.replay.take();
+        let note = Diagnosis::new(report, parts.late.as_ref().ok(), parts.ledger.as_ref().ok(), replay, "");
         let mut dossier = Self { note, span, parts, classes: SiteClasses::default() };
         if let Ok(blocks) = dossier.listed().map(|listed| listed.blocks.as_deref().unwrap_or_default()) {
             dossier.classes = SiteClasses::new(blocks);

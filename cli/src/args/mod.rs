@@ -20,7 +20,7 @@ use clap_complete::Shell;
 
 use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
-    Assert, Diagnose, Export, ExportFormat, Frag, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites, Timeline,
+    Assert, Diagnose, Export, ExportFormat, Fit, Frag, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites, Timeline,
     WhatIf,
 };
 pub use recording::{Import, Run};
@@ -162,6 +162,8 @@ pub enum Command {
     Oom(Oom),
     /// Replay a job under other allocator settings and limits: what each would hold.
     WhatIf(WhatIf),
+    /// Forecast what a training would hold at other sizes, from recordings at two: what fits, and the largest that does.
+    Fit(Fit),
     /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
     Ledger(Ledger),
     /// Write a one-page diagnosis: what is wrong, in which line, what to change, how to prove it.

@@ -1,7 +1,7 @@
 //! The flags of questions: which part of which job, at which moment, and in which form.
 //!
 //! Guarantees: a selection becomes what the daemon is asked; nothing here decides anything.
-//! (Over 300 lines: a table of flags with the words that users read.)
+//! (Over 400 lines: a table of flags with the words that users read.)
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
 use memctl_proto::v1;
 
 use super::job_names::job_names;
-use super::values::{self, EpochRange, LabelArg, RankList, TimeBound};
+use super::values::{self, EpochRange, LabelArg, RankList, SizedJob, TimeBound};
 
 /// `memctl jobs`.
 #[derive(Clone, Debug, Args)]
@@ -168,7 +168,7 @@ pub struct WhatIf {
     /// The attempt [default: the last].
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// These ranks: 0-3,7 [default: the one with the highest peak].
+    /// These ranks: 0-3,7 [default: the one with the highest peak, and those that stand out].
     #[arg(long, value_name = "LIST")]
     pub rank: Option<RankList>,
     /// A setting as in PYTORCH_CUDA_ALLOC_CONF, may be repeated [default: a dozen usual ones].
@@ -177,6 +177,12 @@ pub struct WhatIf {
     /// The memory that the process may reserve: 40GiB; may be repeated [default: no limit].
     #[arg(long = "limit", value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
     pub limits: Vec<u64>,
+    /// The first step that is replayed [default: from the beginning].
+    #[arg(long, value_name = "STEP")]
+    pub from: Option<u64>,
+    /// The last step that is replayed [default: to the end].
+    #[arg(long, value_name = "STEP")]
+    pub until: Option<u64>,
 }
 
 impl WhatIf {
@@ -186,6 +192,23 @@ impl WhatIf {
         let ranks = self.rank.clone().unwrap_or_default().0;
         v1::Selection { job: self.job.clone(), attempt: self.attempt, ranks, ..v1::Selection::default() }
     }
+}
+
+/// `memctl fit`.
+#[derive(Clone, Debug, Args)]
+pub struct Fit {
+    /// A job and the number that it was recorded at (batch, sequence, layers): A=4. Twice, with different numbers.
+    #[arg(long = "job", value_name = "JOB=NUMBER", required = true)]
+    pub jobs: Vec<SizedJob>,
+    /// The numbers that are asked about: 16,32,64.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub at: Vec<u64>,
+    /// The rank [default: the one with the highest peak].
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// The memory that the process may reserve: 80GiB; without it nothing is said to fit.
+    #[arg(long, value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
+    pub device_memory: Option<u64>,
 }
 
 /// `memctl ledger`.

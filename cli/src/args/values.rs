@@ -123,6 +123,21 @@ impl FromStr for LabelArg {
     }
 }
 
+/// A job and the number that it was recorded at: `gpt-b4=4`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizedJob(pub String, pub u64);
+
+impl FromStr for SizedJob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a job with its number; write it like gpt-b4=4");
+        let (job, number) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let number = number.parse::<u64>().ok().filter(|number| (1..=1 << 24).contains(number)).ok_or_else(wrong)?;
+        Ok(Self(known_job(job)?, number))
+    }
+}
+
 /// A job's name for a new job.
 ///
 /// # Errors
@@ -185,6 +200,14 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sized_job_is_a_name_and_a_number() {
+        assert_eq!("a=b=4".parse::<SizedJob>(), Ok(SizedJob("a=b".to_owned(), 4)));
+        for wrong in ["a", "a=", "=4", "a=0", "a=-1", "a=4.5", "a=99999999999"] {
+            assert!(wrong.parse::<SizedJob>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn ranks() {

@@ -9,6 +9,7 @@ use memctl_answers::sites::View;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
+use crate::advising;
 use crate::args::{self, Global};
 use crate::ask::{asking, live, report, same_job};
 use crate::connect::Connection;
@@ -31,16 +32,17 @@ pub async fn run(
     let note = asking(global, async |connection| {
         let report = report(connection, selection.clone(), global).await?;
         // One rank's: four nearly equal tables help nobody.
-        let (sites, peak) = match rank_of(&report) {
+        let (sites, peak, replay) = match rank_of(&report) {
             Some(rank) => {
+                let replay = advising::on_note(connection, &report, rank, &selection).await;
                 let selection = Some(same_job(selection, &report, rank));
                 let request = v1::SitesRequest { selection: selection.clone(), moment: None };
                 let sites = live(connection, request, View::default()).await?;
-                (Some(sites), at_peak(connection, selection).await)
+                (Some(sites), at_peak(connection, selection).await, replay)
             }
-            None => (None, None),
+            None => (None, None, None),
         };
-        Ok(Diagnosis::new(report, sites.as_ref(), peak.as_ref(), &connection.flags))
+        Ok(Diagnosis::new(report, sites.as_ref(), peak.as_ref(), replay, &connection.flags))
     });
     show(&note.await?, global, screen, out)
 }

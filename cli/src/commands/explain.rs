@@ -9,6 +9,7 @@ use memctl_answers::oom::Oom;
 use memctl_proto::v1;
 use memctl_proto::v1::ledger_request::Moment;
 
+use crate::advising;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, hint};
 use crate::exit::Failure;
@@ -27,11 +28,14 @@ pub async fn frag(
     now: Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let request = v1::FragmentationRequest { selection: Some(args.narrow.selection(now)) };
+    let selection = args.narrow.selection(now);
+    let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
     let answer = asking(global, async |connection| {
         let response =
             connection.query.get_fragmentation(request).await.map_err(|status| connection.failure(&status))?;
-        Ok(Fragmentation::new(response.into_inner(), hint(connection, global))?)
+        let mut answer = Fragmentation::new(response.into_inner(), hint(connection, global))?;
+        answer.replay = advising::on_fragmentation(connection, &answer, &selection).await;
+        Ok(answer)
     });
     show(&answer.await?, global, screen, out)
 }
@@ -47,10 +51,13 @@ pub async fn oom(
     now: Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let request = v1::OomRequest { selection: Some(args.narrow.selection(now)) };
+    let selection = args.narrow.selection(now);
+    let request = v1::OomRequest { selection: Some(selection.clone()) };
     let answer = asking(global, async |connection| {
         let response = connection.query.get_oom(request).await.map_err(|status| connection.failure(&status))?;
-        Ok(Oom::new(response.into_inner(), hint(connection, global))?)
+        let answer = Oom::new(response.into_inner(), hint(connection, global))?;
+        let replay = advising::on_failure(connection, &answer, &selection).await;
+        Ok(answer.with_replay(replay))
     });
     show(&answer.await?, global, screen, out)
 }

@@ -13,6 +13,7 @@ mod diagnose;
 mod doctor;
 mod explain;
 mod export;
+mod fit;
 mod import;
 mod leaks;
 pub mod questions;
@@ -56,6 +57,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Frag(args) => explain::frag(args, global, screen, now, out).await,
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
         Command::WhatIf(args) => what_if::run(args, global, screen, out).await,
+        Command::Fit(args) => fit::run(args, global, screen, out).await,
         Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,

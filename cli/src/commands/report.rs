@@ -16,6 +16,7 @@ use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use memctl_proto::v1::sites_request::Moment;
 
+use crate::advising;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, course, live, report, same_job};
 use crate::connect::Connection;
@@ -72,6 +73,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
     let one = same_job(job.clone(), &report, &rank);
     let course_of = v1::Selection { ranks: drawn(&report, RANKS_DRAWN), ..job.clone() };
     let span = span(&report, &rank);
+    let replay = advising::on_note(connection, &report, &rank, &job).await;
     let parts = Parts {
         course: told(course(connection, course_of, POINTS, global).await)?,
         failures: told(failures(connection, job).await)?,
@@ -82,6 +84,7 @@ async fn gather(connection: &mut Connection, selection: v1::Selection, global: &
         },
         late: told(sites(connection, &one, span.late.map(Moment::EpochEnd)).await)?,
         ledger: told(at_peak(connection, one).await)?,
+        replay,
     };
     Ok(Dossier::new(report, parts))
 }

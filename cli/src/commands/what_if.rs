@@ -7,6 +7,7 @@ use std::io::Write;
 use memctl_answers::report::{Rank, Report};
 use memctl_answers::what_if::WhatIf;
 use memctl_proto::v1;
+use memctl_replay::Limit;
 
 use crate::args::{self, Global};
 use crate::ask::{asking, report, same_job};
@@ -23,6 +24,9 @@ const NEVER: [&str; 2] = [
     "When work on another stream would have ended: a free that waited for it completes where it did in the recording.",
 ];
 
+/// Ranks that are replayed where none was asked for; the others are told.
+const RANKS_MAX: usize = 4;
+
 /// See the module.
 ///
 /// # Errors
@@ -33,7 +37,12 @@ pub async fn run(
     screen: &Screen,
     out: &mut (dyn Write + Send),
 ) -> Result<(), Failure> {
-    let question = Question { settings: args.settings.clone(), limits: args.limits.clone() };
+    let limits = args.limits.iter().copied().map(Limit::Share).collect();
+    if args.from.zip(args.until).is_some_and(|(from, until)| from > until) {
+        return Err(Failure::usage("--from is a later step than --until"));
+    }
+    let (from, until) = (args.from, args.until);
+    let question = Question { settings: args.settings.clone(), limits, from, until, ..Question::default() };
     let answer = asking(global, async |connection| {
         let selection = args.selection();
         let report = report(connection, selection.clone(), global).await?;
@@ -54,7 +63,7 @@ pub async fn run(
         answer.hint = report.hint;
         answer.not_looked_at = replaying.not_looked_at;
         if left_out > 0 {
-            answer.not_looked_at.push(format!("{left_out} other ranks, whose peaks are no higher (--rank selects)."));
+            answer.not_looked_at.push(format!("{left_out} other ranks (--rank selects)."));
         }
         if args.limits.is_empty() {
             answer.not_looked_at.push("The size of the device: without --limit no request fails.".to_owned());
@@ -65,7 +74,7 @@ pub async fn run(
     show(&answer.await?, global, screen, out)
 }
 
-/// The rank with the highest peak, or all that were asked for.
+/// The rank with the highest peak and the odd ones, or all that were asked for.
 fn chosen(report: &Report, all: bool) -> Vec<Rank> {
     if all {
         let mut ranks = report.ranks.clone();
@@ -74,7 +83,13 @@ fn chosen(report: &Report, all: bool) -> Vec<Rank> {
         return ranks;
     }
     let highest = report.ranks.iter().max_by_key(|rank| (rank.peak_reserved_bytes, std::cmp::Reverse(rank.rank)));
-    highest.cloned().into_iter().collect()
+    let is_highest = |row: &Rank| highest.is_some_and(|top| (top.rank, &top.process) == (row.rank, &row.process));
+    let mut ranks: Vec<Rank> = report.ranks.iter().filter(|row| !row.stands_out.is_empty()).cloned().collect();
+    ranks.retain(|row| !is_highest(row));
+    ranks.extend(highest.cloned());
+    ranks.dedup_by(|a, b| a.rank == b.rank && a.process == b.process);
+    // The highest is the last of them.
+    ranks.split_off(ranks.len().saturating_sub(RANKS_MAX))
 }
 
 async fn replay(

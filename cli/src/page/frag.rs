@@ -9,7 +9,7 @@ use memctl_answers::frag::{Churn, Fragmentation, Holder, Rank, Share};
 use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_model::{FindingKind, HumanBytes, JobState};
 
-use super::{Page, completeness, finding, heading, judged, next};
+use super::{Page, completeness, finding, heading, judged, next, settings};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
@@ -62,17 +62,18 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
     }
+    out.push_str(&settings(answer.replay.as_ref(), screen));
     let gaps = judged::not_judged(&answer.scope, screen);
     if !gaps.is_empty() || answer.findings.is_empty() {
         out.push_str(&format!("{gaps}\n"));
     }
-    if let Some(worst) = worst(&answer.ranks) {
+    if let Some(worst) = answer.worst() {
         out.push_str(&detail(worst, screen));
     }
     out.push('\n');
     out.push_str(&completeness(&answer.completeness, answer.job.state == JobState::Running, screen));
     if let Some(hint) = &answer.hint {
-        let chosen = worst(&answer.ranks).map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
+        let chosen = answer.worst().map_or_else(String::new, |rank| process_flag(&rank.process, rank.rank));
         let commands = [
             (command("sites", &answer.job, &format!("{chosen} --peak"), hint), "whose memory was live then"),
             (command("timeline", &answer.job, &chosen, hint), "allocated and reserved over time"),
@@ -80,17 +81,6 @@ pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
         out.push_str(&next(&commands, screen));
     }
     out
-}
-
-fn worst(ranks: &[Rank]) -> Option<&Rank> {
-    ranks.iter().max_by_key(|rank| {
-        (
-            rank.severity.is_some(),
-            rank.idle_bytes,
-            rank.reserved_bytes.saturating_sub(rank.active_bytes),
-            std::cmp::Reverse(rank.rank),
-        )
-    })
 }
 
 fn ranks(answer: &Fragmentation, screen: &Screen) -> String {

@@ -8,6 +8,7 @@ pub mod alerts;
 pub mod assert;
 pub mod diagnose;
 pub mod finding;
+pub mod fit;
 pub mod frag;
 pub mod html;
 pub mod jobs;
@@ -27,6 +28,7 @@ pub mod what_if;
 use memctl_answers::naming::name_of;
 use memctl_model::{HumanBytes, JobState};
 
+use memctl_answers::advice::Advice;
 use memctl_answers::format::time;
 use memctl_answers::{Answer, Completeness, Job};
 
@@ -125,6 +127,24 @@ pub fn next(commands: &[(String, &str)], screen: &Screen) -> String {
         let padding = if room { widest - command.chars().count() } else { 0 };
         out.push_str(&format!("  {command}{:padding$}{}\n", "", screen.paint(Tone::Faint, &purpose)));
     }
+    out
+}
+
+/// What allocator settings would do, where that was asked.
+fn settings(advice: Option<&Advice>, screen: &Screen) -> String {
+    let Some(advice) = advice else { return String::new() };
+    let title = format!("Allocator settings, {}", name_of(&advice.process, advice.rank));
+    let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
+    for text in &advice.says {
+        for line in prose::wrap(text, prose::columns(screen).saturating_sub(2)) {
+            out.push_str(&format!("  {line}\n"));
+        }
+    }
+    if let Some(line) = advice.export() {
+        // Copied into a shell: never cut.
+        out.push_str(&format!("  + {}\n", safe(&line)));
+    }
+    out.push('\n');
     out
 }
 

@@ -5,7 +5,7 @@ use memctl_answers::naming::{command, name_of, place, process_flag};
 use memctl_answers::oom::{Failed, Live, Oom};
 use memctl_model::{FindingKind, HumanBytes, JobState};
 
-use super::{Page, completeness, finding, heading, judged, next};
+use super::{Page, completeness, finding, heading, judged, next, settings};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
@@ -30,6 +30,7 @@ pub fn page(answer: &Oom, screen: &Screen) -> String {
     for found in &answer.findings {
         out.push_str(&format!("{}\n", finding::full(found, screen)));
     }
+    out.push_str(&settings(answer.replay.as_ref(), screen));
     match answer.failures.last() {
         None if answer.failed > 0 => {
             let line = format!("{} failed; the events are no longer stored.", plural(answer.failed, "request"));

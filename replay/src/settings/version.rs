@@ -15,6 +15,9 @@ impl Version {
     /// The newest whose rules are known.
     pub const NEWEST: Self = Self::of(2, 15);
 
+    /// The oldest whose rules are known.
+    pub const OLDEST: Self = Self::of(2, 4);
+
     /// A version by its numbers.
     #[must_use]
     pub const fn of(major: u32, minor: u32) -> Self {
@@ -26,6 +29,18 @@ impl Version {
     #[must_use]
     pub fn of_framework(framework: Option<&str>) -> Self {
         framework.filter(|text| !text.contains(">=")).and_then(Self::read).unwrap_or(Self::NEWEST)
+    }
+
+    /// Whether a session names its version, and not only the oldest that it can be.
+    #[must_use]
+    pub fn is_named(framework: Option<&str>) -> bool {
+        framework.is_some_and(|text| !text.contains(">=") && Self::read(text).is_some())
+    }
+
+    /// The oldest version that a session can have had: what this one refuses may have been refused.
+    #[must_use]
+    pub fn oldest_of_framework(framework: Option<&str>) -> Self {
+        framework.and_then(Self::read).unwrap_or(Self::OLDEST)
     }
 
     fn read(text: &str) -> Option<Self> {
@@ -51,6 +66,8 @@ mod tests {
         assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::NEWEST);
         assert_eq!(Version::of_framework(Some("torch")), Version::NEWEST);
         assert_eq!(Version::of_framework(None), Version::NEWEST);
+        assert_eq!(Version::oldest_of_framework(Some("torch >= 2.10")), Version::of(2, 10));
+        assert_eq!(Version::oldest_of_framework(None), Version::OLDEST);
         assert!(Version::of(2, 8) < Version::of(2, 10));
     }
 }

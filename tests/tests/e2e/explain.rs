@@ -69,7 +69,7 @@ fn check_varying(answer: &Value) {
     assert!(["info", "warning"].contains(&found["severity"].as_str().unwrap()));
     assert_eq!((&found["all_ranks"], &found["evidence"]["cause"]), (&Value::Bool(true), &Value::from("varying_sizes")));
     insta::assert_snapshot!(found["title"].as_str().unwrap(), @"All 4 ranks hold 2.73 to 5.04 GiB each for steps of typically 452 to 640 MiB and at most 2.09 to 2.51 GiB: request sizes vary from step to step, mostly in forward (common.py:53)");
-    assert!(found["advice"].as_str().unwrap().contains("expandable_segments:True"));
+    assert!(!found["advice"].as_str().unwrap().contains("expandable_segments"), "no setting without its bytes");
     for rank in answer["ranks"].as_array().unwrap() {
         assert_eq!(rank["cause"], "varying_sizes");
         assert!(rank["varying_share"].as_f64().unwrap() > 0.9, "nearly all sizes of this job vary");
@@ -114,7 +114,7 @@ fn out_of_memory_is_explained_with_its_arithmetic() {
     let [found] = findings(&answer).as_slice() else { panic!("one finding over the ranks: {answer:#}") };
     assert_eq!((found["severity"].as_str(), found["all_ranks"].as_bool()), (Some("critical"), Some(true)));
     insta::assert_snapshot!(found["title"].as_str().unwrap(), @"Out of memory on all 4 ranks in epoch 0: 1.00 GiB requested in oom_by_fragmentation (scenarios.py:95), 1.18 GiB are free in the cache, but in blocks of at most 4.61 MiB: fragmentation");
-    insta::assert_snapshot!(found["advice"].as_str().unwrap(), @"300 blocks of oom_by_fragmentation (scenarios.py:93) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first. expandable_segments alone would not have served it: it works with whole pages of 20.0 MiB, and the holes are smaller.");
+    insta::assert_snapshot!(found["advice"].as_str().unwrap(), @"300 blocks of oom_by_fragmentation (scenarios.py:93) lie between the holes: free them together, keep them in one tensor, or allocate the large tensor first; `memctl what-if` replays the job under other allocator settings.");
 }
 
 #[tokio::test(flavor = "multi_thread")]

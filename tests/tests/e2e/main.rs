@@ -11,6 +11,7 @@ mod cuda_trainer;
 mod explain;
 mod explain_live;
 mod faults;
+mod fit;
 mod fuzz;
 mod golden;
 mod hostile;

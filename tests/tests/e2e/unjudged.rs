@@ -54,6 +54,7 @@ const VERBS: [(&str, Verb); 29] = [
     ("report", Silent),
     // Of settings: nothing that is judged.
     ("what-if", Silent),
+    ("fit", Silent),
     // Of the installation, not of a job.
     ("doctor", Silent),
     ("delete", Silent),

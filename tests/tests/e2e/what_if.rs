@@ -52,3 +52,81 @@ fn recordings_are_repeated_and_settings_told_apart() {
     assert_eq!(refused.status.code(), Some(2), "{words}");
     assert!(words.contains("expandable_segments:yes is refused: must be True or False"), "{words}");
 }
+
+/// What `diagnose`, `frag` and `oom` say of allocator settings is what their replay came to.
+#[test]
+fn advice_on_settings_has_its_bytes_or_says_that_none_helps() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    for name in ["gpt_varlen_fragmentation", "oom_by_fragmentation", "gpt_clean"] {
+        run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", name]).arg(folder(name)));
+    }
+    let ask = |verb: &str, name: &str| -> Value {
+        run_json(memctl().args([verb, "-o", "json", "--daemon", &daemon.url, "--job", name]))
+    };
+    for verb in ["diagnose", "frag", "oom"] {
+        assert_eq!(ask(verb, "gpt_clean")["replay"], Value::Null, "{verb}: nothing depends on a setting");
+    }
+
+    for verb in ["diagnose", "frag"] {
+        let advice = &ask(verb, "gpt_varlen_fragmentation")["replay"];
+        let (device, says) = (&advice["device"], advice["says"][0].as_str().unwrap());
+        let (recommended, recorded) = (&device["recommended"], &device["recorded"]);
+        assert_eq!((&device["exact"], &advice["not_replayed"]), (&Value::Bool(true), &Value::Null), "{verb}");
+        let conf = recommended["allocator_conf"].as_str().unwrap();
+        assert!(says.contains(conf) && says.ends_with("less."), "{verb}: {says}");
+        let settings = device["settings"].as_array().unwrap();
+        let chosen = settings.iter().find(|setting| setting["allocator_conf"] == conf).unwrap();
+        assert!(chosen["peak_reserved_bytes"].as_u64() < recorded["peak_reserved_bytes"].as_u64(), "{verb}");
+    }
+    let note = ask("diagnose", "gpt_varlen_fragmentation");
+    let change = &note["questions"][4];
+    let conf = note["replay"]["device"]["recommended"]["allocator_conf"].as_str().unwrap();
+    assert_eq!(change["after"][0], format!("export PYTORCH_CUDA_ALLOC_CONF={conf}"));
+    assert_eq!(change["answer"][0], note["replay"]["says"][0]);
+
+    for verb in ["diagnose", "frag", "oom"] {
+        let answer = ask(verb, "oom_by_fragmentation");
+        let says: Vec<&str> =
+            answer["replay"]["says"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+        assert!(says[0].starts_with("No allocator setting helps"), "{verb}: {says:?}");
+        assert!(says[1].starts_with("What pins free memory: 300 blocks of oom_by_fragmentation"), "{verb}: {says:?}");
+        assert_eq!(answer["replay"]["device"]["recommended"], Value::Null, "{verb}");
+        let text = answer.to_string();
+        assert!(!text.contains("Set PYTORCH_CUDA_ALLOC_CONF") && !text.contains("export PYTORCH"), "{verb}");
+    }
+}
+
+/// Some steps of a recording, from the state in which the first of them begins.
+#[test]
+fn a_part_of_the_steps_is_replayed() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "j"]).arg(folder("cnn_rank0_cache")));
+    let ask = |flags: &[&str]| -> Value {
+        let line =
+            ["what-if", "-o", "json", "--daemon", &daemon.url, "--job", "j", "--set", "expandable_segments:True"];
+        run_json(memctl().args(line).args(flags))
+    };
+    let allocs = |answer: &Value| answer["ranks"][0]["recorded"]["device_allocs"].as_u64().unwrap();
+    let peak = |answer: &Value| answer["ranks"][0]["recorded"]["peak_allocated_bytes"].as_u64().unwrap();
+    let whole = ask(&["--rank", "0"]);
+    let (early, late) = (ask(&["--rank", "0", "--until", "3"]), ask(&["--rank", "0", "--from", "4"]));
+    for part in [&early, &late] {
+        assert_eq!(part["ranks"][0]["exact"], true, "{}", part["ranks"][0]["replayed"]);
+    }
+    assert_eq!(allocs(&early) + allocs(&late), allocs(&whole), "every event is in one of the parts");
+    assert!(peak(&early) < peak(&late) && peak(&late) == peak(&whole), "it grows");
+    let words = late["not_looked_at"].to_string();
+    assert!(words.contains("events before are not replayed") && words.contains("in use: asked for anew"), "{words}");
+    let beyond = ask(&["--rank", "0", "--from", "1000000"]);
+    assert_eq!(beyond["ranks"], Value::Array(Vec::new()));
+    assert!(beyond["not_looked_at"].to_string().contains("ended before the first step"), "{beyond}");
+    // Its odd rank is the one that caches.
+    let odd = ask(&[]);
+    assert_eq!(odd["ranks"][0]["rank"], 0, "{odd}");
+
+    let line = ["what-if", "--daemon", &daemon.url, "--job", "j", "--from", "5", "--until", "4"];
+    let refused = memctl().args(line).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}

@@ -135,12 +135,13 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 60] = [
+const LAYOUT: [(&str, &str); 62] = [
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
     ("answers/src/dossier/flame.rs", "CALLS_SHOWN"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
+    ("answers/src/frag.rs", "SITES_NAMED"),
     ("answers/src/lib.rs", "SCHEMA"),
     ("cli/src/commands/access.rs", "ANSWER_BYTES_MAX"),
     ("cli/src/commands/alerts.rs", "ANSWER_BYTES_MAX"),
@@ -150,6 +151,7 @@ const LAYOUT: [(&str, &str); 60] = [
     ("cli/src/commands/questions.rs", "DATA_POINTS"),
     ("cli/src/commands/report.rs", "POINTS"),
     ("cli/src/commands/report.rs", "RANKS_DRAWN"),
+    ("cli/src/commands/what_if.rs", "RANKS_MAX"),
     ("cli/src/page/alerts.rs", "LINES"),
     ("cli/src/page/assert.rs", "VERDICT"),
     ("cli/src/page/diagnose.rs", "GROWTH"),

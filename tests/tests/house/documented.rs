@@ -388,6 +388,11 @@ fn json_is_what_its_page_says() {
         lines.push(("what-if", format!("what-if --job {job} --limit 3GiB")));
         lines.push(("assert", format!("assert --job {job} no-leak peak<1GiB")));
     }
+    for size in ["4", "8"] {
+        let file = root().join(format!("replay/tests/data/fit_resnet50_amp_b{size}/rank0.pickle.zst"));
+        run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", size]).arg(file));
+    }
+    lines.push(("fit", "fit --job 4=4 --job 8=8 --at 16 --device-memory 1GiB".to_owned()));
     let text = page("json.md");
     let (shapes, mut found) = (Shapes::read(&text), BTreeSet::new());
     for (command, line) in &lines {

@@ -95,8 +95,8 @@ pub(in crate::judge) fn level(kind: FindingKind, subject: &str, ranks: &[Grown],
             format!("Reserved memory that nothing uses has grown by {gained} on {on}"),
             "The allocator's cache grows from epoch to epoch while live memory does not: freed blocks are too small or too \
              scattered for the requests that follow.",
-            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; pad inputs to a few sizes. `memctl frag` shows what pins \
-             the segments.",
+            "Pad inputs to a few sizes. `memctl frag` shows what pins the segments, `memctl what-if` what they would be under \
+             other allocator settings.",
         ),
         FindingKind::OutsideAllocator => (
             format!("Device memory outside PyTorch's allocator has grown by {gained} on {on}"),

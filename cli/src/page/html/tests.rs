@@ -95,6 +95,7 @@ fn dossier() -> Dossier {
         v1::RankTimeline { points: (0..3).map(point).collect(), process: HOSTILE.into(), ..Default::default() };
     let failed = v1::OomReport { process: HOSTILE.into(), cause: HOSTILE.into(), time_ns: 15, ..Default::default() };
     let parts = Parts {
+        replay: None,
         course: Ok(
             Timeline::new(v1::Timeline { job: job.clone(), completeness, ranks: vec![course] }, false, None).unwrap()
         ),

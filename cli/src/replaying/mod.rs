@@ -1,18 +1,21 @@
 //! Recorded events, as an export streams them in, replayed under many settings at once.
 //!
 //! Guarantees: one pass; memory in proportion to the live blocks and the trials, whatever the number of events; what the figures
-//! do not cover is said with them. Refuses an allocator that packs inside the driver.
+//! do not cover is said with them (`figures`). Refuses an allocator that packs inside the driver.
+
+mod figures;
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::Frame;
-use memctl_answers::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
-use memctl_model::{Action, BlockUse, Event, HumanBytes, Keyframe, Mark, MarkKind, SessionInfo};
+use memctl_answers::naming::name_of;
+use memctl_answers::what_if::{At, Ended, Rank};
+use memctl_model::{Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
-use memctl_replay::advice::{cautions, recommended, tried};
-use memctl_replay::{Conf, ConfError, Follow, Limit, Outcome, Remark, SideBySide, Start, Trial, Version};
+use memctl_replay::advice::tried;
+use memctl_replay::{Conf, ConfError, Follow, Limit, Remark, SideBySide, Start, Trial, Version};
 
 use crate::export::{ExportError, Sink};
 
@@ -22,7 +25,15 @@ pub struct Question {
     /// Settings; the usual ones when empty.
     pub settings: Vec<String>,
     /// Limits; none when empty.
-    pub limits: Vec<u64>,
+    pub limits: Vec<Limit>,
+    /// The limits are the two ends of what is known of one.
+    pub is_interval: bool,
+    /// Events of a device after which the replay is given up; `None` = all.
+    pub events_max: Option<u64>,
+    /// The first step.
+    pub from: Option<u64>,
+    /// The last step.
+    pub until: Option<u64>,
 }
 
 /// See the module. Takes the parts of any number of ranks.
@@ -37,6 +48,8 @@ pub struct Replaying {
     pub not_looked_at: Vec<String>,
     /// Settings that the allocator of a rank would refuse, in words.
     pub refused: Option<String>,
+    /// A device has more events than were asked for: nothing is said of it.
+    pub is_too_long: bool,
 }
 
 /// The device whose parts come in.
@@ -47,8 +60,15 @@ struct Device {
     session: SessionInfo,
     dictionary: StackDictionary,
     steps: Vec<(u64, u64)>,
-    /// From the keyframe on.
+    /// The state before the first step that was asked for, until that comes.
+    before: Option<Before>,
+    /// From then on.
     running: Option<Running>,
+}
+
+struct Before {
+    map: BlockMap,
+    at_event: u64,
 }
 
 struct Running {
@@ -60,6 +80,7 @@ struct Running {
     device_allocs: u64,
     device_frees: u64,
     begins: Begins,
+    is_interval: bool,
 }
 
 struct Named {
@@ -67,22 +88,13 @@ struct Named {
     conf: Conf,
     /// What the allocator would accept without effect.
     remarks: Vec<Remark>,
-    limit: Option<u64>,
+    limit: Limit,
 }
 
 /// What was there before the first event.
 struct Begins {
     at_event: u64,
     live_bytes: u64,
-}
-
-impl Named {
-    fn cautions(&self, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {
-        // A limit is what collection waits for.
-        let is_met = |remark: &&Remark| self.limit.is_none() || remark.key != "garbage_collection_threshold";
-        let remarks = self.remarks.iter().filter(is_met).map(|remark| format!("{} {}", remark.key, remark.text));
-        remarks.chain(cautions(&self.conf, baseline, outcome)).collect()
-    }
 }
 
 /// All bytes of a device, where the session knows them.
@@ -98,7 +110,7 @@ impl Replaying {
     pub fn new(question: Question) -> Result<Self, ExportError> {
         let decoder = Decoder::new()?;
         let (events, ranks, not_looked_at) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { question, decoder, events, device: None, ranks, not_looked_at, refused: None })
+        Ok(Self { question, decoder, events, device: None, ranks, not_looked_at, refused: None, is_too_long: false })
     }
 
     fn begin(&mut self, keyframe: &Keyframe) {
@@ -110,13 +122,15 @@ impl Replaying {
             return;
         }
         let own = Conf::recorded(settings, version);
+        let oldest = Version::oldest_of_framework(device.session.framework.as_deref());
         let texts: Vec<String> = match self.question.settings.is_empty() {
-            true => tried(version).into_iter().map(str::to_owned).collect(),
+            // What was set may be what is wrong.
+            true => std::iter::once("").chain(tried(oldest)).map(str::to_owned).collect(),
             false => self.question.settings.clone(),
         };
         let limits = match self.question.limits.is_empty() {
-            true => vec![None],
-            false => self.question.limits.iter().copied().map(Some).collect(),
+            true => vec![Limit::None],
+            false => self.question.limits.clone(),
         };
         let mut named = Vec::new();
         for &limit in &limits {
@@ -132,13 +146,8 @@ impl Replaying {
                 }
             }
         }
-        let trials: Vec<Trial> = named
-            .iter()
-            .map(|it| {
-                let limit = it.limit.map_or(Limit::None, Limit::Share);
-                Trial::new(it.conf.clone(), limit, &keyframe.segments, Start::Afresh)
-            })
-            .collect();
+        let trials: Vec<Trial> =
+            named.iter().map(|it| Trial::new(it.conf.clone(), it.limit, &keyframe.segments, Start::Afresh)).collect();
         let mut map = BlockMap::new(settings);
         map.restore(keyframe);
         let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks);
@@ -155,106 +164,73 @@ impl Replaying {
             device_allocs: 0,
             device_frees: 0,
             begins: Begins { at_event: keyframe.at_event, live_bytes },
+            is_interval: self.question.is_interval,
         });
     }
 
+    /// The events that were decoded last.
+    fn replay(&mut self) -> Result<(), ExportError> {
+        let Some(device) = &self.device else { return Err(ExportError::Order("events before their rank")) };
+        let (begins, ends) = device.span(&self.question);
+        let events = std::mem::take(&mut self.events);
+        for event in events.iter().filter(|event| event.time_ns <= ends) {
+            if let Some(keyframe) = self.device.as_mut().and_then(|device| device.start(event, begins)) {
+                self.begin(&keyframe);
+            }
+            if let Some(device) = &mut self.device {
+                device.event(event);
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
     fn finish_device(&mut self) {
-        let Some(Device { rank, device, process, session, running: Some(running), .. }) = self.device.take() else {
-            return;
-        };
-        let Running { map, replays, trials, endings, differs_at, device_allocs, device_frees, begins } = running;
-        let (follow, done) = replays.finish();
-        let agreement = *follow.agreement();
-        let outcomes: Vec<Outcome> = done.iter().map(Trial::outcome).collect();
-        let name = if process.is_empty() { format!("rank {rank}") } else { process.clone() };
-        let mut say = |text: String| self.not_looked_at.push(format!("Of {name}: {text}."));
-        if begins.at_event > 0 {
-            say(format!("the {} events before are no longer stored", begins.at_event));
+        if let Some(Device { before: Some(_), rank, .. }) = &self.device {
+            self.not_looked_at.push(format!("Rank {rank}: it ended before the first step that was asked for."));
         }
-        if begins.live_bytes > 0 {
-            let live = HumanBytes::of(begins.live_bytes);
-            say(format!("the recording began with {live} in use: asked for anew, without what was cached beside it"));
+        if let Some(Device { running: Some(running), rank, device, process, session, .. }) = self.device.take() {
+            let (rank, remarks) = running.figures(&session, rank, device, process);
+            let name = name_of(&rank.process, rank.rank);
+            self.not_looked_at.extend(remarks.into_iter().map(|remark| format!("Of {name}: {remark}.")));
+            self.ranks.push(rank);
         }
-        if agreement.flushes > 0 {
-            let times = agreement.flushes;
-            say(format!(
-                "{times} times cached segments went back: taken as torch.cuda.empty_cache(), which a retry under a limit that was not recorded looks like"
-            ));
-        }
-        if agreement.unknown_frees > 0 {
-            say(format!("{} frees of blocks that were never seen", agreement.unknown_frees));
-        }
-        // Of several limits the first is advised about.
-        let first_limit = trials.first().and_then(|it| it.limit);
-        let group = trials.iter().take_while(|it| it.limit == first_limit).count();
-        let recommended = outcomes.split_first().filter(|_| agreement.is_exact()).and_then(|(baseline, others)| {
-            let (index, saves_bytes) = recommended(baseline, &others[..group.saturating_sub(1)])?;
-            let allocator_conf = trials[index + 1].text.clone();
-            let held = HumanBytes::of(outcomes[index + 1].counts.peak_reserved_bytes);
-            let instead = HumanBytes::of(baseline.counts.peak_reserved_bytes);
-            let fails = if baseline.out_of_memory.is_some() { ", which runs out of memory" } else { "" };
-            let why = format!("{allocator_conf} holds {held} at most, the recorded setting {instead}{fails}.");
-            Some(Recommended { allocator_conf, saves_bytes, why })
-        });
-        let baseline_of = |limit: Option<u64>| {
-            let at = trials.iter().position(|it| it.limit == limit).unwrap_or_default();
-            outcomes[at]
-        };
-        let settings: Vec<Setting> = trials
-            .iter()
-            .zip(&outcomes)
-            .zip(endings)
-            .map(|((it, outcome), out_of_memory)| Setting {
-                allocator_conf: it.text.clone(),
-                limit_bytes: it.limit,
-                peak_reserved_bytes: outcome.counts.peak_reserved_bytes,
-                peak_allocated_bytes: outcome.counts.peak_allocated_bytes,
-                device_allocs: outcome.counts.device_allocs,
-                device_frees: outcome.counts.device_frees,
-                retries: outcome.counts.retries,
-                out_of_memory,
-                cautions: it.cautions(&baseline_of(it.limit), outcome),
-                bounds: None,
-            })
-            .collect();
-        let counts = follow.counts();
-        let peaks = map.peaks();
-        let (allocator_conf, torch) = (session.settings.conf.clone(), session.framework.clone());
-        let last = agreement.differs_at.map(|event| At { event, step: None });
-        let differs_at = differs_at.or(last);
-        self.ranks.push(Rank {
-            rank,
-            process,
-            device,
-            exact: agreement.is_exact(),
-            recorded: Recorded {
-                allocator_conf: allocator_conf.clone(),
-                torch: torch.clone(),
-                peak_reserved_bytes: peaks.reserved_bytes,
-                peak_allocated_bytes: peaks.allocated_bytes,
-                peak_requested_bytes: counts.peak_requested_bytes,
-                device_allocs,
-                device_frees,
-                retries: None,
-            },
-            replayed: Replayed {
-                allocator_conf,
-                torch,
-                peak_reserved_bytes: counts.peak_reserved_bytes,
-                peak_allocated_bytes: counts.peak_allocated_bytes,
-                peak_requested_bytes: counts.peak_requested_bytes,
-                device_allocs: counts.device_allocs,
-                device_frees: counts.device_frees,
-                retries: counts.retries,
-                differs_at,
-            },
-            settings,
-            recommended,
-        });
     }
 }
 
 impl Device {
+    /// Waits for the first step that was asked for.
+    fn wait(&mut self, keyframe: &Keyframe) {
+        let mut map = BlockMap::new(&self.session.settings);
+        map.restore(keyframe);
+        self.before = Some(Before { map, at_event: keyframe.at_event });
+    }
+
+    /// The state in which the first step that was asked for begins, when this is its first event.
+    fn start(&mut self, event: &Event, begins: u64) -> Option<Keyframe> {
+        let before = self.before.as_mut()?;
+        if event.time_ns <= begins {
+            before.map.apply(event, Birth::default());
+            before.at_event += 1;
+            return None;
+        }
+        let Before { map, at_event } = self.before.take()?;
+        let index = DeviceIndex(u8::try_from(self.device).unwrap_or_default());
+        Some(map.keyframe(index, at_event, event.time_ns, KeyframeReason::Start))
+    }
+
+    /// The end of the step before the first that was asked for, and that of the last: all of it where no step is marked.
+    fn span(&self, question: &Question) -> (u64, u64) {
+        let end = |is: &dyn Fn(u64) -> bool| self.steps.iter().filter(|it| is(it.1)).map(|it| it.0).max();
+        let is_known = |from: u64| self.steps.is_empty() || self.steps.iter().any(|it| it.1.saturating_add(1) >= from);
+        let begins = match question.from {
+            Some(from) if !is_known(from) => Some(u64::MAX),
+            from => from.and_then(|from| end(&|step| step < from)),
+        };
+        let ends = question.until.filter(|_| !self.steps.is_empty());
+        (begins.unwrap_or(0), ends.map_or(u64::MAX, |until| end(&|step| step <= until).unwrap_or(0)))
+    }
+
     fn event(&mut self, event: &Event) {
         let Some(running) = &mut self.running else { return };
         running.map.apply(event, Birth::default());
@@ -266,7 +242,7 @@ impl Device {
         running.replays.event(event);
         let step = || self.steps.iter().find(|&&(end, _)| event.time_ns <= end).map(|&(_, step)| step);
         if let (None, Some(differs)) = (running.differs_at, running.replays.follow().agreement().differs_at) {
-            running.differs_at = Some(At { event: differs, step: step() });
+            running.differs_at = Some(At { event: running.begins.at_event + differs, step: step() });
         }
         for (trial, ending) in running.replays.trials().iter().zip(&mut running.endings) {
             let Some(failed) = trial.out_of_memory().filter(|_| ending.is_none()) else { continue };
@@ -275,7 +251,8 @@ impl Device {
                 file: frame.file.to_string(),
                 line: Some(frame.line).filter(|&line| line > 0),
             });
-            *ending = Some(Ended { event: failed.event, step: step(), requested_bytes: failed.requested.bytes, site });
+            let event = running.begins.at_event + failed.event;
+            *ending = Some(Ended { event, step: step(), requested_bytes: failed.requested.bytes, site });
         }
     }
 
@@ -302,10 +279,17 @@ impl Sink for Replaying {
                     session: session.try_into()?,
                     dictionary: StackDictionary::default(),
                     steps: Vec::new(),
+                    before: None,
                     running: None,
                 });
             }
-            Body::Keyframe(keyframe) => self.begin(&keyframe.try_into()?),
+            Body::Keyframe(keyframe) => {
+                let keyframe = keyframe.try_into()?;
+                match &mut self.device {
+                    Some(device) if self.question.from.is_some() => device.wait(&keyframe),
+                    _ => self.begin(&keyframe),
+                }
+            }
             Body::Stacks(batch) => {
                 if let Some(device) = &mut self.device {
                     device.dictionary.add(&batch)?;
@@ -316,10 +300,17 @@ impl Sink for Replaying {
                     device.marks(&batch)?;
                 }
             }
+            Body::Chunk(_) if self.is_too_long => {}
             Body::Chunk(chunk) => {
                 self.decoder.decode(&chunk, &mut self.events)?;
-                let device = self.device.as_mut().ok_or(ExportError::Order("events before their rank"))?;
-                self.events.iter().for_each(|event| device.event(event));
+                self.replay()?;
+                let device = self.device.as_ref();
+                let running = device.and_then(|device| device.running.as_ref());
+                let seen = running.map(|running| running.replays.follow().agreement().events);
+                if seen > self.question.events_max.or(seen) {
+                    self.is_too_long = true;
+                    self.device = None;
+                }
             }
         }
         Ok(())

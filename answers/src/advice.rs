@@ -1,0 +1,67 @@
+//! What allocator settings would do for a job, as `diagnose`, `frag` and `oom` say it: replayed, with bytes, or not at all.
+//!
+//! Guarantees: a setting is named only with what its replay came to; where nothing could be replayed the reason stands there
+//! instead. Refuses to judge: which setting is worth a change comes with the replays.
+
+use serde::Serialize;
+
+use crate::naming::name_of;
+use crate::what_if::Rank;
+
+/// Advice about one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// The rank.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// What to set, what speaks against it, or that nothing helps and what pins the memory.
+    pub says: Vec<String>,
+    /// Why no setting was replayed; null where some were.
+    pub not_replayed: Option<String>,
+    /// The replays.
+    pub device: Option<Rank>,
+}
+
+impl Advice {
+    /// From the replays of a device, what they do not cover, and what pins its memory.
+    #[must_use]
+    pub fn replayed(device: Rank, remarks: &[String], pinned: Option<String>) -> Self {
+        let mut says = device.says.clone();
+        let chosen = device.recommended.as_ref().map(|recommended| &recommended.allocator_conf);
+        match device.settings.iter().find(|setting| chosen == Some(&setting.allocator_conf)) {
+            Some(setting) => {
+                says.extend(setting.cautions.iter().map(|caution| format!("Before you use it: {caution}.")));
+            }
+            None => says.extend(pinned),
+        }
+        says.extend_from_slice(remarks);
+        Self { rank: device.rank, process: device.process.clone(), says, not_replayed: None, device: Some(device) }
+    }
+
+    /// Where nothing can be replayed.
+    #[must_use]
+    pub fn none(rank: u32, process: &str, why: String, pinned: Option<String>) -> Self {
+        let name = name_of(process, rank);
+        let mut says = vec![format!("What an allocator setting would do on {name} is not known: {why}.")];
+        says.extend(pinned);
+        Self { rank, process: process.to_owned(), says, not_replayed: Some(why), device: None }
+    }
+
+    /// The line for a shell that sets what is recommended.
+    #[must_use]
+    pub fn export(&self) -> Option<String> {
+        let recommended = self.device.as_ref()?.recommended.as_ref()?;
+        Some(match recommended.allocator_conf.as_str() {
+            "" => "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
+            conf => format!("export PYTORCH_CUDA_ALLOC_CONF={conf}"),
+        })
+    }
+
+    /// Whether a setting was replayed without running out of memory; `None` where it was not replayed.
+    #[must_use]
+    pub fn serves(&self, conf: &str) -> Option<bool> {
+        let settings = &self.device.as_ref()?.settings;
+        settings.iter().find(|setting| setting.allocator_conf == conf).map(|setting| setting.out_of_memory.is_none())
+    }
+}

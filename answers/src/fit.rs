@@ -1,0 +1,134 @@
+//! `memctl fit` as data: what a training that was recorded at two sizes would hold at others.
+//!
+//! Guarantees: the interval comes with every figure, and what was found in one recording only is counted; what no figure covers
+//! is named. Refuses to decide what fits: that comes with the replays.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{Answer, SCHEMA};
+use crate::format::csv::{self, Cell};
+use crate::format::json;
+
+/// What other sizes would hold.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fit {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The two recordings, the smaller size first.
+    pub recordings: Vec<Recording>,
+    /// How their requests were aligned.
+    pub aligned: Aligned,
+    /// What the process may reserve, where that was asked.
+    pub device_memory_bytes: Option<u64>,
+    /// By size, as asked.
+    pub at: Vec<At>,
+    /// The largest size that fits; null where none does, or where no memory was named.
+    pub largest_that_fits: Option<u64>,
+    /// What no figure covers.
+    pub not_looked_at: Vec<String>,
+}
+
+/// A recording and its size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recording {
+    /// The job's name.
+    pub job: String,
+    /// The attempt.
+    pub attempt: u32,
+    /// The number that changed.
+    pub size: u64,
+    /// The rank.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// Device index in the process.
+    pub device: u32,
+    /// Highest reserved bytes.
+    pub peak_reserved_bytes: u64,
+    /// Highest allocated bytes.
+    pub peak_allocated_bytes: u64,
+    /// Whether the replay of its own settings repeats it.
+    pub exact: bool,
+}
+
+/// How requests were aligned, counted in the larger recording.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Aligned {
+    /// Requests for memory.
+    pub requests: u64,
+    /// The same bytes in both.
+    pub constant: u64,
+    /// In proportion to the size.
+    pub linear: u64,
+    /// In proportion to its square.
+    pub quadratic: u64,
+    /// Changed otherwise.
+    pub other: u64,
+    /// Only in the larger recording.
+    pub unmatched: u64,
+    /// Bytes of these.
+    pub unmatched_bytes: u64,
+}
+
+/// One size.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct At {
+    /// The number.
+    pub size: u64,
+    /// Highest allocated bytes.
+    pub peak_allocated_bytes: u64,
+    /// Highest reserved bytes.
+    pub peak_reserved_bytes: u64,
+    /// Lowest likely peak of reserved bytes.
+    pub low: u64,
+    /// Highest likely peak of reserved bytes.
+    pub high: u64,
+    /// Whether every request is served; null where no memory was named.
+    pub fits: Option<bool>,
+}
+
+/// A line of NDJSON.
+#[derive(Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Line<'a> {
+    Recording(&'a Recording),
+    Size(&'a At),
+}
+
+impl Answer for Fit {
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.recordings.iter().try_for_each(|recording| json::line(out, &Line::Recording(recording)))?;
+        self.at.iter().try_for_each(|at| json::line(out, &Line::Size(at)))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(out, &["size", "peak_allocated_bytes", "peak_reserved_bytes", "low", "high", "fits"])?;
+        for at in &self.at {
+            let cells = [
+                Cell::plain(at.size),
+                Cell::plain(at.peak_allocated_bytes),
+                Cell::plain(at.peak_reserved_bytes),
+                Cell::plain(at.low),
+                Cell::plain(at.high),
+                Cell::maybe(at.fits),
+            ];
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+}
+
+impl Fit {
+    /// An answer without figures yet.
+    #[must_use]
+    pub fn new(recordings: Vec<Recording>, aligned: Aligned, device_memory_bytes: Option<u64>) -> Self {
+        let (at, not_looked_at) = (Vec::new(), Vec::new());
+        Self { schema: SCHEMA, recordings, aligned, device_memory_bytes, at, largest_that_fits: None, not_looked_at }
+    }
+}

@@ -1,0 +1,181 @@
+//! What allocator settings would do, asked by replay for an answer that depends on it: `diagnose`, `frag`, `oom` and `report`.
+//!
+//! Guarantees: one device is replayed, once, up to a number of events; what cannot be replayed (dropped events, no events, an
+//! unknown version, `cudaMallocAsync`) is said instead. Refuses to replay where no finding depends on an allocator setting.
+
+use memctl_answers::advice::Advice;
+use memctl_answers::frag::{Fragmentation, pinned};
+use memctl_answers::naming::{command, process_flag};
+use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::report::{Rank, Report};
+use memctl_answers::{Completeness, Job};
+use memctl_model::FindingKind;
+use memctl_proto::v1;
+use memctl_replay::Limit;
+
+use crate::ask::same_job;
+use crate::connect::Connection;
+use crate::export::Sink;
+use crate::replaying::{Question, Replaying};
+
+/// Events that are replayed for an answer that was not asked for replays: some seconds under all settings.
+const EVENTS_MAX: u64 = 4_000_000;
+
+/// Whose memory is replayed.
+struct Subject<'a> {
+    job: &'a Job,
+    completeness: Completeness,
+    rank: u32,
+    process: &'a str,
+    device: Option<u32>,
+    /// What pins its memory.
+    pinned: Option<String>,
+    /// One where it is known, two where an interval is.
+    limits: Vec<Limit>,
+}
+
+/// For the note: advice on the rank that it is about, where a finding depends on how memory is packed.
+pub async fn on_note(
+    connection: &mut Connection,
+    report: &Report,
+    rank: &Rank,
+    selection: &v1::Selection,
+) -> Option<Advice> {
+    let kinds: Vec<FindingKind> = report.findings.iter().filter_map(|finding| finding.known_kind()).collect();
+    let is_failed = kinds.contains(&FindingKind::Oom);
+    let is_packing = |kind: &FindingKind| {
+        matches!(kind, FindingKind::Fragmentation | FindingKind::FragmentationGrowth | FindingKind::NearOom)
+    };
+    if !is_failed && !kinds.iter().any(is_packing) {
+        return None;
+    }
+    let selection = same_job(selection.clone(), report, rank);
+    let (mut holders, mut limits) = (Vec::new(), Vec::new());
+    let is_it = |number: u32, process: &str| number == rank.rank && process == rank.process;
+    if is_failed {
+        if let Some(failed) = failure(connection, &selection, rank.rank, &rank.process).await {
+            (limits, holders) = (limits_of(&failed), failed.held_by);
+        }
+    } else {
+        let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
+        let frag = connection.query.get_fragmentation(request).await.ok();
+        let frag = frag.and_then(|it| Fragmentation::new(it.into_inner(), None).ok());
+        let found = frag.as_ref().and_then(|frag| frag.ranks.iter().find(|it| is_it(it.rank, &it.process)));
+        holders = found.map_or_else(Vec::new, |found| found.held_by.clone());
+    }
+    let (completeness, device) = (rank.completeness, Some(rank.device));
+    let (job, process, pinned) = (&report.job, rank.process.as_str(), pinned(&holders));
+    let subject = Subject { job, completeness, rank: rank.rank, process, device, pinned, limits };
+    Some(advise(connection, subject, selection).await)
+}
+
+/// For `frag`: advice on the rank that wastes most, where something was found.
+pub async fn on_fragmentation(
+    connection: &mut Connection,
+    answer: &Fragmentation,
+    selection: &v1::Selection,
+) -> Option<Advice> {
+    let found = answer.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Fragmentation));
+    let worst = answer.worst().filter(|_| found)?;
+    let failed = failure(connection, selection, worst.rank, &worst.process).await;
+    let subject = Subject {
+        job: &answer.job,
+        completeness: answer.completeness,
+        rank: worst.rank,
+        process: &worst.process,
+        device: Some(worst.device),
+        pinned: pinned(&worst.held_by),
+        limits: failed.as_ref().map_or_else(Vec::new, limits_of),
+    };
+    Some(advise(connection, subject, selection.clone()).await)
+}
+
+/// For `oom`: advice on the first request that failed.
+pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v1::Selection) -> Option<Advice> {
+    let failed = answer.failures.first()?;
+    let subject = Subject {
+        job: &answer.job,
+        completeness: answer.completeness,
+        rank: failed.rank,
+        process: &failed.process,
+        device: Some(failed.device),
+        pinned: pinned(&failed.held_by),
+        limits: limits_of(failed),
+    };
+    Some(advise(connection, subject, selection.clone()).await)
+}
+
+/// The request of a process that failed, where one did.
+async fn failure(connection: &mut Connection, selection: &v1::Selection, rank: u32, process: &str) -> Option<Failed> {
+    let request = v1::OomRequest { selection: Some(selection.clone()) };
+    let wire = connection.query.get_oom(request).await.ok()?.into_inner();
+    let oom = Oom::new(wire, None).ok()?;
+    oom.failures.into_iter().find(|failed| failed.rank == rank && failed.process == process)
+}
+
+/// What the process could have: the ends of what the recording tells of its limit, or what the device had.
+fn limits_of(failed: &Failed) -> Vec<Limit> {
+    let after = failed.reserved_bytes.saturating_sub(failed.flushed_bytes);
+    match (failed.limit_at_least_bytes, failed.limit_below_bytes) {
+        (Some(low), Some(below)) => vec![Limit::Share(low), Limit::Share(below.saturating_sub(1).max(low))],
+        _ => vec![Limit::Device(after.saturating_add(failed.device_free_bytes))],
+    }
+}
+
+async fn advise(connection: &mut Connection, subject: Subject<'_>, selection: v1::Selection) -> Advice {
+    match replay(connection, &subject, selection).await {
+        Ok(advice) => advice,
+        Err(why) => Advice::none(subject.rank, subject.process, why, subject.pinned),
+    }
+}
+
+/// The replay, or why there is none.
+async fn replay(
+    connection: &mut Connection,
+    subject: &Subject<'_>,
+    selection: v1::Selection,
+) -> Result<Advice, String> {
+    let Completeness { events_stored, events_dropped, gaps, .. } = subject.completeness;
+    if events_stored == 0 {
+        return Err("no allocator events are stored, only counters".to_owned());
+    }
+    if events_dropped > 0 || gaps > 0 {
+        return Err("events are missing in the recording, so its requests cannot be replayed".to_owned());
+    }
+    let processes = if subject.process.is_empty() { Vec::new() } else { vec![subject.process.to_owned()] };
+    let selection = v1::Selection {
+        job: subject.job.id.clone(),
+        attempt: Some(subject.job.attempt),
+        ranks: vec![subject.rank],
+        devices: subject.device.into_iter().collect(),
+        processes,
+        ..selection
+    };
+    let mut limits = subject.limits.clone();
+    limits.dedup();
+    let is_interval = limits.len() > 1;
+    let question = Question { limits, is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
+    let mut replaying = Replaying::new(question).map_err(|error| error.to_string())?;
+    let request = v1::ExportRequest { selection: Some(selection), without_events: false };
+    let words = |status: tonic::Status| status.message().to_owned();
+    let mut parts = connection.query.export(request).await.map_err(words)?.into_inner();
+    while let Some(part) = parts.message().await.map_err(words)? {
+        if let Some(body) = part.body {
+            replaying.part(body).map_err(|error| error.to_string())?;
+        }
+        if replaying.is_too_long {
+            let flag = process_flag(subject.process, subject.rank);
+            let ask = command("what-if", subject.job, &flag, &connection.flags);
+            return Err(format!("it has more than {EVENTS_MAX} events; `{ask}` replays them"));
+        }
+    }
+    replaying.finish().map_err(|error| error.to_string())?;
+    let Some(device) = replaying.ranks.into_iter().next() else {
+        let why = replaying.not_looked_at.first().map(|text| text.trim_end_matches('.').to_owned());
+        return Err(why.unwrap_or_else(|| "nothing of it is stored".to_owned()));
+    };
+    if device.recorded.torch.is_none() {
+        return Err("the recording does not name its version of torch".to_owned());
+    }
+    Ok(Advice::replayed(device, &replaying.not_looked_at, subject.pinned.clone()))
+}

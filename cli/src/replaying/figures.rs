@@ -1,0 +1,175 @@
+//! What the replays of one device came to, as an answer.
+//!
+//! Guarantees: a recommendation rests on an exact replay; what limits the figures comes with them as remarks. Refuses to judge:
+//! what is worth a change is for `memctl_replay::advice` to say.
+
+use memctl_answers::what_if::{At, Rank, Recommended, Recorded, Replayed, Setting};
+use memctl_model::{HumanBytes, SessionInfo};
+use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
+use memctl_replay::{Agreement, Limit, Outcome, Trial, Version};
+
+use super::{Begins, Named, Running};
+
+impl Named {
+    fn cautions(&self, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {
+        // A limit is what collection waits for.
+        let is_met = |key: &str| self.limit == Limit::None || key != "garbage_collection_threshold";
+        let remarks = self.remarks.iter().filter(|remark| is_met(&remark.key));
+        let remarks = remarks.map(|remark| format!("{} {}", remark.key, remark.text));
+        remarks.chain(cautions(&self.conf, baseline, outcome)).collect()
+    }
+}
+
+/// Bytes of a limit.
+fn bytes(limit: Limit) -> Option<u64> {
+    match limit {
+        Limit::None => None,
+        Limit::Share(bytes) | Limit::Device(bytes) => Some(bytes),
+    }
+}
+
+impl Running {
+    /// The device's figures, and what they do not cover.
+    pub(super) fn figures(self, session: &SessionInfo, rank: u32, device: u32, process: String) -> (Rank, Vec<String>) {
+        let Self { map, replays, trials, endings, differs_at, device_allocs, device_frees, begins, is_interval } = self;
+        let (follow, done) = replays.finish();
+        let agreement = *follow.agreement();
+        let outcomes: Vec<Outcome> = done.iter().map(Trial::outcome).collect();
+        let (says, recommended) = advised(&agreement, &trials, &outcomes, is_interval);
+        let baseline_of = |limit: Limit| {
+            let at = trials.iter().position(|it| it.limit == limit).unwrap_or_default();
+            outcomes[at]
+        };
+        let settings = trials.iter().zip(&outcomes).zip(endings);
+        let settings = settings.map(|((it, outcome), out_of_memory)| Setting {
+            allocator_conf: it.text.clone(),
+            limit_bytes: bytes(it.limit),
+            peak_reserved_bytes: outcome.counts.peak_reserved_bytes,
+            peak_allocated_bytes: outcome.counts.peak_allocated_bytes,
+            device_allocs: outcome.counts.device_allocs,
+            device_frees: outcome.counts.device_frees,
+            retries: outcome.counts.retries,
+            out_of_memory,
+            cautions: it.cautions(&baseline_of(it.limit), outcome),
+            bounds: None,
+        });
+        let counts = follow.counts();
+        let peaks = map.peaks();
+        let (allocator_conf, torch) = (session.settings.conf.clone(), session.framework.clone());
+        let rank = Rank {
+            rank,
+            process,
+            device,
+            exact: agreement.is_exact(),
+            recorded: Recorded {
+                allocator_conf: allocator_conf.clone(),
+                torch: torch.clone(),
+                peak_reserved_bytes: peaks.reserved_bytes,
+                peak_allocated_bytes: peaks.allocated_bytes,
+                peak_requested_bytes: counts.peak_requested_bytes,
+                device_allocs,
+                device_frees,
+                retries: None,
+            },
+            replayed: Replayed {
+                allocator_conf,
+                torch,
+                peak_reserved_bytes: counts.peak_reserved_bytes,
+                peak_allocated_bytes: counts.peak_allocated_bytes,
+                peak_requested_bytes: counts.peak_requested_bytes,
+                device_allocs: counts.device_allocs,
+                device_frees: counts.device_frees,
+                retries: counts.retries,
+                differs_at: differs_at
+                    .or(agreement.differs_at.map(|event| At { event: begins.at_event + event, step: None })),
+            },
+            settings: settings.collect(),
+            recommended,
+            says,
+        };
+        (rank, remarks(session, &begins, &agreement))
+    }
+}
+
+/// What to set, in sentences and as data. Of several limits the first is advised about; where they are the two ends of what is
+/// known, the sentences weigh both.
+fn advised(
+    agreement: &Agreement,
+    trials: &[Named],
+    outcomes: &[Outcome],
+    is_interval: bool,
+) -> (Vec<String>, Option<Recommended>) {
+    let (Some((baseline, others)), Some(own)) = (outcomes.split_first(), trials.first()) else {
+        return (Vec::new(), None);
+    };
+    if !agreement.is_exact() {
+        let at = agreement.differs_at.map_or_else(
+            || "the state at its beginning is not whole".to_owned(),
+            |event| format!("it differs from event {event} on"),
+        );
+        let text = format!("No allocator setting is advised, because the replay does not repeat the recording: {at}.");
+        return (vec![text], None);
+    }
+    let group = trials.iter().take_while(|it| it.limit == own.limit).count().saturating_sub(1);
+    let (others, names) = (&others[..group], &trials[1..=group]);
+    let named: Vec<(&str, Outcome)> = names.iter().map(|it| it.text.as_str()).zip(others.iter().copied()).collect();
+    let says = match group_at(trials, outcomes, group + 1).filter(|_| is_interval) {
+        Some(high) => conclusion_between((baseline, &named, own.limit), (high.baseline, &high.others, high.limit)),
+        None => conclusion(baseline, &named, own.limit),
+    };
+    let recommended = recommended(baseline, others).map(|(index, saves_bytes)| {
+        let allocator_conf = names[index].text.clone();
+        let held = HumanBytes::of(others[index].counts.peak_reserved_bytes);
+        let instead = HumanBytes::of(baseline.counts.peak_reserved_bytes);
+        let fails = if baseline.out_of_memory.is_some() { ", which runs out of memory" } else { "" };
+        let setting = if allocator_conf.is_empty() { "the default" } else { allocator_conf.as_str() };
+        let why = format!("{setting} holds {held} at most, the recorded setting {instead}{fails}.");
+        Recommended { allocator_conf, saves_bytes, why }
+    });
+    (says, recommended)
+}
+
+/// The trials under one limit.
+struct Group<'t> {
+    /// The recorded setting.
+    baseline: &'t Outcome,
+    /// The others.
+    others: Vec<(&'t str, Outcome)>,
+    limit: Limit,
+}
+
+/// The group that begins at this trial.
+fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> Option<Group<'t>> {
+    let (own, others) = trials.get(first..)?.split_first()?;
+    let (baseline, rest) = outcomes.get(first..)?.split_first()?;
+    let rest = others.iter().zip(rest).take_while(|(it, _)| it.limit == own.limit);
+    let others = rest.map(|(it, outcome)| (it.text.as_str(), *outcome)).collect();
+    Some(Group { baseline, others, limit: own.limit })
+}
+
+/// What the figures do not cover; parts of sentences.
+fn remarks(session: &SessionInfo, begins: &Begins, agreement: &Agreement) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !Version::is_named(session.framework.as_deref()) {
+        let newest = Version::NEWEST;
+        remarks.push(format!("its version of torch is not known exactly: replayed by the rules of {newest}"));
+    }
+    if begins.at_event > 0 {
+        remarks.push(format!("the {} events before are not replayed", begins.at_event));
+    }
+    if begins.live_bytes > 0 {
+        let live = HumanBytes::of(begins.live_bytes);
+        remarks
+            .push(format!("the recording began with {live} in use: asked for anew, without what was cached beside it"));
+    }
+    if agreement.flushes > 0 {
+        let times = agreement.flushes;
+        remarks.push(format!(
+            "{times} times cached segments went back: taken as torch.cuda.empty_cache(), which a retry under a limit that was not recorded looks like"
+        ));
+    }
+    if agreement.unknown_frees > 0 {
+        remarks.push(format!("{} frees of blocks that were never seen", agreement.unknown_frees));
+    }
+    remarks
+}

@@ -1,0 +1,125 @@
+//! A request's bytes as a function of the number that changed, from its bytes at two numbers.
+//!
+//! Guarantees: at the two numbers the recorded bytes; never negative, never above the largest request. Refuses to extrapolate
+//! what fell: that stays as it was last.
+
+use super::Bound;
+use crate::sizes::REQUEST_BYTES_MAX;
+
+/// Bytes within which a size counts as proportional: tensors carry a few elements that do not scale, sizes are padded.
+const PADDING_BYTES: f64 = 512.0;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Law {
+    /// Always the same.
+    Constant(u64),
+    /// In proportion.
+    Linear {
+        /// Bytes of one.
+        each: f64,
+    },
+    /// In proportion to the square.
+    Quadratic {
+        /// Bytes of one.
+        each: f64,
+    },
+    /// A constant part and one in proportion.
+    Affine {
+        /// The constant part.
+        base: f64,
+        /// Bytes of one more.
+        each: f64,
+    },
+    /// A part in proportion and one in proportion to the square.
+    Mixed {
+        /// Bytes of one, in proportion.
+        linear: f64,
+        /// In proportion to the square.
+        square: f64,
+    },
+    /// Less at the larger number: a library chose another way.
+    Fallen {
+        /// Bytes at the smaller number.
+        before: u64,
+        /// Bytes at the larger.
+        bytes: u64,
+    },
+    /// Only in the larger recording.
+    Unmatched {
+        /// Its number.
+        number: f64,
+        /// Its bytes there.
+        bytes: u64,
+    },
+}
+
+impl Law {
+    /// From bytes at two numbers, the smaller first.
+    pub(super) fn of((few, before): (f64, u64), (many, bytes): (f64, u64)) -> Self {
+        if before == bytes {
+            return Self::Constant(bytes);
+        }
+        if bytes < before {
+            return Self::Fallen { before, bytes };
+        }
+        let (low, high, ratio) = (before as f64, bytes as f64, many / few);
+        if (high - low * ratio).abs() <= PADDING_BYTES {
+            return Self::Linear { each: high / many };
+        }
+        if (high - low * ratio * ratio).abs() <= PADDING_BYTES {
+            return Self::Quadratic { each: high / (many * many) };
+        }
+        let each = (high - low) / (many - few);
+        let base = low - each * few;
+        if base >= 0.0 {
+            return Self::Affine { base, each };
+        }
+        let square = (high / many - low / few) / (many - few);
+        let linear = low / few - square * few;
+        if linear >= 0.0 { Self::Mixed { linear, square } } else { Self::Quadratic { each: high / (many * many) } }
+    }
+
+    /// Bytes at a number.
+    pub(super) fn bytes(&self, number: f64, bound: Bound) -> u64 {
+        let bytes = match *self {
+            Self::Constant(bytes) => return bytes,
+            Self::Linear { each } => each * number,
+            Self::Quadratic { each } => each * number * number,
+            Self::Affine { base, each } => base + each * number,
+            Self::Mixed { linear, square } => linear * number + square * number * number,
+            Self::Fallen { before, bytes } => return if bound == Bound::High { before } else { bytes },
+            Self::Unmatched { number: many, bytes } => match bound {
+                Bound::High if number > many => bytes as f64 * number / many,
+                Bound::Low if number < many => bytes as f64 * number / many,
+                _ => return bytes,
+            },
+        };
+        // (A conversion from a float saturates.)
+        (bytes.round() as u64).min(REQUEST_BYTES_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_follow_the_number_in_the_simplest_way_that_holds() {
+        let law = |before, bytes| Law::of((4.0, before), (8.0, bytes));
+        let at = |law: Law, number| law.bytes(number, Bound::Likely);
+        assert_eq!(law(4096, 4096), Law::Constant(4096));
+        assert_eq!(at(law(4000, 8000), 32.0), 32_000);
+        assert_eq!(at(law(16_000, 64_000), 16.0), 256_000);
+        assert_eq!(at(law(3000, 4000), 16.0), 6000, "2000 and 250 for each");
+        let mixed = law(4 * 1000 + 16 * 100, 8 * 1000 + 64 * 100);
+        assert_eq!(at(mixed, 16.0), 16 * 1000 + 256 * 100);
+        for number in [4.0, 8.0] {
+            assert_eq!(at(mixed, number), (number * 1000.0 + number * number * 100.0) as u64);
+        }
+        assert_eq!((at(law(9000, 10), 16.0), law(9000, 10).bytes(16.0, Bound::High)), (10, 9000));
+        let alone = Law::Unmatched { number: 8.0, bytes: 800 };
+        assert_eq!((at(alone, 16.0), alone.bytes(16.0, Bound::High), alone.bytes(4.0, Bound::Low)), (800, 1600, 400));
+        assert_eq!(Law::Linear { each: f64::MAX }.bytes(f64::MAX, Bound::High), REQUEST_BYTES_MAX);
+    }
+}
