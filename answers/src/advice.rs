@@ -5,7 +5,10 @@
 
 use serde::Serialize;
 
+use memctl_model::FindingKind;
+
 use crate::naming::name_of;
+use crate::report::Report;
 use crate::what_if::Rank;
 
 /// Advice about one device.
@@ -21,6 +24,14 @@ pub struct Advice {
     pub not_replayed: Option<String>,
     /// The replays.
     pub device: Option<Rank>,
+}
+
+/// Whether a finding of a report depends on how memory is packed, so that settings are worth a replay.
+#[must_use]
+pub fn is_called_for(report: &Report) -> bool {
+    use FindingKind as Kind;
+    let kinds = [Kind::Oom, Kind::Fragmentation, Kind::FragmentationGrowth, Kind::NearOom];
+    report.findings.iter().filter_map(|finding| finding.known_kind()).any(|kind| kinds.contains(&kind))
 }
 
 impl Advice {

@@ -3,7 +3,7 @@
 //! Guarantees: one device is replayed, once, up to a number of events; what cannot be replayed (dropped events, no events, an
 //! unknown version, `cudaMallocAsync`) is said instead. Refuses to replay where no finding depends on an allocator setting.
 
-use memctl_answers::advice::Advice;
+use memctl_answers::advice::{Advice, is_called_for};
 use memctl_answers::frag::{Fragmentation, pinned};
 use memctl_answers::naming::{command, process_flag};
 use memctl_answers::oom::{Failed, Oom};
@@ -41,14 +41,10 @@ pub async fn on_note(
     rank: &Rank,
     selection: &v1::Selection,
 ) -> Option<Advice> {
-    let kinds: Vec<FindingKind> = report.findings.iter().filter_map(|finding| finding.known_kind()).collect();
-    let is_failed = kinds.contains(&FindingKind::Oom);
-    let is_packing = |kind: &FindingKind| {
-        matches!(kind, FindingKind::Fragmentation | FindingKind::FragmentationGrowth | FindingKind::NearOom)
-    };
-    if !is_failed && !kinds.iter().any(is_packing) {
+    if !is_called_for(report) {
         return None;
     }
+    let is_failed = report.findings.iter().any(|finding| finding.known_kind() == Some(FindingKind::Oom));
     let selection = same_job(selection.clone(), report, rank);
     let (mut holders, mut limits) = (Vec::new(), Vec::new());
     let is_it = |number: u32, process: &str| number == rank.rank && process == rank.process;

@@ -10,6 +10,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use memctl_answers::PartMissing;
 use memctl_answers::access::Known;
+use memctl_answers::advice::{Advice, is_called_for};
 use memctl_answers::diagnose::{Diagnosis, rank_of};
 use memctl_answers::dossier::flame::Flame;
 use memctl_answers::dossier::same_job;
@@ -196,12 +197,14 @@ pub async fn diagnose(
     let note = async {
         let report = asking.report(selection.clone()).await?;
         let Some(one) = rank_of(&report).map(|rank| same_job(selection, &report, rank)) else {
-            return Ok(Diagnosis::new(report, None, None, ""));
+            return Ok(Diagnosis::new(report, None, None, None, ""));
         };
+        let replay =
+            rank_of(&report).filter(|_| is_called_for(&report)).map(|rank| unreplayed(rank.rank, &rank.process));
         let sites = asking.live(one.clone(), None).await?;
         // Where its events are no longer stored the note goes without.
         let peak = asking.ledger(one, None, false).await.ok();
-        Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), ""))
+        Ok(Diagnosis::new(report, Some(&sites), peak.as_ref(), replay, ""))
     };
     asking.told(note).await
 }
@@ -258,7 +261,17 @@ pub async fn oom(
     asked.takes(&[])?;
     let asking = Asking { room: &room, caller };
     let request = asking.request(v1::OomRequest { selection: Some(asked.selection(&job)?) });
-    asking.told(async { Ok(Oom::new(room.query.get_oom(request).await?.into_inner(), None)?) }).await
+    let answer = async {
+        let answer = Oom::new(room.query.get_oom(request).await?.into_inner(), None)?;
+        let replay = answer.failures.first().map(|failed| unreplayed(failed.rank, &failed.process));
+        Ok(answer.with_replay(replay))
+    };
+    asking.told(answer).await
+}
+
+/// A daemon replays nothing: who is asked that often must not work for seconds.
+fn unreplayed(rank: u32, process: &str) -> Advice {
+    Advice::none(rank, process, "`memctl what-if` replays it, this page does not".to_owned(), None)
 }
 
 /// Live memory of one device as a tree of calls at `at`, or what changed from `from` to `at`.

@@ -22,7 +22,7 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 29] = [
+const VERBS: [(&str, Verb); 30] = [
     // A recorded job of its own; what it prints is held by its golden page.
     ("demo", Silent),
     // A page in a browser, made of the answers below; what it says is held by its own tests.
