@@ -4,7 +4,7 @@
 //! same function ([`Gate::admit`]). A token that comes with a call decides alone: one that does not count is refused, even
 //! where a caller without a token would get in. What a caller was let in for is asked again while a stream goes on
 //! ([`Gate::still`]): a token, a user's or a certificate's entry in the configuration, and a certificate's last day.
-//! (Over 400 lines with its tests, which read beside the rules that they try.)
+//! (Over 400 lines: its tests read beside the rules that they try.)
 //! Refuses: to say why a token does not count; whoever has it can find out, and nobody else needs to.
 
 use std::future::Future;

@@ -1,5 +1,6 @@
 //! The page over HTTP: its files and what they tell a browser, its data beside the command line's, cookies, tenants, and
 //! `memctl ui` with its printed address.
+//! (Over 400 lines: each test is a story of its own, told by what HTTP answers.)
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
