@@ -12,7 +12,7 @@ const LIMITS: [&str; 2] = ["Max address space", "Max data size"];
 /// Bytes that this process may use.
 #[must_use]
 pub fn allowed_bytes() -> u64 {
-    let own = LIMITS.map(|name| own(name));
+    let own = LIMITS.map(own);
     [machine(), group()].into_iter().chain(own).flatten().min().unwrap_or(UNKNOWN)
 }
 
