@@ -277,7 +277,9 @@ impl SessionWatch {
     /// Bytes that it keeps.
     fn bytes(&self) -> usize {
         let watches: usize = self.watches.values().map(RankWatch::bytes).sum();
-        size_of::<Self>() + self.stacks.bytes() + self.told.bytes() + self.frames.len() * size_of::<u32>() + watches
+        let samples = (self.highest.len() + self.last.len()) * size_of::<Sample>();
+        let of_process = size_of::<Self>() + self.facts.len() * size_of::<RankFacts>() + samples;
+        of_process + self.stacks.held_bytes() + self.told.bytes() + self.frames.capacity() * size_of::<u32>() + watches
     }
 }
 

@@ -246,6 +246,16 @@ impl StackDictionary {
             + self.stacks.len() * size_of::<NodeId>()
     }
 
+    /// Bytes that it holds, with the room that its lists have taken for more: up to twice as much.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.name_bytes
+            + self.strings.capacity() * OF_NAME
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.nodes.capacity() * OF_NODE
+            + self.stacks.capacity() * size_of::<NodeId>()
+    }
+
     fn within_bytes(&self, more: usize) -> Result<(), WireError> {
         at_most("bytes of a session's stacks", self.bytes() + more, SESSION_STACK_BYTES_MAX)
     }

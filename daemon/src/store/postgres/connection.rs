@@ -27,9 +27,10 @@ const STATEMENT_MS: &str = "60000";
 const LOCK_MS: &str = "20000";
 /// A transaction that a lost daemon left open goes after this.
 const IDLE_IN_TRANSACTION_MS: &str = "60000";
-/// Tries of one transaction; a serialization failure is rare, ten in a row are a fault.
-const TRIES_MAX: u32 = 10;
-/// Before the second try; doubles each time, up to 64 times as much.
+/// Tries of one transaction; a serialization failure is rare, twelve in a row are a fault.
+const TRIES_MAX: u32 = 12;
+/// Before the second try; doubles each time, up to 256 times as much: on a server that is loaded a transaction takes a second,
+/// and two that try again within one collide again.
 const BACKOFF: Duration = Duration::from_millis(5);
 
 /// What opening gives.
@@ -194,7 +195,7 @@ impl<'s> Retries<'s> {
         };
         self.tries += 1;
         tracing::debug!(place = self.store.place, operation = self.operation, tries = self.tries, %error, "trying again");
-        let wait = BACKOFF * (1 << self.tries.min(6));
+        let wait = BACKOFF * (1 << self.tries.min(8));
         // Half of it at random, so that two that collided do not collide again.
         let share = getrandom::u32().unwrap_or(0);
         tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(f64::from(share) / f64::from(u32::MAX))).await;
