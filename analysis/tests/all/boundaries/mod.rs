@@ -174,7 +174,7 @@ fn frames_of_other_languages_around_those_of_python_are_passed_over() {
         all(&mut tape, &|tape| {
             tape.call("<module>", TRAIN, 20, |tape| {
                 tape.line(21).forward(8 << 20);
-                tape.line(22).library("backward", "torch/_tensor.py", 631, |tape| {
+                tape.line(22).package("backward", "torch/_tensor.py", 631, |tape| {
                     tape.alloc(4);
                 });
             });
@@ -186,7 +186,7 @@ fn frames_of_other_languages_around_those_of_python_are_passed_over() {
         });
         all(&mut tape, &|tape| {
             tape.call("<module>", TRAIN, 22, |tape| {
-                tape.library("backward", "torch/_tensor.py", 631, |tape| {
+                tape.package("backward", "torch/_tensor.py", 631, |tape| {
                     tape.free(4);
                 });
                 tape.line(24).free(1 << 20);
@@ -288,28 +288,28 @@ fn a_library_that_loops() {
     const LOOP: &str = "transformers/trainer.py";
     let tape = script(|tape| {
         tape.line(40);
-        tape.library("train", LOOP, 2240, |tape| {
-            tape.library("_inner_training_loop", LOOP, 2400, |tape| {
+        tape.package("train", LOOP, 2240, |tape| {
+            tape.package("_inner_training_loop", LOOP, 2400, |tape| {
                 tape.alloc(1 << 20);
                 for _ in 0..4 {
                     for _ in 0..8 {
                         tape.line(2555);
-                        tape.library("training_step", LOOP, 3745, |tape| {
+                        tape.package("training_step", LOOP, 3745, |tape| {
                             tape.forward(8 << 20);
                             tape.line(3791);
-                            tape.library("backward", "accelerate/accelerator.py", 2473, |tape| {
+                            tape.package("backward", "accelerate/accelerator.py", 2473, |tape| {
                                 tape.backward(8 << 20, 1 << 20);
                             });
                         });
                         tape.line(2620);
-                        tape.library("step", "accelerate/optimizer.py", 179, |tape| {
+                        tape.package("step", "accelerate/optimizer.py", 179, |tape| {
                             tape.optimizer();
                         });
                         tape.line(2630).zero_grad(1 << 20);
                     }
                     tape.line(2660);
-                    tape.library("_maybe_log_save_evaluate", LOOP, 3095, |tape| {
-                        tape.library("evaluation_loop", LOOP, 4330, |tape| {
+                    tape.package("_maybe_log_save_evaluate", LOOP, 3095, |tape| {
+                        tape.package("evaluation_loop", LOOP, 4330, |tape| {
                             tape.predict(1 << 20);
                         });
                     });
@@ -326,19 +326,19 @@ fn a_library_that_trains_within_the_optimizers_step() {
     const LOOPS: &str = "lightning/pytorch/loops/";
     let tape = script(|tape| {
         tape.line(40);
-        tape.library("run", &format!("{LOOPS}fit_loop.py"), 210, |tape| {
+        tape.package("run", &format!("{LOOPS}fit_loop.py"), 210, |tape| {
             for _ in 0..3 {
                 tape.line(216);
-                tape.library("advance", &format!("{LOOPS}fit_loop.py"), 455, |tape| {
-                    tape.library("run", &format!("{LOOPS}training_epoch_loop.py"), 150, |tape| {
+                tape.package("advance", &format!("{LOOPS}fit_loop.py"), 455, |tape| {
+                    tape.package("run", &format!("{LOOPS}training_epoch_loop.py"), 150, |tape| {
                         for _ in 0..9 {
                             tape.line(152);
-                            tape.library("optimizer_step", "lightning/pytorch/core/module.py", 1302, |tape| {
-                                tape.library("wrapper", "torch/optim/optimizer.py", 533, |tape| {
-                                    tape.library("closure", &format!("{LOOPS}automatic.py"), 130, |tape| {
+                            tape.package("optimizer_step", "lightning/pytorch/core/module.py", 1302, |tape| {
+                                tape.package("wrapper", "torch/optim/optimizer.py", 533, |tape| {
+                                    tape.package("closure", &format!("{LOOPS}automatic.py"), 130, |tape| {
                                         tape.zero_grad(0).forward(8 << 20).backward(8 << 20, 1 << 20);
                                     });
-                                    tape.library("step", "torch/optim/adam.py", 248, |tape| {
+                                    tape.package("step", "torch/optim/adam.py", 248, |tape| {
                                         tape.alloc(2048).free(2048);
                                     });
                                 });
@@ -348,7 +348,7 @@ fn a_library_that_trains_within_the_optimizers_step() {
                     });
                 });
                 tape.line(217);
-                tape.library("on_advance_end", &format!("{LOOPS}fit_loop.py"), 470, |tape| {
+                tape.package("on_advance_end", &format!("{LOOPS}fit_loop.py"), 470, |tape| {
                     tape.predict(1 << 20);
                 });
             }
@@ -366,7 +366,7 @@ fn requests_and_not_their_tokens_are_the_rounds_of_a_serving_loop() {
         for _ in 0..40 {
             tape.line(30).alloc(4096);
             tape.line(31);
-            tape.library("generate", "transformers/generation/utils.py", 2200, |tape| {
+            tape.package("generate", "transformers/generation/utils.py", 2200, |tape| {
                 for _ in 0..6 {
                     tape.line(2210).forward(1 << 16);
                     tape.line(2216).free(1 << 15);

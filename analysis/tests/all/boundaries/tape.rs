@@ -23,7 +23,7 @@ impl Tape {
     }
 
     /// Calls a function of an installed package.
-    pub fn library(&mut self, function: &str, file: &str, line: u32, body: impl FnOnce(&mut Self)) {
+    pub fn package(&mut self, function: &str, file: &str, line: u32, body: impl FnOnce(&mut Self)) {
         self.call(function, &format!("{SITE}{file}"), line, body);
     }
 
@@ -47,7 +47,7 @@ impl Tape {
 
     /// Modules are called; activations stay.
     pub fn forward(&mut self, size: u64) -> &mut Self {
-        self.library("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
+        self.package("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
             for (at, part) in (0..4).zip([size / 2, size / 4, size / 8, size - size / 2 - size / 4 - size / 8]) {
                 tape.call("forward", "/home/u/model.py", 10 + at, |tape| {
                     tape.alloc(part);
@@ -60,7 +60,7 @@ impl Tape {
     /// An evaluation's pass: what it makes is gone.
     pub fn predict(&mut self, size: u64) -> &mut Self {
         self.forward(size);
-        self.library("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
+        self.package("_wrapped_call_impl", "torch/nn/modules/module.py", 1779, |tape| {
             tape.free(size);
         });
         self
@@ -68,15 +68,15 @@ impl Tape {
 
     /// Activations go, gradients come: from a thread without Python frames.
     pub fn backward(&mut self, activations: u64, gradients: u64) -> &mut Self {
-        self.library("backward", "torch/_tensor.py", 631, |tape| {
-            tape.library("_make_grads", "torch/autograd/__init__.py", 231, |tape| {
+        self.package("backward", "torch/_tensor.py", 631, |tape| {
+            tape.package("_make_grads", "torch/autograd/__init__.py", 231, |tape| {
                 tape.alloc(4);
             });
         });
         self.event(Action::Alloc, gradients, StackId::NONE);
         self.event(Action::FreeRequested, activations, StackId::NONE);
         self.event(Action::FreeCompleted, activations, StackId::NONE);
-        self.library("backward", "torch/_tensor.py", 631, |tape| {
+        self.package("backward", "torch/_tensor.py", 631, |tape| {
             tape.free(4);
         });
         self
@@ -84,8 +84,8 @@ impl Tape {
 
     /// An optimizer that allocates while it works.
     pub fn optimizer(&mut self) -> &mut Self {
-        self.library("wrapper", "torch/optim/optimizer.py", 533, |tape| {
-            tape.library("step", "torch/optim/adam.py", 248, |tape| {
+        self.package("wrapper", "torch/optim/optimizer.py", 533, |tape| {
+            tape.package("step", "torch/optim/adam.py", 248, |tape| {
                 tape.alloc(2048).free(2048);
             });
         });
@@ -93,7 +93,7 @@ impl Tape {
     }
 
     pub fn zero_grad(&mut self, gradients: u64) -> &mut Self {
-        self.library("zero_grad", "torch/optim/optimizer.py", 1066, |tape| {
+        self.package("zero_grad", "torch/optim/optimizer.py", 1066, |tape| {
             tape.free(gradients);
         });
         self
@@ -102,7 +102,7 @@ impl Tape {
     /// Another thread allocates.
     pub fn elsewhere(&mut self) -> &mut Self {
         let mine = std::mem::take(&mut self.path);
-        self.library("_bootstrap", "threading.py", 1002, |tape| {
+        self.package("_bootstrap", "threading.py", 1002, |tape| {
             tape.alloc(64).free(64);
         });
         self.path = mine;
