@@ -18,6 +18,8 @@ pub mod growth;
 pub mod initial_state;
 pub mod judge;
 pub mod ledger;
+pub mod lives;
+pub mod modules;
 pub mod oom;
 pub mod outliers;
 pub mod proof;

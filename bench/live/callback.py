@@ -90,19 +90,19 @@ class Hook:
     """The timed hook."""
 
     def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
-        self.library.bench_readings.restype = ctypes.c_void_p
-        self.library.bench_take.restype = ctypes.c_uint32
-        self.library.bench_counter.restype = ctypes.c_uint64
-        self.readings = (Reading * ROOM).from_address(self.library.bench_readings())
-        counted, begun = self.library.bench_counter(), time.monotonic_ns()
+        self.hook = ctypes.CDLL(path)
+        self.hook.bench_readings.restype = ctypes.c_void_p
+        self.hook.bench_take.restype = ctypes.c_uint32
+        self.hook.bench_counter.restype = ctypes.c_uint64
+        self.readings = (Reading * ROOM).from_address(self.hook.bench_readings())
+        counted, begun = self.hook.bench_counter(), time.monotonic_ns()
         time.sleep(0.5)
         elapsed = time.monotonic_ns() - begun
-        self.ns_a_cycle = elapsed / (self.library.bench_counter() - counted)
+        self.ns_a_cycle = elapsed / (self.hook.bench_counter() - counted)
 
     def take(self) -> list[tuple[float, int, int]]:
         """Nanoseconds, action and thread of every callback since the last call."""
-        count = self.library.bench_take()
+        count = self.hook.bench_take()
         if count > ROOM:
             sys.exit(f"{count} callbacks a round, room for {ROOM}")
         return [(each.cycles * self.ns_a_cycle, each.action, each.thread) for each in self.readings[:count]]

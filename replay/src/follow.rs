@@ -7,8 +7,7 @@
 //! Guarantees: blocks are known by recorded addresses, so that one difference does not make others; what waits is bounded.
 //! Refuses to guess a limit: without one, retries are not told from `empty_cache()`, and [`Agreement::flushes`] counts these.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashSet};
 use memctl_model::{Action, Event, PoolId, SegmentState};
 
 use crate::allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit};
@@ -214,12 +213,13 @@ impl Follow {
 
     /// What the replay asked of its driver against what waits.
     fn compare_calls(&mut self) {
-        let calls = self.allocator.take_calls();
+        let calls = self.allocator.calls();
         let differing = if calls.len() == self.waiting.len() {
             calls.iter().zip(&self.waiting).filter(|&(call, event)| *call != driver_event(event)).count()
         } else {
             calls.len().max(self.waiting.len())
         };
+        self.allocator.forget_calls();
         self.waiting.clear();
         if differing > 0 {
             self.agreement.differing_segment_events += differing as u64;
@@ -233,8 +233,8 @@ impl Follow {
 
     /// The recording's own completion of these has come, or comes with the next events and finds nothing to do.
     fn forget_completed(&mut self) {
-        let completed = self.allocator.take_completed();
-        if !completed.is_empty() {
+        if self.allocator.has_completed() {
+            let completed: HashSet<BlockId> = self.allocator.take_completed().into_iter().collect();
             self.live.retain(|_, id| !completed.contains(id));
         }
     }
@@ -249,6 +249,11 @@ impl Follow {
     #[must_use]
     pub fn counts(&self) -> &Counts {
         self.allocator.counts()
+    }
+
+    /// The live blocks by their recorded addresses.
+    pub(crate) fn blocks(&self) -> &HashMap<u64, BlockId> {
+        &self.live
     }
 
     /// Its allocator.

@@ -12,6 +12,7 @@
 //! passed: a free that waited completes where it completed in the recording, or earlier when a replayed retry waits for it.
 
 pub mod advice;
+mod ahead;
 pub mod allocator;
 pub mod fit;
 mod follow;
@@ -21,9 +22,10 @@ mod side_by_side;
 mod sizes;
 mod trial;
 
+pub use ahead::{Ahead, Fails, Shortage};
 pub use allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit, OutOfMemory};
 pub use follow::{Agreement, Follow, KnownLimit};
 pub use request::{Request, Requested};
 pub use settings::{Conf, ConfError, Remark, Version};
-pub use side_by_side::SideBySide;
+pub use side_by_side::{Ended, SideBySide};
 pub use trial::{Ending, Outcome, Start, Trial};

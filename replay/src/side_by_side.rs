@@ -1,49 +1,166 @@
 //! One recording with all its trials, in one pass.
 //!
-//! Guarantees: every trial sees every request once, in order. Refuses to look back.
+//! The recording's requests are gathered, and each trial serves a batch of them before the next trial does: so a trial's lists are
+//! in the processor's cache while it works. Where there are several cores, trials work at the same time.
+//!
+//! Guarantees: every trial sees every request once, in order; what comes out does not depend on the number of cores. Refuses to
+//! look back.
 
-use memctl_model::Event;
+use std::num::NonZero;
 
+use memctl_model::{Event, PoolId, StackId};
+
+use crate::allocator::Hint;
 use crate::follow::Follow;
-use crate::trial::Trial;
+use crate::request::{Request, Requested};
+use crate::trial::{Ending, Trial};
+
+/// Requests that are gathered: half a megabyte, and some milliseconds of work.
+const BATCH: usize = 1 << 13;
+
+/// Where a trial ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What failed.
+    pub ending: Ending,
+    /// Who asked for it.
+    pub stack: StackId,
+    /// When the recording asked for it.
+    pub time_ns: u64,
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct SideBySide {
     follow: Follow,
-    trials: Vec<Trial>,
+    trials: Vec<(Trial, Option<Ended>)>,
+    batch: Batch,
+    threads: usize,
 }
 
 impl SideBySide {
     /// A recording that is followed from its beginning, and trials from the same.
     #[must_use]
     pub fn new(follow: Follow, trials: Vec<Trial>) -> Self {
-        Self { follow, trials }
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self::on(threads, follow, trials)
+    }
+
+    /// The same, on so many cores.
+    #[must_use]
+    pub fn on(threads: usize, follow: Follow, trials: Vec<Trial>) -> Self {
+        let threads = threads.clamp(1, trials.len().max(1));
+        Self {
+            follow,
+            trials: trials.into_iter().map(|trial| (trial, None)).collect(),
+            batch: Batch::default(),
+            threads,
+        }
     }
 
     /// The next event of the recording.
     pub fn event(&mut self, event: &Event) {
-        let trials = &mut self.trials;
-        self.follow.event(event, |at, request| trials.iter_mut().for_each(|trial| trial.request(at, request)));
+        let Self { follow, batch, .. } = self;
+        follow.event(event, |at, request| batch.push(at, request, event.stack, event.time_ns));
+        if self.batch.requests.len() >= BATCH {
+            self.serve();
+        }
     }
 
-    /// The recording so far.
+    /// The recording so far. Its trials may be a batch behind.
     #[must_use]
     pub fn follow(&self) -> &Follow {
         &self.follow
     }
 
-    /// The trials so far.
+    /// After the last event: the recording, and each trial with where it ended.
     #[must_use]
-    pub fn trials(&self) -> &[Trial] {
-        &self.trials
+    pub fn finish(mut self) -> (Follow, Vec<(Trial, Option<Ended>)>) {
+        let Self { follow, batch, .. } = &mut self;
+        follow.finish(|at, request| batch.push(at, request, StackId::NONE, 0));
+        self.serve();
+        (self.follow, self.trials)
     }
 
-    /// After the last event.
-    #[must_use]
-    pub fn finish(mut self) -> (Follow, Vec<Trial>) {
-        let trials = &mut self.trials;
-        self.follow.finish(|at, request| trials.iter_mut().for_each(|trial| trial.request(at, request)));
-        (self.follow, self.trials)
+    fn serve(&mut self) {
+        let Self { trials, batch, threads, .. } = self;
+        let share = trials.len().div_ceil(*threads).max(1);
+        let serve = |trials: &mut [(Trial, Option<Ended>)]| trials.iter_mut().for_each(|trial| batch.serve(trial));
+        std::thread::scope(|scope| {
+            let mut shares = trials.chunks_mut(share);
+            // One share is this thread's own.
+            let own = shares.next();
+            for share in shares {
+                scope.spawn(|| serve(share));
+            }
+            own.into_iter().for_each(serve);
+        });
+        self.batch.requests.clear();
+        self.batch.hints.clear();
+    }
+}
+
+/// Requests that wait for the trials.
+#[derive(Clone, Debug, Default)]
+struct Batch {
+    requests: Vec<Gathered>,
+    hints: Vec<Hint>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gathered {
+    at: u64,
+    time_ns: u64,
+    stack: StackId,
+    request: Kept,
+}
+
+/// [`Request`], with its hints in the batch.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Alloc { block: u64, requested: Requested, hints: (u32, u32) },
+    Failed { requested: Requested },
+    FreeRequested { block: u64 },
+    FreeCompleted { block: u64 },
+    EmptyCache,
+    PoolReleased(PoolId),
+}
+
+impl Batch {
+    fn push(&mut self, at: u64, request: &Request<'_>, stack: StackId, time_ns: u64) {
+        let request = match *request {
+            Request::Alloc { block, requested, hints } => {
+                let first = self.hints.len() as u32;
+                self.hints.extend_from_slice(hints);
+                Kept::Alloc { block, requested, hints: (first, self.hints.len() as u32) }
+            }
+            Request::Failed { requested } => Kept::Failed { requested },
+            Request::FreeRequested { block } => Kept::FreeRequested { block },
+            Request::FreeCompleted { block } => Kept::FreeCompleted { block },
+            Request::EmptyCache => Kept::EmptyCache,
+            Request::PoolReleased(pool) => Kept::PoolReleased(pool),
+        };
+        self.requests.push(Gathered { at, time_ns, stack, request });
+    }
+
+    fn serve(&self, (trial, ended): &mut (Trial, Option<Ended>)) {
+        for gathered in self.requests.iter() {
+            if ended.is_some() {
+                return;
+            }
+            let request = match gathered.request {
+                Kept::Alloc { block, requested, hints: (first, end) } => {
+                    Request::Alloc { block, requested, hints: &self.hints[first as usize..end as usize] }
+                }
+                Kept::Failed { requested } => Request::Failed { requested },
+                Kept::FreeRequested { block } => Request::FreeRequested { block },
+                Kept::FreeCompleted { block } => Request::FreeCompleted { block },
+                Kept::EmptyCache => Request::EmptyCache,
+                Kept::PoolReleased(pool) => Request::PoolReleased(pool),
+            };
+            trial.request(gathered.at, &request);
+            let Gathered { stack, time_ns, .. } = *gathered;
+            *ended = trial.out_of_memory().map(|ending| Ended { ending, stack, time_ns });
+        }
     }
 }

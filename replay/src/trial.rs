@@ -3,8 +3,7 @@
 //! Guarantees: deterministic; ends with the first request that fails, as the training would. Refuses to guess what a program
 //! would have done after that, and what it would have done instead of failing where the recording failed and the trial does not.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt};
 use memctl_model::{BlockUse, SegmentState};
 
 use crate::allocator::{Allocator, BlockId, Counts, Limit};
@@ -49,7 +48,8 @@ pub struct Outcome {
 pub struct Trial {
     allocator: Allocator,
     live: HashMap<u64, BlockId>,
-    names: HashMap<BlockId, u64>,
+    /// The name of the block in each slot that was ever handed out.
+    names: Vec<u64>,
     out_of_memory: Option<Ending>,
     survived: u64,
 }
@@ -59,8 +59,7 @@ impl Trial {
     #[must_use]
     pub fn new(conf: Conf, limit: Limit, segments: &[SegmentState], start: Start) -> Self {
         let allocator = Allocator::new(conf, limit);
-        let mut trial =
-            Self { allocator, live: HashMap::new(), names: HashMap::new(), out_of_memory: None, survived: 0 };
+        let mut trial = Self { allocator, live: HashMap::new(), names: Vec::new(), out_of_memory: None, survived: 0 };
         match start {
             Start::AsFound => {
                 for (addr, id) in trial.allocator.restore(segments).live {
@@ -84,7 +83,7 @@ impl Trial {
                 }
             }
         }
-        let _ = self.allocator.take_calls();
+        self.allocator.forget_calls();
     }
 
     /// Serves the next request, which the recording's event of that index made.
@@ -105,7 +104,6 @@ impl Trial {
             }
             Request::FreeCompleted { block } => {
                 if let Some(id) = self.live.remove(&block) {
-                    self.names.remove(&id);
                     self.allocator.free_completed(id);
                 }
             }
@@ -113,7 +111,7 @@ impl Trial {
             Request::PoolReleased(pool) => self.allocator.pool_is_released(pool),
         }
         self.forget_completed();
-        let _ = self.allocator.take_calls();
+        self.allocator.forget_calls();
     }
 
     fn alloc(&mut self, event: u64, block: u64, requested: Requested) {
@@ -145,20 +143,35 @@ impl Trial {
     fn enter(&mut self, block: u64, id: BlockId) {
         // A recording with gaps may name a block twice: the one before is gone.
         if let Some(before) = self.live.insert(block, id) {
-            self.names.remove(&before);
             self.allocator.free_requested(before);
             self.allocator.free_completed(before);
         }
-        self.names.insert(id, block);
+        let slot = id.slot();
+        if self.names.len() <= slot {
+            self.names.resize(slot + 1, 0);
+        }
+        self.names[slot] = block;
     }
 
     /// A retry waited for these: the recording's own completion of them means nothing any more.
     fn forget_completed(&mut self) {
+        if !self.allocator.has_completed() {
+            return;
+        }
         for id in self.allocator.take_completed() {
-            if let Some(block) = self.names.remove(&id) {
-                self.live.remove(&block);
+            // Its slot may have another block by now, which has another name.
+            if let Some(&name) = self.names.get(id.slot())
+                && self.live.get(&name) == Some(&id)
+            {
+                self.live.remove(&name);
             }
         }
+    }
+
+    /// Bytes that the block of a recorded address occupies; `None` where it does not live.
+    #[must_use]
+    pub fn size(&self, block: u64) -> Option<u64> {
+        self.live.get(&block).map(|&id| self.allocator.size(id))
     }
 
     /// Its allocator.

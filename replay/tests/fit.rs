@@ -25,7 +25,7 @@ fn script(name: &str) -> (Conf, Script) {
     };
     let mut keys: HashMap<StackId, u64> = HashMap::new();
     let mut follow = Follow::new(conf.clone(), Limit::None, &start.keyframe.segments);
-    let mut script = Script::new(start.keyframe.segments.clone());
+    let mut script = Script::new(&start.keyframe.segments);
     for event in &events {
         let key = *keys.entry(event.stack).or_insert_with(|| key_of(event.stack));
         follow.event(event, |_, request| script.push(request, key).expect("few requests"));
@@ -106,7 +106,7 @@ fn two_trainings_are_not_taken_for_one() {
         let same = Fit::new((numbers.0, gpt.clone()), (numbers.1, gpt.clone()), conf.clone());
         assert_eq!(same.expect_err("no two numbers"), FitError::Numbers);
     }
-    let (follow, request) = (Script::new(Vec::new()), Request::EmptyCache);
+    let (follow, request) = (Script::new(&[]), Request::EmptyCache);
     assert!(follow.clone().push(&request, 0).is_ok());
     let _ = stack_key(std::iter::empty::<&Frame>());
 }

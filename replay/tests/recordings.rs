@@ -32,7 +32,8 @@ fn run(recorded: &Recorded, limit: Limit, trials: Vec<Trial>) -> (Follow, Vec<Tr
     let follow = Follow::new(recorded.conf.clone(), limit, &recorded.start.segments);
     let mut both = SideBySide::new(follow, trials);
     recorded.events.iter().for_each(|event| both.event(event));
-    both.finish()
+    let (follow, trials) = both.finish();
+    (follow, trials.into_iter().map(|(trial, _)| trial).collect())
 }
 
 fn data(name: &str) -> PathBuf {
@@ -203,4 +204,27 @@ fn a_trial_of_the_recorded_settings_is_what_was_recorded() {
     let (follow, trials) = run(&recorded, Limit::None, vec![trial]);
     assert_eq!(follow.counts(), trials[0].allocator().counts());
     assert!(recorded.events.iter().any(|event| event.action == Action::SegmentAlloc));
+}
+
+/// Several cores do what one does.
+#[test]
+fn the_number_of_cores_changes_nothing() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/recordings/gpt_varlen_fragmentation");
+    let recorded = load(&folder.join("rank0.pickle.zst"));
+    let peak = GIB;
+    let play = |threads: usize| {
+        let trials = ["", "expandable_segments:True", "max_split_size_mb:64"].into_iter().flat_map(|text| {
+            let (conf, _) = Conf::parse(text, recorded.version).expect("a setting");
+            [Limit::None, Limit::Device(peak)]
+                .map(|limit| Trial::new(conf.clone(), limit, &recorded.start.segments, Start::Afresh))
+        });
+        let follow = Follow::new(recorded.conf.clone(), Limit::None, &recorded.start.segments);
+        let mut both = SideBySide::on(threads, follow, trials.collect());
+        recorded.events.iter().for_each(|event| both.event(event));
+        let (_, trials) = both.finish();
+        trials.into_iter().map(|(trial, ended)| (trial.outcome(), ended)).collect::<Vec<_>>()
+    };
+    let alone = play(1);
+    assert!(alone.iter().any(|(_, ended)| ended.is_some()), "nothing fails at {peak} bytes");
+    assert_eq!(play(3), alone);
 }

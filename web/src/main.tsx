@@ -3,7 +3,9 @@
 import { render } from 'preact';
 import type { JSX } from 'preact';
 import { useEffect } from 'preact/hooks';
+import { Alerts } from './alerts/Alerts';
 import { refusal } from './api/ask';
+import { Blocks } from './blocks/Blocks';
 import { Job } from './job/Job';
 import { Jobs } from './jobs/Jobs';
 import { Moment } from './moment/Moment';
@@ -21,6 +23,10 @@ function titleOf(at: Route): string {
       return `${at.job.name} · memctl`;
     case 'moment':
       return `${at.job.name}: ${at.from === null ? 'a moment' : 'what changed'} · memctl`;
+    case 'blocks':
+      return `${at.job.name}: blocks · memctl`;
+    case 'alerts':
+      return 'Alerts · memctl';
     case 'nowhere':
       return 'Not found · memctl';
   }
@@ -31,9 +37,13 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'jobs':
       return <Jobs filter={at.filter} tenant={at.tenant} />;
     case 'job':
-      return <Job job={at.job} since={at.since} until={at.until} />;
+      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} />;
     case 'moment':
       return <Moment job={at.job} at={at.at} from={at.from} />;
+    case 'blocks':
+      return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
+    case 'alerts':
+      return <Alerts tenant={at.tenant} />;
     case 'nowhere':
       return (
         <main>
@@ -54,7 +64,7 @@ function Page(): JSX.Element {
   const refused = refusal.value;
   return (
     <>
-      <Head inJobs={at.view === 'jobs'} />
+      <Head at={at.view} />
       {refused === null ? <View at={at} /> : <SignIn words={refused.words} takesToken={refused.takesToken} />}
     </>
   );

@@ -10,8 +10,12 @@ test.each<Exclude<Route, { view: 'nowhere' }>>([
   { view: 'jobs', filter: 'gpt & co', tenant: 'lab-a' },
   { view: 'job', job, since: null, until: null },
   { view: 'job', job: { ...job, attempt: null, rank: null, tenant: null }, since: '2026-01-01T00:00:00Z', until: null },
+  { view: 'job', job, since: null, until: null, over: '1,7' },
   { view: 'moment', job, at: 'epoch:7', from: 'epoch:2' },
   { view: 'moment', job, at: 'peak', from: null },
+  { view: 'blocks', job, at: 'peak', event: 123_456_789_012 },
+  { view: 'blocks', job, at: 'epoch:3', event: null },
+  { view: 'alerts', tenant: 'lab-a' },
 ])('an address is read as it was written: %o', (route) => {
   const [path = '', query = ''] = addressOf(route).split('?');
   expect(routeOf(path, query)).toEqual(route);

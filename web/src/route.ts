@@ -7,8 +7,10 @@ import { signal } from '@preact/signals';
 /** A view with what it shows. */
 export type Route =
   | { view: 'jobs'; filter: string; tenant: string | null }
-  | { view: 'job'; job: JobAddress; since: string | null; until: string | null }
+  | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string }
   | { view: 'moment'; job: JobAddress; at: string; from: string | null }
+  | { view: 'blocks'; job: JobAddress; at: string; event: number | null }
+  | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
 
 /** A job, and the rank that is looked at. */
@@ -29,18 +31,26 @@ export function routeOf(path: string, query: string): Route {
   const parts = path.split('/').filter((part) => part !== '');
   if (parts.length === 0) return { view: 'jobs', filter: text('filter') ?? '', tenant: text('tenant') };
   const [first, name, view] = parts;
+  if (first === 'alerts' && parts.length === 1) return { view: 'alerts', tenant: text('tenant') };
   if (first !== 'jobs' || name === undefined || parts.length > 3) return { view: 'nowhere', path };
   const decoded = decodedName(name);
   if (decoded === null) return { view: 'nowhere', path };
-  const rank = text('rank');
+  const whole = (name: string): number | null => {
+    const value = text(name);
+    return value !== null && /^\d{1,15}$/.test(value) ? Number(value) : null;
+  };
   const job: JobAddress = {
     name: decoded,
     attempt: text('attempt'),
-    rank: rank !== null && /^\d{1,9}$/.test(rank) ? Number(rank) : null,
+    rank: whole('rank'),
     tenant: text('tenant'),
   };
-  if (view === undefined) return { view: 'job', job, since: text('since'), until: text('until') };
+  if (view === undefined) {
+    const over = text('over');
+    return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }) };
+  }
   if (view === 'moment') return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from') };
+  if (view === 'blocks') return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event') };
   return { view: 'nowhere', path };
 }
 
@@ -59,10 +69,15 @@ export function addressOf(route: Exclude<Route, { view: 'nowhere' }>): string {
     asked.push(['filter', route.filter || null], ['tenant', route.tenant]);
     return `/${behind(asked)}`;
   }
+  if (route.view === 'alerts') return `/alerts${behind([['tenant', route.tenant]])}`;
   const { name, attempt, rank, tenant } = route.job;
   asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
   const at = `/jobs/${encodeURIComponent(name)}`;
-  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until]]);
+  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null]]);
+  if (route.view === 'blocks') {
+    const event = route.event === null ? null : String(route.event);
+    return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event]])}`;
+  }
   return `${at}/moment${behind([...asked, ['from', route.from], ['at', route.at]])}`;
 }
 

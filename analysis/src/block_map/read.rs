@@ -131,6 +131,12 @@ impl BlockMap {
         self.pools.rows()
     }
 
+    /// Bytes of the block that begins at an address; `None` where none does. O(1).
+    #[must_use]
+    pub fn block_bytes(&self, addr: u64) -> Option<u64> {
+        self.index.find(&self.slab, addr).map(|slot| self.slab.get(slot).size)
+    }
+
     /// Every free block, in address order.
     pub fn free_blocks(&self) -> impl Iterator<Item = FreeBlock> {
         self.segments.values().flat_map(|segment| {

@@ -5,12 +5,14 @@
 //! what no rule knows is *unknown*, and is shown. Refuses to guess from size alone, library workspaces excepted.
 
 mod rules;
+mod scaling;
 
 use std::collections::{HashMap, HashSet};
 
 use memctl_model::{BlockState, BlockUse, Keyframe, Phase, SiteRow, Stack, StackId};
 
 use rules::Says;
+pub use scaling::{Asked, Scaling};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,6 +4,7 @@
 //! them; memctl's judge and four rivals see the site tables that a daemon sees, boundary by boundary, and are scored by what
 //! was added. Everything follows from seeds. `bench/leakbench/README.md` has the method, the distributions and how the parts are divided.
 
+mod ahead;
 mod arena;
 mod base;
 mod benign;
@@ -62,11 +63,20 @@ struct Options {
     wrong: bool,
     /// One run alone, leaky or clean: what memctl says of it, as it goes on.
     show: Option<(u64, bool)>,
+    /// Only the table of what is told a step ahead.
+    ahead: bool,
 }
 
 fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
-    let mut options =
-        Options { part: Part::Tune2, views: vec![View::Marked], runs: RUNS, json: None, wrong: false, show: None };
+    let mut options = Options {
+        part: Part::Tune2,
+        views: vec![View::Marked],
+        runs: RUNS,
+        json: None,
+        wrong: false,
+        show: None,
+        ahead: false,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
@@ -88,10 +98,11 @@ fn options(words: &[String]) -> Result<Options, Box<dyn Error>> {
             "--runs" => options.runs = value()?.parse()?,
             "--json" => options.json = Some(value()?.into()),
             "--wrong" => options.wrong = true,
+            "--ahead" => options.ahead = true,
             "--leaky" => options.show = Some((value()?.parse()?, true)),
             "--clean" => options.show = Some((value()?.parse()?, false)),
             other => {
-                let known = "--part, --view, --runs, --json, --wrong, --leaky and --clean";
+                let known = "--part, --view, --runs, --json, --wrong, --ahead, --leaky and --clean";
                 return Err(format!("leakbench has no {other}; it has {known}").into());
             }
         }
@@ -137,6 +148,12 @@ pub fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
         corpus.view = view;
         if let Some((number, leaky)) = options.show {
             show(&corpus.make(leaky, number));
+            continue;
+        }
+        if options.ahead {
+            let (text, json) = ahead::report(&corpus, options.runs, options.wrong);
+            println!("{text}");
+            results.insert(view.name().to_owned(), json);
             continue;
         }
         results.insert(view.name().to_owned(), one_view(&corpus, &options));

@@ -54,6 +54,8 @@ pub struct Run {
     pub truth: Option<Truth>,
     /// What grows and does not leak.
     pub benign: Vec<Kind>,
+    /// What is added to each rank's stream, where it was recorded.
+    pub overlays: Vec<Overlay>,
     /// What each rank's stream comes to.
     pub streams: Vec<Stream>,
     /// Added stacks.
@@ -77,6 +79,7 @@ impl Run {
             bases,
             truth: None,
             benign: Vec::new(),
+            overlays: Vec::new(),
             streams: Vec::new(),
             sites,
             device_total_bytes,
@@ -228,6 +231,7 @@ impl Run {
                 let truth = self.truth.get_or_insert_with(|| drawn.truth(&base, &left));
                 truth.frames.extend(left.frames);
             }
+            self.overlays.push(overlay.clone());
             let known = plain.filter(|_| overlay.is_empty());
             let replayed = known.map_or_else(
                 || {

@@ -162,7 +162,7 @@ pub enum Command {
     Oom(Oom),
     /// Replay a job under other allocator settings and limits: what each would hold.
     WhatIf(WhatIf),
-    /// Forecast what a training would hold at other sizes, from recordings at two: what fits, and the largest that does.
+    /// Forecast what a training would hold at other sizes or with changes: what fits, what explains its peak, what saves.
     Fit(Fit),
     /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
     Ledger(Ledger),

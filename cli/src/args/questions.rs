@@ -197,12 +197,21 @@ impl WhatIf {
 /// `memctl fit`.
 #[derive(Clone, Debug, Args)]
 pub struct Fit {
-    /// A job and the number that it was recorded at (batch, sequence, layers): A=4. Twice, with different numbers.
-    #[arg(long = "job", value_name = "JOB=NUMBER", required = true)]
+    /// A job, and the number that it was recorded at (batch, sequence, layers): A=4. Twice, with different numbers, where two were recorded.
+    #[arg(long = "job", value_name = "JOB[=NUMBER]", required = true)]
     pub jobs: Vec<SizedJob>,
-    /// The numbers that are asked about: 16,32,64.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    /// The numbers that are asked about: 16,32,64. From one recording they are its batch, and the answer is weaker.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required_unless_present_any = ["without", "checkpoint", "under"], value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub at: Vec<u64>,
+    /// The peak if the blocks of this site did not exist: FILE:LINE, or a function.
+    #[arg(long, value_name = "SITE")]
+    pub without: Option<String>,
+    /// The peak with activation checkpointing of these modules: a class, FILE:LINE of the call, or all (blocks that a loop calls).
+    #[arg(long, value_name = "MODULE", conflicts_with = "without")]
+    pub checkpoint: Option<String>,
+    /// Explain the peak, and what would get it under so many bytes: 24GiB.
+    #[arg(long, value_name = "BYTES", value_parser = memctl_answers::conditions::bytes, conflicts_with_all = ["without", "checkpoint"])]
+    pub under: Option<u64>,
     /// The rank [default: the one with the highest peak].
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,

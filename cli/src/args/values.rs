@@ -123,18 +123,18 @@ impl FromStr for LabelArg {
     }
 }
 
-/// A job and the number that it was recorded at: `gpt-b4=4`.
+/// A job and the number that it was recorded at, where that is named: `gpt-b4=4`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SizedJob(pub String, pub u64);
+pub struct SizedJob(pub String, pub Option<u64>);
 
 impl FromStr for SizedJob {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is not a job with its number; write it like gpt-b4=4");
-        let (job, number) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let Some((job, number)) = text.rsplit_once('=') else { return Ok(Self(known_job(text)?, None)) };
         let number = number.parse::<u64>().ok().filter(|number| (1..=1 << 24).contains(number)).ok_or_else(wrong)?;
-        Ok(Self(known_job(job)?, number))
+        Ok(Self(known_job(job)?, Some(number)))
     }
 }
 
@@ -203,8 +203,9 @@ mod tests {
 
     #[test]
     fn a_sized_job_is_a_name_and_a_number() {
-        assert_eq!("a=b=4".parse::<SizedJob>(), Ok(SizedJob("a=b".to_owned(), 4)));
-        for wrong in ["a", "a=", "=4", "a=0", "a=-1", "a=4.5", "a=99999999999"] {
+        assert_eq!("a=b=4".parse::<SizedJob>(), Ok(SizedJob("a=b".to_owned(), Some(4))));
+        assert_eq!("a".parse::<SizedJob>(), Ok(SizedJob("a".to_owned(), None)));
+        for wrong in ["a=", "=4", "a=0", "a=-1", "a=4.5", "a=99999999999"] {
             assert!(wrong.parse::<SizedJob>().is_err(), "{wrong}");
         }
     }

@@ -30,7 +30,11 @@ pub async fn run(args: &args::Ui, global: &Global, out: &mut (dyn Write + Send))
         Source::Daemon(address) => {
             let asked = connection.query.get_status(StatusRequest {}).await;
             let status = asked.map_err(|status| connection.failure(&status))?.into_inner();
-            let address = of_daemon(&status.http, &address.url)?;
+            let mut address = of_daemon(&status.http, &address.url)?;
+            // (Its name has passed the daemon's gate: it needs no encoding.)
+            if let Some(tenant) = global.credentials().tenant {
+                address.push_str(&format!("?tenant={tenant}"));
+            }
             say(out, &address)?;
             if args.open { browse(&address) } else { Ok(()) }
         }

@@ -1,15 +1,19 @@
-//! The page of `memctl fit`: what two recordings held, what other sizes would hold, and the largest that fits.
+//! The page of `memctl fit`: what the recordings held, what other sizes or changes would hold, the largest that fits, and what
+//! gets under a number of bytes.
 //!
 //! It says how the recordings were aligned before it forecasts anything, and what it did not look at after everything.
 
-use memctl_answers::fit::{Fit, Recording};
-use memctl_answers::naming::name_of;
+use memctl_answers::fit::{Aligned, Checkpoint, Fit, Held, Holder, Peak, Recording, Scaled, Under, Without};
+use memctl_answers::naming::{name_of, place};
 use memctl_model::HumanBytes;
 
 use super::{Page, prose};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{count, plural, safe};
+
+/// Rows of a table of the peak; data has more.
+const ROWS: usize = 10;
 
 impl Page for Fit {
     fn page(&self, screen: &Screen) -> String {
@@ -21,25 +25,17 @@ impl Page for Fit {
 #[must_use]
 pub fn page(answer: &Fit, screen: &Screen) -> String {
     let mut out: String = answer.recordings.iter().map(|it| format!("{}\n", screen.fit(&recorded(it), 0))).collect();
-    let aligned = &answer.aligned;
-    let mut text = format!(
-        "Of {} at the larger size {} took the same bytes at both, {} in proportion to the size, {} to its square, {} otherwise.",
-        plural(aligned.requests, "request"),
-        count(aligned.constant),
-        count(aligned.linear),
-        count(aligned.quadratic),
-        count(aligned.other),
-    );
-    if aligned.unmatched > 0 {
-        let bytes = HumanBytes::of(aligned.unmatched_bytes);
-        text.push_str(&format!(" {} ({bytes}) are in the larger recording only.", count(aligned.unmatched)));
+    out.push_str(&answer.aligned.as_ref().map(|it| paragraph(&aligned(it), screen)).unwrap_or_default());
+    out.push_str(&answer.scaled.as_ref().map(|it| paragraph(&scaled(it), screen)).unwrap_or_default());
+    out.push_str(&answer.without.as_ref().map(|it| changed(&without(it), screen)).unwrap_or_default());
+    out.push_str(&answer.checkpoint.as_ref().map(|it| changed(&checkpoint(it), screen)).unwrap_or_default());
+    out.push_str(&answer.peak.as_ref().map(|it| anatomy(it, screen)).unwrap_or_default());
+    out.push_str(&answer.under.as_ref().map(|it| under(it, screen)).unwrap_or_default());
+    if !answer.at.is_empty() {
+        out.push('\n');
+        out.push_str(&sizes(answer, screen));
     }
-    for line in prose::wrap(&text, prose::columns(screen)) {
-        out.push_str(&format!("{line}\n"));
-    }
-    out.push('\n');
-    out.push_str(&sizes(answer, screen));
-    if let Some(memory) = answer.device_memory_bytes {
+    if let Some(memory) = answer.device_memory_bytes.filter(|_| !answer.at.is_empty()) {
         let memory = HumanBytes::of(memory);
         let (text, tone) = match answer.largest_that_fits {
             Some(size) => (format!("The largest that fits in {memory}: {size}."), Tone::Good),
@@ -56,11 +52,152 @@ pub fn page(answer: &Fit, screen: &Screen) -> String {
     out
 }
 
-fn recorded(recording: &Recording) -> String {
+fn paragraph(text: &str, screen: &Screen) -> String {
+    prose::wrap(text, prose::columns(screen)).iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn changed(text: &str, screen: &Screen) -> String {
+    format!("\n{}", paragraph(text, screen))
+}
+
+fn aligned(aligned: &Aligned) -> String {
+    let mut text = format!(
+        "Of {} at the larger size {} took the same bytes at both, {} in proportion to the size, {} to its square, {} otherwise.",
+        plural(aligned.requests, "request"),
+        count(aligned.constant),
+        count(aligned.linear),
+        count(aligned.quadratic),
+        count(aligned.other),
+    );
+    if aligned.unmatched > 0 {
+        let bytes = HumanBytes::of(aligned.unmatched_bytes);
+        text.push_str(&format!(" {} ({bytes}) are in the larger recording only.", count(aligned.unmatched)));
+    }
+    text
+}
+
+fn scaled(scaled: &Scaled) -> String {
     format!(
-        "{} at {}, {}: {} allocated at most, {} reserved",
+        "One recording only, which is weaker than two: of {} {} are taken to stay the same ({}), {} to grow in proportion ({}); \
+         {} of them are in doubt ({}).",
+        plural(scaled.requests, "request"),
+        count(scaled.fixed),
+        HumanBytes::of(scaled.fixed_bytes),
+        count(scaled.proportional),
+        HumanBytes::of(scaled.proportional_bytes),
+        count(scaled.doubtful),
+        HumanBytes::of(scaled.doubtful_bytes),
+    )
+}
+
+fn without(without: &Without) -> String {
+    let Without { site, places: _, requests, peak_allocated_bytes, peak_reserved_bytes, .. } = without;
+    format!(
+        "Without {} of {}: {} allocated at most ({}), {} reserved ({}).",
+        plural(*requests, "request"),
+        safe(site),
+        HumanBytes::of(*peak_allocated_bytes),
+        saved(without.saves_allocated_bytes),
+        HumanBytes::of(*peak_reserved_bytes),
+        saved(without.saves_reserved_bytes),
+    )
+}
+
+fn checkpoint(checkpoint: &Checkpoint) -> String {
+    let Checkpoint { modules, calls, peak_allocated_bytes, peak_reserved_bytes, .. } = checkpoint;
+    format!(
+        "With {} of {} checkpointed: {} allocated at most ({}), {} reserved ({}). {:.0} % of what forward passes ask for is \
+         asked for again.",
+        plural(*calls, "call"),
+        if modules == "all" { "all blocks".into() } else { safe(modules) },
+        HumanBytes::of(*peak_allocated_bytes),
+        saved(checkpoint.saves_allocated_bytes),
+        HumanBytes::of(*peak_reserved_bytes),
+        saved(checkpoint.saves_reserved_bytes),
+        100.0 * checkpoint.repeated_share,
+    )
+}
+
+fn saved(bytes: i64) -> String {
+    let size = HumanBytes::of(bytes.unsigned_abs());
+    if bytes < 0 { format!("{size} more") } else { format!("{size} less") }
+}
+
+/// What lives at the peak.
+fn anatomy(peak: &Peak, screen: &Screen) -> String {
+    let allocated = HumanBytes::of(peak.allocated_bytes);
+    let text = format!(
+        "At the peak {allocated} are allocated; {} are reserved at most.",
+        HumanBytes::of(peak.peak_reserved_bytes)
+    );
+    let mut out = format!("\n{}", paragraph(&text, screen));
+    for (title, held) in [("CLASS", &peak.classes), ("MODULE", &peak.modules)] {
+        let mut table = Table::new(&[left(title, 0), right("BLOCKS", 2), right("BYTES", 1)]);
+        for Held { name, blocks, bytes } in held.iter().take(ROWS) {
+            // (Names of classes are for programs, those of modules are the user's.)
+            let name = name.as_deref().unwrap_or("(none)");
+            let name = if title == "CLASS" { name.replace('_', " ") } else { name.to_owned() };
+            table.row(vec![name, count(*blocks), HumanBytes::of(*bytes).to_string()]);
+        }
+        out.push_str(&format!("\n{}", table.show(screen)));
+    }
+    let mut table = Table::new(&[left("SITE", 0), left("CLASS", 2), right("BLOCKS", 3), right("BYTES", 1)]);
+    for holder in peak.sites.iter().take(ROWS) {
+        let class = holder.class.replace('_', " ");
+        table.row(vec![named(holder), class, count(holder.blocks), HumanBytes::of(holder.bytes).to_string()]);
+    }
+    out.push_str(&format!("\n{}", table.show(screen)));
+    out
+}
+
+fn named(holder: &Holder) -> String {
+    holder.site.as_ref().map_or_else(|| "(no stack)".to_owned(), place)
+}
+
+/// What gets under the limit.
+fn under(under: &Under, screen: &Screen) -> String {
+    let limit = HumanBytes::of(under.limit_bytes);
+    let mut out = String::from("\n");
+    if under.excess_bytes == 0 {
+        out.push_str(&paragraph(&format!("The peak is under {limit} as it is."), screen));
+    } else {
+        let excess = HumanBytes::of(under.excess_bytes);
+        out.push_str(&paragraph(&format!("The peak is {excess} above {limit}. What must go, largest first:"), screen));
+        for gone in &under.must_go {
+            let text = format!(
+                "  {} ({}, {}, {}): then {} reserved",
+                named(&gone.holder),
+                gone.holder.class.replace('_', " "),
+                plural(gone.holder.blocks, "block"),
+                HumanBytes::of(gone.holder.bytes),
+                HumanBytes::of(gone.peak_reserved_bytes),
+            );
+            out.push_str(&format!("{}\n", screen.fit(&text, 0)));
+        }
+        if !under.is_enough {
+            out.push_str(&paragraph("Even that is not enough.", screen));
+        }
+    }
+    out.push_str("\nMeasures, each by itself:\n");
+    for measure in &under.measures {
+        let mark = if measure.is_enough { "enough" } else { "not enough" };
+        let (peak, saves) = (HumanBytes::of(measure.peak_reserved_bytes), saved(measure.saves_bytes));
+        let text = format!("  {}: {peak} reserved, {saves}, {mark}", safe(&measure.what));
+        let text = screen.fit(&text, 0);
+        let text = if measure.is_enough { screen.paint(Tone::Good, &text) } else { text };
+        out.push_str(&format!("{text}\n"));
+        for line in prose::wrap(&measure.arithmetic, prose::columns(screen).saturating_sub(4)) {
+            out.push_str(&format!("    {line}\n"));
+        }
+    }
+    out
+}
+
+fn recorded(recording: &Recording) -> String {
+    let at = recording.size.map_or_else(String::new, |size| format!(" at {size}"));
+    format!(
+        "{}{at}, {}: {} allocated at most, {} reserved",
         safe(&recording.job),
-        recording.size,
         name_of(&recording.process, recording.rank),
         HumanBytes::of(recording.peak_allocated_bytes),
         HumanBytes::of(recording.peak_reserved_bytes),

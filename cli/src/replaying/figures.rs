@@ -3,10 +3,10 @@
 //! Guarantees: a recommendation rests on an exact replay; what limits the figures comes with them as remarks. Refuses to judge:
 //! what is worth a change is for `memctl_replay::advice` to say.
 
-use memctl_answers::what_if::{At, Rank, Recommended, Recorded, Replayed, Setting};
+use memctl_answers::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 use memctl_model::{HumanBytes, SessionInfo};
 use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
-use memctl_replay::{Agreement, Limit, Outcome, Trial, Version};
+use memctl_replay::{self as replay, Agreement, Limit, Outcome, Version};
 
 use super::{Begins, Named, Running};
 
@@ -30,11 +30,17 @@ fn bytes(limit: Limit) -> Option<u64> {
 
 impl Running {
     /// The device's figures, and what they do not cover.
-    pub(super) fn figures(self, session: &SessionInfo, rank: u32, device: u32, process: String) -> (Rank, Vec<String>) {
-        let Self { map, replays, trials, endings, differs_at, device_allocs, device_frees, begins, is_interval } = self;
+    pub(super) fn figures(
+        self,
+        session: &SessionInfo,
+        (rank, device, process): (u32, u32, String),
+        say: &dyn Fn(&replay::Ended, u64) -> Ended,
+    ) -> (Rank, Vec<String>) {
+        let Self { map, replays, trials, differs_at, device_allocs, device_frees, begins, is_interval } = self;
         let (follow, done) = replays.finish();
         let agreement = *follow.agreement();
-        let outcomes: Vec<Outcome> = done.iter().map(Trial::outcome).collect();
+        let outcomes: Vec<Outcome> = done.iter().map(|(trial, _)| trial.outcome()).collect();
+        let endings = done.iter().map(|(_, ended)| ended.as_ref().map(|ended| say(ended, begins.at_event)));
         let (says, recommended) = advised(&agreement, &trials, &outcomes, is_interval);
         let baseline_of = |limit: Limit| {
             let at = trials.iter().position(|it| it.limit == limit).unwrap_or_default();

@@ -75,7 +75,6 @@ struct Running {
     map: BlockMap,
     replays: SideBySide,
     trials: Vec<Named>,
-    endings: Vec<Option<Ended>>,
     differs_at: Option<At>,
     device_allocs: u64,
     device_frees: u64,
@@ -95,6 +94,20 @@ struct Named {
 struct Begins {
     at_event: u64,
     live_bytes: u64,
+}
+
+/// A place in the source, for an answer.
+fn site(frame: &memctl_model::Frame) -> Frame {
+    Frame {
+        function: frame.function.to_string(),
+        file: frame.file.to_string(),
+        line: Some(frame.line).filter(|&line| line > 0),
+    }
+}
+
+/// The step in which something happened; `steps` are their ends.
+fn step_at(steps: &[(u64, u64)], time_ns: u64) -> Option<u64> {
+    steps.iter().find(|&&(end, _)| time_ns <= end).map(|&(_, step)| step)
 }
 
 /// All bytes of a device, where the session knows them.
@@ -157,7 +170,6 @@ impl Replaying {
         let follow = Follow::new(own, share.unwrap_or_default(), &keyframe.segments);
         device.running = Some(Running {
             map,
-            endings: vec![None; named.len()],
             differs_at: None,
             replays: SideBySide::new(follow, trials),
             trials: named,
@@ -189,8 +201,15 @@ impl Replaying {
         if let Some(Device { before: Some(_), rank, .. }) = &self.device {
             self.not_looked_at.push(format!("Rank {rank}: it ended before the first step that was asked for."));
         }
-        if let Some(Device { running: Some(running), rank, device, process, session, .. }) = self.device.take() {
-            let (rank, remarks) = running.figures(&session, rank, device, process);
+        if let Some(Device { running: Some(running), rank, device, process, session, dictionary, steps, .. }) =
+            self.device.take()
+        {
+            let (rank, remarks) = running.figures(&session, (rank, device, process), &|ended, at_event| Ended {
+                event: at_event + ended.ending.event,
+                step: step_at(&steps, ended.time_ns),
+                requested_bytes: ended.ending.requested.bytes,
+                site: dictionary.site(ended.stack).map(site),
+            });
             let name = name_of(&rank.process, rank.rank);
             self.not_looked_at.extend(remarks.into_iter().map(|remark| format!("Of {name}: {remark}.")));
             self.ranks.push(rank);
@@ -240,19 +259,9 @@ impl Device {
             _ => {}
         }
         running.replays.event(event);
-        let step = || self.steps.iter().find(|&&(end, _)| event.time_ns <= end).map(|&(_, step)| step);
         if let (None, Some(differs)) = (running.differs_at, running.replays.follow().agreement().differs_at) {
-            running.differs_at = Some(At { event: running.begins.at_event + differs, step: step() });
-        }
-        for (trial, ending) in running.replays.trials().iter().zip(&mut running.endings) {
-            let Some(failed) = trial.out_of_memory().filter(|_| ending.is_none()) else { continue };
-            let site = self.dictionary.site(event.stack).map(|frame| Frame {
-                function: frame.function.to_string(),
-                file: frame.file.to_string(),
-                line: Some(frame.line).filter(|&line| line > 0),
-            });
-            let event = running.begins.at_event + failed.event;
-            *ending = Some(Ended { event, step: step(), requested_bytes: failed.requested.bytes, site });
+            let step = step_at(&self.steps, event.time_ns);
+            running.differs_at = Some(At { event: running.begins.at_event + differs, step });
         }
     }
 

@@ -86,13 +86,17 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/", Need::Nothing),
     ("/jobs/{job}", Need::Nothing),
     ("/jobs/{job}/moment", Need::Nothing),
+    ("/jobs/{job}/blocks", Need::Nothing),
+    ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),
     // A token is made a cookie of, by whoever could ask with it; a cookie is given back by anybody.
     ("/login", Need::Read),
     ("/logout", Need::Nothing),
     ("/enter", Need::Nothing),
     ("/api/v1/caller", Need::Identity),
+    ("/api/v1/live", Need::Read),
     ("/api/v1/jobs", Need::Read),
+    ("/api/v1/jobs/{job}/sparkline", Need::Read),
     ("/api/v1/jobs/{job}/query", Need::Read),
     ("/api/v1/jobs/{job}/diagnose", Need::Read),
     ("/api/v1/jobs/{job}/timeline", Need::Read),
@@ -100,6 +104,12 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/jobs/{job}/ledger", Need::Read),
     ("/api/v1/jobs/{job}/oom", Need::Read),
     ("/api/v1/jobs/{job}/flame", Need::Read),
+    ("/api/v1/jobs/{job}/blocks", Need::Read),
+    ("/api/v1/jobs/{job}/heat", Need::Read),
+    ("/api/v1/alerts", Need::Read),
+    ("/api/v1/silences", Need::Read),
+    ("/api/v1/silence", Need::Operate),
+    ("/api/v1/unsilence", Need::Operate),
 ];
 
 /// Whether a row is a call of gRPC: it has a package, a service and a method.

@@ -16,11 +16,13 @@ use memctl_answers::dossier::flame::Flame;
 use memctl_answers::dossier::same_job;
 use memctl_answers::dossier::table::SiteClasses;
 use memctl_answers::format::json;
+use memctl_answers::heat::Heat;
 use memctl_answers::jobs::Jobs;
 use memctl_answers::ledger::{Ledger, View as LedgerView};
 use memctl_answers::oom::Oom;
 use memctl_answers::report::Report;
 use memctl_answers::sites::{Sites, View as SitesView};
+use memctl_answers::sparkline::Sparkline;
 use memctl_answers::timeline::Timeline;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query as _;
@@ -30,11 +32,14 @@ use tonic::{Code, Request, Status};
 use super::asked::{Asked, Moment};
 use super::{Room, places, plain};
 use crate::access::Caller;
+use crate::query::At;
 
 /// Answers that are made and read at a time; the largest have some tens of megabytes.
 pub const ANSWERS_MAX: usize = 16;
 /// Points of a course, unless told otherwise.
 const POINTS: u32 = 500;
+/// Points of a line in the list of jobs.
+const SPARKLINE: u32 = 60;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -92,16 +97,16 @@ const fn code(code: Code) -> StatusCode {
     }
 }
 
-type Answered = Result<Response, Trouble>;
+pub(super) type Answered = Result<Response, Trouble>;
 
 /// Whoever asks, and what.
-struct Asking<'r> {
-    room: &'r Room,
-    caller: Caller,
+pub(super) struct Asking<'r> {
+    pub(super) room: &'r Room,
+    pub(super) caller: Caller,
 }
 
 impl Asking<'_> {
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.extensions_mut().insert(self.caller.clone());
         request
@@ -140,7 +145,7 @@ impl Asking<'_> {
     }
 
     /// The answer as the command line writes it, while there is a place for it.
-    async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
+    pub(super) async fn told<T: Serialize>(&self, answer: impl Future<Output = Result<T, Trouble>>) -> Answered {
         let place = self.room.answers.take().await.ok_or(Trouble::Busy)?;
         let answer = answer.await?;
         let mut text = Vec::new();
@@ -183,6 +188,19 @@ pub async fn query(
     asking.told(asking.report(asked.selection(&job)?)).await
 }
 
+/// Ranks by epochs, odd ones first.
+pub async fn heat(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let asking = Asking { room: &room, caller };
+    asking.told(async { Ok(Heat::new(asking.report(asked.selection(&job)?).await?)) }).await
+}
+
 /// As `memctl diagnose`.
 pub async fn diagnose(
     State(room): State<Room>,
@@ -222,6 +240,31 @@ pub async fn timeline(
     let asking = Asking { room: &room, caller };
     let request = asking.request(v1::TimelineRequest { selection: Some(selection), points });
     asking.told(async { Ok(Timeline::new(room.query.get_timeline(request).await?.into_inner(), true, None)?) }).await
+}
+
+/// The same of one process in a few columns.
+pub async fn sparkline(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let selection = asked.selection(&job)?;
+    let asking = Asking { room: &room, caller };
+    let line = async {
+        let known = asking.request(v1::JobRequest { selection: Some(selection.clone()) });
+        let known = room.query.get_job(known).await?.into_inner();
+        let first = known.processes.iter().filter(|process| process.events > 0).min_by_key(|process| process.rank);
+        let Some(first) = first else { return Ok(Sparkline::new(v1::Timeline::default())) };
+        // The attempt that was looked at, also when another one begins meanwhile.
+        let attempt = known.job.as_ref().map(|job| job.attempt);
+        let one = v1::Selection { attempt, processes: vec![first.process.clone()], ..selection };
+        let request = asking.request(v1::TimelineRequest { selection: Some(one), points: SPARKLINE });
+        Ok(Sparkline::new(room.query.get_timeline(request).await?.into_inner()))
+    };
+    asking.told(line).await
 }
 
 /// As `memctl sites`.
@@ -310,4 +353,27 @@ pub async fn flame(
         })
     };
     asking.told(graph).await
+}
+
+/// A stretch of one device's allocator around a moment, block by block.
+pub async fn blocks(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["at", "event"])?;
+    let selection = asked.selection(&job)?;
+    let at = match (asked.large("event")?, asked.moment("at")?) {
+        (Some(event), None) => At::Event(event),
+        (None, None | Some(Moment::Peak)) => At::Peak,
+        (None, Some(Moment::End)) => At::End,
+        (None, Some(Moment::EpochEnd(epoch))) => At::EpochEnd(epoch),
+        (None, Some(Moment::At(ns))) => At::Time(ns),
+        (Some(_), Some(_)) => return Err("a moment is given by at=… or by event=N".to_owned().into()),
+    };
+    let asking = Asking { room: &room, caller };
+    let answer = async { Ok(room.query.blocks(&asking.caller, selection, at).await?) };
+    asking.told(answer).await
 }

@@ -75,6 +75,14 @@ impl Asked {
         self.text(name).map(|text| whole(name, text)).transpose()
     }
 
+    /// A number that may be large.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn large(&self, name: &str) -> Result<Option<u64>, String> {
+        self.text(name).map(|text| whole(name, text)).transpose()
+    }
+
     /// Whether something is wanted.
     ///
     /// # Errors
@@ -134,7 +142,7 @@ impl Asked {
     }
 }
 
-fn whole(name: &str, text: &str) -> Result<u32, String> {
+fn whole<N: std::str::FromStr>(name: &str, text: &str) -> Result<N, String> {
     text.parse().map_err(|_| format!("{name}={}: it takes whole numbers", text.escape_debug()))
 }
 

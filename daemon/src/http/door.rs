@@ -179,7 +179,7 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a request that changes something comes from this page.
-fn from_this_page(headers: &HeaderMap) -> bool {
+pub(super) fn from_this_page(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(site) = text(FETCH_SITE) {
         return site == "same-origin";
@@ -188,7 +188,8 @@ fn from_this_page(headers: &HeaderMap) -> bool {
     origin.is_some() && origin == text(HOST.as_str())
 }
 
-fn elsewhere() -> Response {
+/// The answer to one that does not.
+pub(super) fn elsewhere() -> Response {
     plain(
         StatusCode::FORBIDDEN,
         "this request has to come from the page itself (headers Sec-Fetch-Site or Origin); open the page and use its form\n"

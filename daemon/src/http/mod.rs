@@ -6,11 +6,13 @@
 //! page's own and to show the page in no frame, whatever it is answered.
 //! Refuses every method but GET and HEAD, and POST where a cookie is set or ended.
 
+mod alerts;
 mod api;
 mod asked;
 mod assets;
 mod door;
 mod health;
+mod live;
 mod places;
 mod scrape;
 mod serve;
@@ -61,20 +63,25 @@ struct Room {
     door: Door,
     scrapes: Places,
     answers: Places,
+    listeners: Places,
 }
 
 /// Every page; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 19] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 29] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
         ("/jobs/{job}/moment", get(assets::page)),
+        ("/jobs/{job}/blocks", get(assets::page)),
+        ("/alerts", get(assets::page)),
         ("/assets/{file}", get(assets::asset)),
         ("/login", post(door::login)),
         ("/logout", post(door::logout)),
         ("/enter", get(door::enter)),
         ("/api/v1/caller", get(api::caller)),
+        ("/api/v1/live", get(live::live)),
         ("/api/v1/jobs", get(api::jobs)),
+        ("/api/v1/jobs/{job}/sparkline", get(api::sparkline)),
         ("/api/v1/jobs/{job}/query", get(api::query)),
         ("/api/v1/jobs/{job}/diagnose", get(api::diagnose)),
         ("/api/v1/jobs/{job}/timeline", get(api::timeline)),
@@ -82,6 +89,12 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 19] {
         ("/api/v1/jobs/{job}/ledger", get(api::ledger)),
         ("/api/v1/jobs/{job}/oom", get(api::oom)),
         ("/api/v1/jobs/{job}/flame", get(api::flame)),
+        ("/api/v1/jobs/{job}/blocks", get(api::blocks)),
+        ("/api/v1/jobs/{job}/heat", get(api::heat)),
+        ("/api/v1/alerts", get(alerts::alerts)),
+        ("/api/v1/silences", get(alerts::silences)),
+        ("/api/v1/silence", post(alerts::silence)),
+        ("/api/v1/unsilence", post(alerts::unsilence)),
         ("/metrics", get(scrape::metrics)),
         ("/healthz", get(health::alive)),
         ("/readyz", get(health::ready)),
@@ -92,11 +105,12 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 19] {
 pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
     let (scrapes, answers) = (Places::new(scrape::SCRAPES_MAX), Places::new(api::ANSWERS_MAX));
+    let listeners = Places::new(live::LISTENERS_MAX);
     pages
         .route_layer(middleware::from_fn_with_state(door.clone(), admit))
         .fallback(|| async { plain(StatusCode::NOT_FOUND, format!("There is no such page.\n\n{PAGES}")) })
         .layer(middleware::map_response(tell))
-        .with_state(Room { sources, query, door, scrapes, answers })
+        .with_state(Room { sources, query, door, scrapes, answers, listeners })
 }
 
 /// Lets a request in as the gate of gRPC does, or says why not.

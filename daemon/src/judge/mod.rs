@@ -11,6 +11,7 @@ mod figures;
 mod judgement;
 mod kept;
 mod lost;
+mod range;
 mod shown;
 mod task;
 mod watching;
@@ -32,10 +33,10 @@ use crate::store::{SessionKey, Store};
 use crate::streams::Streams;
 use crate::supervise;
 pub(crate) use judgement::Judgement;
+pub use range::Range;
 pub(crate) use shown::Levels;
 pub use task::Judging;
 use watching::JobWatch;
-pub use watching::Range;
 use watching::Watched;
 
 /// How a daemon judges.
@@ -56,6 +57,9 @@ impl Default for JudgeSettings {
 /// The share of the memory that this process may use which the watches of jobs may take, and at least so much.
 const SHARE: u64 = 4;
 const MEMORY_MIN: u64 = 256 << 20;
+
+/// Jobs that are known at a time, however little they take: as many as the board shows.
+const JOBS_KEPT: usize = 1_024;
 
 /// What the watches of jobs may take unless somebody says otherwise.
 #[must_use]
@@ -169,7 +173,7 @@ impl Judge {
         if range != Range::default() {
             let _alone = self.apart.acquire().await.map_err(|_| ReadError::Fault("the judge has ended".to_owned()))?;
             let mut watch = JobWatch::over(range);
-            watch.catch_up(&self.store, found, self.memory).await?;
+            watch.catch_up(&self.store, found, self.memory, &|_| {}).await?;
             let mut findings = judge::findings(&watch.watches(counts_of(found)));
             of_devices(&mut findings, &watch, found, asked);
             return Ok(Judgement::new(findings, &watch, asked, whole));
@@ -177,12 +181,12 @@ impl Judge {
         let seen = self.watch(found.job.key);
         let mut seen = seen.lock().await;
         let Seen { watch, explained } = &mut *seen;
+        let keep = |bytes| self.keep(found.job.key, bytes);
         // Single events are replayed by tasks of their own, so both go on at the same time.
         let (explained, ()) = tokio::try_join!(
             explaining::look(&self.store, found, explained),
-            watch.catch_up(&self.store, found, self.memory)
+            watch.catch_up(&self.store, found, self.memory, &keep)
         )?;
-        self.keep(found.job.key, watch.bytes());
         let watches = watch.watches(counts_of(found));
         let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
@@ -215,9 +219,11 @@ impl Judge {
     ) -> Result<(Explained, Vec<Finding>), ReadError> {
         let seen = self.watch(everybody.job.key);
         let mut seen = seen.lock().await;
-        let (mut explained, ()) =
-            tokio::try_join!(explain(&self.store, asked), seen.watch.catch_up(&self.store, everybody, self.memory))?;
-        self.keep(everybody.job.key, seen.watch.bytes());
+        let keep = |bytes| self.keep(everybody.job.key, bytes);
+        let (mut explained, ()) = tokio::try_join!(
+            explain(&self.store, asked),
+            seen.watch.catch_up(&self.store, everybody, self.memory, &keep)
+        )?;
         let counts =
             |session, device| asked.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
         let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
@@ -243,6 +249,12 @@ impl Judge {
         }
     }
 
+    /// Lets a job go that was deleted, and what the board shows of it.
+    pub(crate) fn forget(&self, job: i64) {
+        self.board.forget(job);
+        self.lock().known.remove(&job);
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -256,13 +268,28 @@ impl Judge {
         known.watch.clone()
     }
 
-    /// Notes how much a job holds, and lets the jobs go that were not asked for longest.
+    /// Bytes that the watches of all jobs take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().known.values().map(|known| known.bytes).sum()
+    }
+
+    /// Bytes that they may take.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.memory
+    }
+
+    /// Notes how much a job holds, while it grows: so the jobs that were not asked for longest go before it has grown, and all
+    /// together never take twice what they may.
     fn keep(&self, job: i64, bytes: usize) {
         let mut jobs = self.lock();
         if let Some(known) = jobs.known.get_mut(&job) {
             known.bytes = bytes;
         }
-        while jobs.known.len() > 1 && jobs.known.values().map(|known| known.bytes).sum::<usize>() > self.memory {
+        // (What is known of a job that is too large takes no bytes: there the number counts.)
+        while jobs.known.len() > 1
+            && (jobs.known.len() > JOBS_KEPT
+                || jobs.known.values().map(|known| known.bytes).sum::<usize>() > self.memory)
+        {
             let oldest = jobs.known.iter().filter(|(key, _)| **key != job).min_by_key(|(_, known)| known.asked);
             let Some(oldest) = oldest.map(|(key, _)| *key) else { break };
             jobs.known.remove(&oldest);

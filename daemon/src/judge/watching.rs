@@ -16,6 +16,7 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::{Boundaries, ItemKind};
 
 use super::kept::{self, Keeping, Kept, Progress};
+use super::range::Range;
 use super::shown::{self, Levels, Seen};
 use crate::read::processes::Process;
 use crate::read::samples::{fold, raise};
@@ -25,25 +26,6 @@ use crate::store::{ItemRow, SessionKey, SessionRow, Store};
 
 /// Items of one kind read at a time; their tables are unfolded one by one.
 const PAGE: u32 = 64;
-
-/// Which boundaries count, when a question narrows them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Range {
-    /// First and last epoch.
-    pub epochs: Option<(u32, u32)>,
-    /// First and last nanosecond.
-    pub times_ns: Option<(u64, u64)>,
-}
-
-impl Range {
-    fn holds(&self, table: &SiteTable) -> bool {
-        self.epochs.is_none_or(|(first, last)| (first..=last).contains(&table.epoch)) && self.holds_time(table.time_ns)
-    }
-
-    fn holds_time(&self, time_ns: u64) -> bool {
-        self.times_ns.is_none_or(|(first, last)| (first..=last).contains(&time_ns))
-    }
-}
 
 /// What the watches know of devices beside what is stored in rows.
 #[derive(Clone, Debug, Default)]
@@ -318,7 +300,14 @@ impl JobWatch {
     }
 
     /// Sees what is stored of these sessions, as long as all of them take at most so many bytes; others are forgotten.
-    pub async fn catch_up(&mut self, store: &Arc<dyn Store>, found: &Found, memory: usize) -> Result<(), ReadError> {
+    /// Tells after each session how many these are.
+    pub async fn catch_up(
+        &mut self,
+        store: &Arc<dyn Store>,
+        found: &Found,
+        memory: usize,
+        tell: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), ReadError> {
         self.sessions.retain(|key, _| found.sessions.iter().any(|session| session.key == *key));
         let mut bytes = self.bytes();
         for session in &found.sessions {
@@ -329,6 +318,7 @@ impl JobWatch {
             watch.catch_up(&**store, session.durable_seq, allowed).await?;
             watch.keep(&**store, session.end.is_some()).await;
             bytes = bytes.saturating_add(watch.bytes()).saturating_sub(before);
+            tell(bytes);
         }
         Ok(())
     }

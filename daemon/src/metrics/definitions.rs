@@ -50,6 +50,8 @@ metrics! {
     COMMITS_FAILED = Counter "memctl_commit_failures_total" &[], "Sessions whose part of a commit failed: their streams end and are resumed.";
     JUDGE_LAG = Gauge "memctl_judge_lag_seconds" &[], "For how long the oldest data that the judge has not seen has been waiting.";
     JUDGE_WAITING = Gauge "memctl_judge_waiting_jobs" &[], "Jobs with data that the judge has not seen.";
+    JUDGE_MEMORY = Gauge "memctl_judge_memory_bytes" &[], "Bytes of memory that the judge keeps, of all jobs.";
+    JUDGE_MEMORY_MAX = Gauge "memctl_judge_memory_limit_bytes" &[], "Bytes of memory that the judge may keep; beyond, it forgets the jobs that were not asked for longest.";
     ALERTS = Gauge "memctl_alerts" &["state"], "Alerts by state: pending, firing or resolved.";
     ALERTS_REFUSED = Counter "memctl_alerts_refused_total" &[], "Alerts that were not created because there were too many.";
     NOTIFIED = Counter "memctl_notifications_total" &["receiver", "outcome"], "Alerts that a receiver was told of (delivered), or could not be told of (failed).";

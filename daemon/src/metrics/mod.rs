@@ -24,6 +24,7 @@ use crate::alerts::Alerts;
 use crate::board::Board;
 use crate::health::Health;
 use crate::ingest::counts::Figures;
+use crate::judge::Judge;
 use crate::listen::Connections;
 use crate::pokes::Pokes;
 use crate::reload::Reloads;
@@ -43,6 +44,7 @@ pub struct Sources {
     pub(crate) health: Health,
     pub(crate) reloads: Reloads,
     pub(crate) board: Board,
+    pub(crate) judge: Judge,
     /// The connections of each port.
     pub(crate) ports: Vec<(&'static str, Arc<Connections>)>,
     /// How sending them by OTLP goes, where they are sent.

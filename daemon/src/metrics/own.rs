@@ -162,6 +162,8 @@ fn judge(sources: &Sources) -> Vec<Family> {
     vec![
         Family::single(&metrics::JUDGE_LAG, lag.as_secs_f64()),
         Family::single(&metrics::JUDGE_WAITING, waiting as f64),
+        Family::single(&metrics::JUDGE_MEMORY, sources.judge.bytes() as f64),
+        Family::single(&metrics::JUDGE_MEMORY_MAX, sources.judge.bytes_max() as f64),
     ]
 }
 

@@ -4,6 +4,7 @@
 //! where these tell, and from replay only where they do not; an answer's memory is bounded.
 
 mod answer;
+mod blocks;
 mod export;
 mod fragmentation;
 mod growth;
@@ -18,12 +19,15 @@ mod timeline;
 
 use std::sync::Arc;
 
+use memctl_answers::blocks::Blocks;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+
+pub use blocks::At;
 
 use crate::access::{Caller, Gate};
 use crate::alerts::{Alerts, JobFacts};
@@ -92,6 +96,17 @@ impl QueryService {
         let caller = Caller::of(request)?;
         let job = selection(request.get_ref()).as_ref().map_or("", |selection| &selection.job);
         Ok(self.seen(&caller, job).await?)
+    }
+
+    /// A stretch of one device's allocator, which the page alone asks for: see `query/blocks.rs`.
+    ///
+    /// # Errors
+    /// As every question's.
+    pub async fn blocks(&self, caller: &Caller, selection: v1::Selection, at: At) -> Result<Blocks, Status> {
+        let store = self.seen(caller, &selection.job).await?;
+        let streams = self.streams.clone();
+        let answer = apart(async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
+        Ok(answer.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.
@@ -217,7 +232,7 @@ impl QueryService {
             }
             last = last.max(sessions.iter().map(|session| (session.info.started_ns, job.attempt)).max());
             let gone = store.delete_job(job.key).await?;
-            self.judge.board().forget(job.key);
+            self.judge.forget(job.key);
             answer.sessions += gone.sessions as u32;
             answer.stored_bytes += gone.bytes;
         }

@@ -124,6 +124,7 @@ pub(super) async fn parts(
         health: health.clone(),
         reloads: Reloads::default(),
         board,
+        judge: judge.clone(),
         ports: Vec::new(),
         exports: None,
         started_ns: now_ns(),

@@ -2,9 +2,9 @@
 //!
 //! Guarantees: says the first broken promise. Refuses to repair anything.
 
-use super::pool::Pool;
+use super::free_list::FreeKey;
 use super::slab::{NIL, Slot, Use};
-use super::{Allocator, Block};
+use super::{Allocator, Block, waits};
 
 impl Allocator {
     /// Looks at every block.
@@ -13,8 +13,11 @@ impl Allocator {
     /// The first promise that is broken, in words.
     pub fn check(&self) -> Result<(), String> {
         let mut firsts: Vec<Slot> = Vec::new();
-        let listed = self.pools.iter().flat_map(|pool| pool.free.values().chain(pool.unmapped.values()));
-        for &slot in listed.clone().chain(self.pending.values()) {
+        let lists = self.pools.iter();
+        let listed: Vec<Slot> =
+            lists.flat_map(|pool| pool.free.slots().chain(pool.unmapped.values().copied())).collect();
+        let waiting = self.pending.slots(|waiting| waits(&self.blocks, waiting));
+        for slot in listed.iter().copied().chain(waiting) {
             firsts.push(self.first_of(slot));
         }
         firsts.sort_unstable();
@@ -33,7 +36,7 @@ impl Allocator {
                 slot = block.next;
             }
         }
-        if in_lists != listed.count() {
+        if in_lists != listed.len() {
             return Err(format!("{in_lists} free blocks, and other numbers in the lists"));
         }
         let counts = &self.counts;
@@ -44,7 +47,7 @@ impl Allocator {
         if counts.active_bytes > counts.reserved_bytes || counts.reserved_bytes > counts.peak_reserved_bytes {
             return Err(format!("more in use than reserved: {counts:?}"));
         }
-        let free: u64 = self.pools.iter().flat_map(|pool| pool.free.keys()).map(|key| key.1).sum();
+        let free: u64 = self.pools.iter().flat_map(|pool| pool.free.iter()).map(|(key, _)| key.size()).sum();
         if free + counts.active_bytes != counts.reserved_bytes {
             return Err(format!("{free} free bytes do not complete {counts:?}"));
         }
@@ -66,11 +69,11 @@ impl Allocator {
         if block.usage == Use::Free {
             let pool = &self.pools[block.pool as usize];
             let listed = if block.mapped {
-                pool.free.get(&Pool::key(block))
+                pool.free.get(FreeKey::of(block))
             } else {
-                pool.unmapped.get(&(block.stream, block.addr))
+                pool.unmapped.get(&(block.stream, block.addr)).copied()
             };
-            if listed != Some(&slot) {
+            if listed != Some(slot) {
                 return Err(format!("the free block at {:#x} is not in its list", block.addr));
             }
         }

@@ -3,6 +3,8 @@
 //! Guarantees: nothing is reserved above the limit; every call is counted and told in order. Refuses to know a real device:
 //! memory that others use there is part of the limit that it is given.
 
+use memctl_model::Action;
+
 use super::slab::{Block, Slot};
 use super::{Allocator, Ask};
 
@@ -49,6 +51,19 @@ pub enum DriverCall {
     Map,
     /// Pages were unmapped.
     Unmap,
+}
+
+impl DriverCall {
+    /// As what a recording has it.
+    #[must_use]
+    pub const fn action(self) -> Action {
+        match self {
+            Self::Alloc => Action::SegmentAlloc,
+            Self::Free => Action::SegmentFree,
+            Self::Map => Action::SegmentMap,
+            Self::Unmap => Action::SegmentUnmap,
+        }
+    }
 }
 
 /// One call.

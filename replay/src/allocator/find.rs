@@ -2,7 +2,8 @@
 //!
 //! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. Refuses to search again.
 
-use super::pool::{FreeKey, Pool};
+use super::free_list::FreeKey;
+use super::pool::Pool;
 use super::slab::{Block, NIL, Slot};
 use super::{Allocator, Ask};
 use crate::sizes::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
@@ -14,14 +15,14 @@ impl Allocator {
             self.pools[ask.pool].searches += 1;
         }
         let (key, slot) = self.candidate(ask)?;
-        self.pools[ask.pool].free.remove(&key);
+        self.pools[ask.pool].free.remove(key);
         Some(slot)
     }
 
     /// The block that serves the request, if one does.
     pub(super) fn candidate(&self, ask: &Ask) -> Option<(FreeKey, Slot)> {
         let pool = &self.pools[ask.pool];
-        let mut found = pool.best_fit(ask.stream, ask.size)?;
+        let mut found = pool.free.best_fit(ask.stream, ask.size)?;
         if self.blocks.get(found.1).reservation.is_some() {
             found = if self.conf.expandable_segments {
                 self.least_expandable(pool, found)
@@ -39,7 +40,7 @@ impl Allocator {
     /// A block counts with what it could grow by: those in front of a large unmapped range come last.
     fn least_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> (FreeKey, Slot) {
         let mut found = first;
-        while let Some(next) = pool.after(found.0)
+        while let Some(next) = pool.free.after(found.0)
             && self.blocks.get(found.1).reservation.is_some()
             && self.expandable_size(next.1) < self.expandable_size(found.1)
         {
@@ -58,7 +59,7 @@ impl Allocator {
     fn beyond_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> Option<(FreeKey, Slot)> {
         let mut found = first;
         while self.blocks.get(found.1).reservation.is_some() {
-            found = pool.after(found.0)?;
+            found = pool.free.after(found.0)?;
         }
         Some(found)
     }

@@ -17,6 +17,8 @@ mod check;
 mod driver;
 mod expandable;
 mod find;
+mod free_list;
+mod pending;
 mod pool;
 mod release;
 mod restore;
@@ -34,12 +36,21 @@ pub use address::Hint;
 use address::{Addresses, ReservationId};
 pub use driver::{Counts, DriverCall, DriverEvent, Limit};
 use expandable::Reservation;
+use free_list::FreeKey;
+use pending::{Pending, Waiting};
 use pool::Pool;
 use slab::{Block, NIL, Slab, Slot, Use};
 
 /// A block that was handed out. Meaningless once its free has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(Slot);
+
+impl BlockId {
+    /// A small number that no other block has meanwhile.
+    pub(crate) fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A request that failed after all retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +84,7 @@ pub struct Allocator {
     pool_of: BTreeMap<(PoolId, bool), usize>,
     reservations: BTreeMap<ReservationId, Reservation>,
     reservations_made: u32,
-    /// Blocks whose free waits, by turn.
-    pending: BTreeMap<u64, Slot>,
+    pending: Pending,
     turns: u64,
     addresses: Addresses,
     counts: Counts,
@@ -99,7 +109,7 @@ impl Allocator {
             pool_of,
             reservations: BTreeMap::new(),
             reservations_made: 0,
-            pending: BTreeMap::new(),
+            pending: Pending::default(),
             turns: 0,
             addresses: Addresses::default(),
             counts: Counts::default(),
@@ -197,7 +207,7 @@ impl Allocator {
         block.since = self.turns;
         let (size, requested) = (block.size, block.requested);
         self.counts.take_back(size, requested);
-        self.pending.insert(self.turns, id.0);
+        self.pending.push(Waiting { turn: self.turns, slot: id.0 });
         self.turns += 1;
     }
 
@@ -208,7 +218,7 @@ impl Allocator {
             return;
         }
         self.counts.active_bytes -= block.size;
-        self.pending.remove(&block.since.clone());
+        self.pending.complete(block.since, |waiting| waits(&self.blocks, waiting));
         self.become_free(id.0);
     }
 
@@ -258,7 +268,7 @@ impl Allocator {
         let block = self.blocks.get_mut(slot);
         let pool = &mut self.pools[block.pool as usize];
         block.since = pool.searches;
-        pool.free.insert(Pool::key(block), slot);
+        pool.free.insert(FreeKey::of(block), slot);
     }
 
     /// Takes a free block out of its list.
@@ -266,7 +276,7 @@ impl Allocator {
         let block = self.blocks.get(slot);
         let pool = &mut self.pools[block.pool as usize];
         if block.mapped {
-            pool.free.remove(&Pool::key(block));
+            pool.free.remove(FreeKey::of(block));
         } else {
             pool.unmapped.remove(&(block.stream, block.addr));
         }
@@ -296,8 +306,19 @@ impl Allocator {
     }
 
     /// The driver's part of the last calls, in order.
-    pub fn take_calls(&mut self) -> Vec<DriverEvent> {
-        std::mem::take(&mut self.calls)
+    pub fn calls(&self) -> &[DriverEvent] {
+        &self.calls
+    }
+
+    /// The driver's part has been looked at.
+    pub fn forget_calls(&mut self) {
+        self.calls.clear();
+    }
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn has_completed(&self) -> bool {
+        !self.completed.is_empty()
     }
 
     /// Blocks that a retry's synchronisation freed before [`Self::free_completed`] was called.
@@ -305,9 +326,20 @@ impl Allocator {
         std::mem::take(&mut self.completed)
     }
 
+    /// From here on there is so much memory.
+    pub(crate) fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+    }
+
     /// Where the recording's driver put what it gave for the next request.
     pub(crate) fn hint(&mut self, hints: impl Iterator<Item = Hint>) {
         self.addresses.hints.clear();
         self.addresses.hints.extend(hints);
     }
+}
+
+/// Whether a block still waits. Its slot may be another block's by now, which has another turn.
+fn waits(blocks: &Slab, waiting: &Waiting) -> bool {
+    let block = blocks.get(waiting.slot);
+    block.usage == Use::Pending && block.since == waiting.turn
 }

@@ -3,7 +3,7 @@
 //! Guarantees: only whole segments and whole pages go back, in PyTorch's order. Refuses to touch a private pool that is in use.
 
 use super::slab::Slot;
-use super::{Allocator, Ask, BlockId, Limit};
+use super::{Allocator, Ask, BlockId, Limit, waits};
 use crate::request::Requested;
 use crate::settings::Conf;
 
@@ -34,7 +34,7 @@ impl Allocator {
         let searches = self.pools[0].searches;
         let age = |allocator: &Self, slot: Slot| (searches - allocator.blocks.get(slot).since) as f64;
         let mut idle: Vec<Slot> =
-            self.pools[0].free.values().copied().filter(|&slot| !self.blocks.get(slot).is_split()).collect();
+            self.pools[0].free.slots().filter(|&slot| !self.blocks.get(slot).is_split()).collect();
         let mut ages: f64 = idle.iter().map(|&slot| age(self, slot)).sum();
         let (mut count, mut reclaimed, mut goes_on) = (idle.len(), 0, true);
         while reclaimed < target && goes_on && count > 0 {
@@ -64,16 +64,16 @@ impl Allocator {
         let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return false };
         let wanted = ask.size.max(limit);
         let pool = &self.pools[ask.pool];
-        if let Some((_, slot)) = pool.best_fit(ask.stream, wanted)
+        if let Some((_, slot)) = pool.free.best_fit(ask.stream, wanted)
             && self.blocks.get(slot).reservation.is_none()
         {
             self.release_segment(slot);
             return true;
         }
-        let below = pool.free.range((ask.stream, 0, 0)..(ask.stream, wanted, 0)).rev();
         let mut released = 0;
         let mut going = Vec::new();
-        for (&(_, size, _), &slot) in below {
+        for (key, slot) in pool.free.below(ask.stream, wanted) {
+            let size = key.size();
             if released >= wanted || size < limit {
                 break;
             }
@@ -88,7 +88,7 @@ impl Allocator {
 
     /// Waits for pending frees, then frees every cached segment and every cached page.
     pub(super) fn release_cached(&mut self) {
-        while let Some((_, slot)) = self.pending.pop_first() {
+        for slot in self.pending.take(|waiting| waits(&self.blocks, waiting)) {
             self.counts.active_bytes -= self.blocks.get(slot).size;
             self.become_free(slot);
             self.completed.push(BlockId(slot));
@@ -133,7 +133,7 @@ impl Allocator {
     }
 
     fn release_pool(&mut self, pool: usize) {
-        let free: Vec<Slot> = self.pools[pool].free.values().copied().collect();
+        let free: Vec<Slot> = self.pools[pool].free.slots().collect();
         let mut expandable = Vec::new();
         for slot in free {
             let block = self.blocks.get(slot);

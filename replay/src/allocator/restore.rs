@@ -5,7 +5,7 @@
 
 use memctl_model::{BlockUse, SegmentKind, SegmentState};
 
-use super::pool::Pool;
+use super::free_list::FreeKey;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
 
@@ -134,7 +134,7 @@ impl Allocator {
         while slot != before {
             let block = *self.blocks.get(slot);
             if block.usage == Use::Free {
-                self.pools[pool].free.insert(Pool::key(&block), slot);
+                self.pools[pool].free.insert(FreeKey::of(&block), slot);
             }
             slot = block.prev;
         }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn wanted(key: u64, bytes: u64) -> Wanted {
-        Wanted { key, bytes }
+        Wanted { key, bytes, origin: 0 }
     }
 
     #[test]

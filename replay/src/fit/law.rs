@@ -3,7 +3,7 @@
 //! Guarantees: at the two numbers the recorded bytes; never negative, never above the largest request. Refuses to extrapolate
 //! what fell: that stays as it was last.
 
-use super::Bound;
+use super::{Bound, Scale};
 use crate::sizes::REQUEST_BYTES_MAX;
 
 /// Bytes within which a size counts as proportional: tensors carry a few elements that do not scale, sizes are padded.
@@ -45,6 +45,15 @@ pub(super) enum Law {
         /// Bytes at the larger.
         bytes: u64,
     },
+    /// Known at one number only: the same at every number, or in proportion.
+    Doubtful {
+        /// The number.
+        number: f64,
+        /// Its bytes there.
+        bytes: u64,
+        /// Whether in proportion is more likely.
+        is_proportional: bool,
+    },
     /// Only in the larger recording.
     Unmatched {
         /// Its number.
@@ -80,6 +89,16 @@ impl Law {
         if linear >= 0.0 { Self::Mixed { linear, square } } else { Self::Quadratic { each: high / (many * many) } }
     }
 
+    /// From bytes at one number, and what is known of how they scale.
+    pub(super) fn scaled(scale: Scale, number: f64, bytes: u64) -> Self {
+        match scale {
+            Scale::Fixed => Self::Constant(bytes),
+            Scale::Proportional => Self::Linear { each: bytes as f64 / number },
+            Scale::PerhapsFixed => Self::Doubtful { number, bytes, is_proportional: false },
+            Scale::PerhapsProportional => Self::Doubtful { number, bytes, is_proportional: true },
+        }
+    }
+
     /// Bytes at a number.
     pub(super) fn bytes(&self, number: f64, bound: Bound) -> u64 {
         let bytes = match *self {
@@ -89,6 +108,17 @@ impl Law {
             Self::Affine { base, each } => base + each * number,
             Self::Mixed { linear, square } => linear * number + square * number * number,
             Self::Fallen { before, bytes } => return if bound == Bound::High { before } else { bytes },
+            Self::Doubtful { number: known, bytes, is_proportional } => {
+                let scaled = match bound {
+                    Bound::Likely => is_proportional,
+                    Bound::High => number > known,
+                    Bound::Low => number < known,
+                };
+                if !scaled {
+                    return bytes;
+                }
+                bytes as f64 * number / known
+            }
             Self::Unmatched { number: many, bytes } => match bound {
                 Bound::High if number > many => bytes as f64 * number / many,
                 Bound::Low if number < many => bytes as f64 * number / many,
@@ -120,6 +150,11 @@ mod tests {
         assert_eq!((at(law(9000, 10), 16.0), law(9000, 10).bytes(16.0, Bound::High)), (10, 9000));
         let alone = Law::Unmatched { number: 8.0, bytes: 800 };
         assert_eq!((at(alone, 16.0), alone.bytes(16.0, Bound::High), alone.bytes(4.0, Bound::Low)), (800, 1600, 400));
+        for (scale, likely, high) in [(Scale::PerhapsFixed, 800, 1600), (Scale::PerhapsProportional, 1600, 1600)] {
+            let law = Law::scaled(scale, 8.0, 800);
+            assert_eq!((at(law, 16.0), law.bytes(16.0, Bound::High), law.bytes(16.0, Bound::Low)), (likely, high, 800));
+            assert_eq!((law.bytes(4.0, Bound::High), law.bytes(4.0, Bound::Low)), (800, 400));
+        }
         assert_eq!(Law::Linear { each: f64::MAX }.bytes(f64::MAX, Bound::High), REQUEST_BYTES_MAX);
     }
 }

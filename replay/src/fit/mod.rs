@@ -1,21 +1,27 @@
-//! Will it fit: two recordings of one training at two sizes, and what it would hold at others.
+//! Will it fit: a training that was recorded at one or two sizes, and what it would hold at others, or with changes.
 //!
-//! The number that changed (batch, sequence, layers) is named with each recording. Their requests are aligned one by one
-//! (`align`), each request's bytes become a function of the number (`law`), and the larger recording's requests are replayed with
-//! the bytes of another number ([`Fit::at`]).
+//! The number that changed (batch, sequence, layers) is named with each recording. The requests of two recordings are aligned one
+//! by one (`align`), each request's bytes become a function of the number (`law`), and the larger recording's requests are
+//! replayed with the bytes of another number ([`Fit::at`]). Of one recording somebody says what scales ([`Scale`]), which is
+//! weaker. A [`Script`] can be replayed without some of its requests (`edit`), or with modules checkpointed (`checkpoint`).
 //!
-//! Guarantees: deterministic; what was found in one recording only, or changed in no simple way, widens the interval. Refuses
-//! more requests than [`REQUESTS_MAX`], and to tell what another number would make a program do that it did at neither.
+//! Guarantees: deterministic; what was found in one recording only, or changed in no simple way, or is in doubt, widens the
+//! interval. Refuses more requests than [`REQUESTS_MAX`], and to tell what another number would make a program do that it did at
+//! neither.
 
 mod align;
+mod checkpoint;
+mod edit;
 mod law;
+pub mod measures;
 mod script;
 
 use crate::allocator::Limit;
 use crate::settings::Conf;
-use crate::trial::{Outcome, Start, Trial};
+use crate::trial::Outcome;
+pub use checkpoint::{Checkpointed, Pass};
 use law::Law;
-pub use script::{REQUESTS_MAX, Script, TooLong, stack_key};
+pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
 
 /// How the requests of the larger recording found theirs in the smaller one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +42,38 @@ pub struct Aligned {
     pub unmatched_bytes: u64,
 }
 
+/// How a request's bytes follow the number, where one recording has to do and somebody knows what the request was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// The same at every number.
+    Fixed,
+    /// In proportion to it.
+    Proportional,
+    /// More likely the same than in proportion.
+    PerhapsFixed,
+    /// More likely in proportion than the same.
+    PerhapsProportional,
+}
+
+/// How the requests of one recording are taken to scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Scaled {
+    /// Requests for memory.
+    pub requests: u64,
+    /// Those that stay the same, and those of which that is more likely.
+    pub fixed: u64,
+    /// Their bytes.
+    pub fixed_bytes: u64,
+    /// Those in proportion, and those of which that is more likely.
+    pub proportional: u64,
+    /// Their bytes.
+    pub proportional_bytes: u64,
+    /// Those in doubt, which are among the others.
+    pub doubtful: u64,
+    /// Their bytes.
+    pub doubtful_bytes: u64,
+}
+
 /// Which end of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
@@ -53,7 +91,8 @@ pub struct Forecast {
     pub low_bytes: u64,
     /// Highest peak of reserved bytes.
     pub high_bytes: u64,
-    /// Under the limit: whether every request is served, with [`MARGIN_PERCENT`] of it to spare.
+    /// Under the limit: whether every request is served, with [`MARGIN_PERCENT`] of it to spare; from one recording, with what its
+    /// forecast may be off besides.
     pub fits: Option<bool>,
 }
 
@@ -62,14 +101,19 @@ pub const MARGIN_PERCENT: u64 = 3;
 /// What a forecast may be off without any request being so, in percent: choices of libraries that neither recording shows.
 const SPREAD_PERCENT: u64 = 2;
 
-/// Two recordings, aligned.
+/// What a forecast from one recording may be off beyond what is in doubt, in percent for each doubling of the number: what scales
+/// is concluded, not seen.
+const SPREAD_ALONE_PERCENT: u64 = 3;
+
+/// A recording, and how its requests follow the number.
 #[derive(Clone, Debug)]
 pub struct Fit {
     script: Script,
     conf: Conf,
-    /// By request of the script.
+    /// By request of the recording: [`Script::origin`].
     laws: Vec<Law>,
     aligned: Aligned,
+    scaled: Option<Scaled>,
     numbers: (f64, f64),
 }
 
@@ -79,6 +123,9 @@ pub enum FitError {
     /// The numbers are the same, or none.
     #[error("two recordings at two different numbers above 0 are needed")]
     Numbers,
+    /// The number is none.
+    #[error("the number of a recording is above 0")]
+    Number,
     /// They are not of one training.
     #[error("only {matched} of {requests} requests are in both recordings: they are not of one training")]
     Different {
@@ -103,19 +150,71 @@ impl Fit {
             return Err(FitError::Numbers);
         }
         let ratio = many / few;
-        let partners = align::align(small.wanted(), script.wanted(), ratio);
+        // What lived when a recording began is taken as it was.
+        let (before, after) = (&small.wanted[small.found..], &script.wanted[script.found..]);
+        let partners = align::align(before, after, ratio);
         let mut aligned = Aligned { requests: partners.len() as u64, ..Aligned::default() };
         let law_of = |(partner, wanted): (&Option<u32>, &script::Wanted)| match partner {
-            Some(at) => Law::of((few, small.wanted()[*at as usize].bytes), (many, wanted.bytes)),
+            Some(at) => Law::of((few, before[*at as usize].bytes), (many, wanted.bytes)),
             None => Law::Unmatched { number: many, bytes: wanted.bytes },
         };
-        let laws: Vec<Law> = partners.iter().zip(script.wanted()).map(law_of).collect();
-        laws.iter().for_each(|law| aligned.count(law));
+        let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
+        let laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
+        laws[script.found..].iter().for_each(|law| aligned.count(law));
         let matched = aligned.requests - aligned.unmatched;
         if matched * 100 < aligned.requests * MATCHED_PERCENT {
             return Err(FitError::Different { matched, requests: aligned.requests });
         }
-        Ok(Self { script, conf, laws, aligned, numbers: (few, many) })
+        Ok(Self { script, conf, laws, aligned, scaled: None, numbers: (few, many) })
+    }
+
+    /// One recording with its number, and how each of its requests scales.
+    ///
+    /// # Errors
+    /// See [`FitError`].
+    pub fn alone(
+        (number, script): (f64, Script),
+        scale: impl Fn(usize) -> Scale,
+        conf: Conf,
+    ) -> Result<Self, FitError> {
+        if !(number > 0.0 && number.is_finite()) {
+            return Err(FitError::Number);
+        }
+        let mut scaled = Scaled { requests: (script.wanted.len() - script.found) as u64, ..Scaled::default() };
+        let mut laws = Vec::with_capacity(script.wanted.len());
+        for (request, wanted) in script.wanted.iter().enumerate() {
+            let scale = if request < script.found { Scale::Fixed } else { scale(request) };
+            if request >= script.found {
+                scaled.count(scale, wanted.bytes);
+            }
+            laws.push(Law::scaled(scale, number, wanted.bytes));
+        }
+        let (aligned, numbers) = (Aligned::default(), (number, number));
+        Ok(Self { script, conf, laws, aligned, scaled: Some(scaled), numbers })
+    }
+
+    /// The same training, changed: a script that was made of this one's.
+    #[must_use]
+    pub fn with(&self, script: Script) -> Self {
+        Self { script, ..self.clone() }
+    }
+
+    /// The requests: of two recordings those of the larger.
+    #[must_use]
+    pub fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// The settings under which they are replayed.
+    #[must_use]
+    pub fn conf(&self) -> &Conf {
+        &self.conf
+    }
+
+    /// How the requests of one recording were taken to scale; `None` where two were aligned.
+    #[must_use]
+    pub fn scaled(&self) -> Option<&Scaled> {
+        self.scaled.as_ref()
     }
 
     /// How the recordings were aligned.
@@ -138,13 +237,14 @@ impl Fit {
         let (low, high) = (peak(Bound::Low), peak(Bound::High));
         let reserved = likely.counts.peak_reserved_bytes;
         let fits = limit.map(|limit| {
-            let within = limit - limit / 100 * MARGIN_PERCENT;
+            let within = limit - limit / 100 * self.margin_percent(number).min(100);
             high.max(reserved) <= within
                 || [Bound::Likely, Bound::High]
                     .into_iter()
                     .all(|bound| self.replay(number, bound, Limit::Device(within)).out_of_memory.is_none())
         });
-        let spread = |bytes: u64| bytes / 100 * SPREAD_PERCENT;
+        let percent = self.spread_percent(number);
+        let spread = |bytes: u64| (bytes / 100).saturating_mul(percent).min(bytes);
         Forecast {
             likely,
             low_bytes: low.min(reserved) - spread(low.min(reserved)),
@@ -172,10 +272,27 @@ impl Fit {
         Some(fitting)
     }
 
+    /// What has to be left free. From one recording also what its forecast may be off: that it fits is a promise.
+    fn margin_percent(&self, number: f64) -> u64 {
+        match self.scaled {
+            Some(_) => MARGIN_PERCENT.saturating_add(self.spread_percent(number)),
+            None => MARGIN_PERCENT,
+        }
+    }
+
+    /// What may be off without any request being so.
+    fn spread_percent(&self, number: f64) -> u64 {
+        if self.scaled.is_none() {
+            return SPREAD_PERCENT;
+        }
+        // (A conversion from a float saturates.)
+        let doublings = (number / self.numbers.1).log2().abs().ceil() as u64;
+        SPREAD_PERCENT.saturating_add(doublings.saturating_mul(SPREAD_ALONE_PERCENT))
+    }
+
     fn replay(&self, number: f64, bound: Bound, limit: Limit) -> Outcome {
-        let mut trial = Trial::new(self.conf.clone(), limit, self.script.segments(), Start::Afresh);
-        self.script.play(|request| self.laws[request].bytes(number, bound), &mut trial);
-        trial.outcome()
+        let law = |request: usize| self.laws.get(self.script.origin(request));
+        self.script.outcome_with(&self.conf, limit, |request| law(request).map_or(0, |law| law.bytes(number, bound)))
     }
 }
 
@@ -188,11 +305,26 @@ impl Aligned {
             Law::Constant(_) => self.constant += 1,
             Law::Linear { .. } => self.linear += 1,
             Law::Quadratic { .. } => self.quadratic += 1,
-            Law::Affine { .. } | Law::Mixed { .. } | Law::Fallen { .. } => self.other += 1,
+            Law::Affine { .. } | Law::Mixed { .. } | Law::Fallen { .. } | Law::Doubtful { .. } => self.other += 1,
             Law::Unmatched { bytes, .. } => {
                 self.unmatched += 1;
                 self.unmatched_bytes = self.unmatched_bytes.saturating_add(bytes);
             }
+        }
+    }
+}
+
+impl Scaled {
+    fn count(&mut self, scale: Scale, bytes: u64) {
+        let (requests, sum) = match scale {
+            Scale::Fixed | Scale::PerhapsFixed => (&mut self.fixed, &mut self.fixed_bytes),
+            Scale::Proportional | Scale::PerhapsProportional => (&mut self.proportional, &mut self.proportional_bytes),
+        };
+        *requests += 1;
+        *sum = sum.saturating_add(bytes);
+        if matches!(scale, Scale::PerhapsFixed | Scale::PerhapsProportional) {
+            self.doubtful += 1;
+            self.doubtful_bytes = self.doubtful_bytes.saturating_add(bytes);
         }
     }
 }

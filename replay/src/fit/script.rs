@@ -1,15 +1,19 @@
-//! The requests of a recording, kept: what is aligned with another recording and replayed with other bytes.
+//! The requests of a recording, kept: what is aligned with another recording, changed, and replayed with other bytes.
+//!
+//! What lived when the recording began is asked for first, in the order of addresses ([`found`]).
 //!
 //! Guarantees: at most [`REQUESTS_MAX`] requests in memory. Refuses longer recordings: some steps say what all of them would.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use memctl_model::{BlockUse, Frame, PoolId, SegmentState};
+use memctl_model::{BlockState, BlockUse, Frame, PoolId, SegmentState};
 
+use crate::allocator::Limit;
 use crate::request::{Request, Requested};
-use crate::trial::Trial;
+use crate::settings::Conf;
+use crate::trial::{Outcome, Start, Trial};
 
-/// Requests that are kept at most, frees included: some 200 MB.
+/// Requests that are kept at most, frees included: some 300 MB.
 pub const REQUESTS_MAX: usize = 6_000_000;
 
 /// A recording has more requests than are kept.
@@ -24,6 +28,8 @@ pub(super) struct Wanted {
     pub(super) key: u64,
     /// Bytes.
     pub(super) bytes: u64,
+    /// Which request of the recording it is, or repeats.
+    pub(super) origin: u32,
 }
 
 /// What stands for a stack, innermost frame first: the same for the same frames, wherever their files lie.
@@ -38,9 +44,15 @@ pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
     hasher.finish()
 }
 
+/// The blocks that lived when a recording began, in the order in which a [`Script`] asks for them.
+pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    blocks.filter(|block| block.usage != BlockUse::Inactive)
+}
+
 /// A step of a script.
-#[derive(Clone, Copy, Debug)]
-enum Act {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
     /// The next request for memory.
     Alloc {
         block: u64,
@@ -53,19 +65,53 @@ enum Act {
     PoolReleased(PoolId),
 }
 
+/// From where to where in a script a request's block is in use: indexes of its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The step that asks for it.
+    pub born: u32,
+    /// The step that gives it back; `u32::MAX` where none does.
+    pub ended: u32,
+}
+
+/// What lives when most is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// What the replay came to.
+    pub outcome: Outcome,
+    /// The request at which it is reached; `None` where nothing was asked for.
+    pub request: Option<usize>,
+    /// The requests that live then, and the bytes that their blocks occupy.
+    pub live: Vec<(usize, u64)>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    segments: Vec<SegmentState>,
-    acts: Vec<Act>,
-    wanted: Vec<Wanted>,
+    pub(super) acts: Vec<Act>,
+    pub(super) wanted: Vec<Wanted>,
+    /// How many of the first requests are for what lived when it began.
+    pub(super) found: usize,
+    pub(super) began_with_bytes: u64,
 }
 
 impl Script {
     /// A script that begins with these segments.
     #[must_use]
-    pub fn new(segments: Vec<SegmentState>) -> Self {
-        Self { segments, acts: Vec::new(), wanted: Vec::new() }
+    pub fn new(segments: &[SegmentState]) -> Self {
+        let mut script = Self::default();
+        for segment in segments {
+            for block in found(std::slice::from_ref(segment)) {
+                let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+                script.alloc(block.addr, requested, 0);
+                if block.usage == BlockUse::PendingFree {
+                    script.acts.push(Act::FreeRequested(block.addr));
+                }
+                script.began_with_bytes = script.began_with_bytes.saturating_add(block.size);
+            }
+        }
+        script.found = script.wanted.len();
+        script
     }
 
     /// Takes the next request; `stack` stands for the stack of a request for memory, equal in two recordings where it is the same.
@@ -96,30 +142,121 @@ impl Script {
         let Requested { bytes, stream, pool } = requested;
         // Streams and pools have other names in every process.
         let elsewhere = u64::from(stream != 0) | u64::from(pool != PoolId::DEFAULT) << 1;
-        self.wanted.push(Wanted { key: stack.rotate_left(2) ^ elsewhere, bytes });
+        // (There are no more than REQUESTS_MAX, and what lived when it began.)
+        let origin = u32::try_from(self.wanted.len()).unwrap_or(u32::MAX);
+        self.wanted.push(Wanted { key: stack.rotate_left(2) ^ elsewhere, bytes, origin });
         self.acts.push(Act::Alloc { block, stream, pool });
     }
 
     /// Bytes that were in use when it began.
     #[must_use]
     pub fn began_with_bytes(&self) -> u64 {
-        let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
-        let live = blocks.filter(|block| block.usage != BlockUse::Inactive);
-        live.fold(0, |sum: u64, block| sum.saturating_add(block.size))
+        self.began_with_bytes
     }
 
-    pub(super) fn wanted(&self) -> &[Wanted] {
-        &self.wanted
+    /// How many steps it has so far: what [`Life`] counts in.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        u32::try_from(self.acts.len()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn segments(&self) -> &[SegmentState] {
-        &self.segments
+    /// How many requests for memory it has, those for what lived when it began among them.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.wanted.len()
     }
 
-    /// Plays the requests with the bytes that `bytes` gives each.
-    pub(super) fn play(&self, bytes: impl Fn(usize) -> u64, trial: &mut Trial) {
+    /// Recorded bytes of a request; 0 for one that is not there.
+    #[must_use]
+    pub fn bytes(&self, request: usize) -> u64 {
+        self.wanted.get(request).map_or(0, |wanted| wanted.bytes)
+    }
+
+    /// The request of the recording that a request is, or repeats.
+    #[must_use]
+    pub fn origin(&self, request: usize) -> usize {
+        self.wanted.get(request).map_or(request, |wanted| wanted.origin as usize)
+    }
+
+    /// When the block of each request lives.
+    #[must_use]
+    pub fn lives(&self) -> Vec<Life> {
+        let mut lives: Vec<Life> = Vec::with_capacity(self.wanted.len());
+        let mut owners = std::collections::HashMap::new();
+        for (at, act) in (0_u32..).zip(&self.acts) {
+            match *act {
+                Act::Alloc { block, .. } => {
+                    owners.insert(block, lives.len());
+                    lives.push(Life { born: at, ended: u32::MAX });
+                }
+                Act::FreeRequested(block) | Act::FreeCompleted(block) => {
+                    if let Some(owner) = owners.remove(&block) {
+                        lives[owner].ended = at;
+                    }
+                }
+                Act::EmptyCache | Act::PoolReleased(_) => {}
+            }
+        }
+        lives
+    }
+
+    /// What it comes to with the recorded bytes.
+    #[must_use]
+    pub fn outcome(&self, conf: &Conf, limit: Limit) -> Outcome {
+        self.outcome_with(conf, limit, |request| self.bytes(request))
+    }
+
+    /// What it comes to with the bytes that `bytes` gives each request.
+    #[must_use]
+    pub fn outcome_with(&self, conf: &Conf, limit: Limit, bytes: impl Fn(usize) -> u64) -> Outcome {
+        let mut trial = Trial::new(conf.clone(), limit, &[], Start::Afresh);
+        self.play(bytes, &mut trial, |_, _| true);
+        trial.outcome()
+    }
+
+    /// What lives when most is allocated, with the recorded bytes.
+    #[must_use]
+    pub fn peak(&self, conf: &Conf) -> Peak {
+        let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
+        let (mut highest, mut reached, mut asked) = (0, None, 0);
+        self.play(
+            |request| self.bytes(request),
+            &mut trial,
+            |at, trial| {
+                asked += usize::from(matches!(self.acts[at], Act::Alloc { .. }));
+                let peak = trial.allocator().counts().peak_allocated_bytes;
+                if peak > highest {
+                    (highest, reached) = (peak, Some((at, asked - 1)));
+                }
+                true
+            },
+        );
+        let outcome = trial.outcome();
+        let Some((until, request)) = reached else { return Peak { outcome, request: None, live: Vec::new() } };
+        // Once more, as far as there: what lives then, and how large its blocks are.
+        let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
+        self.play(|request| self.bytes(request), &mut trial, |at, _| at < until);
+        let lives = self.lives();
+        let lives_then = |life: &&Life| (life.born as usize) <= until && life.ended as usize > until;
+        let live = (0..).zip(&lives).filter(|(_, life)| lives_then(life)).map(|(request, life): (usize, &Life)| {
+            let block = match self.acts[life.born as usize] {
+                Act::Alloc { block, .. } => trial.size(block),
+                _ => None,
+            };
+            (request, block.unwrap_or_else(|| self.bytes(request)))
+        });
+        Peak { outcome, request: Some(request), live: live.collect() }
+    }
+
+    /// Plays the requests with the bytes that `bytes` gives each, until one fails or `goes_on`, asked behind each step, does not.
+    pub(super) fn play(
+        &self,
+        bytes: impl Fn(usize) -> u64,
+        trial: &mut Trial,
+        mut goes_on: impl FnMut(usize, &Trial) -> bool,
+    ) {
         let mut next = 0;
-        for (at, act) in (0..).zip(&self.acts) {
+        for (at, act) in self.acts.iter().enumerate() {
             let request = match *act {
                 Act::Alloc { block, stream, pool } => {
                     let requested = Requested { bytes: bytes(next), stream, pool };
@@ -131,8 +268,8 @@ impl Script {
                 Act::EmptyCache => Request::EmptyCache,
                 Act::PoolReleased(pool) => Request::PoolReleased(pool),
             };
-            trial.request(at, &request);
-            if trial.out_of_memory().is_some() {
+            trial.request(at as u64, &request);
+            if trial.out_of_memory().is_some() || !goes_on(at, trial) {
                 return;
             }
         }

@@ -168,8 +168,8 @@ fn a_daemon_without_memory() {
     let url = daemon.url.clone();
     let stream = Streaming::start("near", &url);
     stream.goes_on();
-    // Of memory that it may write to: whatever it asks for from now on is refused.
-    let limit = format!("--data={}", data_bytes(daemon.pid()));
+    // Of memory that it may write to: what an item takes is refused from now on, what a decompressor needs to begin is not.
+    let limit = format!("--data={}", data_bytes(daemon.pid()) + (16 << 20));
     let pid = daemon.pid().to_string();
     assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
     let asking = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,5 +1,5 @@
 //! `memctl fit` through real binaries: a model recorded at batch 4 and 8, forecast at larger ones and compared with what these
-//! really held; and two recordings that are not of one training.
+//! really held; from one recording; with changes; and two recordings that are not of one training.
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +41,69 @@ fn a_training_recorded_at_two_batches_is_forecast_at_others() {
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(5), "{words}");
     assert!(words.contains("they are not of one training"), "{words}");
-    let one = memctl().args(["fit", "--daemon", &daemon.url, "--job", "gpt2_amp_b4=4", "--at", "16"]).output().unwrap();
-    assert_eq!(one.status.code(), Some(2));
+    for flags in [["--job", "gpt2_amp_b4", "--at", "16"].as_slice(), &["--job", "gpt2_amp_b4=4"]] {
+        let one = memctl().args(["fit", "--daemon", &daemon.url]).args(flags).output().unwrap();
+        assert_eq!(one.status.code(), Some(2), "{flags:?}");
+    }
+}
+
+/// What a run of GPT-2 at a batch held at most, reserved and allocated, of a file of rows.
+fn truth(file: &str, batch: u64) -> (u64, u64) {
+    let rows = std::fs::read_to_string(data().join(file)).unwrap();
+    let mut rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let row = rows.find(|row| row["kind"] == "gpt2" && row["batch"] == batch).unwrap();
+    (row["peak_reserved"].as_u64().unwrap(), row["peak_allocated"].as_u64().unwrap())
+}
+
+/// One recording says what its classes say; changes are told by replays, and what is not there is refused with what is.
+#[test]
+fn one_recording_is_forecast_and_changed() {
+    let store = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let file = data().join("fit_gpt2_amp_b4/rank0.pickle.zst");
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "gpt2"]).arg(file));
+    let ask = |flags: &[&str]| run_json(memctl().args(["fit", "-o", "json", "--daemon", &daemon.url]).args(flags));
+    let bytes = |value: &Value| value.as_u64().unwrap();
+
+    let alone = ask(&["--job", "gpt2=4", "--at", "8,16,32"]);
+    assert!(alone["aligned"].is_null() && alone["scaled"]["proportional"].as_u64() > Some(100), "{}", alone["scaled"]);
+    assert!(alone["not_looked_at"].to_string().contains("weaker than two"));
+    for at in alone["at"].as_array().unwrap() {
+        let (reserved, _) = truth("fit.jsonl", bytes(&at["size"]));
+        assert!(bytes(&at["peak_reserved_bytes"]).abs_diff(reserved) * 10 <= reserved, "{at}: {reserved}");
+        assert!((bytes(&at["low"])..=bytes(&at["high"])).contains(&reserved), "{at}: {reserved}");
+    }
+
+    let whole = bytes(&alone["recordings"][0]["peak_allocated_bytes"]);
+    let changed = ask(&["--job", "gpt2", "--checkpoint", "all"]);
+    let (_, allocated) = truth("fit_ckpt.jsonl", 4);
+    let checkpointed = bytes(&changed["checkpoint"]["peak_allocated_bytes"]);
+    assert!(checkpointed.abs_diff(allocated) * 20 <= allocated, "{}: {allocated}", changed["checkpoint"]);
+    assert!(checkpointed < whole / 4 * 3, "{}", changed["checkpoint"]);
+    let share = changed["checkpoint"]["repeated_share"].as_f64().unwrap();
+    assert!((0.3..0.95).contains(&share), "{share}");
+
+    let without = ask(&["--job", "gpt2", "--without", "fit.py:10"]);
+    assert!(bytes(&without["without"]["peak_allocated_bytes"]) < whole, "{}", without["without"]);
+
+    let under = ask(&["--job", "gpt2=4", "--under", "4GiB"]);
+    let (peak, under) = (&under["peak"], &under["under"]);
+    let sum = |held: &Value| held.as_array().unwrap().iter().map(|it| bytes(&it["bytes"])).sum::<u64>();
+    assert_eq!(sum(&peak["classes"]), bytes(&peak["allocated_bytes"]), "every byte has a class");
+    assert_eq!(bytes(&under["excess_bytes"]), bytes(&under["peak_reserved_bytes"]) - (4 << 30));
+    assert_eq!(under["is_enough"], true, "{}", under["must_go"]);
+    let kinds: Vec<&str> =
+        under["measures"].as_array().unwrap().iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    for kind in ["checkpointing", "smaller_size", "optimizer_8_bit", "optimizer_sharded"] {
+        assert!(kinds.contains(&kind), "{kinds:?}");
+    }
+
+    for (flags, words) in [
+        (["--without", "nowhere.py:1"], "those that hold most at the peak: "),
+        (["--checkpoint", "Nothing"], "no module Nothing was called"),
+    ] {
+        let refused = memctl().args(["fit", "--daemon", &daemon.url, "--job", "gpt2"]).args(flags).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(5) && said.contains(words), "{said}");
+    }
 }

@@ -89,7 +89,7 @@ fn chunks() {
 
 #[test]
 fn conditions() {
-    fuzzed("condition", 20);
+    fuzzed("condition", 16);
 }
 
 #[test]

@@ -41,11 +41,11 @@ fn honest(url: &str, name: &str) {
 #[test]
 fn recorded_jobs_stream_exactly_through_a_besieged_daemon() {
     let folder = tempfile::tempdir().unwrap();
-    let port = free_port();
+    let (port, http) = (free_port(), free_port());
     let mut command = Command::new("prlimit");
     // What it may write to, in all: whatever it asks for beyond ends it.
     command.arg(format!("--data={MEMORY_BYTES}")).arg(memctl_path()).arg("daemon").arg("--data-dir").arg(folder.path());
-    command.args(["--retain-bytes", "2GB"]).env("MEMCTL_LOG", "error");
+    command.arg(format!("--http-listen=127.0.0.1:{http}")).args(["--retain-bytes", "2GB"]).env("MEMCTL_LOG", "error");
     let daemon = DaemonProcess::start(&mut command, port);
     let (stop, counts) = (Arc::new(AtomicBool::new(false)), ATTACKS.map(|_| Arc::new(AtomicU64::new(0))));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

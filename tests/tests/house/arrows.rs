@@ -135,18 +135,22 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 62] = [
+const LAYOUT: [(&str, &str); 67] = [
+    ("answers/src/blocks.rs", "STACK_FRAMES_MAX"),
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
     ("answers/src/dossier/flame.rs", "CALLS_SHOWN"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
     ("answers/src/frag.rs", "SITES_NAMED"),
+    ("answers/src/heat.rs", "EPOCHS_MAX"),
     ("answers/src/lib.rs", "SCHEMA"),
     ("cli/src/commands/access.rs", "ANSWER_BYTES_MAX"),
     ("cli/src/commands/alerts.rs", "ANSWER_BYTES_MAX"),
     ("cli/src/commands/doctor/mod.rs", "FREE_BYTES_LOW"),
     ("cli/src/commands/doctor/recording.rs", "ANSWER_BYTES_MAX"),
+    ("cli/src/commands/fit/changes.rs", "NAMED_MAX"),
+    ("cli/src/commands/fit/under.rs", "LISTED_MAX"),
     ("cli/src/commands/import/mod.rs", "TAKE_BACK_TRIES"),
     ("cli/src/commands/questions.rs", "DATA_POINTS"),
     ("cli/src/commands/report.rs", "POINTS"),
@@ -161,6 +165,7 @@ const LAYOUT: [(&str, &str); 62] = [
     ("cli/src/page/finding.rs", "CALLERS_SHOWN"),
     ("cli/src/page/finding.rs", "LABEL"),
     ("cli/src/page/finding.rs", "SHOWN"),
+    ("cli/src/page/fit.rs", "ROWS"),
     ("cli/src/page/frag.rs", "HOLDERS_SHOWN"),
     ("cli/src/page/frag.rs", "SIZES_SHOWN"),
     ("cli/src/page/html/course.rs", "ABOVE"),

@@ -326,6 +326,7 @@ impl Shapes {
     /// Why a value is not of a type; nothing when it is.
     fn faults(&self, value: &serde_json::Value, shape: &str, path: &str, found: &mut BTreeSet<String>) {
         use serde_json::Value;
+        let shape = shape.strip_prefix('(').and_then(|shape| shape.strip_suffix(')')).unwrap_or(shape);
         if let Some(shape) = shape.strip_suffix(" or null") {
             if !value.is_null() {
                 self.faults(value, shape, path, found);
@@ -393,6 +394,9 @@ fn json_is_what_its_page_says() {
         run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", size]).arg(file));
     }
     lines.push(("fit", "fit --job 4=4 --job 8=8 --at 16 --device-memory 1GiB".to_owned()));
+    for change in ["--without fit.py:17", "--checkpoint all", "--under 700MiB", "--at 16"] {
+        lines.push(("fit", format!("fit --job 8=8 {change}")));
+    }
     let text = page("json.md");
     let (shapes, mut found) = (Shapes::read(&text), BTreeSet::new());
     for (command, line) in &lines {
@@ -404,6 +408,9 @@ fn json_is_what_its_page_says() {
         ("caller", "Caller"),
         ("jobs/gpt_val_graph_leak/flame?rank=0", "Flame"),
         ("jobs/gpt_val_graph_leak/flame?rank=0&from=epoch:0&at=epoch:1", "Flame"),
+        ("jobs/gpt_val_graph_leak/sparkline", "Sparkline"),
+        ("jobs/gpt_val_graph_leak/heat", "Heat"),
+        ("jobs/oom_by_fragmentation/blocks?rank=0&at=end", "Blocks"),
     ] {
         let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
         let answer = port.send(request.as_bytes()).unwrap();

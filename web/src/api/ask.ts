@@ -5,6 +5,7 @@
 
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
+import { isLive, listen, type News } from './live';
 
 /** Why there is no answer, in the daemon's own sentence. */
 export class Refused extends Error {
@@ -19,8 +20,12 @@ export class Refused extends Error {
 /** Whether the daemon wants a token, or the printed address, before it answers: its sentence, and whether a token helps. */
 export const refusal = signal<{ words: string; takesToken: boolean } | null>(null);
 
-/** How often what still changes is asked for again. */
+/** How often what still changes is asked for again where the daemon does not tell by itself, and where it does. */
 const AGAIN_MS = 5000;
+const AGAIN_LIVE_MS = 60_000;
+/** Between two answers at least, and so many times as long as the last one took. */
+const REST_MS = 1000;
+const RESTS = 4;
 
 /** One question. */
 export async function ask<T>(path: string, cancel?: AbortSignal): Promise<T> {
@@ -31,6 +36,12 @@ export async function ask<T>(path: string, cancel?: AbortSignal): Promise<T> {
     refusal.value = { words, takesToken: answer.headers.get('www-authenticate') !== null };
   }
   throw new Refused(answer.status, words);
+}
+
+/** Changes something, where the role allows it. */
+export async function change(verb: string, what: Record<string, string>): Promise<void> {
+  const answer = await fetch(`/api/v1/${verb}?${new URLSearchParams(what).toString()}`, { method: 'POST' });
+  if (!answer.ok) throw new Refused(answer.status, (await answer.text()).trim().split('\n')[0] ?? answer.statusText);
 }
 
 /** Signs in with a token, which the daemon turns into a cookie. */
@@ -52,33 +63,64 @@ export interface Asked<T> {
   trouble: string | null;
 }
 
-/** The answer to a question while it is shown; `null` asks nothing, and `again` says whether it may still change. */
-export function useAsked<T>(path: string | null, again?: (answer: T) => boolean): Asked<T> {
+/** The answer to a question while it is shown; `null` asks nothing. `again` says whether it may still change, and `about` which
+ * news concern it: all, where there is none; another `round` asks at once. */
+export function useAsked<T>(
+  path: string | null,
+  again?: (answer: T) => boolean,
+  about?: (news: NonNullable<News>) => boolean,
+  round = 0,
+): Asked<T> {
   const [known, setKnown] = useState<Asked<T> & { path: string | null }>({ path: null, answer: null, trouble: null });
   useEffect(() => {
     if (path === null) return undefined;
     const cancel = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let unheard: (() => void) | undefined;
+    // Since when nothing is under way, and how long to rest from then on.
+    let [idle, rest, waits] = [0, 0, false];
+    const later = (ms: number): void => {
+      clearTimeout(timer);
+      timer = setTimeout(() => void once(), ms);
+    };
+    const hear = (news: News): void => {
+      if (news !== null && about?.(news) === false) return;
+      if (idle === 0) waits = true;
+      else later(Math.max(0, idle + rest - performance.now()));
+    };
     const once = async (): Promise<void> => {
+      const begun = performance.now();
+      idle = 0;
       try {
         const answer = await ask<T>(path, cancel.signal);
         if (cancel.signal.aborted) return;
         setKnown({ path, answer, trouble: null });
-        if (again?.(answer)) timer = setTimeout(() => void once(), AGAIN_MS);
+        if (again?.(answer)) {
+          unheard ??= listen(hear);
+          later(isLive.value ? AGAIN_LIVE_MS : AGAIN_MS);
+        } else {
+          unheard?.();
+          unheard = undefined;
+        }
       } catch (error) {
         if (cancel.signal.aborted) return;
         const words = error instanceof Refused ? error.message : 'the daemon does not answer; this page asks again';
         setKnown((before) => ({ path, answer: before.path === path ? before.answer : null, trouble: words }));
-        if (!(error instanceof Refused) || error.status === 503) timer = setTimeout(() => void once(), AGAIN_MS);
+        if (!(error instanceof Refused) || error.status === 503) later(AGAIN_MS);
       }
+      idle = performance.now();
+      rest = Math.max(REST_MS, RESTS * (idle - begun));
+      if (waits && unheard !== undefined) later(rest);
+      waits = false;
     };
     void once();
     return () => {
       cancel.abort();
       clearTimeout(timer);
+      unheard?.();
     };
     // (Whether to ask again depends on the answer alone.)
-  }, [path]);
+  }, [path, round]);
   // The answer to another question is none to this one.
   return known.path === path ? known : { answer: null, trouble: null };
 }

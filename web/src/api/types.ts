@@ -161,6 +161,7 @@ export interface RankTimeline {
 }
 
 export interface Timeline {
+  job: JobRow;
   ranks: RankTimeline[];
 }
 
@@ -259,4 +260,119 @@ export interface Known {
   tenant: string;
   signed_in: boolean;
   version: string;
+}
+
+export interface Sparkline {
+  rank: number | null;
+  peak_allocated_bytes: number[];
+  min_allocated_bytes: number[];
+  reserved_bytes: number[];
+}
+
+export interface HeatRow {
+  rank: number;
+  process: string;
+  device: number;
+  host: string | null;
+  failure: string | null;
+  stands_out: string[];
+  diverges_at: number | null;
+  allocated_bytes: (number | null)[];
+}
+
+export interface Heat {
+  epochs: number[];
+  median_bytes: (number | null)[];
+  ranks: HeatRow[];
+}
+
+export interface SegmentLife {
+  address: number;
+  bytes: number;
+  stream: string;
+  pool: string | null;
+  small: boolean;
+  expandable: boolean;
+  from_event: number | null;
+  to_event: number | null;
+}
+
+export interface Blocks {
+  rank: number;
+  process: string;
+  device: number;
+  exact: boolean;
+  at_event: number;
+  first_event: number;
+  last_event: number;
+  stored_from_event: number;
+  stored_to_event: number;
+  course: {
+    first_at: string;
+    event: number[];
+    elapsed_ns: number[];
+    epoch: number[];
+    step: number[];
+    allocated_bytes: number[];
+    reserved_bytes: number[];
+  };
+  segments: SegmentLife[];
+  blocks: {
+    address: number[];
+    bytes: number[];
+    requested_bytes: number[];
+    stack: number[];
+    class: number[];
+    birth_epoch: number[];
+    birth_step: number[];
+    from_event: (number | null)[];
+    freed_event: (number | null)[];
+    to_event: (number | null)[];
+  };
+  blocks_left_out: number;
+  classes: string[];
+  frames: Frame[];
+  stacks: number[][];
+  sites: (number | null)[];
+  failures: { event: number; bytes: number; stream: string }[];
+  rules: { round_bytes: number; small_bytes_max: number };
+}
+
+export interface Alert {
+  id: string;
+  rule: string;
+  state: 'pending' | 'firing' | 'resolved';
+  job: string;
+  attempt: number;
+  kind: string;
+  severity: Severity | null;
+  title: string;
+  advice: string;
+  since: string;
+  fired_at: string | null;
+  resolved_at: string | null;
+  silenced_by: string | null;
+  receivers: { receiver: string; told: string | null; last_error: string | null }[];
+  tenant: string;
+}
+
+export interface Alerts {
+  alerts: Alert[];
+  jobs: { jobs: number; imported: number; not_judged: string[] } | null;
+}
+
+export interface Silence {
+  id: string;
+  job: string | null;
+  kind: string | null;
+  rule: string | null;
+  ranks: number[];
+  ends_at: string;
+  author: string | null;
+  comment: string | null;
+  tenant: string;
+}
+
+export interface Silences {
+  silences: Silence[];
 }

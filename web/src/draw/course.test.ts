@@ -1,7 +1,7 @@
 // Paths, floors and zooms, without a browser.
 
 import { describe, expect, test } from 'vitest';
-import { bands, floors, height, labelled, nearest, panned, paths, zoomed, type Sample } from './course';
+import { bands, floors, height, labelled, nearest, overlay, panned, paths, ranksIn, spansOf, zoomed, type Sample } from './course';
 
 const sample = (at: number, epoch: number, min: number, max: number, last = min): Sample => ({
   from: at,
@@ -73,4 +73,27 @@ describe('zooming', () => {
 
 test('the nearest point', () => {
   expect([-5, 12, 39.5, 1000].map((time) => nearest(course, time))).toEqual([0, 1, 3, 4]);
+});
+
+test('phases are what lies between their marks', () => {
+  const at = (ms: number): string => new Date(ms).toISOString();
+  const mark = (kind: string, ms: number, name: string | null = null, value: number | null = null) => ({ kind, at: at(ms), name, value });
+  const marks = [
+    mark('step_begin', 0, null, 7),
+    mark('phase_begin', 1, 'forward'),
+    mark('phase_end', 4, 'forward'),
+    mark('phase_begin', 4, 'backward'),
+    mark('step_end', 9, null, 7),
+  ];
+  expect(spansOf(marks, 'phase', 20)).toEqual([
+    { name: 'forward', from: 1, to: 4 },
+    { name: 'backward', from: 4, to: 20 },
+  ]);
+  expect(spansOf(marks, 'step', 20)).toEqual([{ name: 'step 7', from: 0, to: 9 }]);
+});
+
+test('other ranks are lines over the same time and height', () => {
+  expect(overlay([sample(0, 0, 1, 50), sample(10, 0, 1, 100)], { from: 0, to: 20 }, 100)).toBe('M0.00 500.0L500.00 500.0L500.00 0.0L1000.00 0.0');
+  expect(overlay([sample(0, 0, 1, 50)], { from: 100, to: 200 }, 100)).toBe('');
+  expect(ranksIn('1, 7 7 x 9,-3', 2)).toEqual([1, 7]);
 });

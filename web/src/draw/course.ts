@@ -3,7 +3,7 @@
 // Guarantees: pure; coordinates are of a square of UNITS, which the picture stretches; the floor is the lowest allocated
 // value from a time on, over the whole recording and not over what is in view, so that it means what the judge means.
 
-import type { Point, RankTimeline } from '../api/types';
+import type { Mark, Point, RankTimeline } from '../api/types';
 import { moment } from '../words/numbers';
 
 /** Width and height of what is drawn. */
@@ -136,6 +136,21 @@ export function paths(of: Sample[], course: Sample[], floor: number[], view: Str
   };
 }
 
+/** The highest allocated value of another rank, as a line. */
+export function overlay(of: Sample[], view: Stretch, top: number): string {
+  const shown = of.filter((sample) => sample.to >= view.from && sample.from <= view.to);
+  const x = (time: number): string => (UNITS * clamp(share(view, time), -1, 2)).toFixed(2);
+  const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
+  const points = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.max)}`, `${x(sample.to)} ${y(sample.max)}`]);
+  return points.length === 0 ? '' : `M${points.join('L')}`;
+}
+
+/** `1, 7 9`: the ranks of a text, at most so many and none twice. */
+export function ranksIn(text: string, most: number): number[] {
+  const found = text.split(/[\s,]+/).filter((part) => /^\d{1,9}$/.test(part)).map(Number);
+  return [...new Set(found)].slice(0, most);
+}
+
 /** A number within limits. */
 export function clamp(value: number, low: number, high: number): number {
   return Math.min(Math.max(value, low), high);
@@ -164,4 +179,28 @@ export function nearest(of: Sample[], time: number): number {
     if (off < distance) [best, distance] = [at, off];
   });
   return best;
+}
+
+/** A phase or a region of the training loop, or a step. */
+export interface Span extends Stretch {
+  name: string;
+}
+
+/** What begins and ends by marks of one kind (`phase`, `step`), as far as both are in view: what is open at the end goes on. */
+export function spansOf(marks: Mark[], kind: 'phase' | 'step', end: number): Span[] {
+  const found: Span[] = [];
+  const open = new Map<string, Span>();
+  for (const mark of marks) {
+    const name = mark.name ?? `step ${mark.value ?? ''}`;
+    if (mark.kind === `${kind}_begin`) {
+      const span = { name, from: moment(mark.at), to: end };
+      open.set(name, span);
+      found.push(span);
+    } else if (mark.kind === `${kind}_end`) {
+      const span = open.get(name);
+      if (span) span.to = moment(mark.at);
+      open.delete(name);
+    }
+  }
+  return found;
 }

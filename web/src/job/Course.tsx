@@ -1,4 +1,4 @@
-// The course of one rank: envelope, floor, reserved and limit, epochs as bands, findings and failures as marks.
+// The course of one rank: envelope, floor, reserved and limit, epochs, steps and phases as bands, findings and failures as marks.
 //
 // Guarantees: what is in view is asked for as finely as the screen can show and no finer; everything a mouse does here a
 // keyboard does as well; the address says what is in view.
@@ -7,8 +7,9 @@ import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
-import { UNITS, bands, clamp, floors, height, labelled, nearest, panned, paths, samples, share, whole, zoomed, type Stretch } from '../draw/course';
+import { UNITS, bands, clamp, floors, height, labelled, nearest, overlay, panned, paths, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { Link } from '../parts/parts';
+import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
@@ -21,6 +22,13 @@ const SETTLED_MS = 250;
 const CLOSER = 0.6;
 /** Labels of epochs are at least such a part of the picture apart. */
 const APART = 0.08;
+/** Steps whose boundaries are drawn; more would be a wall. */
+const STEPS = 120;
+/** The colours of the phases, and the order in which they are named. */
+const PHASES: Record<string, string> = { forward: 'c1', backward: 'c3', optimizer: 'c2', train: 'c0', eval: 'c5' };
+/** Ranks that are laid over this one, and their colours. */
+const OVER_MOST = 6;
+const OVER = ['over0', 'over1', 'over2', 'over3', 'over4', 'over5'];
 /** Ranks that the choice lists. */
 const LISTED = 512;
 
@@ -34,6 +42,8 @@ interface Of {
   failures: FailedRequest[];
   since: string | null;
   until: string | null;
+  /** Ranks that are laid over this one, as somebody wrote them. */
+  over: string;
 }
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
@@ -73,7 +83,7 @@ export function Course(of: Of): JSX.Element {
     return isOne ? { from: clamp(from, all.from, all.to), to: clamp(to, all.from, all.to) } : all;
   });
   const [cursor, setCursor] = useState<number | null>(null);
-  const [pins, setPins] = useState<{ a: string | null; b: string | null }>({ a: null, b: null });
+  const pins = pinsOf(of.job);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const plot = useRef<SVGSVGElement>(null);
 
@@ -85,14 +95,39 @@ export function Course(of: Of): JSX.Element {
   }, [of.rank]);
   const floor = useMemo(() => floors(course, until), [course, until]);
   const limit = of.rank?.device_total_bytes ?? null;
-  const { top, showsLimit } = height(course, limit);
+  const known = new Set(of.ranks.map((rank) => rank.rank));
+  const wantedOver = ranksIn(of.over, OVER_MOST).filter((rank) => rank !== of.line.rank && known.has(rank));
+  const others = useAsked<Timeline>(
+    wantedOver.length === 0
+      ? null
+      : question(of.job, 'timeline', {
+          rank: wantedOver.join(','),
+          points: String(POINTS),
+          ...(of.since === null ? {} : { since: of.since, until: of.until }),
+        }),
+  );
+  const over = useMemo(
+    () => (others.answer?.ranks ?? []).slice(0, OVER_MOST).map((rank, at) => ({ name: nameOf(rank.process, rank.rank), samples: samples(rank), colour: OVER[at] ?? '' })),
+    [others.answer],
+  );
+  // (The picture is as high as the highest of them.)
+  const { top, showsLimit } = height([...course, ...over.flatMap((rank) => rank.samples)], limit);
   const drawn = paths(fine, course, floor, view, top);
   const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
+  const marked = useMemo(() => {
+    const isInView = (span: Stretch): boolean => span.to > view.from && span.from < view.to;
+    const steps = spansOf(line.marks, 'step', all.to).filter(isInView);
+    return { phases: spansOf(line.marks, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
+  }, [line, view.from, view.to, all]);
+  const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
+  const show = (since: string | null, until: string | null, laid: string): void => {
+    go({ view: 'job', job: of.job, since, until, ...(laid === '' ? {} : { over: laid }) }, true);
+  };
   const look = (to: Stretch): void => {
     setView(to);
     const isAll = to.from <= all.from && to.to >= all.to;
-    go({ view: 'job', job: of.job, since: isAll ? null : rfc3339(to.from), until: isAll ? null : rfc3339(to.to) }, true);
+    show(isAll ? null : rfc3339(to.from), isAll ? null : rfc3339(to.to), of.over);
   };
   const timeAt = (event: MouseEvent): number => {
     const box = plot.current?.getBoundingClientRect();
@@ -155,8 +190,8 @@ export function Course(of: Of): JSX.Element {
       ',': () => { look(panned(view, all, -0.25)); },
       '.': () => { look(panned(view, all, 0.25)); },
       p: peak,
-      a: () => { setPins({ ...pins, a: pinned(middle) }); },
-      b: () => { setPins({ ...pins, b: pinned(middle) }); },
+      a: () => { pin(of.job, 'a', pinned(middle)); },
+      b: () => { pin(of.job, 'b', pinned(middle)); },
       Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
     };
     const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
@@ -200,6 +235,12 @@ export function Course(of: Of): JSX.Element {
             ))}
           </select>
         </label>
+        {of.ranks.length > 1 && (
+          <label>
+            With ranks{' '}
+            <input type="search" class="few" placeholder="1, 2" value={of.over} onInput={(event) => { show(of.since, of.until, event.currentTarget.value); }} />
+          </label>
+        )}
         <button type="button" onClick={() => { look(zoomed(view, all, CLOSER, middle)); }} aria-label="Closer">+</button>
         <button type="button" onClick={() => { look(zoomed(view, all, 1 / CLOSER, middle)); }} aria-label="Further">−</button>
         <button type="button" onClick={() => { look(all); }}>Whole</button>
@@ -209,6 +250,8 @@ export function Course(of: Of): JSX.Element {
           <li><i class="key floor" />lowest from here on: what never came back</li>
           <li><i class="key reserved" />reserved</li>
           {showsLimit && <li><i class="key limit" />the device's limit</li>}
+          {over.map((rank) => <li key={rank.name}><i class={`key ${rank.colour}`} />{rank.name}, highest</li>)}
+          {phases.map((name) => <li key={name}><i class={`key ${PHASES[name] ?? 'c6'}`} />{name}</li>)}
         </ul>
       </figcaption>
       <div
@@ -244,10 +287,19 @@ export function Course(of: Of): JSX.Element {
             {spans.filter((band) => band.epoch % 2 === 1).map((band) => (
               <rect key={band.from} class="band" x={UNITS * share(view, band.from)} y="0" width={UNITS * (share(view, band.to) - share(view, band.from))} height={UNITS} />
             ))}
+            {marked.steps.map((step) => (
+              <path key={step.from} class="step" d={`M${UNITS * share(view, step.from)} 0V${UNITS}`} />
+            ))}
             {of.rank !== null && !of.rank.completeness.exact && <rect class="inexact" width={UNITS} height={UNITS} />}
             <path class="envelope" d={drawn.envelope} />
             <path class="floor" d={drawn.floor} />
             <path class="reserved" d={drawn.reserved} />
+            {over.map((rank) => <path key={rank.name} class={`over ${rank.colour}`} d={overlay(rank.samples, view, top)} />)}
+            {marked.phases.map((phase) => (
+              <rect key={`${phase.name} ${phase.from}`} class={PHASES[phase.name] ?? 'c6'} x={UNITS * share(view, phase.from)} y="970" width={UNITS * (share(view, phase.to) - share(view, phase.from))} height="30">
+                <title>{phase.name}</title>
+              </rect>
+            ))}
             {showsLimit && limit !== null && <path class="limit" d={`M0 ${UNITS * (1 - limit / top)}H${UNITS}`} />}
           </svg>
           <text class="scale" x="4" y="14">{bytes(top)}</text>
@@ -282,13 +334,16 @@ export function Course(of: Of): JSX.Element {
       </div>
       <p id="course-said" class="said" role="status">{said}</p>
       <p class="tools">
-        <button type="button" onClick={() => { setPins({ ...pins, a: pinned(middle) }); }} disabled={cursor === null}>Pin A here</button>
-        <button type="button" onClick={() => { setPins({ ...pins, b: pinned(middle) }); }} disabled={cursor === null}>Pin B here</button>
+        <button type="button" onClick={() => { pin(of.job, 'a', pinned(middle)); }} disabled={cursor === null}>Pin A here</button>
+        <button type="button" onClick={() => { pin(of.job, 'b', pinned(middle)); }} disabled={cursor === null}>Pin B here</button>
         {cursor !== null && <Link to={{ view: 'moment', job: moments, at: pinned(cursor), from: null }}>This moment</Link>}
         {pins.a !== null && pins.b !== null && (
           <Link to={{ view: 'moment', job: moments, at: pins.b, from: pins.a }} class="act">What changed from A to B</Link>
         )}
         <Link to={{ view: 'moment', job: moments, at: 'peak', from: null }}>The peak</Link>
+        <Link to={{ view: 'blocks', job: moments, at: cursor === null ? 'peak' : pinned(cursor), event: null }}>
+          {cursor === null ? 'Blocks at the peak' : 'Blocks at this moment'}
+        </Link>
         <span class="faint">Drag to zoom in, Ctrl and the wheel to zoom, Shift and the wheel to pan.</span>
       </p>
     </figure>

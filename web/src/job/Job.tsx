@@ -4,12 +4,13 @@
 
 import type { JSX } from 'preact';
 import { useAsked } from '../api/ask';
-import type { Diagnosis, Oom, Report, Timeline } from '../api/types';
+import type { Diagnosis, Heat, Oom, Report, Timeline } from '../api/types';
 import { Link, Waiting } from '../parts/parts';
 import { question, type JobAddress } from '../route';
 import { date, duration, moment, plural } from '../words/numbers';
 import { nameOf, ranksOf } from '../words/verdict';
 import { Course } from './Course';
+import { HeatMap } from './HeatMap';
 import { Ranks } from './Ranks';
 import { Verdict } from './Verdict';
 
@@ -22,15 +23,16 @@ export function chosenRank(report: Report, asked: number | null): number {
 }
 
 /** See the module. */
-export function Job({ job, since, until }: { job: JobAddress; since: string | null; until: string | null }): JSX.Element {
+export function Job({ job, since, until, over }: { job: JobAddress; since: string | null; until: string | null; over: string }): JSX.Element {
   const runs = (answer: { job: { state: string } }): boolean => answer.job.state === 'running';
-  const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs);
-  const report = useAsked<Report>(question(job, 'query'), runs);
-  const running = report.answer !== null && runs(report.answer);
+  const own = (news: { job: string }): boolean => news.job === job.name;
+  const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
+  const report = useAsked<Report>(question(job, 'query'), runs, own);
   const rank = report.answer === null ? null : chosenRank(report.answer, job.rank);
   const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
-  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), () => running);
+  const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), runs, own);
   const failures = useAsked<Oom>(question(job, 'oom'));
+  const heat = useAsked<Heat>(report.answer !== null && report.answer.ranks.length > 1 ? question(job, 'heat') : null);
   const of_job = report.answer?.job ?? note.answer?.job ?? null;
   const shown = report.answer?.ranks.find((known) => known.rank === rank) ?? null;
   const line = course.answer?.ranks.find((known) => shown === null || known.process === shown.process) ?? course.answer?.ranks[0];
@@ -77,6 +79,7 @@ export function Job({ job, since, until }: { job: JobAddress; since: string | nu
             failures={failures.answer?.failures.filter((failure) => failure.rank === rank) ?? []}
             since={since}
             until={until}
+            over={over}
           />
         )}
       </section>
@@ -85,7 +88,10 @@ export function Job({ job, since, until }: { job: JobAddress; since: string | nu
         {report.answer === null ? (
           <Waiting trouble={report.trouble} what="the ranks" />
         ) : (
-          <Ranks report={report.answer} job={job} chosen={rank ?? 0} />
+          <>
+            {heat.answer !== null && <HeatMap heat={heat.answer} job={job} />}
+            <Ranks report={report.answer} job={job} chosen={rank ?? 0} />
+          </>
         )}
       </section>
     </main>

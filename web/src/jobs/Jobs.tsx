@@ -1,6 +1,6 @@
 // The first screen: is anything wrong?
 //
-// Guarantees: the worst come first above the list, by their own sentence; running jobs are asked for again; a row never moves
+// Guarantees: the worst come first above the list, by their own sentence; what has something new is asked for again; a row never moves
 // by itself while the page is open on it but for jobs that begin.
 
 import type { JSX } from 'preact';
@@ -11,10 +11,12 @@ import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
 import { addressOf, go, type JobAddress } from '../route';
 import { ago, count, date, duration, moment, plural } from '../words/numbers';
 import { inShort, ranksOf } from '../words/verdict';
+import { Spark } from './Spark';
 
 const HEADS = [
   { text: 'Job' },
   { text: 'State' },
+  { text: 'Memory' },
   { text: 'Worst finding' },
   { text: 'Ranks', number: true },
   { text: 'Started' },
@@ -58,6 +60,9 @@ function Row({ job, all, now }: { job: JobRow; all: JobRow[]; now: number }): JS
         {labels.length > 0 && <span class="faint labels"> {labels.join(' ')}</span>}
       </th>
       <td class={`state ${job.state}`}>{job.state}</td>
+      <td>
+        <Spark job={addressFor(job, all)} runs={job.state === 'running'} />
+      </td>
       <td class="sentence">
         <Word of={verdict} /> {verdict.sentence}
       </td>

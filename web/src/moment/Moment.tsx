@@ -7,6 +7,7 @@ import { useAsked } from '../api/ask';
 import type { Flame, FlameMoment, Ledger, Report, Sites } from '../api/types';
 import { chosenRank } from '../job/Job';
 import { Link, Waiting } from '../parts/parts';
+import { pinName, pinsOf, type Pins } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
 import { count } from '../words/numbers';
 import { nameOf, span } from '../words/verdict';
@@ -17,15 +18,18 @@ import { SiteTable } from './SiteTable';
 /** Epochs that the choices list. */
 const LISTED = 500;
 
-function saysOf(asked: string): string {
+function saysOf(asked: string, pins: Pins): string {
+  const named = pinName(pins, asked);
+  if (named !== null) return `at ${named}`;
   if (asked === 'peak') return 'when most was allocated';
   if (asked === 'end') return 'at the end of the recording';
   const epoch = /^epoch:(\d+)$/.exec(asked);
   return epoch ? `at the end of epoch ${epoch[1] ?? ''}` : `at ${asked.replace('T', ' ').replace(/(\.\d{3})\d*Z$/, '$1 UTC')}`;
 }
 
-function Choice(of: { label: string; value: string | null; none: string | null; epochs: number[]; to: (value: string | null) => void }): JSX.Element {
-  const known = ['peak', 'end', ...of.epochs.map((epoch) => `epoch:${epoch}`)];
+function Choice(of: { label: string; value: string | null; none: string | null; epochs: number[]; pins: Pins; to: (value: string | null) => void }): JSX.Element {
+  const set = [of.pins.a, of.pins.b].filter((time) => time !== null);
+  const known = [...set, 'peak', 'end', ...of.epochs.map((epoch) => `epoch:${epoch}`)];
   const isOther = of.value !== null && !known.includes(of.value);
   return (
     <label>
@@ -37,10 +41,10 @@ function Choice(of: { label: string; value: string | null; none: string | null; 
         }}
       >
         {of.none !== null && <option value="">{of.none}</option>}
-        {isOther && <option value={of.value ?? ''}>{saysOf(of.value ?? '')}</option>}
+        {isOther && <option value={of.value ?? ''}>{saysOf(of.value ?? '', of.pins)}</option>}
         {known.map((value) => (
           <option key={value} value={value}>
-            {value === 'peak' ? 'the peak' : value === 'end' ? 'the end of the recording' : `the end of ${value.replace(':', ' ')}`}
+            {pinName(of.pins, value) !== null ? `${pinName(of.pins, value) ?? ''} (${saysOf(value, { a: null, b: null }).replace(/^at /, '')})` : value === 'peak' ? 'the peak' : value === 'end' ? 'the end of the recording' : `the end of ${value.replace(':', ' ')}`}
           </option>
         ))}
       </select>
@@ -82,9 +86,10 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       true,
     );
   };
+  const pins = pinsOf(job);
   const compared = rank === null ? null : span(rank, report.answer?.findings[0]?.first_seen.epoch ?? null);
   const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
-  const what = from === null ? `${name} ${saysOf(at)}` : `${name}: what changed, from ${saysOf(from).replace(/^at /, '')} to ${saysOf(at).replace(/^at /, '')}`;
+  const what = from === null ? `${name} ${saysOf(at, pins)}` : `${name}: what changed, from ${saysOf(from, pins).replace(/^at /, '')} to ${saysOf(at, pins).replace(/^at /, '')}`;
   return (
     <main>
       <p class="trail">
@@ -112,8 +117,9 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
               ))}
             </select>
           </label>
-          <Choice label="At" value={at} none={null} epochs={epochs} to={(value) => { show({ at: value ?? 'peak' }); }} />
-          <Choice label="Compared with" value={from} none="nothing" epochs={epochs} to={(value) => { show({ from: value }); }} />
+          <Choice label="At" value={at} none={null} epochs={epochs} pins={pins} to={(value) => { show({ at: value ?? 'peak' }); }} />
+          <Choice label="Compared with" value={from} none="nothing" epochs={epochs} pins={pins} to={(value) => { show({ from: value }); }} />
+          <Link to={{ view: 'blocks', job: { ...job, rank: number }, at, event: null }}>Blocks at this moment</Link>
           {from === null && compared !== null && (
             <Link to={{ view: 'moment', job: { ...job, rank: number }, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">
               What changed over the epochs

@@ -4,6 +4,7 @@ import { signal } from '@preact/signals';
 import type { JSX } from 'preact';
 import { signOut, useAsked } from '../api/ask';
 import type { Known } from '../api/types';
+import type { Route } from '../route';
 import { Link } from './parts';
 
 /** What the colours follow. */
@@ -41,7 +42,7 @@ function turn(): void {
 }
 
 /** See the module. */
-export function Head({ inJobs }: { inJobs: boolean }): JSX.Element {
+export function Head({ at }: { at: Route['view'] }): JSX.Element {
   const { answer } = useAsked<Known>('caller');
   return (
     <header class="head">
@@ -49,8 +50,11 @@ export function Head({ inJobs }: { inJobs: boolean }): JSX.Element {
         <Link to={{ view: 'jobs', filter: '', tenant: null }} class="brand" label="memctl, list of jobs">
           memctl
         </Link>
-        <Link to={{ view: 'jobs', filter: '', tenant: null }} current={inJobs}>
+        <Link to={{ view: 'jobs', filter: '', tenant: null }} current={at === 'jobs'}>
           Jobs
+        </Link>
+        <Link to={{ view: 'alerts', tenant: null }} current={at === 'alerts'}>
+          Alerts
         </Link>
       </nav>
       <div class="who">

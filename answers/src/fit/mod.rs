@@ -1,10 +1,13 @@
-//! `memctl fit` as data: what a training that was recorded at two sizes would hold at others.
+//! `memctl fit` as data: what a training that was recorded at one or two sizes would hold at others, and with changes.
 //!
-//! Guarantees: the interval comes with every figure, and what was found in one recording only is counted; what no figure covers
-//! is named. Refuses to decide what fits: that comes with the replays.
+//! Guarantees: the interval comes with every forecast, and what was found in one recording only, or is in doubt, is counted; what
+//! no figure covers is named. Refuses to decide what fits: that comes with the replays.
+
+mod changes;
 
 use std::io::{self, Write};
 
+pub use changes::{Checkpoint, Gone, Held, Holder, LeftOut, Measure, Peak, Under, Without};
 use serde::Serialize;
 
 use super::{Answer, SCHEMA};
@@ -16,16 +19,26 @@ use crate::format::json;
 pub struct Fit {
     /// See [`SCHEMA`].
     pub schema: u32,
-    /// The two recordings, the smaller size first.
+    /// The recordings, the smaller size first.
     pub recordings: Vec<Recording>,
-    /// How their requests were aligned.
-    pub aligned: Aligned,
+    /// How the requests of two were aligned.
+    pub aligned: Option<Aligned>,
+    /// How the requests of one were taken to scale, where other sizes were asked for.
+    pub scaled: Option<Scaled>,
     /// What the process may reserve, where that was asked.
     pub device_memory_bytes: Option<u64>,
     /// By size, as asked.
     pub at: Vec<At>,
     /// The largest size that fits; null where none does, or where no memory was named.
     pub largest_that_fits: Option<u64>,
+    /// Without a site, where that was asked.
+    pub without: Option<Without>,
+    /// With activation checkpointing, where that was asked.
+    pub checkpoint: Option<Checkpoint>,
+    /// The peak, explained, where a number to get under was named.
+    pub peak: Option<Peak>,
+    /// What gets under it.
+    pub under: Option<Under>,
     /// What no figure covers.
     pub not_looked_at: Vec<String>,
 }
@@ -37,8 +50,8 @@ pub struct Recording {
     pub job: String,
     /// The attempt.
     pub attempt: u32,
-    /// The number that changed.
-    pub size: u64,
+    /// The number that it was recorded at, where it was named.
+    pub size: Option<u64>,
     /// The rank.
     pub rank: u32,
     /// The process, by its name within the job.
@@ -72,6 +85,25 @@ pub struct Aligned {
     pub unmatched_bytes: u64,
 }
 
+/// How the requests of one recording are taken to scale.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Scaled {
+    /// Requests for memory.
+    pub requests: u64,
+    /// The same at every size, for certain or more likely.
+    pub fixed: u64,
+    /// Bytes of these.
+    pub fixed_bytes: u64,
+    /// In proportion to the size, for certain or more likely.
+    pub proportional: u64,
+    /// Bytes of these.
+    pub proportional_bytes: u64,
+    /// Those among them that are in doubt.
+    pub doubtful: u64,
+    /// Bytes of these.
+    pub doubtful_bytes: u64,
+}
+
 /// One size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct At {
@@ -95,6 +127,10 @@ pub struct At {
 enum Line<'a> {
     Recording(&'a Recording),
     Size(&'a At),
+    Without(&'a Without),
+    Checkpoint(&'a Checkpoint),
+    Peak(&'a Peak),
+    Under(&'a Under),
 }
 
 impl Answer for Fit {
@@ -104,7 +140,14 @@ impl Answer for Fit {
 
     fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
         self.recordings.iter().try_for_each(|recording| json::line(out, &Line::Recording(recording)))?;
-        self.at.iter().try_for_each(|at| json::line(out, &Line::Size(at)))
+        self.at.iter().try_for_each(|at| json::line(out, &Line::Size(at)))?;
+        let changes = [
+            self.without.as_ref().map(Line::Without),
+            self.checkpoint.as_ref().map(Line::Checkpoint),
+            self.peak.as_ref().map(Line::Peak),
+            self.under.as_ref().map(Line::Under),
+        ];
+        changes.iter().flatten().try_for_each(|line| json::line(out, line))
     }
 
     fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -127,8 +170,20 @@ impl Answer for Fit {
 impl Fit {
     /// An answer without figures yet.
     #[must_use]
-    pub fn new(recordings: Vec<Recording>, aligned: Aligned, device_memory_bytes: Option<u64>) -> Self {
-        let (at, not_looked_at) = (Vec::new(), Vec::new());
-        Self { schema: SCHEMA, recordings, aligned, device_memory_bytes, at, largest_that_fits: None, not_looked_at }
+    pub fn new(recordings: Vec<Recording>, device_memory_bytes: Option<u64>) -> Self {
+        Self {
+            schema: SCHEMA,
+            recordings,
+            aligned: None,
+            scaled: None,
+            device_memory_bytes,
+            at: Vec::new(),
+            largest_that_fits: None,
+            without: None,
+            checkpoint: None,
+            peak: None,
+            under: None,
+            not_looked_at: Vec::new(),
+        }
     }
 }

@@ -1,15 +1,20 @@
 //! One rank's recorded requests, as an export streams them in, kept as a script for `memctl fit`.
 //!
+//! What each request was for, and in which module it was made, is told by `meaning`.
+//!
 //! Guarantees: one device, the first that comes; memory bounded by the requests that a script keeps. Refuses an allocator that
 //! packs inside the driver, and recordings with holes: their requests do not add up.
 
+mod meaning;
+
 use std::collections::HashMap;
 
-use memctl_model::{Event, SegmentState, SessionInfo, StackId};
+pub use meaning::Meaning;
+use memctl_model::{Action, Event, Mark, MarkKind, Phase, Phases, SegmentState, SessionInfo, StackId};
 use memctl_proto::chunk::Decoder;
-use memctl_proto::convert::StackDictionary;
+use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
-use memctl_replay::fit::{Script, stack_key};
+use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
 
 use crate::export::{ExportError, Sink};
@@ -21,6 +26,8 @@ pub struct Fitting {
     dictionary: StackDictionary,
     keys: HashMap<StackId, u64>,
     session: Option<SessionInfo>,
+    /// In the order of their times.
+    marks: Vec<Mark>,
     following: Option<Following>,
     /// Devices that came after the first.
     pub devices_left_out: u32,
@@ -36,6 +43,21 @@ struct Following {
     follow: Follow,
     script: Script,
     conf: Conf,
+    oldest: Version,
+    births: Vec<Birth>,
+    /// From which step of the script on which step of the training is under way.
+    steps: Vec<(u32, u64)>,
+    /// How many marks have been passed.
+    passed: usize,
+    phases: Phases,
+    phase: Option<Phase>,
+}
+
+/// Who made a request, and in which phase.
+#[derive(Clone, Copy, Debug)]
+struct Birth {
+    stack: StackId,
+    phase: Option<Phase>,
 }
 
 /// What came of it.
@@ -44,6 +66,8 @@ pub struct Recorded {
     pub script: Script,
     /// The settings.
     pub conf: Conf,
+    /// The oldest version that it may be of.
+    pub oldest: Version,
     /// Whether their replay repeats the recording.
     pub exact: bool,
     /// Highest reserved bytes.
@@ -52,6 +76,10 @@ pub struct Recorded {
     pub peak_allocated_bytes: u64,
     /// Bytes that were in use when it began.
     pub began_with_bytes: u64,
+    /// By request.
+    births: Vec<Birth>,
+    steps: Vec<(u32, u64)>,
+    dictionary: StackDictionary,
 }
 
 impl Fitting {
@@ -66,6 +94,7 @@ impl Fitting {
             dictionary: StackDictionary::default(),
             keys: HashMap::new(),
             session: None,
+            marks: Vec::new(),
             following: None,
             devices_left_out: 0,
             refused: None,
@@ -74,7 +103,7 @@ impl Fitting {
         })
     }
 
-    fn begin(&mut self, segments: Vec<SegmentState>) {
+    fn begin(&mut self, segments: &[SegmentState]) {
         let Some(session) = &self.session else { return };
         let version = Version::of_framework(session.framework.as_deref());
         if matches!(Conf::parse(&session.settings.conf, version), Err(ConfError::Async)) {
@@ -82,21 +111,23 @@ impl Fitting {
             return;
         }
         let conf = Conf::recorded(&session.settings, version);
-        let follow = Follow::new(conf.clone(), Limit::None, &segments);
-        self.following = Some(Following { follow, script: Script::new(segments), conf });
+        let follow = Follow::new(conf.clone(), Limit::None, segments);
+        let births = found(segments).map(|block| Birth { stack: block.stack, phase: block.birth_phase }).collect();
+        let script = Script::new(segments);
+        let oldest = Version::oldest_of_framework(session.framework.as_deref());
+        let (steps, phases) = (Vec::new(), Phases::default());
+        let following = Following { follow, script, conf, oldest, births, steps, passed: 0, phases, phase: None };
+        self.following = Some(following);
     }
 
     fn replay(&mut self) {
-        let Some(Following { follow, script, .. }) = &mut self.following else { return };
+        let Some(following) = &mut self.following else { return };
         for event in &self.events {
             let dictionary = &self.dictionary;
             let key = *self.keys.entry(event.stack).or_insert_with(|| stack_key(dictionary.frames(event.stack)));
-            follow.event(event, |_, request| {
-                if let Err(error) = script.push(request, key) {
-                    self.refused = Some(error.to_string());
-                }
-            });
-            if self.refused.is_some() {
+            following.pass(&self.marks, event.time_ns);
+            if let Err(error) = following.event(event, key) {
+                self.refused = Some(error.to_string());
                 self.following = None;
                 return;
             }
@@ -106,7 +137,7 @@ impl Fitting {
     /// What came of it; `None` where nothing of the device is stored.
     #[must_use]
     pub fn recorded(mut self) -> Option<Recorded> {
-        let Following { mut follow, mut script, conf } = self.following.take()?;
+        let Following { mut follow, mut script, conf, oldest, births, steps, .. } = self.following.take()?;
         // (What waits at the end belongs to no request of a script that is full.)
         follow.finish(|_, request| script.push(request, 0).unwrap_or_default());
         let counts = *follow.counts();
@@ -117,7 +148,37 @@ impl Fitting {
             began_with_bytes: script.began_with_bytes(),
             script,
             conf,
+            oldest,
+            births,
+            steps,
+            dictionary: self.dictionary,
         })
+    }
+}
+
+impl Following {
+    /// Takes the marks up to a time.
+    fn pass(&mut self, marks: &[Mark], time_ns: u64) {
+        while let Some(mark) = marks.get(self.passed).filter(|mark| mark.time_ns <= time_ns) {
+            self.passed += 1;
+            match mark.kind {
+                MarkKind::StepBegin(step) => self.steps.push((self.script.length(), step)),
+                MarkKind::StepEnd(step) => self.steps.push((self.script.length(), step.saturating_add(1))),
+                MarkKind::PhaseBegin(phase) => self.phase = self.phases.begin(phase),
+                MarkKind::PhaseEnd(phase) => self.phase = self.phases.end(phase),
+                _ => {}
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event, key: u64) -> Result<(), TooLong> {
+        let Self { follow, script, births, phase, .. } = self;
+        let mut pushed = Ok(());
+        follow.event(event, |_, request| pushed = pushed.and(script.push(request, key)));
+        if matches!(event.action, Action::Alloc | Action::Oom) {
+            births.resize(script.requests(), Birth { stack: event.stack, phase: *phase });
+        }
+        pushed
     }
 }
 
@@ -133,10 +194,11 @@ impl Sink for Fitting {
             _ if self.devices_left_out > 0 || self.refused.is_some() => {}
             Body::Keyframe(keyframe) => {
                 let keyframe: memctl_model::Keyframe = keyframe.try_into()?;
-                self.begin(keyframe.segments);
+                self.begin(&keyframe.segments);
             }
             Body::Stacks(batch) => self.dictionary.add(&batch)?,
-            Body::Marks(_) => {}
+            // (They come before the events, in the order of their times.)
+            Body::Marks(batch) => self.marks.extend(convert::marks::from_wire(&batch)?),
             Body::Chunk(chunk) => {
                 self.decoder.decode(&chunk, &mut self.events)?;
                 self.replay();

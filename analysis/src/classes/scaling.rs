@@ -1,0 +1,120 @@
+//! Which requests grow with the batch, of a recording at one batch: concluded from what each was for.
+//!
+//! Guarantees: parameters, gradients, optimizer state and workspaces are the same at every batch, as is whatever cannot be divided
+//! by it; a size that is a parameter's, in its own precision or in half of it, is in doubt. Refuses to know more: a buffer of a
+//! library that happens to divide is taken to grow.
+
+use std::collections::HashSet;
+
+use memctl_model::{Phase, StackId};
+
+use super::rules::Says;
+use super::{Class, Classifier, Lived};
+
+/// One request for memory, and what is known of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asked.
+    pub stack: StackId,
+    /// Bytes, before rounding.
+    pub bytes: u64,
+    /// The phase in which it was asked.
+    pub phase: Option<Phase>,
+    /// Whether the block outlived the step in which it was asked for.
+    pub outlived: bool,
+}
+
+/// Whether a request grows with the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaling {
+    /// It does not.
+    Fixed,
+    /// In proportion.
+    Proportional,
+    /// More likely it does not.
+    PerhapsFixed,
+    /// More likely it does.
+    PerhapsProportional,
+}
+
+/// Requests below this size change no peak, and their elements are often those of a shape.
+const TINY_BYTES: u64 = 512;
+
+impl Classifier<'_> {
+    /// The class of each request.
+    #[must_use]
+    pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
+        for one in asked.iter().filter(|one| one.outlived) {
+            if self.says(one.stack) == Says::Module {
+                self.parameter_sizes.insert(one.bytes);
+            }
+        }
+        let lived = |&Asked { stack, bytes, phase, outlived }: &Asked| Lived {
+            stack,
+            requested_bytes: bytes,
+            phase,
+            old: outlived,
+        };
+        asked.iter().map(|one| self.class(lived(one))).collect()
+    }
+
+    /// Whether each request grows with the batch, of which `batch` were recorded; with the classes of [`Self::requests`].
+    #[must_use]
+    pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
+        let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
+        let scaling = |(one, class): (&Asked, &Class)| {
+            let within_optimizer =
+                one.phase == Some(Phase::Optimizer) || matches!(self.says(one.stack), Says::Optimizer | Says::Module);
+            match class {
+                Class::Parameters | Class::Gradients | Class::OptimizerState | Class::Workspace => Scaling::Fixed,
+                _ if within_optimizer || one.bytes < TINY_BYTES || !one.bytes.is_multiple_of(batch.max(1)) => {
+                    Scaling::Fixed
+                }
+                _ if of_parameter.contains(&one.bytes) => Scaling::PerhapsFixed,
+                Class::Activations => Scaling::Proportional,
+                Class::Temporaries | Class::Unknown => Scaling::PerhapsProportional,
+            }
+        };
+        asked.iter().zip(classes).map(scaling).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{Frame, Stack};
+
+    use super::*;
+
+    #[test]
+    fn what_was_made_for_the_model_stays_and_what_was_made_of_the_batch_grows() {
+        let resolve = |id: StackId| {
+            let frames: &[(&str, &str)] = match id.0 {
+                1 => &[("__init__", "/v/torch/nn/modules/linear.py"), ("<module>", "train.py")],
+                2 => &[("forward", "/v/torch/nn/modules/linear.py"), ("<module>", "train.py")],
+                3 => &[("step", "/v/torch/optim/adam.py"), ("<module>", "train.py")],
+                _ => &[],
+            };
+            let frame =
+                |&(function, file): &(&str, &str)| Frame { function: function.into(), file: file.into(), line: 1 };
+            Stack { frames: frames.iter().map(frame).collect() }
+        };
+        let mut classifier = Classifier::new(&resolve);
+        let asked =
+            |stack: u32, bytes: u64, outlived: bool| Asked { stack: StackId(stack), bytes, phase: None, outlived };
+        let requests = [
+            asked(1, 40_000, true),
+            asked(2, 8_000, false),
+            asked(2, 8_002, false),
+            asked(2, 20_000, false),
+            asked(3, 8_000, false),
+            asked(0, 40_000, false),
+            asked(0, 8_000, false),
+            asked(2, 400, false),
+        ];
+        let classes = classifier.requests(&requests);
+        assert_eq!(&classes[..2], [Class::Parameters, Class::Activations]);
+        use Scaling::{Fixed, PerhapsFixed, PerhapsProportional, Proportional};
+        let expected = [Fixed, Proportional, Fixed, PerhapsFixed, Fixed, PerhapsFixed, PerhapsProportional, Fixed];
+        assert_eq!(classifier.scalings(&requests, &classes, 4), expected);
+    }
+}

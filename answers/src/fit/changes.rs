@@ -1,0 +1,142 @@
+//! What a training would hold with changes, and what it holds at its peak: parts of what `memctl fit` says.
+//!
+//! Guarantees: every figure is a replay's, and arithmetic is shown with the figure. Refuses to add measures up: two that save do
+//! not save the sum.
+
+use serde::Serialize;
+
+use crate::Frame;
+
+/// The peak if the blocks of a site did not exist.
+#[derive(Clone, Debug, Serialize)]
+pub struct Without {
+    /// The site, as it was asked for.
+    pub site: String,
+    /// The places that were taken for it.
+    pub places: Vec<Frame>,
+    /// Requests of the site.
+    pub requests: u64,
+    /// Highest allocated bytes without them.
+    pub peak_allocated_bytes: u64,
+    /// Highest reserved bytes without them.
+    pub peak_reserved_bytes: u64,
+    /// Of allocated bytes.
+    pub saves_allocated_bytes: i64,
+    /// Of reserved bytes.
+    pub saves_reserved_bytes: i64,
+}
+
+/// The peak with activation checkpointing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checkpoint {
+    /// The modules, as they were asked for.
+    pub modules: String,
+    /// Calls of them in the recording that keep something for the backward pass.
+    pub calls: u64,
+    /// Highest allocated bytes.
+    pub peak_allocated_bytes: u64,
+    /// Highest reserved bytes.
+    pub peak_reserved_bytes: u64,
+    /// Of allocated bytes.
+    pub saves_allocated_bytes: i64,
+    /// Of reserved bytes.
+    pub saves_reserved_bytes: i64,
+    /// The share of the forward passes that is repeated, by the bytes that they ask for, 0 to 1.
+    pub repeated_share: f64,
+}
+
+/// What lives when most is allocated.
+#[derive(Clone, Debug, Serialize)]
+pub struct Peak {
+    /// Allocated then.
+    pub allocated_bytes: u64,
+    /// Reserved at most.
+    pub peak_reserved_bytes: u64,
+    /// By class, most first.
+    pub classes: Vec<Held>,
+    /// By module, most first.
+    pub modules: Vec<Held>,
+    /// By site and class, most first.
+    pub sites: Vec<Holder>,
+    /// Modules that had no room in the answer, and their bytes.
+    pub modules_left_out: LeftOut,
+    /// Sites that had no room in the answer, and their bytes.
+    pub sites_left_out: LeftOut,
+}
+
+/// Blocks of a class or a module.
+#[derive(Clone, Debug, Serialize)]
+pub struct Held {
+    /// The class or the module; null for blocks of no module.
+    pub name: Option<String>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Blocks of one site that are for the same.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// Who allocated them; null when no stack was recorded, as in the backward pass of a snapshot.
+    pub site: Option<Frame>,
+    /// Their class.
+    pub class: &'static str,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What had no room.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LeftOut {
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What gets a training under a number of bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Under {
+    /// The number.
+    pub limit_bytes: u64,
+    /// Highest reserved bytes as recorded, replayed.
+    pub peak_reserved_bytes: u64,
+    /// By how much that is above the number; 0 where it is not.
+    pub excess_bytes: u64,
+    /// What must go, in this order.
+    pub must_go: Vec<Gone>,
+    /// Whether that is enough.
+    pub is_enough: bool,
+    /// What would save memory, those that are enough first.
+    pub measures: Vec<Measure>,
+}
+
+/// Something that goes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gone {
+    /// What.
+    #[serde(flatten)]
+    pub holder: Holder,
+    /// Highest reserved bytes without it and those before it.
+    pub peak_reserved_bytes: u64,
+}
+
+/// One measure by itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measure {
+    /// `allocator_setting`, `checkpointing`, `smaller_size`, `optimizer_8_bit` or `optimizer_sharded`.
+    pub kind: &'static str,
+    /// What to do.
+    pub what: String,
+    /// Highest reserved bytes with it.
+    pub peak_reserved_bytes: u64,
+    /// Of reserved bytes.
+    pub saves_bytes: i64,
+    /// Whether it is enough by itself.
+    pub is_enough: bool,
+    /// How the figure came about.
+    pub arithmetic: String,
+}

@@ -1,0 +1,158 @@
+//! Ranks side by side over their epochs: what each had allocated at every epoch's end, odd ranks first, and where each left
+//! the others.
+//!
+//! Guarantees: every rank that the report has is a row, with one figure an epoch or null; of more than `EPOCHS_MAX` epochs
+//! evenly chosen ones are told, the last among them. What is odd is decided by [`memctl_analysis::outliers`].
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use memctl_analysis::outliers::{Measure, Spread};
+use serde::Serialize;
+
+use crate::report::{Rank, Report};
+use crate::{Completeness, Job, SCHEMA};
+
+/// Columns of the picture.
+const EPOCHS_MAX: usize = 256;
+
+/// See the module.
+#[derive(Clone, Debug, Serialize)]
+pub struct Heat {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// The epochs, in their order.
+    pub epochs: Vec<u32>,
+    /// The ranks' median at each epoch's end; null where too few ranks ended it.
+    pub median_bytes: Vec<Option<u64>>,
+    /// Odd ranks first: those that failed, then those that left the others first.
+    pub ranks: Vec<Row>,
+}
+
+/// A rank's device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The rank.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// Device index in the process.
+    pub device: u32,
+    /// Where it runs.
+    pub host: Option<String>,
+    /// How it ended, when it did not end well.
+    pub failure: Option<String>,
+    /// Figures by which it stands out among the ranks.
+    pub stands_out: Vec<String>,
+    /// The first epoch at whose end it was further from the median than the others explain; null where it never was.
+    pub diverges_at: Option<u32>,
+    /// Allocated at each epoch's end.
+    pub allocated_bytes: Vec<Option<u64>>,
+}
+
+impl Heat {
+    /// From a report on all ranks.
+    #[must_use]
+    pub fn new(report: Report) -> Self {
+        let all: BTreeSet<u32> = report.ranks.iter().flat_map(|rank| &rank.epoch_ends).map(|end| end.epoch).collect();
+        let epochs = chosen(all.into_iter().collect());
+        let columns: BTreeMap<u32, usize> = epochs.iter().enumerate().map(|(at, epoch)| (*epoch, at)).collect();
+        let mut ranks: Vec<Row> = report.ranks.into_iter().map(|rank| row(rank, &columns)).collect();
+        let mut median_bytes = Vec::with_capacity(epochs.len());
+        for (at, epoch) in epochs.iter().enumerate() {
+            let values: Vec<f64> =
+                ranks.iter().filter_map(|row| row.allocated_bytes[at]).map(|bytes| bytes as f64).collect();
+            let spread = Spread::of(&values, Measure::Bytes);
+            median_bytes.push(spread.map(|spread| spread.median as u64));
+            let Some(spread) = spread else { continue };
+            for row in ranks.iter_mut().filter(|row| row.diverges_at.is_none()) {
+                let is_odd = row.allocated_bytes[at].is_some_and(|bytes| spread.is_odd(bytes as f64));
+                row.diverges_at = is_odd.then_some(*epoch);
+            }
+        }
+        ranks.sort_by_key(|row| {
+            let diverges = row.diverges_at.unwrap_or(u32::MAX);
+            (row.failure.is_none(), diverges, Reverse(row.stands_out.len()), row.rank, row.device)
+        });
+        Self { schema: SCHEMA, job: report.job, completeness: report.completeness, epochs, median_bytes, ranks }
+    }
+}
+
+fn row(rank: Rank, columns: &BTreeMap<u32, usize>) -> Row {
+    let mut allocated_bytes = vec![None; columns.len()];
+    for end in &rank.epoch_ends {
+        if let Some(at) = columns.get(&end.epoch) {
+            allocated_bytes[*at] = end.allocated_bytes;
+        }
+    }
+    Row {
+        rank: rank.rank,
+        process: rank.process,
+        device: rank.device,
+        host: rank.host,
+        failure: rank.failure,
+        stands_out: rank.stands_out,
+        diverges_at: None,
+        allocated_bytes,
+    }
+}
+
+/// Evenly chosen ones of too many, the first and the last among them.
+fn chosen(all: Vec<u32>) -> Vec<u32> {
+    if all.len() <= EPOCHS_MAX {
+        return all;
+    }
+    (0..EPOCHS_MAX).map(|at| all[at * (all.len() - 1) / (EPOCHS_MAX - 1)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_proto::v1;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn rank(number: u32, allocated: &[u64]) -> v1::RankReport {
+        let end = |(epoch, &bytes): (usize, &u64)| v1::EpochEnd {
+            epoch: epoch as u32,
+            counters: Some(v1::Counters { allocated_bytes: bytes, ..Default::default() }),
+            ..Default::default()
+        };
+        v1::RankReport {
+            rank: number,
+            epoch_ends: allocated.iter().enumerate().map(end).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_rank_that_left_the_others_first_comes_first() {
+        let steady = [100 * MIB, 100 * MIB, 100 * MIB];
+        let mut ranks: Vec<_> = (0..6).map(|number| rank(number, &steady)).collect();
+        ranks.push(rank(6, &[100 * MIB, 100 * MIB, 300 * MIB]));
+        ranks.push(rank(7, &[100 * MIB, 200 * MIB, 100 * MIB]));
+        let wire = v1::Report {
+            job: Some(v1::Job::default()),
+            completeness: Some(v1::Completeness::default()),
+            ranks,
+            ..Default::default()
+        };
+        let heat = Heat::new(Report::new(wire, None).unwrap());
+        let order: Vec<(u32, Option<u32>)> = heat.ranks.iter().map(|row| (row.rank, row.diverges_at)).take(3).collect();
+        assert_eq!(order, [(7, Some(1)), (6, Some(2)), (0, None)]);
+        assert_eq!(heat.median_bytes, [Some(100 * MIB); 3]);
+        assert_eq!(heat.ranks[1].allocated_bytes[2], Some(300 * MIB));
+    }
+
+    #[test]
+    fn of_many_epochs_the_first_and_the_last_are_there() {
+        let few = chosen((0..10_000).collect());
+        assert_eq!((few.len(), few[0], few[EPOCHS_MAX - 1]), (EPOCHS_MAX, 0, 9_999));
+        assert_eq!(chosen(vec![3, 9]), [3, 9]);
+    }
+}

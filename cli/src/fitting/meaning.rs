@@ -1,0 +1,114 @@
+//! What each recorded request was for, who made it, and in which module: what `memctl fit` changes and explains by.
+//!
+//! Guarantees: the classes are those of `memctl ledger`, by the same rules, but that a block is taken as it turned out: old is
+//! what outlived its step. Refuses to tell steps where none are marked: then what is never given back outlived its step.
+
+use std::collections::{HashMap, HashSet};
+
+use memctl_analysis::classes::{Asked, Class, Classifier, Scaling};
+use memctl_analysis::modules::Modules;
+use memctl_model::{Frame, Stack, StackId};
+use memctl_replay::fit::{Life, Scale};
+
+use super::{Birth, Recorded};
+
+/// A smaller copy changes no peak.
+const WEIGHT_BYTES: u64 = 1 << 16;
+
+/// See the module. By request of the recording.
+pub struct Meaning {
+    /// What it was for.
+    pub classes: Vec<Class>,
+    /// Where it was made.
+    pub modules: Modules,
+    /// Whose it is: an index into `places` and a class.
+    pub holders: Vec<u32>,
+    /// Sites with their classes.
+    pub places: Vec<(Option<Frame>, Class)>,
+    scalings: Vec<Scaling>,
+    /// Requests of forward passes that have half of a parameter's bytes.
+    copies: HashSet<usize>,
+}
+
+impl Meaning {
+    /// Whether a request grows with the number.
+    #[must_use]
+    pub fn scale(&self, request: usize) -> Scale {
+        match self.scalings.get(request) {
+            None | Some(Scaling::Fixed) => Scale::Fixed,
+            Some(Scaling::Proportional) => Scale::Proportional,
+            Some(Scaling::PerhapsFixed) => Scale::PerhapsFixed,
+            Some(Scaling::PerhapsProportional) => Scale::PerhapsProportional,
+        }
+    }
+
+    /// Whether a request is, by its size, autocast's copy of a weight in half the precision.
+    #[must_use]
+    pub fn is_copy(&self, request: usize) -> bool {
+        self.copies.contains(&request)
+    }
+
+    /// The class of a request.
+    #[must_use]
+    pub fn class(&self, request: usize) -> Class {
+        self.classes.get(request).copied().unwrap_or(Class::Unknown)
+    }
+
+    /// The site and the class of a request.
+    #[must_use]
+    pub fn holder(&self, request: usize) -> Option<&(Option<Frame>, Class)> {
+        self.places.get(*self.holders.get(request)? as usize)
+    }
+}
+
+impl Recorded {
+    /// What its requests were for; `number` is the one that it was recorded at, where that is known.
+    #[must_use]
+    pub fn meaning(&self, number: Option<u64>) -> Meaning {
+        let lives = self.script.lives();
+        let of_request = |(request, (life, birth)): (usize, (&Life, &Birth))| Asked {
+            stack: birth.stack,
+            bytes: self.script.bytes(request),
+            phase: birth.phase,
+            outlived: self.outlived(life),
+        };
+        let asked: Vec<Asked> = lives.iter().zip(&self.births).enumerate().map(of_request).collect();
+        let resolve = |id: StackId| -> Stack { self.dictionary.stack(id) };
+        let mut classifier = Classifier::new(&resolve);
+        let classes = classifier.requests(&asked);
+        let scalings = number.map(|number| classifier.scalings(&asked, &classes, number)).unwrap_or_default();
+        let (mut places, mut ids) = (Vec::new(), HashMap::new());
+        let mut holders = Vec::with_capacity(asked.len());
+        for (asked, &class) in asked.iter().zip(&classes) {
+            let site = self.dictionary.site(asked.stack);
+            let id = match ids.get(&(site, class)) {
+                Some(&id) => id,
+                None => {
+                    let id = u32::try_from(places.len()).unwrap_or(u32::MAX);
+                    places.push((site.cloned(), class));
+                    ids.insert((site, class), id);
+                    id
+                }
+            };
+            holders.push(id);
+        }
+        let of_class = |class: Class| (0..).zip(asked.iter().zip(&classes)).filter(move |(_, (_, it))| **it == class);
+        let weights: HashSet<u64> = of_class(Class::Parameters).map(|(_, (asked, _))| asked.bytes).collect();
+        let is_half = |asked: &Asked| asked.bytes >= WEIGHT_BYTES && weights.contains(&(asked.bytes.saturating_mul(2)));
+        let copies = of_class(Class::Activations).filter(|(_, (asked, _))| is_half(asked)).map(|(at, _)| at).collect();
+        let stacks: Vec<StackId> = self.births.iter().map(|birth| birth.stack).collect();
+        let modules = Modules::new(&stacks, &resolve);
+        Meaning { classes, modules, holders, places, scalings, copies }
+    }
+
+    fn outlived(&self, life: &Life) -> bool {
+        let step = |at: u32| match self.steps.partition_point(|&(from, _)| from <= at) {
+            0 => None,
+            behind => self.steps.get(behind - 1).map(|&(_, step)| step),
+        };
+        if life.ended == u32::MAX {
+            return self.steps.is_empty() || step(life.born) < self.steps.last().map(|&(_, step)| step);
+        }
+        step(life.born) < step(life.ended)
+    }
+}

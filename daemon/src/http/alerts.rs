@@ -1,0 +1,107 @@
+//! `/api/v1/alerts` and what keeps them quiet: what `memctl alerts` prints with `-o json`, and a silence's two buttons.
+//!
+//! Guarantees: questions and changes go to the service that gRPC asks, for the same caller; what changes something takes the
+//! rights of `memctl alerts silence`, comes from the page itself and is in the audit log.
+//! Refuses to read a body: what a silence is about stands in the address.
+
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use memctl_answers::alerts::{Alerts, Silences, Watched};
+use memctl_model::limits::JOBS_LISTED;
+use memctl_proto::v1;
+use memctl_proto::v1::alerts_server::Alerts as _;
+use memctl_proto::v1::query_server::Query as _;
+
+use super::Room;
+use super::api::{Answered, Asking, Trouble};
+use super::asked::Asked;
+use super::door::{elsewhere, from_this_page};
+use crate::access::Caller;
+
+/// A minute in nanoseconds.
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// As `memctl alerts`.
+pub async fn alerts(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
+    Asked::of(&uri)?.takes(&[])?;
+    let asking = Asking { room: &room, caller };
+    let answer = async {
+        let listed = asking.request(v1::ListAlertsRequest { firing_only: false });
+        let listed = room.sources.alerts.list_alerts(listed).await?.into_inner();
+        let jobs =
+            asking.request(v1::ListJobsRequest { judge: true, limit: JOBS_LISTED, ..v1::ListJobsRequest::default() });
+        let watched = Watched::from(room.query.list_jobs(jobs).await?.into_inner());
+        Ok(Alerts::new(listed, Some(watched), Timestamp::now(), None))
+    };
+    asking.told(answer).await
+}
+
+/// As `memctl alerts silences`.
+pub async fn silences(State(room): State<Room>, Extension(caller): Extension<Caller>, uri: Uri) -> Answered {
+    Asked::of(&uri)?.takes(&[])?;
+    let asking = Asking { room: &room, caller };
+    let answer = async {
+        let request = asking.request(v1::ListSilencesRequest {});
+        let silences = room.sources.alerts.list_silences(request).await?.into_inner().silences;
+        Ok(Silences::new(silences, Timestamp::now()))
+    };
+    asking.told(answer).await
+}
+
+/// As `memctl alerts silence`: the silence that was made.
+pub async fn silence(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Trouble> {
+    if !from_this_page(&headers) {
+        return Ok(elsewhere());
+    }
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["job", "kind", "rule", "minutes", "comment"])?;
+    let text = |name| asked.text(name).unwrap_or_default().to_owned();
+    let silence = v1::Silence {
+        job: text("job"),
+        kind: text("kind"),
+        rule: text("rule"),
+        ranks: asked.selection("*")?.ranks,
+        comment: text("comment"),
+        author: caller.name.clone(),
+        ..v1::Silence::default()
+    };
+    let minutes = asked.number("minutes")?.ok_or_else(|| "a silence ends: minutes=N".to_owned())?;
+    let asking = Asking { room: &room, caller };
+    let request =
+        v1::AddSilenceRequest { silence: Some(silence), for_ns: u64::from(minutes).saturating_mul(MINUTE_NS) };
+    let answer = async {
+        let made = room.sources.alerts.add_silence(asking.request(request)).await?.into_inner();
+        Ok(Silences::new(vec![made], Timestamp::now()))
+    };
+    Ok(asking.told(answer).await.into_response())
+}
+
+/// As `memctl alerts unsilence`.
+pub async fn unsilence(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Trouble> {
+    if !from_this_page(&headers) {
+        return Ok(elsewhere());
+    }
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["id"])?;
+    let id = asked.text("id").ok_or_else(|| "which silence: id=…".to_owned())?.to_owned();
+    let asking = Asking { room: &room, caller };
+    let answer = async {
+        room.sources.alerts.remove_silence(asking.request(v1::RemoveSilenceRequest { id })).await?;
+        let left = asking.request(v1::ListSilencesRequest {});
+        let left = room.sources.alerts.list_silences(left).await?.into_inner().silences;
+        Ok(Silences::new(left, Timestamp::now()))
+    };
+    Ok(asking.told(answer).await.into_response())
+}

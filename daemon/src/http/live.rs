@@ -1,0 +1,124 @@
+//! `/api/v1/live`: which jobs have something new, as server-sent events.
+//!
+//! Guarantees: a listener hears of the jobs that its caller sees and of no others, of each at most once in [`REST`], and of
+//! what came while it was not listening nothing: it asks. At most [`LISTENERS_MAX`] listen at a time; whoever finds no place
+//! hears so and asks from time to time. A listener ends with its connection, with the daemon, after [`LIVE_MAX`], and when
+//! its caller would no longer be let in.
+//! Refuses to tell what is new: that is asked for, and answered through the same gate.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::api::Trouble;
+use super::asked::Asked;
+use super::places::Place;
+use super::{Door, Room, plain};
+use crate::access::Caller;
+use crate::pokes::{Poked, Pokes};
+
+/// Browsers that listen at a time, a quarter of the port's connections.
+pub const LISTENERS_MAX: usize = 64;
+/// Between two events.
+const REST: Duration = Duration::from_secs(1);
+/// Something is written so often, so that a connection whose other end is gone is noticed.
+const BEAT: Duration = Duration::from_secs(20);
+/// A browser comes again by itself; a connection would not live much longer.
+const LIVE_MAX: Duration = Duration::from_secs(240);
+
+type Out = mpsc::Sender<Result<Bytes, Infallible>>;
+
+/// The jobs that have something new.
+#[derive(Serialize)]
+struct News<'a> {
+    jobs: Vec<Job<'a>>,
+}
+
+#[derive(Serialize)]
+struct Job<'a> {
+    job: &'a str,
+    attempt: u32,
+    tenant: &'a str,
+}
+
+/// The events.
+pub async fn live(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<Response, Trouble> {
+    Asked::of(&uri)?.takes(&[])?;
+    let Some(place) = room.listeners.take().await else {
+        let why = format!("{LISTENERS_MAX} browsers are listening; ask from time to time\n");
+        return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let (out, events) = mpsc::channel(1);
+    tokio::spawn(listen(room.sources.pokes.clone(), room.door.clone(), caller, out, place));
+    let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    Ok((head, Body::from_stream(ReceiverStream::new(events))).into_response())
+}
+
+async fn listen(pokes: Pokes, door: Door, caller: Caller, out: Out, place: Place) {
+    let unwanted = async {
+        match &door {
+            Door::Gate(gate) => drop(gate.ended(&caller).await),
+            Door::Key(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // Whoever does not read is not waited for, either.
+        () = tell(&pokes, &caller, &out) => {}
+        () = unwanted => {}
+        () = out.closed() => {}
+        () = tokio::time::sleep(LIVE_MAX) => {}
+    }
+    drop(place);
+}
+
+async fn tell(pokes: &Pokes, caller: &Caller, out: &Out) {
+    let mut followed = pokes.follow();
+    let mut seen = *followed.borrow_and_update();
+    let mut text = String::from("retry: 2000\n\n");
+    loop {
+        if out.send(Ok(Bytes::from(text))).await.is_err() {
+            return;
+        }
+        text = loop {
+            match tokio::time::timeout(BEAT, followed.changed()).await {
+                Err(_) => break ":\n\n".to_owned(),
+                Ok(Err(_)) => return,
+                Ok(Ok(())) => {}
+            }
+            // What comes together is told together; and what is stored now was on its way before.
+            tokio::time::sleep(REST).await;
+            let latest = *followed.borrow_and_update();
+            let event = event(pokes.since(seen), caller);
+            seen = latest;
+            if let Some(event) = event {
+                break event;
+            }
+        };
+    }
+}
+
+/// What a caller is told; nothing where nothing is new that it sees.
+fn event(news: Option<Vec<Poked>>, caller: &Caller) -> Option<String> {
+    let Some(news) = news else { return Some("event: all\ndata: {}\n\n".to_owned()) };
+    let own = news.iter().filter(|poked| caller.scope.admits(&poked.tenant));
+    let jobs: Vec<Job<'_>> =
+        own.map(|poked| Job { job: &poked.job, attempt: poked.attempt, tenant: poked.tenant.name() }).collect();
+    if jobs.is_empty() {
+        return None;
+    }
+    // JSON in one line has no line break that would end the event.
+    serde_json::to_string(&News { jobs }).ok().map(|data| format!("event: jobs\ndata: {data}\n\n"))
+}

@@ -1,0 +1,370 @@
+//! A stretch of one device's allocator around a moment: what lived in it, block by block, for a picture that is scrubbed.
+//!
+//! Guarantees: one replay from the keyframe before the stretch, of at most [`STRETCH`] events behind it; at most
+//! [`BLOCKS_MAX`] blocks are told, the largest, and how many are not is said. Refuses more than one device at a time.
+
+use std::cmp::Reverse;
+
+use memctl_analysis::classes::{Class, Classifier};
+use memctl_analysis::lives::{BlockLife, Lives, OPEN};
+use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
+use memctl_analysis::{Birth, BlockMap};
+use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, Stacks};
+use memctl_answers::format::time::rfc3339;
+use memctl_answers::{Frame, SCHEMA};
+use memctl_model::{
+    BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, Stack, StackId,
+};
+use memctl_proto::{StackDictionary, v1};
+
+use super::answer;
+use crate::read::error::ReadError;
+use crate::read::job::{Found, find};
+use crate::read::mark_cursor::MarkCursor;
+use crate::read::replay::{Go, Replay};
+use crate::read::stacks::dictionary;
+use crate::store::{ChunkRow, DeviceRow, EpochEndRow, Selection, SessionRow, Store};
+use crate::streams::Streams;
+
+/// Events of a stretch; some tens of steps of a training.
+pub(super) const STRETCH: u64 = 1 << 15;
+/// Blocks told: some forty bytes each.
+const BLOCKS_MAX: usize = 150_000;
+/// Points of the course.
+const POINTS: u64 = 1_024;
+
+/// A moment of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// When most was allocated.
+    Peak,
+    /// The last that is stored.
+    End,
+    /// The end of an epoch.
+    EpochEnd(u32),
+    /// A time, ns since the Unix epoch.
+    Time(u64),
+    /// Behind so many events.
+    Event(u64),
+}
+
+/// The device that is looked at, and what is stored of it.
+struct Device<'a> {
+    store: &'a dyn Store,
+    session: &'a SessionRow,
+    row: &'a DeviceRow,
+    chunks: Vec<ChunkRow>,
+    epoch_ends: Vec<EpochEndRow>,
+}
+
+/// Answers the question.
+pub(super) async fn blocks(
+    store: &dyn Store,
+    streams: &Streams,
+    selection: &v1::Selection,
+    at: At,
+) -> Result<Blocks, ReadError> {
+    let found = find(store, selection).await?;
+    let [session] = found.sessions.as_slice() else {
+        return Err(ReadError::Invalid(
+            "blocks are shown of one process: rank=N, and process=NAME where it has several".into(),
+        ));
+    };
+    let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+        return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
+    };
+    let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;
+    if chunks.is_empty() {
+        return Err(ReadError::Invalid(format!(
+            "no event of rank {} is stored (any more): blocks are told by single events",
+            session.info.rank
+        )));
+    }
+    let epoch_ends = store.epoch_ends(found.job.key).await?;
+    let device = Device { store, session, row, chunks, epoch_ends };
+    let at_event = device.event_of(at, &found).await?;
+    device.stretch(at_event, &found, streams).await
+}
+
+fn end_of(chunk: &ChunkRow) -> u64 {
+    chunk.index.first_event + chunk.index.count
+}
+
+impl Device<'_> {
+    fn stored(&self) -> (u64, u64) {
+        (self.chunks.first().map_or(0, |chunk| chunk.index.first_event), self.chunks.last().map_or(0, end_of))
+    }
+
+    fn ends(&self) -> impl Iterator<Item = &EpochEndRow> {
+        let (session, device) = (self.session.key, self.row.info.index.0);
+        self.epoch_ends.iter().filter(move |end| end.session == session && end.device == device)
+    }
+
+    async fn replay(&self, event: u64) -> Result<Replay<'_>, ReadError> {
+        Replay::before(self.store, self.session, self.row.info.index.0, &self.epoch_ends, event).await
+    }
+
+    async fn event_of(&self, at: At, found: &Found) -> Result<u64, ReadError> {
+        let (from, to) = self.stored();
+        let event = match at {
+            At::End => to,
+            At::Event(event) => event,
+            At::EpochEnd(epoch) => {
+                let known = format!(" on rank {}", self.session.info.rank);
+                let end = self.ends().filter(|end| end.epoch == epoch).last();
+                end.ok_or_else(|| ReadError::NoEpoch { job: found.job.name.clone(), epoch, known })?.at_event
+            }
+            At::Time(time_ns) => self.event_at(time_ns).await?,
+            At::Peak => self.peak().await?,
+        };
+        Ok(event.clamp(from, to))
+    }
+
+    async fn event_at(&self, time_ns: u64) -> Result<u64, ReadError> {
+        let Some(chunk) = self.chunks.iter().rfind(|chunk| chunk.index.first_ns <= time_ns) else {
+            return Ok(self.stored().0);
+        };
+        let (mut replay, first) = (self.replay(chunk.index.first_event).await?, chunk.index.first_event);
+        let mut at = first;
+        replay
+            .run(end_of(chunk), |number, event, _| {
+                if number > first && event.time_ns > time_ns {
+                    return Go::Stop;
+                }
+                at = number;
+                Go::On
+            })
+            .await?;
+        Ok(at)
+    }
+
+    async fn peak(&self) -> Result<u64, ReadError> {
+        let highest = self.chunks.iter().rev().max_by_key(|chunk| chunk.levels.allocated_max);
+        let Some(highest) = highest else { return Ok(0) };
+        let first = highest.index.first_event;
+        let mut replay = self.replay(first).await?;
+        let mut most = (first, 0);
+        replay
+            .run(end_of(highest), |number, _, map| {
+                let allocated = map.levels().allocated_bytes;
+                if number > first && allocated > most.1 {
+                    most = (number, allocated);
+                }
+                Go::On
+            })
+            .await?;
+        Ok(most.0)
+    }
+
+    async fn stretch(&self, at_event: u64, found: &Found, streams: &Streams) -> Result<Blocks, ReadError> {
+        let (stored_from, stored_to) = self.stored();
+        let first = at_event.saturating_sub(STRETCH / 2).min(stored_to.saturating_sub(STRETCH)).max(stored_from);
+        let last = first.saturating_add(STRETCH).min(stored_to);
+        let mut replay = self.replay(first).await?;
+        let near = |chunk: &&ChunkRow| end_of(chunk) > replay.at_event() && chunk.index.first_event < last;
+        let times_ns = self
+            .chunks
+            .iter()
+            .filter(near)
+            .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
+        let cursor = MarkCursor::between(self.store, self.session.key, times_ns).await?;
+        replay = replay.with_cursor(cursor.clone());
+        replay.run(first, |_, _, _| Go::On).await?;
+        let begin =
+            self.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |chunk| chunk.index.first_ns);
+        let device = DeviceIndex(self.row.info.index.0);
+        let state = replay.map().keyframe(device, first, begin, KeyframeReason::Periodic);
+        let mut watch = Watch::new(&state, at_event, (first, last), cursor, self.ends());
+        replay
+            .run(last, |number, event, map| {
+                watch.event(number, event, map);
+                Go::On
+            })
+            .await?;
+        let stacks = dictionary(self.store, self.session.key).await?;
+        let exact = self.chunks.iter().rfind(|chunk| chunk.index.first_event < last);
+        let told = Told::new(&watch.lives, watch.step_at, &stacks);
+        Ok(Blocks {
+            schema: SCHEMA,
+            job: answer::found_job(found, streams).into(),
+            completeness: answer::completeness(found.completeness(streams)).into(),
+            rank: self.session.info.rank,
+            process: found.process_name(self.session),
+            device: u32::from(device.0),
+            exact: exact.is_none_or(|chunk| chunk.levels.exact) && !replay.jumped(),
+            at_event,
+            first_event: first,
+            last_event: last,
+            stored_from_event: stored_from,
+            stored_to_event: stored_to,
+            course: watch.course,
+            segments: segments(&watch.lives),
+            blocks: told.columns,
+            blocks_left_out: told.left_out,
+            classes: Class::ALL.iter().map(|class| class.name()).collect(),
+            frames: told.stacks.frames,
+            stacks: told.stacks.stacks,
+            sites: told.stacks.sites,
+            failures: failures(&watch.lives),
+            rules: Rules { round_bytes: MIN_BLOCK_BYTES, small_bytes_max: SMALL_BYTES_MAX },
+        })
+    }
+}
+
+/// What a replay of the stretch leaves behind.
+struct Watch {
+    lives: Lives,
+    course: Course,
+    cursor: MarkCursor,
+    /// Epoch ends, sorted by event: where no mark tells what is under way.
+    ends: Vec<(u64, u32, u64)>,
+    at_event: u64,
+    every: u64,
+    first_ns: Option<u64>,
+    last: u64,
+    /// The step that is under way at the moment that was asked for.
+    step_at: Option<u64>,
+}
+
+impl Watch {
+    fn new<'a>(
+        state: &Keyframe,
+        at_event: u64,
+        (first, last): (u64, u64),
+        mut cursor: MarkCursor,
+        ends: impl Iterator<Item = &'a EpochEndRow>,
+    ) -> Self {
+        cursor.advance(state.time_ns, |_| ());
+        let lives = Lives::new(state);
+        let mut ends: Vec<(u64, u32, u64)> = ends.map(|end| (end.at_event, end.epoch, end.step)).collect();
+        ends.sort_unstable();
+        let every = ((last - first) / POINTS).max(1);
+        Self {
+            lives,
+            course: Course::default(),
+            step_at: cursor.step(),
+            cursor,
+            ends,
+            at_event,
+            every,
+            first_ns: None,
+            last,
+        }
+    }
+
+    fn event(&mut self, number: u64, event: &Event, map: &BlockMap) {
+        let next = self.ends.partition_point(|(at, ..)| *at < number);
+        let end = self.ends.get(next).or(self.ends.last());
+        let mut birth = end.map_or_else(Birth::default, |&(_, epoch, step)| Birth { epoch, step, phase: None });
+        self.cursor.refine(event, &mut birth);
+        self.lives.event(number, event, map.block_bytes(event.addr), birth);
+        if number <= self.at_event {
+            self.step_at = self.cursor.step();
+        }
+        let first_ns = *self.first_ns.get_or_insert(event.time_ns);
+        if self.course.event.is_empty() || number.is_multiple_of(self.every) || number == self.last {
+            let (course, levels) = (&mut self.course, map.levels());
+            if course.event.is_empty() {
+                course.first_at = rfc3339(event.time_ns);
+            }
+            course.event.push(number);
+            course.elapsed_ns.push(event.time_ns.saturating_sub(first_ns));
+            course.epoch.push(birth.epoch);
+            course.step.push(birth.step);
+            course.allocated_bytes.push(levels.allocated_bytes);
+            course.reserved_bytes.push(levels.reserved_bytes);
+        }
+    }
+}
+
+/// The blocks as columns, with their stacks.
+struct Told {
+    columns: Columns,
+    stacks: Stacks<StackId>,
+    left_out: u64,
+}
+
+impl Told {
+    fn new(lives: &Lives, step: Option<u64>, dictionary: &StackDictionary) -> Self {
+        let mut order: Vec<&BlockLife> = lives.blocks.iter().collect();
+        let left_out = order.len().saturating_sub(BLOCKS_MAX);
+        if left_out > 0 {
+            order.sort_unstable_by_key(|block| (Reverse(block.bytes), block.addr));
+            order.truncate(BLOCKS_MAX);
+        }
+        order.sort_unstable_by_key(|block| (block.addr, block.from));
+        let classes = classes(&order, step, dictionary);
+        let mut stacks = Stacks::new(STACK_FRAMES_MAX);
+        let mut columns = Columns::default();
+        let of = |frame: &memctl_model::Frame| Frame::from(answer::frame(frame));
+        let seen = |event: u64| (event != OPEN).then_some(event);
+        for (block, class) in order.into_iter().zip(classes) {
+            let told = || {
+                let frames: Vec<Frame> = dictionary.frames(block.stack).map(of).collect();
+                (frames, dictionary.site(block.stack).map(of))
+            };
+            columns.stack.push(stacks.number(block.stack, told));
+            columns.address.push(block.addr);
+            columns.bytes.push(block.bytes);
+            columns.requested_bytes.push(block.requested_bytes);
+            columns.class.push(class as u8);
+            columns.birth_epoch.push(block.birth.epoch);
+            columns.birth_step.push(block.birth.step);
+            columns.from_event.push((block.from > 0).then_some(block.from));
+            columns.freed_event.push(seen(block.freed));
+            columns.to_event.push(seen(block.to));
+        }
+        Self { columns, stacks, left_out: left_out as u64 }
+    }
+}
+
+/// What each block is for, as at the moment that was asked for: a block that a step made is old in the next one.
+fn classes(order: &[&BlockLife], step: Option<u64>, dictionary: &StackDictionary) -> Vec<Class> {
+    let resolve = |stack: StackId| -> Stack { dictionary.stack(stack) };
+    let state = |block: &&BlockLife| BlockState {
+        addr: block.addr,
+        size: block.bytes,
+        requested: block.requested_bytes,
+        usage: BlockUse::Allocated,
+        stack: block.stack,
+        birth_epoch: block.birth.epoch,
+        birth_step: block.birth.step,
+        birth_phase: block.birth.phase,
+    };
+    let everybody = Keyframe {
+        device: DeviceIndex(0),
+        at_event: 0,
+        time_ns: 0,
+        reason: KeyframeReason::Periodic,
+        segments: Vec::new(),
+        loose: order.iter().map(state).collect(),
+    };
+    Classifier::new(&resolve).blocks(&everybody, step, None).into_iter().map(|(class, _)| class).collect()
+}
+
+fn segments(lives: &Lives) -> Vec<Segment> {
+    let pool = |pool: PoolId| (pool != PoolId::DEFAULT).then(|| format!("{}.{}", pool.first, pool.second));
+    lives
+        .segments
+        .iter()
+        .map(|segment| Segment {
+            address: segment.addr,
+            bytes: segment.bytes,
+            stream: format!("{:x}", segment.stream),
+            pool: pool(segment.pool),
+            small: segment.kind == SegmentKind::Small,
+            expandable: segment.expandable,
+            from_event: (segment.from > 0).then_some(segment.from),
+            to_event: (segment.to != OPEN).then_some(segment.to),
+        })
+        .collect()
+}
+
+fn failures(lives: &Lives) -> Vec<Failure> {
+    let told = |failure: &memctl_analysis::lives::Failure| Failure {
+        event: failure.event,
+        bytes: failure.bytes,
+        stream: format!("{:x}", failure.stream),
+    };
+    lives.failures.iter().map(told).collect()
+}

@@ -1,0 +1,168 @@
+//! A step, played again from the state in which the last one ended.
+//!
+//! Guarantees: every block is given back at most once; where the block that a script names is not there, the oldest one goes
+//! that was asked for in the same place with as many bytes. Refuses to give back another one than that.
+
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashMapExt, HashSet};
+use memctl_model::StackId;
+
+use super::recurring::Recurring;
+use super::step::{Act, Name, Step, Want};
+use super::{Fails, Live, Shortage};
+use crate::allocator::{Allocator, BlockId, Limit};
+
+pub(super) struct Play {
+    allocator: Allocator,
+    limit: Limit,
+    live: HashMap<Name, Held>,
+    /// Blocks by who asked for them and how many bytes, the oldest first; some live no more.
+    alike: HashMap<(StackId, u64), VecDeque<Name>>,
+    /// What was given back and is still in use, by the name in the script.
+    going: HashMap<Name, BlockId>,
+}
+
+/// A block that lives.
+struct Held {
+    id: BlockId,
+    /// Who asked for it.
+    stack: StackId,
+}
+
+impl Play {
+    pub fn new(
+        allocator: &Allocator,
+        limit: Limit,
+        blocks: &HashMap<u64, BlockId>,
+        known: &HashMap<u64, Live>,
+    ) -> Self {
+        let mut allocator = allocator.clone();
+        allocator.set_limit(limit);
+        let (mut live, mut alike) = (HashMap::with_capacity(known.len()), HashMap::<_, VecDeque<Name>>::new());
+        let mut oldest: Vec<(&Live, BlockId)> =
+            known.iter().filter_map(|(addr, known)| Some((known, *blocks.get(addr)?))).collect();
+        oldest.sort_unstable_by_key(|(known, _)| (known.name.step, known.name.index));
+        for (known, id) in oldest {
+            live.insert(known.name, Held { id, stack: known.want.stack });
+            alike.entry(key(&known.want)).or_default().push_back(known.name);
+        }
+        Self { allocator, limit, live, alike, going: HashMap::new() }
+    }
+
+    /// Plays a step as the one that comes `later`; the first request that fails, if one does.
+    pub fn step(
+        &mut self,
+        step: &Step,
+        before: [Option<&Step>; 2],
+        recurring: &Recurring,
+        later: u64,
+    ) -> Option<Fails> {
+        let number = step.number.saturating_add(later);
+        let mut index = 0;
+        // What comes now and then, and stays: behind the step's own requests by name, in front of them in time.
+        for (at, &want) in recurring.due(later).iter().enumerate() {
+            let name = Name { step: number, index: (step.wants.len() + at) as u32 };
+            if let Some(fails) = self.ask(name, want, want.requested.bytes) {
+                return Some(fails);
+            }
+        }
+        for act in &step.acts {
+            match *act {
+                Act::Ask => {
+                    let want = step.wants[index];
+                    let bytes = step.bytes(index, before, later);
+                    let name = Name { step: number, index: index as u32 };
+                    index += 1;
+                    if recurring.is_chance(name.index) {
+                        continue;
+                    }
+                    if let Some(fails) = self.ask(name, want, bytes) {
+                        return Some(fails);
+                    }
+                }
+                Act::FreeRequested(name, _) if name.step == step.number && recurring.is_chance(name.index) => {}
+                Act::FreeRequested(name, want) => self.give_back(name, want, later),
+                Act::FreeCompleted(name) => {
+                    if let Some(id) = self.going.remove(&name) {
+                        self.allocator.free_completed(id);
+                    }
+                }
+                Act::EmptyCache => self.allocator.empty_cache(),
+                Act::PoolReleased(pool) => self.allocator.pool_is_released(pool),
+            }
+            self.forget_completed();
+            self.allocator.forget_calls();
+        }
+        self.going.clear();
+        None
+    }
+
+    fn ask(&mut self, name: Name, want: Want, bytes: u64) -> Option<Fails> {
+        let requested = crate::Requested { bytes, ..want.requested };
+        self.allocator.hint(std::iter::empty());
+        match self.allocator.malloc(bytes, requested.stream, requested.pool) {
+            Ok(id) => {
+                self.forget_completed();
+                self.live.insert(name, Held { id, stack: want.stack });
+                self.alike.entry((want.stack, bytes)).or_default().push_back(name);
+                None
+            }
+            Err(failed) => {
+                let allocated_bytes = self.allocator.counts().allocated_bytes;
+                let there_is = match self.limit {
+                    Limit::None => u64::MAX,
+                    Limit::Share(bytes) | Limit::Device(bytes) => bytes,
+                };
+                let is_too_much = allocated_bytes.saturating_add(failed.rounded) > there_is;
+                Some(Fails {
+                    steps: 0,
+                    index: u64::from(name.index),
+                    requested,
+                    stack: want.stack,
+                    shortage: if is_too_much { Shortage::Capacity } else { Shortage::Fragmentation },
+                    allocated_bytes,
+                    reserved_bytes: failed.reserved,
+                })
+            }
+        }
+    }
+
+    /// Gives back the block that lies where the script's one lay, as many steps later.
+    fn give_back(&mut self, name: Name, want: Want, later: u64) {
+        // What lived before anything was seen has one name, whatever the step.
+        let shifted = Name { step: if name.step == 0 { 0 } else { name.step.saturating_add(later) }, ..name };
+        let found = match self.live.get(&shifted) {
+            // (A step that went another way has something else in that place.)
+            Some(held) if held.stack == want.stack => self.live.remove(&shifted).map(|held| held.id),
+            _ => self.oldest(key(&want)),
+        };
+        if let Some(id) = found {
+            self.allocator.free_requested(id);
+            self.going.insert(name, id);
+        }
+    }
+
+    fn oldest(&mut self, key: (StackId, u64)) -> Option<BlockId> {
+        let names = self.alike.get_mut(&key)?;
+        while let Some(name) = names.pop_front() {
+            if let Some(held) = self.live.remove(&name) {
+                return Some(held.id);
+            }
+        }
+        None
+    }
+
+    /// A retry waited for these: they are free, and their places are others'.
+    fn forget_completed(&mut self) {
+        if self.allocator.has_completed() {
+            let completed: HashSet<BlockId> = self.allocator.take_completed().into_iter().collect();
+            self.going.retain(|_, id| !completed.contains(id));
+            self.live.retain(|_, held| !completed.contains(&held.id));
+        }
+    }
+}
+
+fn key(want: &Want) -> (StackId, u64) {
+    (want.stack, want.requested.bytes)
+}

@@ -1,0 +1,105 @@
+//! Small programs under a limit, recorded as the allocator serves them: what is told of them, and when.
+
+use memctl_model::{Action, Event, PoolId, StackId};
+
+use super::*;
+use crate::allocator::Allocator;
+
+const MIB: u64 = 1 << 20;
+
+/// A process whose every event is followed.
+struct Recorded {
+    allocator: Allocator,
+    ahead: Ahead,
+}
+
+impl Recorded {
+    fn new(limit: Limit) -> Self {
+        Self { allocator: Allocator::new(Conf::default(), limit), ahead: Ahead::new(Conf::default(), &[]) }
+    }
+
+    fn driver(&mut self) {
+        for call in self.allocator.calls() {
+            self.ahead.event(&Event {
+                action: call.call.action(),
+                addr: call.addr,
+                size: call.size,
+                ..Event::default()
+            });
+        }
+        self.allocator.forget_calls();
+    }
+
+    /// The block, or nothing where the request fails.
+    fn alloc(&mut self, size: u64, stack: u32) -> Option<crate::BlockId> {
+        let served = self.allocator.malloc(size, 0, PoolId::DEFAULT);
+        self.driver();
+        let addr = self.allocator.address(served.ok()?);
+        self.ahead.event(&Event { action: Action::Alloc, addr, size, stack: StackId(stack), ..Event::default() });
+        served.ok()
+    }
+
+    fn free(&mut self, block: crate::BlockId) {
+        let addr = self.allocator.address(block);
+        self.allocator.free_requested(block);
+        self.allocator.free_completed(block);
+        for action in [Action::FreeRequested, Action::FreeCompleted] {
+            self.ahead.event(&Event { action, addr, ..Event::default() });
+        }
+    }
+
+    /// A step that uses two blocks, hands one on to the next step and keeps so many bytes.
+    fn step(&mut self, handed: &mut Option<crate::BlockId>, keeps: u64) -> Option<()> {
+        let one = self.alloc(64 * MIB, 1)?;
+        let two = self.alloc(32 * MIB, 2)?;
+        if let Some(before) = handed.take() {
+            self.free(before);
+        }
+        *handed = Some(self.alloc(24 * MIB, 3)?);
+        if keeps > 0 {
+            self.alloc(keeps, 4)?;
+        }
+        self.free(one);
+        self.free(two);
+        self.ahead.step_ends();
+        Some(())
+    }
+}
+
+#[test]
+fn a_leak_is_told_before_the_step_that_fails() {
+    let limit = Limit::Device(512 * MIB);
+    let (mut recorded, mut handed, mut told) = (Recorded::new(limit), None, Vec::new());
+    let mut step = 1;
+    while recorded.step(&mut handed, 20 * MIB).is_some() {
+        assert!(step < 100, "it never fails");
+        told.extend(recorded.ahead.look(limit, 3).map(|fails| (step, fails)));
+        step += 1;
+    }
+    let &(last, fails) = told.last().expect("nothing was told");
+    assert_eq!((last + 1, fails.steps), (step, 1), "{told:?}");
+    assert_eq!(fails.shortage, Shortage::Capacity);
+    assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
+}
+
+#[test]
+fn a_steady_process_that_nearly_fills_its_device_is_told_nothing() {
+    let limit = Limit::Device(160 * MIB);
+    let (mut recorded, mut handed) = (Recorded::new(limit), None);
+    for _ in 0..50 {
+        recorded.step(&mut handed, 0).expect("it fits");
+        assert_eq!(recorded.ahead.look(limit, 6), None);
+    }
+    assert!(recorded.ahead.agreement().is_exact(), "{:?}", recorded.ahead.agreement());
+}
+
+#[test]
+fn what_happens_once_is_not_expected_again() {
+    let limit = Limit::Device(300 * MIB);
+    let (mut recorded, mut handed) = (Recorded::new(limit), None);
+    for step in 0..40 {
+        let keeps = if step == 20 { 100 * MIB } else { 0 };
+        recorded.step(&mut handed, keeps).expect("it fits");
+        assert_eq!(recorded.ahead.look(limit, 6), None, "step {step}");
+    }
+}

@@ -1,0 +1,370 @@
+//! A script with activation checkpointing: what modules keep for the backward pass goes at the end of their forward, and comes
+//! back, by a second forward, when the backward pass first needs it.
+//!
+//! A module's call is a row of requests. Of these the backward pass frees what it had kept: that is what goes. The call's result
+//! stays, for the next module's input, and so does what the backward pass does not free. The second forward comes before the
+//! backward pass gives back the first of what went; like PyTorch's (`use_reentrant=False`) it ends with the last request that is
+//! needed, and what it makes lives as long as what it replaces would have.
+//!
+//! Guarantees: requests of other calls keep their order, bytes and lives; calls that keep nothing stay as they are. Refuses to
+//! know which block is a call's result where the last request that stays makes several: the largest is taken.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::script::{Act, Life, Script};
+
+/// A script in which some calls are checkpointed, and what that repeats.
+#[derive(Clone, Debug)]
+pub struct Checkpointed {
+    /// The requests, with the second forward passes.
+    pub script: Script,
+    /// Calls that kept something: those that are checkpointed.
+    pub calls: usize,
+    /// Bytes of requests that are repeated.
+    pub repeated_bytes: u64,
+    /// Bytes of all requests of forward passes.
+    pub forward_bytes: u64,
+}
+
+/// Where a request was made, as far as checkpointing asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// In a module's forward, or around it.
+    Forward,
+    /// In the backward pass.
+    Backward,
+    /// Elsewhere: the optimizer, the making of the model.
+    Other,
+}
+
+/// Addresses of blocks that no recording has: from here on.
+const MADE: u64 = 1 << 63;
+
+/// What becomes of one call.
+struct Plan {
+    /// Steps of the call that are repeated.
+    repeated: Range<u32>,
+    /// The step behind which what goes is given back.
+    ends: u32,
+    /// The step before which the second forward comes.
+    again: u32,
+    /// The step behind which what lingers is given back.
+    lingers: u32,
+    /// The requests whose blocks go, and whether they linger.
+    kept: HashMap<usize, bool>,
+}
+
+impl Script {
+    /// The same with calls checkpointed: ranges of requests, in order and apart; `pass` says where each request was made, and
+    /// `lingers` what somebody else keeps until the forward pass ends: autocast its copies of weights.
+    #[must_use]
+    pub fn checkpointed(
+        &self,
+        calls: &[Range<usize>],
+        pass: impl Fn(usize) -> Pass,
+        lingers: impl Fn(usize) -> bool,
+    ) -> Checkpointed {
+        let lives = self.lives();
+        let passes: Vec<Pass> = (0..self.requests()).map(pass).collect();
+        let frees = self.frees_of_forward(&lives, &passes);
+        let passes_of = Passes::of(&passes);
+        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, &lingers);
+        let plans: Vec<Plan> = calls.iter().filter_map(plan).collect();
+        let of_pass = (0..self.requests()).filter(|&request| passes[request] == Pass::Forward);
+        let forward_bytes = of_pass.fold(0_u64, |sum, request| sum.saturating_add(self.bytes(request)));
+        let mut edit = Edit::new(self, &lives);
+        edit.all(&plans);
+        let Edit { made, repeated_bytes, .. } = edit;
+        Checkpointed { script: made, calls: plans.len(), repeated_bytes, forward_bytes }
+    }
+
+    /// The steps at which blocks of forward passes are given back, in order.
+    fn frees_of_forward(&self, lives: &[Life], passes: &[Pass]) -> Vec<u32> {
+        let of_forward =
+            lives.iter().zip(passes).filter(|(life, pass)| **pass == Pass::Forward && life.ended != u32::MAX);
+        let mut frees: Vec<u32> = of_forward.map(|(life, _)| life.ended).collect();
+        frees.sort_unstable();
+        frees
+    }
+
+    /// What becomes of a call; `None` where it keeps nothing for a backward pass.
+    fn plan(
+        &self,
+        call: &Range<usize>,
+        lives: &[Life],
+        passes: &Passes,
+        frees: &[u32],
+        lingers: impl Fn(usize) -> bool,
+    ) -> Option<Plan> {
+        let last = call.end.checked_sub(1).filter(|&last| last >= call.start && last < lives.len())?;
+        // The backward pass that follows: from its first request to the next one that is not its own.
+        let first = *passes.backward.get(call.end)?;
+        let born = |request: u32| lives.get(request as usize).map(|life| life.born);
+        let backward = born(first)?..born(*passes.other.get(first as usize)?).unwrap_or(u32::MAX);
+        let ends = self.end_of(lives[last].born);
+        let stays = |&request: &usize| lives[request].ended > ends;
+        let result = self.result(call.clone().filter(stays))?;
+        let goes = |&request: &usize| backward.contains(&lives[request].ended) && request != result;
+        let kept: HashMap<usize, bool> = call.clone().filter(goes).map(|request| (request, lingers(request))).collect();
+        let needed = kept.keys().max()?;
+        let first_freed = kept.keys().map(|&request| lives[request].ended).min()?;
+        // Behind what the backward pass of the module after it gave back last.
+        let before = frees.partition_point(|&free| free < first_freed);
+        let again = before.checked_sub(1).map_or(0, |at| self.end_of(frees[at])).max(backward.start).min(first_freed);
+        let repeated = lives[call.start].born..self.end_of(lives[*needed].born);
+        Some(Plan { repeated, ends, again, lingers: backward.start, kept })
+    }
+
+    /// The step of the next request for memory behind a step: what is given back at once belongs to what came before.
+    fn end_of(&self, step: u32) -> u32 {
+        let behind = self.acts.iter().enumerate().skip(step as usize + 1);
+        let next = behind.into_iter().find(|(_, act)| matches!(act, Act::Alloc { .. }));
+        next.map_or(self.acts.len(), |(at, _)| at).try_into().unwrap_or(u32::MAX)
+    }
+
+    /// The largest of those that the last operation made: requests of one stack with no other between them.
+    fn result(&self, staying: impl DoubleEndedIterator<Item = usize>) -> Option<usize> {
+        let mut behind = staying.rev();
+        let last = behind.next()?;
+        let (mut largest, mut before) = (last, last);
+        for request in behind {
+            if request + 1 != before || self.wanted[request].key != self.wanted[last].key {
+                break;
+            }
+            before = request;
+            // (Of equal ones the last.)
+            if self.bytes(request) > self.bytes(largest) {
+                largest = request;
+            }
+        }
+        Some(largest)
+    }
+}
+
+/// By request: the next one of a backward pass and the next that is of none, itself included; the number of requests where none is.
+struct Passes {
+    backward: Vec<u32>,
+    other: Vec<u32>,
+}
+
+impl Passes {
+    fn of(passes: &[Pass]) -> Self {
+        let none = u32::try_from(passes.len()).unwrap_or(u32::MAX);
+        let next = |is: fn(Pass) -> bool| {
+            let mut found = vec![none; passes.len()];
+            let mut last = none;
+            for (at, &pass) in passes.iter().enumerate().rev() {
+                if is(pass) {
+                    last = u32::try_from(at).unwrap_or(u32::MAX);
+                }
+                found[at] = last;
+            }
+            found
+        };
+        Self { backward: next(|pass| pass == Pass::Backward), other: next(|pass| pass != Pass::Backward) }
+    }
+}
+
+/// A script that is written anew.
+struct Edit<'a> {
+    of: &'a Script,
+    made: Script,
+    /// The request of each step that asks for memory.
+    requests: HashMap<u32, usize>,
+    /// The blocks that stand for those that went.
+    instead: HashMap<u64, u64>,
+    next_block: u64,
+    repeated_bytes: u64,
+}
+
+impl<'a> Edit<'a> {
+    fn new(of: &'a Script, lives: &[Life]) -> Self {
+        let requests = (0..).zip(lives).map(|(request, life): (usize, &Life)| (life.born, request)).collect();
+        let made = Script { found: of.found, began_with_bytes: of.began_with_bytes, ..Script::default() };
+        Self { of, made, requests, instead: HashMap::new(), next_block: MADE, repeated_bytes: 0 }
+    }
+
+    fn all(&mut self, plans: &[Plan]) {
+        let mut ends: Vec<&Plan> = plans.iter().collect();
+        ends.sort_by_key(|plan| plan.ends);
+        // Of calls that come back at the same step the later one comes first: the backward pass goes backwards.
+        let mut again: Vec<&Plan> = plans.iter().collect();
+        again.sort_by_key(|plan| (plan.again, std::cmp::Reverse(plan.ends)));
+        let mut lingers: Vec<&Plan> = plans.iter().collect();
+        lingers.sort_by_key(|plan| plan.lingers);
+        let (mut ends, mut again) = (ends.into_iter().peekable(), again.into_iter().peekable());
+        let mut lingers = lingers.into_iter().peekable();
+        for at in 0..=u32::try_from(self.of.acts.len()).unwrap_or(u32::MAX) {
+            while let Some(plan) = ends.next_if(|plan| plan.ends == at) {
+                self.let_go(plan, false);
+            }
+            while let Some(plan) = lingers.next_if(|plan| plan.lingers == at) {
+                self.let_go(plan, true);
+            }
+            while let Some(plan) = again.next_if(|plan| plan.again == at) {
+                self.repeat(plan);
+            }
+            let Some(&act) = self.of.acts.get(at as usize) else { break };
+            self.copy(at, act);
+        }
+    }
+
+    fn copy(&mut self, at: u32, act: Act) {
+        let act = match act {
+            Act::Alloc { block, .. } => {
+                if let Some(&request) = self.requests.get(&at) {
+                    self.made.wanted.push(self.of.wanted[request]);
+                }
+                self.instead.remove(&block);
+                act
+            }
+            Act::FreeRequested(block) => Act::FreeRequested(self.instead.get(&block).copied().unwrap_or(block)),
+            Act::FreeCompleted(block) => Act::FreeCompleted(self.instead.remove(&block).unwrap_or(block)),
+            Act::EmptyCache | Act::PoolReleased(_) => act,
+        };
+        self.made.acts.push(act);
+    }
+
+    fn free(&mut self, block: u64) {
+        self.made.acts.extend([Act::FreeRequested(block), Act::FreeCompleted(block)]);
+    }
+
+    /// What a call kept goes at its end, what lingers at that of the forward pass.
+    fn let_go(&mut self, plan: &Plan, lingers: bool) {
+        for at in plan.repeated.clone() {
+            if let (Some(request), Act::Alloc { block, .. }) = (self.requests.get(&at), self.of.acts[at as usize])
+                && plan.kept.get(request) == Some(&lingers)
+            {
+                self.free(block);
+            }
+        }
+    }
+
+    /// The second forward of a call.
+    fn repeat(&mut self, plan: &Plan) {
+        let mut living: HashMap<u64, u64> = HashMap::new();
+        for at in plan.repeated.clone() {
+            match self.of.acts[at as usize] {
+                Act::Alloc { block, stream, pool } => {
+                    let Some(&request) = self.requests.get(&at) else { continue };
+                    let wanted = self.of.wanted[request];
+                    self.repeated_bytes = self.repeated_bytes.saturating_add(wanted.bytes);
+                    self.made.wanted.push(wanted);
+                    self.made.acts.push(Act::Alloc { block: self.next_block, stream, pool });
+                    let names = if plan.kept.contains_key(&request) { &mut self.instead } else { &mut living };
+                    names.insert(block, self.next_block);
+                    self.next_block += 1;
+                }
+                Act::FreeCompleted(block) => {
+                    if let Some(block) = living.remove(&block) {
+                        self.free(block);
+                    }
+                }
+                Act::FreeRequested(_) | Act::EmptyCache | Act::PoolReleased(_) => {}
+            }
+        }
+        // What only the first forward's end gave back; in the order of their making.
+        let mut rest: Vec<u64> = living.into_values().collect();
+        rest.sort_unstable();
+        rest.into_iter().for_each(|block| self.free(block));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::PoolId;
+
+    use super::*;
+    use crate::allocator::Limit;
+    use crate::request::{Request, Requested};
+    use crate::settings::{Conf, Version};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Four modules that keep 64 MiB each and give 8 MiB; the backward pass needs 8 MiB at a time.
+    fn training() -> (Script, Vec<Range<usize>>) {
+        let mut script = Script::new(&[]);
+        let alloc = |script: &mut Script, block: u64, mib: u64| {
+            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, block).expect("few");
+        };
+        let free = |script: &mut Script, block: u64| {
+            script.push(&Request::FreeRequested { block }, 0).expect("few");
+            script.push(&Request::FreeCompleted { block }, 0).expect("few");
+        };
+        for call in 0..4 {
+            alloc(&mut script, 10 * call + 1, 64);
+            alloc(&mut script, 10 * call + 2, 32);
+            free(&mut script, 10 * call + 2);
+            alloc(&mut script, 10 * call + 3, 8);
+        }
+        for call in (0..4).rev() {
+            alloc(&mut script, 10 * call + 4, 8);
+            free(&mut script, 10 * call + 1);
+            free(&mut script, 10 * call + 3);
+            free(&mut script, 10 * call + 4);
+        }
+        (script, (0..4).map(|call| 3 * call..3 * call + 3).collect())
+    }
+
+    fn of_pass(request: usize) -> Pass {
+        if request < 12 { Pass::Forward } else { Pass::Backward }
+    }
+
+    fn peak(script: &Script) -> u64 {
+        let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
+        script.outcome(&conf, Limit::None).counts.peak_requested_bytes / MIB
+    }
+
+    #[test]
+    fn what_is_kept_goes_and_comes_back_one_call_at_a_time() {
+        let (script, calls) = training();
+        assert_eq!(peak(&script), 3 * (64 + 8) + 64 + 32, "in the last forward");
+        let pass = of_pass;
+        let edited = script.checkpointed(&calls, pass, |_| false);
+        // Results of three calls, what the last one keeps, and its temporary.
+        assert_eq!((edited.calls, peak(&edited.script)), (4, 3 * 8 + 64 + 32));
+        assert_eq!((edited.repeated_bytes, edited.forward_bytes), (4 * 64 * MIB, 4 * (64 + 32 + 8) * MIB));
+        let all: Vec<usize> = (0..edited.script.requests()).map(|request| edited.script.origin(request)).collect();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 9, 12, 6, 13, 3, 14, 0, 15]);
+        let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
+        assert_eq!(edited.script.outcome(&conf, Limit::None).counts.allocated_bytes, 0, "everything is given back");
+        // What lingers goes with the forward pass.
+        let lingering = script.checkpointed(&calls, pass, |request| request == 0);
+        assert_eq!(peak(&lingering.script), 3 * 8 + 64 + 32 + 64);
+        // Half of them.
+        assert!(
+            (peak(&edited.script) + 1..peak(&script))
+                .contains(&peak(&script.checkpointed(&calls[..2], pass, |_| false).script))
+        );
+    }
+
+    #[test]
+    fn the_result_is_what_the_last_operation_made() {
+        let mut script = Script::new(&[]);
+        let sizes = [(7, 12), (8, 1), (7, 3), (9, 5), (9, 1)];
+        for (block, (stack, mib)) in (1..).zip(sizes) {
+            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, stack).expect("few");
+        }
+        let result = |staying: &[usize]| script.result(staying.iter().copied());
+        assert_eq!(result(&[0, 1, 2]), Some(2), "another request lies between it and the larger one of its line");
+        assert_eq!(result(&[0, 2]), Some(2), "also where that one does not stay");
+        assert_eq!(result(&[0, 2, 3, 4]), Some(3), "a norm gives its statistics, too");
+        assert_eq!(result(&[]), None);
+    }
+
+    #[test]
+    fn without_a_backward_pass_nothing_changes() {
+        let (script, calls) = training();
+        for pass in [Pass::Forward, Pass::Other] {
+            let edited = script.checkpointed(&calls, |_| pass, |_| false);
+            assert_eq!((edited.calls, edited.script.acts == script.acts), (0, true));
+        }
+        let none = script.checkpointed(&[], of_pass, |_| false);
+        assert_eq!((none.calls, none.script.acts == script.acts, none.repeated_bytes), (0, true, 0));
+        let odd = std::iter::once(7..7).chain(std::iter::once(90..95)).collect::<Vec<_>>();
+        assert_eq!(script.checkpointed(&odd, |_| Pass::Backward, |_| false).calls, 0);
+    }
+}

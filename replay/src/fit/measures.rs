@@ -1,0 +1,141 @@
+//! What must go to get under a number of bytes, and what optimizer state takes in other forms.
+//!
+//! Guarantees: every figure is a replay's; the arithmetic of optimizer state is from the bytes that were recorded. Refuses to call
+//! the list of what must go the shortest that there is: whatever occupies most at the peak goes first, until it is enough.
+
+use std::collections::{HashMap, HashSet};
+
+use super::script::Script;
+use crate::allocator::Limit;
+use crate::settings::Conf;
+use crate::trial::Outcome;
+
+/// One holder of memory that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Going {
+    /// Who.
+    pub holder: u32,
+    /// Its blocks at the peak of what is left.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The peak of reserved bytes without it and those before it.
+    pub peak_reserved_bytes: u64,
+}
+
+/// Holders that go at most: a longer list helps nobody.
+const GOING_MAX: usize = 12;
+
+/// Who must go for the peak of reserved bytes to be at most `limit`: the largest holder at the peak, then the largest at the peak
+/// of the rest, and so on. `holder` says whose a request is; what is nobody's stays. Whether it is enough is told by the last.
+#[must_use]
+pub fn must_go(script: &Script, conf: &Conf, limit: u64, holder: impl Fn(usize) -> Option<u32>) -> Vec<Going> {
+    let (mut gone, mut going) = (HashSet::new(), Vec::new());
+    let mut rest = script.clone();
+    let mut peak = rest.peak(conf);
+    while peak.outcome.counts.peak_reserved_bytes > limit && going.len() < GOING_MAX {
+        let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
+        for &(request, bytes) in &peak.live {
+            if let Some(holder) = holder(rest.origin(request)) {
+                let (blocks, sum) = held.entry(holder).or_default();
+                (*blocks, *sum) = (*blocks + 1, sum.saturating_add(bytes));
+            }
+        }
+        // (Of equal ones the first, so that the same recording gives the same list.)
+        let largest = held.into_iter().max_by_key(|&(holder, (_, bytes))| (bytes, std::cmp::Reverse(holder)));
+        let Some((largest, (blocks, bytes))) = largest else { break };
+        gone.insert(largest);
+        rest = script.without(|request| holder(request).is_some_and(|holder| gone.contains(&holder)));
+        peak = rest.peak(conf);
+        let peak_reserved_bytes = peak.outcome.counts.peak_reserved_bytes;
+        going.push(Going { holder: largest, blocks, bytes, peak_reserved_bytes });
+    }
+    going
+}
+
+/// Another form of optimizer state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One byte an element, with a scale of four bytes for each [`QUANTIZED`] elements, as bitsandbytes has it.
+    EightBit,
+    /// Split evenly between so many ranks, as ZeRO's first stage has it.
+    Sharded(u32),
+}
+
+/// Over how many ranks sharding is told where the job has one.
+pub const RANKS_ASSUMED: u32 = 2;
+/// Elements that share a scale.
+pub const QUANTIZED: u64 = 256;
+/// Tensors of fewer elements stay as they are.
+pub const QUANTIZED_MIN: u64 = 4096;
+/// Bytes of an element before.
+const ELEMENT_BYTES: u64 = 4;
+
+impl Form {
+    /// What a tensor of optimizer state takes in this form.
+    #[must_use]
+    pub fn bytes(self, recorded: u64) -> u64 {
+        let elements = recorded / ELEMENT_BYTES;
+        match self {
+            Self::EightBit if elements < QUANTIZED_MIN => recorded,
+            Self::EightBit => elements + elements.div_ceil(QUANTIZED) * ELEMENT_BYTES,
+            Self::Sharded(ranks) => recorded.div_ceil(u64::from(ranks.max(1))),
+        }
+    }
+}
+
+/// The replay with optimizer state in another form; `is_state` says which requests are.
+#[must_use]
+pub fn with_state(script: &Script, conf: &Conf, form: Form, is_state: impl Fn(usize) -> bool) -> Outcome {
+    let bytes = |request: usize| match is_state(script.origin(request)) {
+        true => form.bytes(script.bytes(request)),
+        false => script.bytes(request),
+    };
+    script.outcome_with(conf, Limit::None, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::PoolId;
+
+    use super::*;
+    use crate::request::{Request, Requested};
+    use crate::settings::Version;
+
+    const MIB: u64 = 1 << 20;
+
+    fn script(mib: &[u64]) -> (Script, Conf) {
+        let mut script = Script::new(&[]);
+        for (block, &mib) in (1..).zip(mib) {
+            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, block).expect("few");
+        }
+        (script, Conf::parse("", Version::of(2, 11)).expect("default settings").0)
+    }
+
+    #[test]
+    fn the_largest_go_until_it_is_enough() {
+        let (script, conf) = script(&[100, 20, 300, 40]);
+        let going = |limit: u64, stays: usize| {
+            let holder = |request: usize| (request != stays).then_some(request as u32);
+            must_go(&script, &conf, limit * MIB, holder)
+                .iter()
+                .map(|it| (it.holder, it.bytes / MIB))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(going(460, 9), []);
+        assert_eq!(going(459, 9), [(2, 300)]);
+        assert_eq!(going(100, 9), [(2, 300), (0, 100)]);
+        assert_eq!(going(100, 2), [(0, 100), (3, 40), (1, 20)], "what is nobody's stays, and it is not enough");
+    }
+
+    #[test]
+    fn optimizer_state_is_counted_from_its_recorded_bytes() {
+        assert_eq!(Form::EightBit.bytes(4 * 4095), 4 * 4095, "small tensors stay");
+        assert_eq!(Form::EightBit.bytes(4 << 20), (1 << 20) + (4 << 12));
+        assert_eq!((Form::Sharded(4).bytes(1001), Form::Sharded(0).bytes(10)), (251, 10));
+        let (script, conf) = script(&[64, 64]);
+        let outcome = with_state(&script, &conf, Form::Sharded(2), |request| request == 1);
+        assert_eq!(outcome.counts.peak_requested_bytes, 96 * MIB);
+    }
+}

@@ -1,0 +1,284 @@
+// The allocator of one rank, block by block, at any event: played forwards and back, coloured by what is asked, and why a
+// request of some size finds no place.
+//
+// Guarantees: the address says rank and event; a stretch of events is asked for at a time and the next one when it is
+// reached; what is told of a block is told in words.
+
+import type { JSX } from 'preact';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useAsked } from '../api/ask';
+import type { Blocks as Answer, Report } from '../api/types';
+import { fit, holes, sizeOf, stretch, type Stretch } from '../draw/blocks';
+import { place } from '../draw/flame';
+import { chosenRank } from '../job/Job';
+import { Link, Waiting } from '../parts/parts';
+import { go, question, type JobAddress } from '../route';
+import { bytes, count, duration, exactly, plural } from '../words/numbers';
+import { nameOf } from '../words/verdict';
+import { BY, meaning, type By } from './paint';
+import { Picture } from './Picture';
+
+/** Events a second when it plays. */
+const SPEEDS = [100, 1000, 10_000];
+
+/** The course's point at or before an event. */
+function pointAt(of: Answer, event: number): number {
+  const found = of.course.event.findLastIndex((at) => at <= event);
+  return Math.max(found, 0);
+}
+
+function sentence(of: Stretch, event: number): string {
+  const { course } = of.of;
+  const at = pointAt(of.of, event);
+  const free = holes(of, event);
+  const pinned = free.filter((hole) => hole.pinned).reduce((sum, hole) => sum + hole.bytes, 0);
+  const all = free.reduce((sum, hole) => sum + hole.bytes, 0);
+  const when = `epoch ${course.epoch[at] ?? 0}, step ${count(course.step[at] ?? 0)}`;
+  return `Event ${count(event)}, ${when}: ${bytes(course.allocated_bytes[at])} allocated, ${bytes(course.reserved_bytes[at])} reserved, ${bytes(all)} free, ${bytes(pinned)} of it pinned by blocks in the same segment.`;
+}
+
+function BlockSaid({ of, block, event }: { of: Stretch; block: number; event: number }): JSX.Element {
+  const { blocks, classes, frames, stacks, sites } = of.of;
+  const stack = blocks.stack[block] ?? 0;
+  const site = frames[sites[stack] ?? -1];
+  const [from, freed, to] = [blocks.from_event[block], blocks.freed_event[block], blocks.to_event[block]];
+  const life = [
+    `allocated in epoch ${blocks.birth_epoch[block] ?? 0}, step ${count(blocks.birth_step[block] ?? 0)}${from == null ? '' : ` (event ${count(from)})`}`,
+    ...(freed == null ? [] : [`given back by event ${count(freed)}`]),
+    to == null ? `still there at event ${count(of.of.last_event)}` : `gone behind event ${count(to)}`,
+    ...(from != null && to != null ? [`${plural(to - from, 'event')} long`] : []),
+  ];
+  const pending = freed != null && freed <= event ? '; it waits for another stream' : '';
+  return (
+    <>
+      <p>
+        <strong title={exactly(blocks.bytes[block])}>{bytes(blocks.bytes[block])}</strong>
+        {` (${bytes(blocks.requested_bytes[block])} requested), ${(classes[blocks.class[block] ?? -1] ?? 'unknown').replaceAll('_', ' ')}, `}
+        <span class="code">{site ? place(site) : 'without a recorded stack'}</span>
+      </p>
+      <p>{life.join(', ')}{pending}. <span class="faint">Address 0x{(blocks.address[block] ?? 0).toString(16)}.</span></p>
+      <ol class="stack code">
+        {(stacks[stack] ?? []).map((index, at) => {
+          const frame = frames[index];
+          return frame ? <li key={at} title={frame.file}>{place(frame)}</li> : null;
+        })}
+      </ol>
+    </>
+  );
+}
+
+function FitSaid({ of, event, asked, stream }: { of: Stretch; event: number; asked: number; stream: string }): JSX.Element {
+  const found = fit(of, event, asked, stream);
+  const kind = found.small ? 'segments of small blocks' : 'segments of larger blocks';
+  const where = `${kind} of ${stream === '0' ? 'the default stream' : `stream ${stream}`}`;
+  return (
+    <p role="status">
+      {found.fits > 0
+        ? `${bytes(found.rounded)} fits into ${plural(found.fits, 'hole')} of ${where}.`
+        : `${bytes(found.rounded)} does not fit: the largest hole in ${where} has ${bytes(found.largest)}, ${bytes(found.rounded - found.largest)} too few. ${bytes(found.usable)} are free there, ${bytes(found.free)} in all.`}
+    </p>
+  );
+}
+
+/** The stretch under the scrubber. */
+function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: number; go: (event: number) => void; load: (event: number) => void }): JSX.Element {
+  const of = useMemo(() => stretch(answer), [answer]);
+  const [by, setBy] = useState<By>('class');
+  const [chosen, setChosen] = useState<number | null>(null);
+  const [hovered, setHovered] = useState<number | null>(null);
+  const [speed, setSpeed] = useState(1000);
+  const [plays, setPlays] = useState<0 | 1 | -1>(0);
+  const [wanted, setWanted] = useState('');
+  const [stream, setStream] = useState('0');
+  const colours = useMemo(() => meaning(of, by), [of, by]);
+  const streams = useMemo(() => [...new Set(['0', ...of.rows.map((row) => row.stream)])], [of]);
+  const asked = sizeOf(wanted);
+  const request = useMemo(() => {
+    if (asked === null) return null;
+    const { rounded, small } = fit(of, event, asked, stream);
+    return { bytes: rounded, small, stream };
+    // (How it is rounded depends on neither event nor holes.)
+  }, [of, asked, stream]);
+  const now = useRef(event);
+  now.current = event;
+  const step = (by_events: number): void => {
+    const next = now.current + by_events;
+    if (next > answer.last_event && answer.last_event < answer.stored_to_event) load(next);
+    else if (next < answer.first_event && answer.first_event > answer.stored_from_event) load(next);
+    else to(Math.min(Math.max(next, answer.first_event), answer.last_event));
+  };
+  useEffect(() => {
+    if (plays === 0) return undefined;
+    let frame = 0;
+    let [last, owed] = [performance.now(), 0];
+    const turn = (time: number): void => {
+      owed += ((time - last) * speed) / 1000;
+      last = time;
+      const whole = Math.floor(owed);
+      owed -= whole;
+      const ends = plays > 0 ? answer.stored_to_event : answer.stored_from_event;
+      if (now.current === ends) {
+        setPlays(0);
+        return;
+      }
+      if (whole > 0) step(plays * whole);
+      frame = requestAnimationFrame(turn);
+    };
+    frame = requestAnimationFrame(turn);
+    return () => { cancelAnimationFrame(frame); };
+  }, [plays, speed, answer]);
+  const told = hovered ?? chosen;
+  const at = pointAt(answer, event);
+  return (
+    <figure>
+      <figcaption class="tools">
+        <label>
+          Colour by{' '}
+          <select value={by} onChange={(change) => { setBy(change.currentTarget.value as By); }}>
+            {BY.map((name) => <option key={name} value={name}>{name}</option>)}
+          </select>
+        </label>
+        <label>
+          Would fit{' '}
+          <input type="search" size={9} placeholder="64 MiB" value={wanted} onInput={(change) => { setWanted(change.currentTarget.value); }} />
+        </label>
+        {streams.length > 1 && (
+          <label>
+            on{' '}
+            <select value={stream} onChange={(change) => { setStream(change.currentTarget.value); }}>
+              {streams.map((name) => <option key={name} value={name}>{name === '0' ? 'the default stream' : `stream ${name}`}</option>)}
+            </select>
+          </label>
+        )}
+        {answer.failures.slice(0, 4).map((failure) => (
+          <button key={failure.event} type="button" onClick={() => { to(failure.event); setStream(failure.stream); setWanted(String(failure.bytes)); }}>
+            {`Failed: ${bytes(failure.bytes)} at event ${count(failure.event)}`}
+          </button>
+        ))}
+        <ul class="legend">
+          {colours.legend.map((entry) => <li key={entry.text}><Key of={entry.colour} />{entry.text}</li>)}
+          <li><i class="key pinned" />free, pinned by blocks beside it</li>
+          <li><i class="key free" />free segment</li>
+          {request !== null && <li><Key of="#d55e00" />too small</li>}
+          {request !== null && <li><Key of="#116329" />large enough</li>}
+        </ul>
+      </figcaption>
+      <Picture of={of} event={event} colours={colours} chosen={chosen} request={request} choose={setChosen} hover={setHovered} step={step} />
+      <div class="scrubber">
+        <button type="button" onClick={() => { setPlays(plays === -1 ? 0 : -1); }} aria-pressed={plays === -1} aria-label="Play backwards">◀</button>
+        <input
+          type="range"
+          aria-label="Event"
+          aria-valuetext={`event ${count(event)}, step ${count(answer.course.step[at] ?? 0)}`}
+          min={answer.first_event}
+          max={answer.last_event}
+          step={1}
+          value={event}
+          onInput={(change) => { to(Number(change.currentTarget.value)); }}
+        />
+        <button type="button" onClick={() => { setPlays(plays === 1 ? 0 : 1); }} aria-pressed={plays === 1} aria-label="Play">▶</button>
+        <label>
+          <span class="unseen">Speed </span>
+          <select value={String(speed)} onChange={(change) => { setSpeed(Number(change.currentTarget.value)); }}>
+            {SPEEDS.map((each) => <option key={each} value={String(each)}>{`${count(each)} events/s`}</option>)}
+          </select>
+        </label>
+        <button type="button" disabled={answer.first_event <= answer.stored_from_event} onClick={() => { load(answer.first_event); }}>Earlier</button>
+        <button type="button" disabled={answer.last_event >= answer.stored_to_event} onClick={() => { load(answer.last_event); }}>Later</button>
+        <button type="button" disabled={chosen === null || answer.blocks.from_event[chosen] == null} onClick={() => { to(answer.blocks.from_event[chosen ?? 0] ?? event); }}>Its birth</button>
+        <button type="button" disabled={chosen === null || answer.blocks.to_event[chosen] == null} onClick={() => { to((answer.blocks.to_event[chosen ?? 0] ?? event + 1) - 1); }}>Its end</button>
+      </div>
+      <p>{sentence(of, event)}</p>
+      <p class="faint">
+        {`Events ${count(answer.first_event)} to ${count(answer.last_event)} of ${count(answer.stored_from_event)} to ${count(answer.stored_to_event)}, ${duration((answer.course.elapsed_ns.at(-1) ?? 0) / 1e6)}.`}
+        {of.loose > 0 && ` ${plural(of.loose, 'block')} in no recorded segment.`}
+        {answer.blocks_left_out > 0 && ` ${plural(answer.blocks_left_out, 'smaller block')} not shown.`}
+        {!answer.exact && <strong class="inexact"> NOT EXACT: events are missing.</strong>}
+      </p>
+      {asked !== null && <FitSaid of={of} event={event} asked={asked} stream={stream} />}
+      {wanted.trim() !== '' && asked === null && <p class="trouble" role="status">A size is written like 64 MiB, 1.5 GiB or 4096.</p>}
+      <div id="block-said" class="said block-said" role={hovered === null ? 'status' : undefined}>
+        {told === null ? <p class="faint">Point at a block, or walk to one by the arrow keys, for its stack; click it for its life.</p> : <BlockSaid of={of} block={told} event={event} />}
+      </div>
+    </figure>
+  );
+}
+
+/** A colour of the legend. (An attribute of style would be refused by the page's policy; a shape's own is not.) */
+function Key({ of }: { of: string }): JSX.Element {
+  return (
+    <svg class="key-of" width="12" height="12" aria-hidden="true">
+      <rect width="12" height="12" fill={of} />
+    </svg>
+  );
+}
+
+/** See the module. */
+export function Blocks({ job, at, event }: { job: JobAddress; at: string; event: number | null }): JSX.Element {
+  const report = useAsked<Report>(question(job, 'query'));
+  const ranks = report.answer?.ranks ?? [];
+  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
+  const rank = ranks.find((known) => known.rank === number) ?? null;
+  const namesakes = ranks.filter((known) => known.rank === number);
+  // The event around which a stretch is asked for; `at` where nobody has chosen one.
+  const [around, setAround] = useState(event);
+  const asks = number !== null && report.answer !== null;
+  const blocks = useAsked<Answer>(
+    asks
+      ? question(job, 'blocks', {
+          rank: String(number),
+          process: namesakes.length > 1 ? (rank?.process ?? null) : null,
+          at: around === null ? at : null,
+          event: around === null ? null : String(around),
+        })
+      : null,
+  );
+  // What was shown stays until the next stretch is there.
+  const kept = useRef<Answer | null>(null);
+  if (blocks.answer !== null) kept.current = blocks.answer;
+  const answer = blocks.answer ?? (kept.current?.rank === number ? kept.current : null);
+  const inside = answer === null ? null : Math.min(Math.max(event ?? answer.at_event, answer.first_event), answer.last_event);
+  const show = (to: number, new_rank = number): void => {
+    go({ view: 'blocks', job: { ...job, rank: new_rank }, at, event: to }, true);
+  };
+  return (
+    <main>
+      <p class="trail">
+        <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
+        {' › '}
+        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+      </p>
+      <h1 tabIndex={-1}>{`Blocks of ${rank === null ? 'a rank' : nameOf(rank.process, rank.rank)}`}</h1>
+      {ranks.length > 1 && (
+        <p class="tools">
+          <label>
+            Rank{' '}
+            <select
+              value={String(number ?? 0)}
+              onChange={(change) => {
+                setAround(null);
+                go({ view: 'blocks', job: { ...job, rank: Number(change.currentTarget.value) }, at, event: null }, true);
+              }}
+            >
+              {[...new Set(ranks.map((known) => known.rank))].map((known) => <option key={known} value={String(known)}>{known}</option>)}
+            </select>
+          </label>
+        </p>
+      )}
+      {answer === null || inside === null ? (
+        <Waiting trouble={report.trouble ?? blocks.trouble} what="the blocks" />
+      ) : (
+        <Scrubbed
+          key={number}
+          answer={answer}
+          event={inside}
+          go={show}
+          load={(to) => {
+            show(to);
+            setAround(to);
+          }}
+        />
+      )}
+    </main>
+  );
+}

@@ -1,0 +1,183 @@
+// The rows in view as a picture: hovered, clicked, scrolled, zoomed and walked by keys.
+//
+// Guarantees: a frame costs what is in view; everything a mouse does here a keyboard does as well; what is told of a block is
+// told outside the picture, in words.
+
+import type { JSX } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { groupName, living, type Stretch } from '../draw/blocks';
+import { clamp, panned, zoomed } from '../draw/course';
+import { ROW, raster, type Scene } from '../draw/raster';
+import { plural } from '../words/numbers';
+import { blockAt, surroundings, type Meaning } from './paint';
+
+/** Rows in view. */
+const SHOWN = 32;
+const CLOSER = 0.6;
+
+interface Of {
+  of: Stretch;
+  event: number;
+  colours: Meaning;
+  chosen: number | null;
+  request: Scene['request'];
+  choose: (block: number | null) => void;
+  hover: (block: number | null) => void;
+  step: (by: number) => void;
+}
+
+const isDark = (): boolean => {
+  const set = document.documentElement.dataset.light;
+  return set === undefined ? matchMedia('(prefers-color-scheme:dark)').matches : set === 'dark';
+};
+
+/** See the module. */
+export function Picture({ of, event, colours, chosen, request, choose, hover, step }: Of): JSX.Element {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [first, setFirst] = useState(0);
+  const [view, setView] = useState({ from: 0, to: 1 });
+  const [width, setWidth] = useState(1000);
+  const [dark, setDark] = useState(isDark);
+  const shown = Math.min(SHOWN, Math.max(of.rows.length, 1));
+  const height = shown * ROW;
+  const last = Math.max(0, of.rows.length - shown);
+  useEffect(() => {
+    const here = canvas.current;
+    if (!here) return undefined;
+    const watch = new ResizeObserver(() => { setWidth(Math.max(here.clientWidth, 1)); });
+    watch.observe(here);
+    const look = (): void => { setDark(isDark()); };
+    const lights = matchMedia('(prefers-color-scheme:dark)');
+    lights.addEventListener('change', look);
+    const chosenLight = new MutationObserver(look);
+    chosenLight.observe(document.documentElement, { attributes: true });
+    return () => {
+      watch.disconnect();
+      lights.removeEventListener('change', look);
+      chosenLight.disconnect();
+    };
+  }, []);
+  useEffect(() => {
+    const brush = canvas.current?.getContext('2d');
+    if (!brush) return;
+    const image = brush.createImageData(width, height);
+    const scene: Scene = { of, event, first: Math.min(first, last), ...view, chosen, request };
+    raster(scene, surroundings(dark, colours.block), width, height, new Uint32Array(image.data.buffer));
+    brush.putImageData(image, 0, 0);
+  }, [of, event, colours, chosen, request, first, view, width, height, dark]);
+
+  const all = { from: 0, to: 1 };
+  const at = (pointer: MouseEvent): number | null => {
+    const box = canvas.current?.getBoundingClientRect();
+    if (!box) return null;
+    const row = Math.min(first, last) + Math.floor((pointer.clientY - box.top) / ROW);
+    const here = of.rows[row];
+    if (!here) return null;
+    const share = view.from + ((pointer.clientX - box.left) / box.width) * (view.to - view.from);
+    return blockAt(of, row, here.address + share * here.scale, event);
+  };
+  useEffect(() => {
+    const here = canvas.current;
+    if (!here) return undefined;
+    const turn = (wheel: WheelEvent): void => {
+      if (wheel.ctrlKey || wheel.metaKey) {
+        const box = here.getBoundingClientRect();
+        const around = view.from + ((wheel.clientX - box.left) / box.width) * (view.to - view.from);
+        setView(zoomed01(view, wheel.deltaY > 0 ? 1 / CLOSER : CLOSER, around));
+      } else if (wheel.shiftKey) setView(panned(view, all, (wheel.deltaY || wheel.deltaX) > 0 ? 0.15 : -0.15));
+      else if (last > 0) setFirst(clamp(first + Math.sign(wheel.deltaY) * 3, 0, last));
+      else return;
+      wheel.preventDefault();
+    };
+    here.addEventListener('wheel', turn, { passive: false });
+    return () => { here.removeEventListener('wheel', turn); };
+  });
+
+  const rowOf = (block: number | null): number => (block === null ? -1 : of.rows.findIndex((row) => row.blocks.includes(block)));
+  const see = (block: number | undefined, row: number): void => {
+    if (block === undefined) return;
+    choose(block);
+    if (row < first || row >= first + shown) setFirst(clamp(row - Math.floor(shown / 2), 0, last));
+  };
+  const walk = (by: number): void => {
+    const row = rowOf(chosen);
+    const here = of.rows[row];
+    const blocks = here ? living(of, here, event) : [];
+    const to = blocks[blocks.indexOf(chosen ?? -1) + by];
+    if (to === undefined) climb(by, by > 0 ? 0 : -1);
+    else see(to, row);
+  };
+  const climb = (by: number, place: number | null): void => {
+    for (let row = Math.max(rowOf(chosen), by > 0 ? -1 : 0) + by; row >= 0 && row < of.rows.length; row += by) {
+      const here = of.rows[row];
+      const blocks = here ? living(of, here, event) : [];
+      if (blocks.length === 0 || !here) continue;
+      const from = (chosen === null ? 0 : (of.of.blocks.address[chosen] ?? 0)) - (of.rows[rowOf(chosen)]?.address ?? 0);
+      const beside = blocks.find((block) => (of.of.blocks.address[block] ?? 0) - here.address >= from);
+      see(place === null ? (beside ?? blocks.at(-1)) : blocks.at(place), row);
+      return;
+    }
+  };
+  const key = (pressed: KeyboardEvent): void => {
+    if (pressed.ctrlKey || pressed.metaKey || pressed.altKey) return;
+    const acts: Record<string, () => void> = {
+      ArrowRight: () => { walk(1); },
+      ArrowLeft: () => { walk(-1); },
+      ArrowDown: () => { climb(1, null); },
+      ArrowUp: () => { climb(-1, null); },
+      PageDown: () => { setFirst(clamp(first + shown, 0, last)); },
+      PageUp: () => { setFirst(clamp(first - shown, 0, last)); },
+      Home: () => { setFirst(0); },
+      End: () => { setFirst(last); },
+      '+': () => { setView(zoomed01(view, CLOSER, (view.from + view.to) / 2)); },
+      '=': () => { setView(zoomed01(view, CLOSER, (view.from + view.to) / 2)); },
+      '-': () => { setView(zoomed01(view, 1 / CLOSER, (view.from + view.to) / 2)); },
+      '0': () => { setView(all); },
+      ',': () => { step(-1); },
+      '.': () => { step(1); },
+      '<': () => { step(-100); },
+      '>': () => { step(100); },
+      Escape: () => { choose(null); },
+    };
+    const act = acts[pressed.key];
+    if (!act) return;
+    pressed.preventDefault();
+    act();
+  };
+  const [top, bottom] = [of.rows[Math.min(first, last)], of.rows[Math.min(first, last) + shown - 1] ?? of.rows.at(-1)];
+  return (
+    <>
+      <p class="faint">
+        {`${plural(of.rows.length, 'segment')}; rows ${Math.min(first, last) + 1} to ${Math.min(first, last) + shown}: ${top ? groupName(top) : ''}`}
+        {bottom && top && groupName(bottom) !== groupName(top) ? ` … ${groupName(bottom)}` : ''}
+        {view.to - view.from < 1 && `, ${(100 * (view.to - view.from)).toPrecision(2)} % of the width`}
+      </p>
+      <div
+        class="plot"
+        role="application"
+        aria-roledescription="picture of blocks"
+        aria-label="Segments as rows, blocks as rectangles. Arrows walk from block to block, plus and minus zoom, 0 shows all, page keys scroll, comma and full stop go an event back and forth, less and greater a hundred, Escape lets go."
+        aria-describedby="block-said"
+        tabIndex={0}
+        onKeyDown={key}
+      >
+        <canvas
+          ref={canvas}
+          class="blocks"
+          width={width}
+          height={height}
+          style={{ height: `${height}px` }}
+          onPointerMove={(pointer) => { hover(at(pointer)); }}
+          onPointerLeave={() => { hover(null); }}
+          onClick={(pointer) => { choose(at(pointer)); }}
+        />
+      </div>
+    </>
+  );
+}
+
+/** Closer or further within 0 to 1; down to a millionth, where a pixel of the largest segment is some bytes. */
+function zoomed01(view: { from: number; to: number }, factor: number, around: number): { from: number; to: number } {
+  const scaled = zoomed({ from: view.from * 1e6, to: view.to * 1e6 }, { from: 0, to: 1e6 }, factor, around * 1e6);
+  return { from: scaled.from / 1e6, to: scaled.to / 1e6 };
+}

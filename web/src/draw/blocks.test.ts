@@ -1,0 +1,113 @@
+// Rows, holes and what a request finds, without a browser.
+
+import { describe, expect, test } from 'vitest';
+import type { Blocks, SegmentLife } from '../api/types';
+import { fit, holes, living, sizeOf, stretch } from './blocks';
+import { pixel, raster, type Paint } from './raster';
+
+const MIB = 1 << 20;
+const segment = (address: number, bytes: number, more: Partial<SegmentLife> = {}): SegmentLife => ({
+  address,
+  bytes,
+  stream: '0',
+  pool: null,
+  small: false,
+  expandable: false,
+  from_event: null,
+  to_event: null,
+  ...more,
+});
+
+type Life = [address: number, bytes: number, from: number | null, to: number | null];
+
+function made(segments: SegmentLife[], lives: Life[]): Blocks {
+  const column = <T>(of: (life: Life) => T): T[] => lives.map(of);
+  return {
+    rank: 0,
+    process: 'rank 0',
+    device: 0,
+    exact: true,
+    at_event: 10,
+    first_event: 0,
+    last_event: 100,
+    stored_from_event: 0,
+    stored_to_event: 100,
+    course: { first_at: '2026-01-01T00:00:00Z', event: [], elapsed_ns: [], epoch: [], step: [], allocated_bytes: [], reserved_bytes: [] },
+    segments,
+    blocks: {
+      address: column((life) => life[0]),
+      bytes: column((life) => life[1]),
+      requested_bytes: column((life) => life[1]),
+      stack: column(() => 0),
+      class: column(() => 0),
+      birth_epoch: column(() => 0),
+      birth_step: column(() => 0),
+      from_event: column((life) => life[2]),
+      freed_event: column((life) => life[3]),
+      to_event: column((life) => life[3]),
+    },
+    blocks_left_out: 0,
+    classes: ['parameters'],
+    frames: [],
+    stacks: [[]],
+    sites: [null],
+    failures: [],
+    rules: { round_bytes: 512, small_bytes_max: MIB },
+  };
+}
+
+describe('rows', () => {
+  test('adjoining mapped ranges are one row, adjoining segments are two', () => {
+    const mapped = { expandable: true };
+    const of = stretch(made([segment(0, 20), segment(20, 20), segment(100, 5, mapped), segment(105, 5, { ...mapped, from_event: 3 })], []));
+    expect(of.rows.map((row) => [row.address, row.bytes, row.segments.length])).toEqual([[0, 20, 1], [20, 20, 1], [100, 10, 2]]);
+  });
+
+  test('blocks lie in their rows, and live from their first event to their last', () => {
+    const of = stretch(made([segment(100, 50), segment(0, 50)], [[0, 10, null, 5], [0, 10, 7, null], [60, 1, null, null], [100, 20, 3, 9]]));
+    const [low, high] = of.rows;
+    expect(of.loose).toBe(1);
+    expect([4, 5, 6, 7].map((event) => (low ? living(of, low, event) : []))).toEqual([[0], [], [], [1]]);
+    expect([2, 3, 8, 9].map((event) => (high ? living(of, high, event).length : 0))).toEqual([0, 1, 1, 0]);
+  });
+});
+
+describe('holes', () => {
+  test('free memory beside a block is pinned by it, a segment without one is not', () => {
+    const of = stretch(made([segment(0, 50), segment(100, 50)], [[10, 10, null, null], [30, 20, null, 4]]));
+    const told = (event: number): [number, number, boolean][] => holes(of, event).map((hole) => [hole.from, hole.bytes, hole.pinned]);
+    expect(told(0)).toEqual([[0, 10, true], [20, 10, true], [100, 50, false]]);
+    expect(told(4)).toEqual([[0, 10, true], [20, 30, true], [100, 50, false]]);
+  });
+
+  test('a segment that is given back is no free memory', () => {
+    const of = stretch(made([segment(0, 50, { to_event: 5 })], []));
+    expect([holes(of, 4).length, holes(of, 5).length]).toEqual([1, 0]);
+  });
+
+  test('a request finds a place only where its kind and its stream are', () => {
+    const segments = [segment(0, 20 * MIB), segment(100 * MIB, 64 * MIB, { stream: '7' }), segment(300 * MIB, 2 * MIB, { small: true })];
+    const of = stretch(made(segments, [[4 * MIB, 8 * MIB, null, null]]));
+    expect(fit(of, 0, 9 * MIB - 100, '0')).toEqual({ rounded: 9 * MIB, small: false, fits: 0, largest: 8 * MIB, usable: 12 * MIB, free: 78 * MIB });
+    expect(fit(of, 0, 8 * MIB, '0').fits).toBe(1);
+    expect(fit(of, 0, 9 * MIB, '7').fits).toBe(1);
+    expect(fit(of, 0, 1, '0')).toMatchObject({ rounded: 512, small: true, fits: 1, largest: 2 * MIB });
+  });
+});
+
+test('sizes as people write them', () => {
+  expect(['4096', '64 MiB', '1.5g', '2kb', '0', 'x', '1e9', '9999999t'].map(sizeOf)).toEqual([4096, 64 * MIB, 1.5 * 1024 ** 3, 2048, null, null, null, null]);
+});
+
+test('every living block has a pixel', () => {
+  const of = stretch(made([segment(0, 1000)], [[0, 500, null, null], [900, 1, null, 5]]));
+  const paint: Paint = { block: (at) => 10 + at, ground: 1, free: 2, pinned: 3, edge: 4, chosen: 5, tooSmall: 6, fits: 7 };
+  const out = new Uint32Array(10 * 20);
+  const scene = { of, event: 0, first: 0, from: 0, to: 1, chosen: null, request: null };
+  raster(scene, paint, 10, 20, out);
+  // (The second line: hatching and edges leave it be.)
+  expect([...out.slice(10, 20)]).toEqual([4, 10, 10, 10, 10, 3, 3, 4, 3, 11]);
+  raster({ ...scene, event: 5, request: { bytes: 501, small: false, stream: '0' } }, paint, 10, 20, out);
+  expect(out[19]).toBe(6);
+  expect(pixel('#123456')).toBe(0xff563412);
+});

@@ -1,0 +1,193 @@
+// An allocator's segments as rows and its blocks as rectangles, from columns of lives to rows that are drawn.
+//
+// Guarantees: pure; a row is a range of addresses that was one segment, or adjoining mapped ranges of one expandable segment,
+// at any time of the stretch; what is there behind the n-th event is what has `from <= n < to`.
+
+import type { Blocks, SegmentLife } from '../api/types';
+
+/** A range of addresses, and what lay in it. */
+export interface Row {
+  address: number;
+  bytes: number;
+  stream: string;
+  pool: string | null;
+  small: boolean;
+  expandable: boolean;
+  /** Segments, by index. */
+  segments: number[];
+  /** Blocks, by index, in the order of their addresses. */
+  blocks: number[];
+  /** The longest row of its group: rows of a group have one scale. */
+  scale: number;
+}
+
+/** A stretch, ready to be drawn at any of its events. */
+export interface Stretch {
+  of: Blocks;
+  rows: Row[];
+  /** Of blocks and segments: behind which event they are there, and behind which no more. */
+  from: Float64Array;
+  to: Float64Array;
+  segmentFrom: Float64Array;
+  segmentTo: Float64Array;
+  /** Blocks that lie in no known segment. */
+  loose: number;
+}
+
+const lives = (from: (number | null)[], to: (number | null)[]): [Float64Array, Float64Array] => [
+  Float64Array.from(from, (event) => event ?? -Infinity),
+  Float64Array.from(to, (event) => event ?? Infinity),
+];
+
+const group = (of: SegmentLife | Row): string => `${of.pool ?? ''} ${of.stream} ${of.small ? 's' : 'l'} ${of.expandable ? 'x' : ''}`;
+
+/** See the module. */
+export function stretch(of: Blocks): Stretch {
+  const rows = rowsOf(of.segments);
+  const byAddress = rows.toSorted((a, b) => a.address - b.address);
+  let [at, loose] = [0, 0];
+  // Blocks come by address.
+  of.blocks.address.forEach((address, index) => {
+    for (let row = byAddress[at]; row && row.address + row.bytes <= address; row = byAddress[at]) at += 1;
+    const row = byAddress[at];
+    if (row && row.address <= address) row.blocks.push(index);
+    else loose += 1;
+  });
+  const [from, to] = lives(of.blocks.from_event, of.blocks.to_event);
+  const [segmentFrom, segmentTo] = lives(
+    of.segments.map((segment) => segment.from_event),
+    of.segments.map((segment) => segment.to_event),
+  );
+  return { of, rows, from, to, segmentFrom, segmentTo, loose };
+}
+
+function rowsOf(segments: SegmentLife[]): Row[] {
+  const order = segments.map((_, index) => index).sort((a, b) => (segments[a]?.address ?? 0) - (segments[b]?.address ?? 0));
+  const rows: Row[] = [];
+  for (const index of order) {
+    const segment = segments[index];
+    if (!segment) continue;
+    const last = rows.at(-1);
+    const end = last ? last.address + last.bytes : -1;
+    // Two that follow each other are one where pages were mapped; what begins within another one took its place later.
+    const joins = last !== undefined && (segment.address < end || (segment.address === end && segment.expandable && group(last) === group(segment)));
+    if (joins) {
+      last.bytes = Math.max(last.bytes, segment.address + segment.bytes - last.address);
+      last.segments.push(index);
+    } else {
+      const { address, bytes, stream, pool, small, expandable } = segment;
+      rows.push({ address, bytes, stream, pool, small, expandable, segments: [index], blocks: [], scale: bytes });
+    }
+  }
+  const longest = new Map<string, number>();
+  for (const row of rows) longest.set(group(row), Math.max(longest.get(group(row)) ?? 0, row.bytes));
+  for (const row of rows) row.scale = longest.get(group(row)) ?? row.bytes;
+  return rows.sort((a, b) => (group(a) < group(b) ? -1 : group(a) > group(b) ? 1 : a.address - b.address));
+}
+
+/** What a group of rows is, in words. */
+export function groupName(row: Row): string {
+  const pool = row.pool === null ? '' : `private pool ${row.pool}, `;
+  const stream = row.stream === '0' ? 'default stream' : `stream ${row.stream}`;
+  return `${pool}${stream}, ${row.small ? 'blocks up to 1 MiB' : 'larger blocks'}${row.expandable ? ', expandable' : ''}`;
+}
+
+/** Whether a row begins another group than the one before. */
+export function beginsGroup(rows: Row[], at: number): boolean {
+  const [here, before] = [rows[at], rows[at - 1]];
+  return here !== undefined && (before === undefined || group(here) !== group(before));
+}
+
+/** The blocks of a row that live behind an event. */
+export function living(of: Stretch, row: Row, event: number): number[] {
+  return row.blocks.filter((block) => (of.from[block] ?? 0) <= event && event < (of.to[block] ?? 0));
+}
+
+/** Memory of a row that is held behind an event, as ranges of addresses. */
+export function held(of: Stretch, row: Row, event: number): { from: number; to: number }[] {
+  const found: { from: number; to: number }[] = [];
+  for (const index of row.segments) {
+    const segment = of.of.segments[index];
+    if (!segment || (of.segmentFrom[index] ?? 0) > event || event >= (of.segmentTo[index] ?? 0)) continue;
+    const last = found.at(-1);
+    if (last?.to === segment.address) last.to += segment.bytes;
+    else found.push({ from: segment.address, to: segment.address + segment.bytes });
+  }
+  return found;
+}
+
+/** A hole: free memory between blocks. `pinned` where blocks of the same range live, so that it cannot be given back. */
+export interface Hole {
+  row: number;
+  from: number;
+  bytes: number;
+  pinned: boolean;
+}
+
+/** The free memory behind an event. */
+export function holes(of: Stretch, event: number): Hole[] {
+  return of.rows.flatMap((row, at) => holesOf(of, row, at, event));
+}
+
+/** The same of one row. */
+export function holesOf(of: Stretch, row: Row, at: number, event: number): Hole[] {
+  const found: Hole[] = [];
+  const blocks = living(of, row, event);
+  let next = 0;
+  for (const range of held(of, row, event)) {
+    const begun = found.length;
+    let [reached, pinned] = [range.from, false];
+    for (let block = blocks[next]; block !== undefined; block = blocks[next]) {
+      const address = of.of.blocks.address[block] ?? 0;
+      if (address >= range.to) break;
+      if (address > reached) found.push({ row: at, from: reached, bytes: address - reached, pinned });
+      reached = Math.max(reached, address + (of.of.blocks.bytes[block] ?? 0));
+      pinned = true;
+      next += 1;
+    }
+    if (reached < range.to) found.push({ row: at, from: reached, bytes: range.to - reached, pinned });
+    if (pinned) for (const hole of found.slice(begun)) hole.pinned = true;
+  }
+  return found;
+}
+
+/** Why a request would find a place, or none. */
+export interface Fit {
+  rounded: number;
+  small: boolean;
+  /** Holes of the right kind, stream and pool: those that are large enough, and the largest of all. */
+  fits: number;
+  largest: number;
+  /** Free memory of the right kind, and all of it. */
+  usable: number;
+  free: number;
+}
+
+/** Whether a hole may serve a request on a stream, whatever its size. */
+export function mayServe(row: Row, small: boolean, stream: string): boolean {
+  return row.small === small && row.stream === stream && row.pool === null;
+}
+
+/** Looks for a place of so many bytes on a stream. */
+export function fit(of: Stretch, event: number, bytes: number, stream: string): Fit {
+  const { round_bytes: unit, small_bytes_max: most } = of.of.rules;
+  const rounded = Math.max(unit, Math.ceil(bytes / unit) * unit);
+  const found: Fit = { rounded, small: rounded <= most, fits: 0, largest: 0, usable: 0, free: 0 };
+  for (const hole of holes(of, event)) {
+    const row = of.rows[hole.row];
+    found.free += hole.bytes;
+    if (!row || !mayServe(row, found.small, stream)) continue;
+    found.usable += hole.bytes;
+    found.largest = Math.max(found.largest, hole.bytes);
+    if (hole.bytes >= rounded) found.fits += 1;
+  }
+  return found;
+}
+
+/** `64 MiB`, `1.5g`, `4096`: bytes as somebody writes them; `null` where it is no size. */
+export function sizeOf(text: string): number | null {
+  const [, number, unit = ''] = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$/i.exec(text) ?? [];
+  if (number === undefined) return null;
+  const bytes = Math.round(Number(number) * 1024 ** ' kmgt'.indexOf(unit.toLowerCase() || ' '));
+  return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
+}
