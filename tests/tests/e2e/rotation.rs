@@ -146,7 +146,8 @@ fn rotated(store: &[&str]) {
         tell();
         let probe = new.issue(&format!("probe-{generation}"));
         until_ok("the new authority counts", || {
-            answers(&daemon.url, &place.trust, &probe).map_err(|why| format!("the daemon said:\n{}and the client: {why}", said.lock().unwrap()))
+            answers(&daemon.url, &place.trust, &probe)
+                .map_err(|why| format!("the daemon said:\n{}and the client: {why}", said.lock().unwrap()))
         });
         go_on("the agents go on while both authorities count");
         let server = new.issue(&format!("daemon-{generation}"));
