@@ -15,6 +15,8 @@ use memctl_proto::v1::StatusRequest;
 use memctl_proto::v1::query_client::QueryClient;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::args::Global;
 use crate::exit::Failure;
@@ -23,6 +25,10 @@ use crate::seams::{self, Credentials, Daemon, DaemonAddress, Embedded, ReachErro
 
 /// A daemon that was named may be on the other side of a slow network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first answer under TLS needs neither the store nor the caller's name: a daemon gives it at once, or when it has a core.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Connections on which it is waited for.
+const FIRST_TRIES: u32 = 3;
 /// This user's own daemon is on this machine.
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer over a job of billions of events may need many seconds; a daemon that hangs must not hang its users.
@@ -251,14 +257,46 @@ pub async fn take_in(connection: &Connection, global: &Global) {
 
 async fn open_daemon(address: DaemonAddress, flags: String, credentials: Credentials) -> Result<Connection, Failure> {
     credentials.check(&address.url).map_err(Failure::usage)?;
+    let mut channel = reached(&address).await?;
+    if address.url.starts_with("https:") {
+        let mut tries = 1;
+        while !is_taken(&channel, &address).await? {
+            if tries == FIRST_TRIES {
+                return Err(Failure::unreachable(format!(
+                    "the daemon at {address} took {FIRST_TRIES} connections and answered none of them within {} s; `memctl doctor` may show the reason",
+                    FIRST_ANSWER_MAX.as_secs()
+                )));
+            }
+            tries += 1;
+            channel = reached(&address).await?;
+        }
+    }
+    Ok(connection((channel, credentials), Source::Daemon(address), flags, None))
+}
+
+async fn reached(address: &DaemonAddress) -> Result<Channel, Failure> {
     let limits = |endpoint: Endpoint| usual(endpoint).connect_timeout(CONNECT_TIMEOUT);
-    let channel = address.connect(limits).await.map_err(|error| match error {
+    address.connect(limits).await.map_err(|error| match error {
         ReachError::Address(error) => Failure::usage(error.to_string()),
         error => Failure::unreachable(format!(
             "no daemon answers at {address} ({error}): start one with `memctl daemon`, or omit --daemon and MEMCTL_DAEMON"
         )),
-    })?;
-    Ok(connection((channel, credentials), Source::Daemon(address), flags, None))
+    })
+}
+
+/// Whether somebody answers on a connection under TLS, whatever the answer. TLS 1.3 lets a client speak before its certificate
+/// was looked at, and the HTTP/2 library can lose the refusal: a question that is written while the connection ends then waits
+/// as long as it may. So the first one is small, and is not waited for that long.
+async fn is_taken(channel: &Channel, address: &DaemonAddress) -> Result<bool, Failure> {
+    let mut health = HealthClient::new(channel.clone());
+    match tokio::time::timeout(FIRST_ANSWER_MAX, health.check(HealthCheckRequest::default())).await {
+        // What ended the connection, not what somebody answered.
+        Ok(Err(status)) if std::error::Error::source(&status).is_some() => {
+            Err(Failure::from_status(&status, &Source::Daemon(address.clone()).to_string()))
+        }
+        Ok(_) => Ok(true),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Whether this can be a daemon's address; nobody is asked.

@@ -19,6 +19,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod raw;
 pub mod recordings;
+pub mod silent;
 pub mod source;
 pub mod stored;
 pub mod streaming;

@@ -1,11 +1,13 @@
 //! Tokens: how they are written, and how the one that a caller brings is found.
 //!
 //! Guarantees: a token has 256 random bits; of them the store and this cache have a hash alone. What is known of a token is
-//! at most [`AGE_MAX`] old, so that one that was revoked, by whichever daemon on the same store, is out within seconds.
-//! Refuses: to look for more tokens at once than fit, whoever asks.
+//! at most [`AGE_MAX`] old, so that one that was revoked, by whichever daemon on the same store, is out within seconds. While
+//! the store does not answer, what was known before holds on for [`AWAY_MAX`]: nothing that is stored can be asked for then,
+//! and the daemon's own figures tell of the fault. Nobody waits longer for it than [`Store::patience`].
+//! Refuses: to look for more tokens at once than fit, whoever asks; to know a token for the first time without the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::store::opening::{hash, same};
@@ -15,6 +17,8 @@ use crate::store::{SecretHash, Store, StoreError, TokenRow};
 const PREFIX: &str = "memctl_";
 /// How old what is known of a token may be.
 pub const AGE_MAX: Duration = Duration::from_secs(2);
+/// The same while the store does not answer.
+pub const AWAY_MAX: Duration = Duration::from_secs(600);
 /// Tokens that are remembered.
 const KNOWN_MAX: usize = 4_096;
 
@@ -60,19 +64,40 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is known of one token.
+/// Something that was looked up.
 #[derive(Clone)]
-struct Known {
+struct Known<T> {
     since: Instant,
-    row: Option<Arc<TokenRow>>,
+    /// When the store was asked for it last and did not answer.
+    away: Option<Instant>,
+    found: T,
 }
+
+impl<T> Known<T> {
+    fn new(found: T) -> Self {
+        Self { since: Instant::now(), away: None, found }
+    }
+
+    /// Whether it counts without asking the store again.
+    fn counts(&self) -> bool {
+        self.since.elapsed() < AGE_MAX || (self.holds_on() && self.away.is_some_and(|away| away.elapsed() < AGE_MAX))
+    }
+
+    /// Whether it counts while the store does not answer.
+    fn holds_on(&self) -> bool {
+        self.since.elapsed() < AWAY_MAX
+    }
+}
+
+/// The row of a token, if there is one.
+type Row = Option<Arc<TokenRow>>;
 
 /// The tokens of a store, for a moment each.
 pub struct Tokens {
     store: Arc<dyn Store>,
-    known: Mutex<HashMap<u64, Known>>,
-    /// When it was looked whether there are any, and whether there were.
-    any: Mutex<Option<(Instant, bool)>>,
+    known: Mutex<HashMap<u64, Known<Row>>>,
+    /// Whether there are any.
+    any: Mutex<Option<Known<bool>>>,
 }
 
 impl Tokens {
@@ -85,56 +110,84 @@ impl Tokens {
     /// The row of a token that counts at this moment; `None` for one that is not known, or no longer counts.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub async fn find(&self, token: &Token, now_ns: u64) -> Result<Option<Arc<TokenRow>>, StoreError> {
-        let row = match self.recent(token.id) {
-            Some(row) => row,
-            None => {
-                let row = self.store.token(token.id).await?.map(Arc::new);
-                self.keep(token.id, row.clone());
-                row
-            }
-        };
+    /// The store does not answer, and did not tell of the token within [`AWAY_MAX`].
+    pub async fn find(&self, token: &Token, now_ns: u64) -> Result<Row, StoreError> {
+        let row = self.row(token.id).await?;
         Ok(row.filter(|row| same(&row.secret, &token.secret) && row.counts(now_ns)))
+    }
+
+    async fn row(&self, id: u64) -> Result<Row, StoreError> {
+        let known = self.lock_known().get(&id).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.counts()) {
+            return Ok(known.found.clone());
+        }
+        match (self.answered(self.store.token(id)).await, known.filter(Known::holds_on)) {
+            (Ok(row), _) => {
+                let row = row.map(Arc::new);
+                self.keep(id, Known::new(row.clone()));
+                Ok(row)
+            }
+            (Err(_), Some(known)) => {
+                let row = known.found.clone();
+                self.keep(id, Known { away: Some(Instant::now()), ..known });
+                Ok(row)
+            }
+            (Err(error), None) => Err(error),
+        }
     }
 
     /// Whether a token was ever made.
     ///
     /// # Errors
-    /// The store does not answer.
+    /// The store does not answer, and did not tell within [`AWAY_MAX`].
     pub async fn any(&self) -> Result<bool, StoreError> {
-        let known = *self.any.lock().unwrap_or_else(PoisonError::into_inner);
-        match known {
-            // Once there was one, there always was.
-            Some((_, true)) => return Ok(true),
-            Some((since, false)) if since.elapsed() < AGE_MAX => return Ok(false),
-            _ => {}
+        let known = self.lock_any().clone();
+        // Once there was one, there always was.
+        if let Some(known) = known.as_ref().filter(|known| known.found || known.counts()) {
+            return Ok(known.found);
         }
-        let any = !self.store.tokens().await?.is_empty();
-        *self.any.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), any));
+        let (now, any) = match (self.answered(self.store.tokens()).await, known.filter(Known::holds_on)) {
+            (Ok(tokens), _) => (Known::new(!tokens.is_empty()), !tokens.is_empty()),
+            (Err(_), Some(known)) => (Known { away: Some(Instant::now()), ..known }, false),
+            (Err(error), None) => return Err(error),
+        };
+        *self.lock_any() = Some(now);
         Ok(any)
     }
 
     /// Forgets what is known: something has changed.
     pub fn forget(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        *self.any.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.lock_known().clear();
+        *self.lock_any() = None;
     }
 
-    fn recent(&self, id: u64) -> Option<Option<Arc<TokenRow>>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&id).filter(|known| known.since.elapsed() < AGE_MAX).map(|known| known.row.clone())
+    /// What the store says, while it is not away.
+    async fn answered<T>(&self, asking: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let patience = self.store.patience();
+        let away = |_| StoreError::Unreachable {
+            place: "the store".to_owned(),
+            reason: format!("the store does not answer within {} s", patience.as_secs_f64()),
+        };
+        tokio::time::timeout(patience, asking).await.map_err(away)?
     }
 
-    fn keep(&self, id: u64, row: Option<Arc<TokenRow>>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock_known(&self) -> MutexGuard<'_, HashMap<u64, Known<Row>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_any(&self) -> MutexGuard<'_, Option<Known<bool>>> {
+        self.any.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, id: u64, row: Known<Row>) {
+        let mut known = self.lock_known();
         if known.len() >= KNOWN_MAX {
-            known.retain(|_, known| known.since.elapsed() < AGE_MAX);
+            known.retain(|_, known| known.counts());
             if known.len() >= KNOWN_MAX {
                 known.clear();
             }
         }
-        known.insert(id, Known { since: Instant::now(), row });
+        known.insert(id, row);
     }
 }
 

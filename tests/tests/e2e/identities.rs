@@ -17,6 +17,7 @@ use memctl_proto::v1::query_client::QueryClient;
 use memctl_tests::certificates::{Authority, Identity};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::recordings::folder;
+use memctl_tests::silent::Silent;
 use memctl_tests::streaming::{self, PATIENCE, compare, until};
 use memctl_tests::{memctl, memctl_path, run, run_json, stderr, stdout};
 
@@ -322,6 +323,23 @@ fn certificates_of_others_and_of_yesterday_are_nobodys() {
         assert_eq!(output.status.code(), Some(3), "{who}: {}", stdout(&output));
         assert!(stderr(&output).contains(words), "{who}: {}", stderr(&output));
     }
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_connection_that_is_taken_and_never_answered_is_not_waited_for() {
+    let place = Certified::new();
+    place.configure(&[row("node", "reader", "default")]);
+    let daemon = place.daemon();
+    let (node, server) = (place.authority.issue("node"), place.authority.issue("silent"));
+    let port = daemon.url.rsplit_once(':').unwrap().1.parse().unwrap();
+    let silent = Silent::first(1, &server, port);
+    let mut command = memctl();
+    command.args(["jobs", "--daemon", &silent.url, "--tls-ca"]).arg(&place.authority.file);
+    command.arg("--tls-cert").arg(&node.cert).arg("--tls-key").arg(&node.key);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(silent.kept(), 1, "the second connection answered");
     assert_eq!(daemon.terminate(), 0);
 }
 
