@@ -101,6 +101,8 @@ pub async fn serve(
     let told = http_places.clone();
     let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
     let info = parts.store.info().await?;
+    // Known before anybody asks: a store that hangs from now on keeps nobody from the daemon's own figures.
+    parts.gate.is_open().await?;
     tracing::info!(
         listen = places.join(", "),
         store = info.place,

@@ -302,9 +302,12 @@ async fn a_postgres_that_hangs_or_is_gone_is_told_at_once_and_nothing_is_lost() 
     };
     work(&agent);
 
-    // It hangs: nothing answers, no connection breaks.
-    signal_cluster(folder, "-STOP");
-    until("it is not ready", || is_ready(&http) == Some(503)).await;
+    // It hangs: nothing answers, no connection breaks. (A process that was being made at the first signal gets the next.)
+    let hangs = || {
+        signal_cluster(folder, "-STOP");
+        is_ready(&http) == Some(503)
+    };
+    until("it is not ready", hangs).await;
     let (_, reasons) = get(&format!("http://{http}/readyz")).unwrap();
     assert!(reasons.contains("the store does not answer"), "{reasons}");
     assert_eq!(get(&format!("http://{http}/healthz")).map(|(status, _)| status), Some(200), "its tasks run");
