@@ -123,7 +123,7 @@ pub mod internals {
 
     /// The memory that trainer and launcher share.
     pub mod region {
-        pub use crate::region::{Region, dictionary, holders, messages};
+        pub use crate::region::{Region, dictionary, holders, messages, notes};
     }
 
     /// What waits on disk for the daemon.
@@ -133,6 +133,6 @@ pub mod internals {
 
     /// The ring of a device.
     pub mod ring {
-        pub use crate::ring::{Position, Record, ring};
+        pub use crate::ring::{Position, Producer, Record, ring};
     }
 }

@@ -22,6 +22,7 @@ pub mod recordings;
 pub mod source;
 pub mod stored;
 pub mod streaming;
+pub mod trainer;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -9,7 +9,7 @@ use memctl_proto::item::Packed;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
-use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, Item, RefusedReason};
+use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, HoldersAnswer, Item, RefusedReason};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -99,6 +99,11 @@ impl Stream {
     pub async fn send(&self, item: Item) {
         // The daemon may have ended the stream by now; what it said is heard elsewhere.
         let _ = self.outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await;
+    }
+
+    /// Answers an ask for holders.
+    pub async fn answer(&self, answer: HoldersAnswer) {
+        let _ = self.outbound.send(AgentMessage { body: Some(Said::Holders(answer)) }).await;
     }
 
     /// The next answer.
