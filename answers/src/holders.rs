@@ -109,9 +109,9 @@ impl Holders {
     }
 }
 
-impl From<v1::Holder> for Holder {
-    fn from(wire: v1::Holder) -> Self {
-        let v1::Holder { kind, sentence, chain, blocks, bytes, tensors } = wire;
+impl From<v1::TensorHolder> for Holder {
+    fn from(wire: v1::TensorHolder) -> Self {
+        let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = wire;
         Self { kind, sentence, chain, blocks, bytes, tensors }
     }
 }

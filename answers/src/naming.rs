@@ -80,9 +80,7 @@ mod tests {
     #[test]
     fn a_frame_is_named_in_several_ways() {
         let frame = Frame { function: "Net.forward".into(), file: "/home/me/model.py".into(), line: Some(44) };
-        for words in
-            ["forward", "Net.forward", "model.py:44", "/home/me/model.py:44", "Net.forward (model.py:44)"]
-        {
+        for words in ["forward", "Net.forward", "model.py:44", "/home/me/model.py:44", "Net.forward (model.py:44)"] {
             assert!(is_named(&frame, words), "{words}");
         }
         for words in ["", "Net", "model.py", "model.py:4", "del.py:44", "forward (model.py:44)"] {

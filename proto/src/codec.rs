@@ -80,7 +80,7 @@ fn check(bytes: &[u8]) -> Result<(), Status> {
 mod tests {
     use super::*;
     use crate::v1::{
-        DeviceInfo, Hello, Holder, HoldersAnswer, HoldersFound, Item, Label, SessionInfo, agent_message::Body,
+        DeviceInfo, Hello, HoldersAnswer, HoldersFound, Item, Label, SessionInfo, TensorHolder, agent_message::Body,
         holders_answer,
     };
 
@@ -111,7 +111,7 @@ mod tests {
         let refused = check(&said(many)).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         assert!(refused.message().contains("too many devices or labels"), "{refused}");
-        let found = HoldersFound { holders: vec![Holder::default(); 1 << 20], ..HoldersFound::default() };
+        let found = HoldersFound { holders: vec![TensorHolder::default(); 1 << 20], ..HoldersFound::default() };
         let answer = HoldersAnswer { id: 1, body: Some(holders_answer::Body::Found(found)) };
         let refused = check(&AgentMessage { body: Some(Body::Holders(answer)) }.encode_to_vec()).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);

@@ -71,7 +71,7 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
     let holder = |holder: Holder| {
         let Holder { kind, sentence, chain, blocks, bytes, tensors } = holder;
         let chain = chain.into_iter().map(text).collect();
-        v1::Holder { kind, sentence: text(sentence), chain, blocks, bytes, tensors }
+        v1::TensorHolder { kind, sentence: text(sentence), chain, blocks, bytes, tensors }
     };
     let found = v1::HoldersFound {
         live_blocks: 0,

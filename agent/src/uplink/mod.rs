@@ -26,7 +26,9 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
-use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, HolderSearch, Refused, RefusedReason, SessionInfo as WireSession};
+use memctl_proto::v1::{
+    AgentMessage, DaemonMessage, Hello, HolderSearch, Refused, RefusedReason, SessionInfo as WireSession,
+};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;

@@ -46,8 +46,8 @@ use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, Phase, PoolI
 use crate::rules::PlacementRules;
 use index::AddressIndex;
 use largest::Largest;
-use pools::Pools;
 pub use oldest::{LiveBlock, LiveSample};
+use pools::Pools;
 pub use read::{FreeBlock, SegmentUse};
 use sites::Sites;
 use slab::{NIL, Slab, Slot};

@@ -207,9 +207,9 @@ pub fn budget_ms(text: &str) -> Result<u32, String> {
         Some(number) => number.parse::<u32>().ok(),
         None => text.strip_suffix('s').and_then(|number| number.parse::<u32>().ok()?.checked_mul(1_000)),
     };
-    number
-        .filter(|ms| (1..=BUDGET_MS_MAX).contains(ms))
-        .ok_or_else(|| format!("`{text}` is not a time from 1ms to {}s; write it like 100ms or 2s", BUDGET_MS_MAX / 1_000))
+    number.filter(|ms| (1..=BUDGET_MS_MAX).contains(ms)).ok_or_else(|| {
+        format!("`{text}` is not a time from 1ms to {}s; write it like 100ms or 2s", BUDGET_MS_MAX / 1_000)
+    })
 }
 
 #[cfg(test)]

@@ -60,7 +60,10 @@ fn coverage(answer: &Holders) -> String {
     let asked = plural(u64::from(answer.asked_blocks), "block");
     let live = format!("{} of {} that live there", asked, count(answer.live_blocks));
     let found = match answer.found_blocks {
-        0 => format!("No Python object was found that holds one of the oldest {live} ({})", HumanBytes::of(answer.live_bytes)),
+        0 => format!(
+            "No Python object was found that holds one of the oldest {live} ({})",
+            HumanBytes::of(answer.live_bytes)
+        ),
         found => format!(
             "A holder was found for {} of the oldest {live} ({})",
             count(u64::from(found)),

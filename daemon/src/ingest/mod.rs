@@ -27,7 +27,9 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
-use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, HolderSearch, Item, ItemKind, Refused, RefusedReason, Welcome};
+use memctl_proto::v1::{
+    Ack, AgentMessage, DaemonMessage, Hello, HolderSearch, Item, ItemKind, Refused, RefusedReason, Welcome,
+};
 use sequence::{Arrival, Sequence};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -202,8 +204,7 @@ impl IngestService {
             return refuse(&self.committer.counts(), &answers, reason, message).await;
         }
         let session = &greeted.session;
-        let (mut claim, asked) =
-            self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.search);
+        let (mut claim, asked) = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.search);
         if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
             let message = "an older stream of this session is still being stored; retry later".into();
             return refuse(&self.committer.counts(), &answers, RefusedReason::Busy, message).await;

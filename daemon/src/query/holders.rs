@@ -130,7 +130,8 @@ async fn choose<'a>(
         Wanted::Grown(finding) => concerns(finding, found, session),
     };
     let mut asked = Vec::new();
-    let there = found.sessions.iter().filter(concerned).filter_map(|session| Some((session, streams.line(session.key)?)));
+    let there =
+        found.sessions.iter().filter(concerned).filter_map(|session| Some((session, streams.line(session.key)?)));
     for (session, line) in there.take(PROCESSES_MAX) {
         let dictionary = dictionary(store, session.key).await?;
         let (site, stacks) = stacks(&dictionary, session.info.rank, wanted);

@@ -78,7 +78,18 @@ impl QueryService {
         alerts: Alerts,
         tasks: Tasks,
     ) -> Self {
-        Self { store, gate, streams, ingest, judge, alerts, tasks, http: Vec::new(), holders: true, started_ns: now_ns() }
+        Self {
+            store,
+            gate,
+            streams,
+            ingest,
+            judge,
+            alerts,
+            tasks,
+            http: Vec::new(),
+            holders: true,
+            started_ns: now_ns(),
+        }
     }
 
     /// Tells where the HTTP port is.

@@ -44,7 +44,7 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
         at_most("bytes of a sentence", text.len(), TEXT_BYTES_MAX)?;
     }
     for holder in &found.holders {
-        let v1::Holder { kind, sentence, chain, blocks, bytes: _, tensors: _ } = holder;
+        let v1::TensorHolder { kind, sentence, chain, blocks, bytes: _, tensors: _ } = holder;
         if kind.is_empty() || !kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
             let shown: String = kind.chars().take(KIND_BYTES_MAX).collect();
             return Err(WireError::invalid("holder.kind", shown, "a name in small letters"));
@@ -64,10 +64,10 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
 mod tests {
     use super::*;
 
-    fn holder() -> v1::Holder {
+    fn holder() -> v1::TensorHolder {
         let chain = vec!["module `__main__`".to_owned(), "global `KEPT`".to_owned()];
         let (kind, sentence) = ("list".to_owned(), "list `KEPT` of module `__main__`, 1,440 tensors".to_owned());
-        v1::Holder { kind, sentence, chain, blocks: 2, bytes: 1_024, tensors: Some(1_440) }
+        v1::TensorHolder { kind, sentence, chain, blocks: 2, bytes: 1_024, tensors: Some(1_440) }
     }
 
     fn found() -> v1::HoldersFound {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_is_too_much_or_contradicts_itself_is_refused() {
-        let of = |holder: v1::Holder| v1::HoldersFound { holders: vec![holder], ..found() };
+        let of = |holder: v1::TensorHolder| v1::HoldersFound { holders: vec![holder], ..found() };
         let long = || "x".repeat(TEXT_BYTES_MAX + 1);
         for (what, wrong) in [
             ("more found than asked", v1::HoldersFound { found_blocks: 3, ..found() }),
@@ -90,17 +90,17 @@ mod tests {
             ("too many holders", v1::HoldersFound { holders: vec![holder(); 9], ..found() }),
             ("too many sentences", v1::HoldersFound { not_looked_at: vec![String::new(); 33], ..found() }),
             ("a long sentence beside", v1::HoldersFound { not_looked_at: vec![long()], ..found() }),
-            ("no kind", of(v1::Holder { kind: String::new(), ..holder() })),
-            ("a kind with a control character", of(v1::Holder { kind: "li\u{1b}st".into(), ..holder() })),
-            ("a long kind", of(v1::Holder { kind: "x".repeat(33), ..holder() })),
-            ("a long sentence", of(v1::Holder { sentence: long(), ..holder() })),
-            ("a long chain", of(v1::Holder { chain: vec![String::new(); 13], ..holder() })),
-            ("a long step", of(v1::Holder { chain: vec![long()], ..holder() })),
-            ("more blocks than asked", of(v1::Holder { blocks: 3, ..holder() })),
+            ("no kind", of(v1::TensorHolder { kind: String::new(), ..holder() })),
+            ("a kind with a control character", of(v1::TensorHolder { kind: "li\u{1b}st".into(), ..holder() })),
+            ("a long kind", of(v1::TensorHolder { kind: "x".repeat(33), ..holder() })),
+            ("a long sentence", of(v1::TensorHolder { sentence: long(), ..holder() })),
+            ("a long chain", of(v1::TensorHolder { chain: vec![String::new(); 13], ..holder() })),
+            ("a long step", of(v1::TensorHolder { chain: vec![long()], ..holder() })),
+            ("more blocks than asked", of(v1::TensorHolder { blocks: 3, ..holder() })),
         ] {
             assert!(checked(wrong).is_err(), "{what}");
         }
-        let wide = v1::Holder { chain: vec!["x".repeat(TEXT_BYTES_MAX); 12], ..holder() };
+        let wide = v1::TensorHolder { chain: vec!["x".repeat(TEXT_BYTES_MAX); 12], ..holder() };
         let whole = v1::HoldersFound { holders: vec![wide; 8], ..found() };
         assert!(matches!(checked(whole), Err(WireError::TooMany { what: "bytes of an answer about holders", .. })));
     }

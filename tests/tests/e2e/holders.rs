@@ -85,7 +85,8 @@ fn a_running_process_says_what_holds_its_tensors() {
 
     // Another budget, and a site that is named in every way; what gives its blocks back has none.
     for site in ["keep", "train.py:17", "/home/me/train.py:17", "keep (train.py:17)"] {
-        let mut command = holders(&daemon.url, "held", &["--rank", "0", "--site", site, "--budget", "2s", "-o", "json"]);
+        let mut command =
+            holders(&daemon.url, "held", &["--rank", "0", "--site", site, "--budget", "2s", "-o", "json"]);
         let answer = json(&trainer.meanwhile(&mut command, |trainer, asked| {
             assert_eq!((asked.budget_ms, asked.blocks.len()), (2_000, 64), "{site}");
             honest(trainer, asked);
@@ -134,7 +135,12 @@ fn what_stands_in_the_way_is_said() {
         memctl().args(["query", "--job", "well", "--daemon", url]).output().expect("it starts").status.success()
     });
     refused(&mut trainer, "well", &[], "nothing was found to grow there so far: name a site with --site");
-    refused(&mut trainer, "well", &["--site", "nowhere"], "allocated nothing at \"nowhere\"; `memctl sites --job well`");
+    refused(
+        &mut trainer,
+        "well",
+        &["--site", "nowhere"],
+        "allocated nothing at \"nowhere\"; `memctl sites --job well`",
+    );
     refused(&mut trainer, "well", &["--rank", "3"], "job well has no rank 3");
     refused(&mut trainer, "none", &[], "no job \"none\" here");
     let freed = trainer.meanwhile(&mut holders(url, "well", &["--site", "forward"]), honest);
@@ -193,7 +199,8 @@ fn a_trainer_behind_a_launcher_is_asked_unless_that_forbids_it() {
     let daemon = DaemonProcess::sqlite(folder.path(), free_port());
     for (job, allowed) in [("allowed", true), ("forbidden", false)] {
         let socket = folder.path().join(job);
-        let settings = HostConfig { holders: allowed, ..HostConfig::new(Daemon::Address(daemon.url.as_str().into()), None) };
+        let settings =
+            HostConfig { holders: allowed, ..HostConfig::new(Daemon::Address(daemon.url.as_str().into()), None) };
         let host = Host::start(UnixListener::bind(&socket).unwrap(), settings).unwrap();
         let session = SessionInfo { pid: Some(std::process::id()), ..jobs::session(job, 0) };
         let mut trainer = Trainer::launched(&socket, &session);
@@ -260,8 +267,8 @@ fn a_trainer_that_answers_badly_harms_nobody() {
 }
 
 /// What an agent says that is not ours.
-async fn raw_agent(url: &str, search: HolderSearch, answer: impl Fn(u64) -> Vec<v1::HoldersAnswer>) -> Output {
-    let session = SessionInfo { job: "raw".into(), ..raw::session(search as u8) };
+async fn raw_agent(url: &str, job: u8, search: HolderSearch, answer: impl Fn(u64) -> Vec<v1::HoldersAnswer>) -> Output {
+    let session = SessionInfo { job: format!("raw-{job}"), ..raw::session(job) };
     let hello = v1::Hello { holders: search as i32, ..raw::hello(&session) };
     let channel = Endpoint::from_shared(url.to_owned()).unwrap().connect().await.unwrap();
     let (mut stream, heard) = Stream::open(channel, hello).await;
@@ -279,7 +286,7 @@ async fn raw_agent(url: &str, search: HolderSearch, answer: impl Fn(u64) -> Vec<
     };
     stream.send(Packed::stacks(&stacks).numbered(1)).await;
     stream.until_durable(1).await;
-    let mut command = holders(url, "raw", &["--site", "keep", "-o", "json"]);
+    let mut command = holders(url, &session.job, &["--site", "keep", "-o", "json"]);
     let asking = tokio::task::spawn_blocking(move || command.output().unwrap());
     if search == HolderSearch::Ready {
         let Some(Heard::Holders(ask)) = stream.hear().await else { panic!("it is asked") };
@@ -299,17 +306,18 @@ async fn an_agent_that_answers_badly_harms_nobody_and_an_old_one_is_not_asked() 
     let url = daemon.url.as_str();
     let found = |blocks: u32| v1::HoldersFound { asked_blocks: blocks, ..v1::HoldersFound::default() };
     let of = |id: u64, found: v1::HoldersFound| v1::HoldersAnswer { id, body: Some(Body::Found(found)) };
-    let old = raw_agent(url, HolderSearch::Unspecified, |_| Vec::new()).await;
+    let old = raw_agent(url, 1, HolderSearch::Unspecified, |_| Vec::new()).await;
     assert!(stderr(&old).contains("older than this question"), "{}", stderr(&old));
-    let good = raw_agent(url, HolderSearch::Ready, |id| vec![of(id + 1, found(9)), of(id, found(2)), of(id, found(3))]);
+    let good =
+        raw_agent(url, 2, HolderSearch::Ready, |id| vec![of(id + 1, found(9)), of(id, found(2)), of(id, found(3))]);
     assert_eq!(json(&good.await)["asked_blocks"], 2, "not another ask's, and not the second");
-    let much = raw_agent(url, HolderSearch::Ready, |id| vec![of(id, found(257))]).await;
+    let much = raw_agent(url, 3, HolderSearch::Ready, |id| vec![of(id, found(257))]).await;
     assert!(stderr(&much).contains("its agent's answer is refused: blocks asked about"), "{}", stderr(&much));
-    let nothing = raw_agent(url, HolderSearch::Ready, |id| vec![v1::HoldersAnswer { id, body: None }]).await;
+    let nothing = raw_agent(url, 4, HolderSearch::Ready, |id| vec![v1::HoldersAnswer { id, body: None }]).await;
     assert!(stderr(&nothing).contains("answered nothing"), "{}", stderr(&nothing));
     // What would unfold to a hundred megabytes ends the stream before it is decoded.
-    let bomb = v1::HoldersFound { holders: vec![v1::Holder::default(); 1 << 20], ..v1::HoldersFound::default() };
-    let ended = raw_agent(url, HolderSearch::Ready, |id| vec![of(id, bomb.clone())]).await;
+    let bomb = v1::HoldersFound { holders: vec![v1::TensorHolder::default(); 1 << 20], ..v1::HoldersFound::default() };
+    let ended = raw_agent(url, 5, HolderSearch::Ready, |id| vec![of(id, bomb.clone())]).await;
     assert!(stderr(&ended).contains("not streaming to this daemon"), "{}", stderr(&ended));
     assert_eq!(daemon.terminate(), 0);
 }
