@@ -46,6 +46,8 @@ pub struct Trainer {
     work: StackId,
     keep: StackId,
     host: Host,
+    /// Whether it goes on keeping: what has stopped to grow is no finding any more.
+    leaks: bool,
     kept: u64,
     epoch: u32,
     step: u64,
@@ -120,8 +122,8 @@ impl Trainer {
         let keep = define(&mut dictionary, 2, "keep", 17);
         // SAFETY: the only producer of this region.
         let (ring, notes) = (unsafe { region.producer(0) }, region.notes_writer());
-        let mut trainer = Self { region, ring, notes, work, keep, host, kept: 0, epoch: 0, step: 0 };
-        trainer.event(Action::SegmentAlloc, BASE, 64 << 30, StackId::NONE);
+        let mut trainer = Self { region, ring, notes, work, keep, host, leaks: false, kept: 0, epoch: 0, step: 0 };
+        trainer.event(Action::SegmentAlloc, BASE, 1 << 40, StackId::NONE);
         trainer.event(Action::Alloc, BASE, 64 * MIB, build);
         trainer.mark(&MarkKind::EpochBegin(0));
         trainer
@@ -157,8 +159,12 @@ impl Trainer {
         self.region.holders_asked()
     }
 
-    /// Steps that keep a block each, and one that does not, until that is stored: eight epochs, in which growth is found.
+    /// Eight epochs whose steps keep a block each, in which growth is found; from then on every step does.
+    ///
+    /// # Panics
+    /// When somebody asks already.
     pub fn leak(&mut self) {
+        self.leaks = true;
         for _ in 0..8 * STEPS {
             assert_eq!(self.step(true), None, "nobody asks yet");
         }
@@ -182,7 +188,7 @@ impl Trainer {
     pub fn meanwhile(&mut self, command: &mut Command, mut answer: impl FnMut(&mut Self, &Asked)) -> Output {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
         while child.try_wait().expect("it can be waited for").is_none() {
-            if let Some(asked) = self.step(false) {
+            if let Some(asked) = self.step(self.leaks) {
                 answer(self, &asked);
             }
             std::thread::park_timeout(Duration::from_millis(2));
