@@ -5,9 +5,12 @@
 use memctl_agent::live::{self, Asked};
 use pyo3::prelude::*;
 
-/// What is asked, if something is: the ask's number, addresses and bytes of blocks, and the budget in milliseconds.
+/// An ask's number, addresses and bytes of blocks, and the budget in milliseconds.
+type Ask = (u64, Vec<(u64, u64)>, u32);
+
+/// What is asked, if something is.
 #[pyfunction]
-pub fn holders_asked() -> Option<(u64, Vec<(u64, u64)>, u32)> {
+pub fn holders_asked() -> Option<Ask> {
     let Asked { ask, blocks, budget_ms } = live::current()?.holders_asked()?;
     Some((ask, blocks, budget_ms))
 }
