@@ -16,6 +16,7 @@ use memctl_model::limits::NAME_BYTES_MAX;
 use memctl_model::{
     Boundary, DeviceIndex, Frame, Keyframe, Mark, MarkKind, Phase, Sample, SessionEnd, SessionInfo, StackId,
 };
+use memctl_proto::v1::HolderSearch;
 use memctl_proto::{WireError, v1};
 use tokio::sync::mpsc;
 
@@ -24,6 +25,8 @@ use crate::batch::translate::Translator;
 use crate::batch::worker::{Ending, Request, Worker};
 use crate::batch::{BatchConfig, Batcher};
 use crate::clock::now_ns;
+use crate::holders::Asks;
+use crate::holders::search::{self, Search};
 use crate::ledger::{Counts, Ledger};
 use crate::recorder::{Recorder, Stopped};
 use crate::region::Region;
@@ -33,7 +36,7 @@ use crate::source_paths::SourcePaths;
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
-use crate::uplink::{self, Daemon, Ended};
+use crate::uplink::{self, Daemon, Ended, Link};
 
 /// Marks, stacks and samples that may wait for the worker: seconds of the fastest loop; beyond, they are dropped and counted.
 const NOTES_MAX: usize = 65_536;
@@ -74,6 +77,8 @@ pub struct AgentConfig {
     pub found: Vec<Boundary>,
     /// What leaves the host of the paths of source files.
     pub source_paths: SourcePaths,
+    /// Whether the process may be asked what holds its tensors.
+    pub holders: bool,
 }
 
 impl AgentConfig {
@@ -92,6 +97,7 @@ impl AgentConfig {
             backoff: Backoff::default(),
             found: Vec::new(),
             source_paths: SourcePaths::default(),
+            holders: true,
         }
     }
 }
@@ -266,7 +272,7 @@ impl Agent {
                 (consumer, Request::Region(region.clone(), device as usize))
             })
             .collect();
-        Self::run(config, rings, Vec::new(), notes, noted, Some(Translator::new(region.clone())))
+        Self::run(config, rings, Vec::new(), notes, noted, Some(region))
     }
 
     fn run(
@@ -275,7 +281,7 @@ impl Agent {
         recorders: Vec<Option<Recorder>>,
         notes: SyncSender<Note>,
         noted: Receiver<Note>,
-        translator: Option<Translator>,
+        region: Option<&Arc<Region>>,
     ) -> Result<Self, StartError> {
         if config.session.devices.is_empty() {
             return Err(StartError::NoDevice);
@@ -297,11 +303,17 @@ impl Agent {
             source_paths: config.source_paths.clone(),
         })
         .map_err(StartError::Codec)?;
-        let worker = Worker::new(batcher, rings, noted, translator, window.clone(), ledger.clone());
+        let asks = Arc::new(Asks::default());
+        let readiness = search::readiness(region.map(Arc::as_ref), config.holders);
+        let search = region.filter(|_| readiness == HolderSearch::Ready);
+        let search = search.map(|region| Search::new(asks.clone(), region.clone(), config.source_paths.clone()));
+        let translator = region.map(|region| Translator::new(region.clone()));
+        let worker = Worker::new(batcher, rings, noted, translator, search, window.clone(), ledger.clone());
         let ending = Arc::new(Mutex::new(None));
         let refused = Arc::new(Mutex::new(None));
         let (stop_uplink, stopped) = mpsc::channel(1);
-        let uplink = spawn_uplink(&config, window.clone(), refused.clone(), stopped)?;
+        let link = Link { window: window.clone(), asks, readiness };
+        let uplink = spawn_uplink(&config, link, refused.clone(), stopped)?;
         let worker = spawn_worker(worker, ending.clone())?;
         Ok(Self {
             session: config.session,
@@ -532,7 +544,7 @@ fn spawn_worker(worker: Worker, ending: Arc<Mutex<Option<Ending>>>) -> Result<Jo
 
 fn spawn_uplink(
     config: &AgentConfig,
-    window: Arc<Window>,
+    link: Link,
     refused: Arc<Mutex<Option<String>>>,
     stopped: mpsc::Receiver<()>,
 ) -> Result<JoinHandle<()>, StartError> {
@@ -542,11 +554,10 @@ fn spawn_uplink(
         if let Some(SpoolConfig { folder, .. }) = spool.filter(|_| orphans) {
             tokio::spawn(deliver_orphans(folder, daemon.clone(), backoff));
         }
-        if let Ended::Refused(message) = uplink::run(daemon, (session, secret), window.clone(), stopped, backoff).await
-        {
+        if let Ended::Refused(message) = uplink::run(daemon, (session, secret), link.clone(), stopped, backoff).await {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
             // Nobody will take these items: what comes must not wait for room.
-            window.close();
+            link.window.close();
         }
     };
     std::thread::Builder::new()
@@ -574,7 +585,7 @@ async fn deliver_orphans(folder: std::path::PathBuf, daemon: Daemon, backoff: Ba
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            _ = uplink::run(daemon.clone(), (session, secret), window.clone(), stopped, backoff) => {}
+            _ = uplink::run(daemon.clone(), (session, secret), Link::of_a_spool(window.clone()), stopped, backoff) => {}
             () = drained => {}
         }
     }

@@ -70,6 +70,7 @@ mod clock;
 pub mod credentials;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod holders;
 mod hook;
 pub mod host;
 pub mod identity;
@@ -122,7 +123,7 @@ pub mod internals {
 
     /// The memory that trainer and launcher share.
     pub mod region {
-        pub use crate::region::{Region, dictionary, messages};
+        pub use crate::region::{Region, dictionary, holders, messages, notes};
     }
 
     /// What waits on disk for the daemon.
@@ -132,6 +133,6 @@ pub mod internals {
 
     /// The ring of a device.
     pub mod ring {
-        pub use crate::ring::{Position, Record, ring};
+        pub use crate::ring::{Position, Producer, Record, ring};
     }
 }

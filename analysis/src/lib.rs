@@ -29,6 +29,6 @@ pub mod timeline;
 pub mod wording;
 pub mod worth;
 
-pub use block_map::{Anomalies, Birth, BlockMap, FreeBlock, SegmentUse};
+pub use block_map::{Anomalies, Birth, BlockMap, FreeBlock, LiveBlock, LiveSample, SegmentUse};
 pub use initial_state::{InitialState, initial_state};
 pub use rules::PlacementRules;

@@ -19,6 +19,7 @@ pub mod fit;
 pub mod format;
 pub mod frag;
 pub mod heat;
+pub mod holders;
 pub mod jobs;
 pub mod judged;
 pub mod leaks;

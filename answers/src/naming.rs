@@ -18,6 +18,19 @@ pub fn place(frame: &Frame) -> String {
     safe(&text).into_owned()
 }
 
+/// Whether a person's words name this frame: `model.py:44`, its whole path with the line, `forward`, `Net.forward`, or what
+/// [`place`] writes.
+#[must_use]
+pub fn is_named(frame: &Frame, words: &str) -> bool {
+    let line = frame.line.unwrap_or(0);
+    let plain = frame.function.rsplit('.').next().unwrap_or_default();
+    frame.function == words
+        || plain == words
+        || format!("{}:{line}", file_name(&frame.file)) == words
+        || format!("{}:{line}", frame.file) == words
+        || place(frame) == words
+}
+
 /// `memctl VERB --job J … FLAGS`, ready to be copied into a shell.
 #[must_use]
 pub fn command(verb: &str, job: &Job, rest: &str, hint: &str) -> String {
@@ -62,6 +75,17 @@ mod tests {
         assert_eq!((process_flag("", 2), process_flag("rank 2", 2)), ("--rank 2".to_owned(), "--rank 2".to_owned()));
         assert_eq!(process_flag("worker-1", 0), "--process worker-1");
         assert_eq!(process_flag("rank 2 (pid 7)", 2), "--process 'rank 2 (pid 7)'");
+    }
+
+    #[test]
+    fn a_frame_is_named_in_several_ways() {
+        let frame = Frame { function: "Net.forward".into(), file: "/home/me/model.py".into(), line: Some(44) };
+        for words in ["forward", "Net.forward", "model.py:44", "/home/me/model.py:44", "Net.forward (model.py:44)"] {
+            assert!(is_named(&frame, words), "{words}");
+        }
+        for words in ["", "Net", "model.py", "model.py:4", "del.py:44", "forward (model.py:44)"] {
+            assert!(!is_named(&frame, words), "{words}");
+        }
     }
 
     #[test]

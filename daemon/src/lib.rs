@@ -16,6 +16,7 @@
 
 pub mod access;
 pub mod alerts;
+mod asks;
 pub mod board;
 pub mod clock;
 pub mod config;

@@ -116,6 +116,7 @@ impl InForce {
             ("store", old.store.to_string() != config.store.to_string()),
             ("queues", limits(old) != limits(config)),
             ("judging", old.judging != config.judging),
+            ("holders", old.holders != config.holders),
         ];
         changed.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }

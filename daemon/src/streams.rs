@@ -1,11 +1,13 @@
-//! Which sessions are streaming now. A session that comes again takes over from its older stream, which is told to end.
+//! Which sessions are streaming now, and the line to each for whoever has something to ask. A session that comes again takes over from its older stream, which is told to end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memctl_model::SessionId;
+use memctl_proto::v1::HolderSearch;
 use tokio::sync::watch;
 
+use crate::asks::{self, Asked, Line};
 use crate::store::{Scope, SessionKey, Tenant};
 
 #[derive(Default)]
@@ -18,6 +20,7 @@ struct Stream {
     number: u64,
     tenant: Tenant,
     key: Option<SessionKey>,
+    line: Line,
     end: watch::Sender<bool>,
     /// Closed when the stream has given up its place.
     gone: watch::Receiver<()>,
@@ -45,26 +48,34 @@ impl Streams {
     }
 
     /// Takes the session's place (by the id under which it is stored); an older stream of it is told to end. Whoever claims has
-    /// shown that the session is theirs.
+    /// shown that the session is theirs. What is asked of the session comes out of the second part.
     #[must_use]
-    pub fn claim(&self, session: SessionId, tenant: &Tenant) -> Claim {
+    pub fn claim(&self, session: SessionId, tenant: &Tenant, search: HolderSearch) -> (Claim, Asked) {
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
-        let stream = Stream { number, tenant: tenant.clone(), key: None, end, gone };
+        // A stream of the same session never takes an answer to what the one before asked.
+        let (line, asked) = asks::line(search, number << 32);
+        let stream = Stream { number, tenant: tenant.clone(), key: None, line, end, gone };
         let older = inner.streams.insert(session, stream).map(|old| {
             old.end.send_replace(true);
             old.gone
         });
-        Claim { streams: self.clone(), session, number, ended, older, _here: here }
+        (Claim { streams: self.clone(), session, number, ended, older, _here: here }, asked)
     }
 
     /// Whether a stored session is streaming.
     #[must_use]
     pub fn is_streaming(&self, key: SessionKey) -> bool {
         self.lock().streams.values().any(|stream| stream.key == Some(key))
+    }
+
+    /// The line to a stored session, while it streams.
+    #[must_use]
+    pub fn line(&self, key: SessionKey) -> Option<Line> {
+        self.lock().streams.values().find(|stream| stream.key == Some(key)).map(|stream| stream.line.clone())
     }
 
     /// How many of a scope are streaming.
@@ -124,10 +135,10 @@ mod tests {
         let streams = Streams::default();
         let session = SessionId([1; 16]);
         let tenant = Tenant::default();
-        let mut first = streams.claim(session, &tenant);
+        let (mut first, _asked) = streams.claim(session, &tenant, HolderSearch::Ready);
         first.name(7);
         assert!(streams.is_streaming(7));
-        let mut second = streams.claim(session, &tenant);
+        let (mut second, _asked) = streams.claim(session, &tenant, HolderSearch::Ready);
         first.ended().await;
         second.name(7);
         assert!(
@@ -136,7 +147,9 @@ mod tests {
         );
         drop(first);
         assert!(streams.is_streaming(7), "the older stream does not take the newer one's place away");
+        assert!(streams.line(7).is_some() && streams.line(8).is_none());
         drop(second);
+        assert!(streams.line(7).is_none());
         assert_eq!(streams.count(&Scope::All), 0);
     }
 }

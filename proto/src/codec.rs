@@ -1,8 +1,8 @@
 //! The codec of every call: prost's, and a look at what an agent's message will take before it is decoded.
 //!
 //! The payload of an item is bounded by its length and is opened by stages of their own. Everything else that an agent says
-//! is a hello, in which two bytes of an empty label become a hundred.
-//! Guarantees: a hello takes no more than [`HELLO_DECODED_BYTES_MAX`] once it is decoded. Refuses more, before it is decoded.
+//! is a hello, in which two bytes of an empty label become a hundred, or an answer about holders.
+//! Guarantees: both take no more than [`HELLO_DECODED_BYTES_MAX`] once it is decoded. Refuses more, before it is decoded.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -70,7 +70,7 @@ fn check(bytes: &[u8]) -> Result<(), Status> {
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     if taken > HELLO_DECODED_BYTES_MAX as u64 {
         return Err(Status::resource_exhausted(format!(
-            "the hello would take {taken} bytes of memory, of which it may take {HELLO_DECODED_BYTES_MAX}: it names too many devices or labels"
+            "a message would take {taken} bytes of memory, of which it may take {HELLO_DECODED_BYTES_MAX}: a hello with too many devices or labels, or an answer that names too much"
         )));
     }
     Ok(())
@@ -79,7 +79,10 @@ fn check(bytes: &[u8]) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{DeviceInfo, Hello, Item, Label, SessionInfo, agent_message::Body};
+    use crate::v1::{
+        DeviceInfo, Hello, HoldersAnswer, HoldersFound, Item, Label, SessionInfo, TensorHolder, agent_message::Body,
+        holders_answer,
+    };
 
     fn said(session: SessionInfo) -> Vec<u8> {
         let hello = Hello { session: Some(session), secret: vec![7; 16], ..Hello::default() };
@@ -108,6 +111,10 @@ mod tests {
         let refused = check(&said(many)).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         assert!(refused.message().contains("too many devices or labels"), "{refused}");
+        let found = HoldersFound { holders: vec![TensorHolder::default(); 1 << 20], ..HoldersFound::default() };
+        let answer = HoldersAnswer { id: 1, body: Some(holders_answer::Body::Found(found)) };
+        let refused = check(&AgentMessage { body: Some(Body::Holders(answer)) }.encode_to_vec()).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         let item = Item { seq: 1, payload: vec![0; 8 << 20].into(), ..Item::default() };
         check(&AgentMessage { body: Some(Body::Item(item)) }.encode_to_vec()).unwrap();
     }

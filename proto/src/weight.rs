@@ -46,7 +46,8 @@ pub(crate) const KEYFRAME: Shape =
     Shape { fields: &[(5, Field::Many(size_of::<v1::SegmentState>(), &FLAT)), (6, Field::One(&BLOCKS))] };
 const BLOCKS: Shape =
     Shape { fields: &[(1, U64), (2, U64), (3, U64), (4, U32), (5, U32), (6, U32), (7, U64), (8, U32)] };
-pub(crate) const AGENT_MESSAGE: Shape = Shape { fields: &[(1, Field::One(&HELLO)), (2, Field::One(&FLAT))] };
+pub(crate) const AGENT_MESSAGE: Shape =
+    Shape { fields: &[(1, Field::One(&HELLO)), (2, Field::One(&FLAT)), (3, Field::One(&HOLDERS))] };
 const HELLO: Shape = Shape { fields: &[(2, Field::One(&SESSION))] };
 const SESSION: Shape = Shape {
     fields: &[
@@ -60,6 +61,10 @@ const SESSION: Shape = Shape {
         (17, Field::Text),
     ],
 };
+const HOLDERS: Shape = Shape { fields: &[(2, Field::One(&HOLDERS_FOUND)), (3, Field::Text)] };
+const HOLDERS_FOUND: Shape =
+    Shape { fields: &[(8, Field::Text), (9, Field::Many(size_of::<v1::TensorHolder>(), &HOLDER))] };
+const HOLDER: Shape = Shape { fields: &[(1, Field::Text), (2, Field::Text), (3, Field::Text)] };
 const SETTINGS: Shape = Shape { fields: &[(1, Field::Text), (3, U32)] };
 const DEVICE: Shape = Shape { fields: &[(2, Field::Text), (3, Field::Text)] };
 const LABEL: Shape = Shape { fields: &[(1, Field::Text), (2, Field::Text)] };
@@ -195,6 +200,9 @@ mod tests {
             ("AllocatorSettings", &SETTINGS),
             ("DeviceInfo", &DEVICE),
             ("Label", &LABEL),
+            ("HoldersAnswer", &HOLDERS),
+            ("HoldersFound", &HOLDERS_FOUND),
+            ("TensorHolder", &HOLDER),
         ] {
             check(name, shape);
         }

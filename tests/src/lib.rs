@@ -23,6 +23,7 @@ pub mod silent;
 pub mod source;
 pub mod stored;
 pub mod streaming;
+pub mod trainer;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

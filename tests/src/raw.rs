@@ -9,7 +9,7 @@ use memctl_proto::item::Packed;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
-use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, Item, RefusedReason};
+use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, HoldersAnswer, Item, RefusedReason};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -101,6 +101,11 @@ impl Stream {
         let _ = self.outbound.send(AgentMessage { body: Some(Said::Item(item)) }).await;
     }
 
+    /// Answers an ask for holders.
+    pub async fn answer(&self, answer: HoldersAnswer) {
+        let _ = self.outbound.send(AgentMessage { body: Some(Said::Holders(answer)) }).await;
+    }
+
     /// The next answer.
     pub async fn hear(&mut self) -> Option<Heard> {
         self.inbound.message().await.ok().flatten().and_then(|message| message.body)
@@ -138,5 +143,5 @@ impl Stream {
 /// The hello of a session.
 #[must_use]
 pub fn hello(session: &SessionInfo) -> Hello {
-    Hello { version: PROTOCOL_VERSION, session: Some(session.into()), secret: Vec::new() }
+    Hello { version: PROTOCOL_VERSION, session: Some(session.into()), secret: Vec::new(), holders: 0 }
 }

@@ -69,6 +69,14 @@ def counters(
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
     """Segments as `torch.cuda.memory_snapshot()` gives them, where the allocator cannot be hooked."""
 
+def holders_asked() -> tuple[int, list[tuple[int, int]], int] | None:
+    """What is asked at the end of a step: the ask's number, live blocks (address, bytes) of one site, oldest first, 256
+    at most, and a budget in milliseconds. Each ask is given once; where nothing is asked one word is loaded.
+    """
+
+def holders_answer(ask: int, answer_json: str) -> bool:
+    """Answers an ask with JSON of 64 KiB at most. Never blocks and never raises; False where there was no room."""
+
 def attach_foreign() -> None:
     """Makes the session one whose events come from `record`. Raises `NativeError` where PyTorch's hook feeds it."""
 

@@ -16,7 +16,8 @@ from typing import Any, Callable, Optional
 
 from memctl_agent import _lifecycle, _shim, _torch
 from memctl_agent._annotations import Annotations
-from memctl_agent._book import Book
+from memctl_agent._asked import Asked
+from memctl_agent._book import STEP_END, Book
 from memctl_agent._fallback import Fallback
 from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._lifecycle import Lifecycle
@@ -105,6 +106,7 @@ class Session:
         self._started: dict[str, object] = {}
         self._watches_forks = False
         self._at_end: Optional[Callable[[], None]] = None
+        self._asked = Asked()
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -311,6 +313,8 @@ class Session:
         if self._lifecycle is not None:
             self._lifecycle.goes_on()
         self._native.mark(kind, number, name)
+        if kind == STEP_END:
+            self._asked.answer(self._native)
 
     def _watch_loop(self) -> None:
         loop = Loop(self.book)
@@ -381,6 +385,8 @@ class Session:
             return
         try:
             self._native.silence()
+            # A thread that was searching is not here.
+            self._asked = Asked()
             self._let_go()
         except Exception:
             self.state = OFF

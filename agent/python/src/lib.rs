@@ -6,6 +6,7 @@
 
 mod blocks;
 mod foreign;
+mod holders;
 mod session;
 
 use pyo3::prelude::*;
@@ -45,6 +46,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(session::silence, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::counters, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::blocks, module)?)?;
+    module.add_function(wrap_pyfunction!(holders::holders_asked, module)?)?;
+    module.add_function(wrap_pyfunction!(holders::holders_answer, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::attach_foreign, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::record, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::device_uuid, module)?)?;

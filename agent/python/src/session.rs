@@ -102,6 +102,8 @@ pub fn start<'py>(
             .map_or_else(DaemonAddress::own, |url| DaemonAddress { url, tls: Tls::from_environment(&environment) }),
         thread_state,
         python: Some(python(py)),
+        // Whatever else it says was meant to forbid it.
+        holders: environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on"),
     };
     // The launcher is asked over a socket: other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use memctl_analysis::{Birth, BlockMap};
+use memctl_analysis::{Birth, BlockMap, LiveSample};
 use memctl_model::limits::{CHUNK_EVENTS_MAX, KEYFRAME_CHUNKS};
 use memctl_model::{
     AllocatorSettings, BlockState, BlockUse, Boundary, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, MarkKind,
-    Peaks, Phase, Phases, Rollup, Sample, SiteRow, SiteTable,
+    Peaks, Phase, Phases, Rollup, Sample, SiteRow, SiteTable, StackId,
 };
 use memctl_proto::chunk::{ChunkError, ChunkMeta, Encoder};
 
@@ -368,6 +368,11 @@ impl Device {
             rows: Vec::new(),
             private_pools: self.map.private_pools(),
         }
+    }
+
+    /// The oldest live blocks of some stacks, which are sorted.
+    pub(super) fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
+        self.map.oldest(stacks, most)
     }
 
     /// Rows that a whole table would have now.

@@ -5,6 +5,7 @@
 //!
 //! Refuses: to hold more than a bounded amount (it flushes by count, by rows and when told that time has
 //! passed), and to make an item that the wire does not take (it is left out, and the log says so).
+//! (Over 400 lines: what comes in, what waits and what goes out share one state.)
 
 mod device;
 pub mod note;
@@ -15,6 +16,7 @@ pub mod worker;
 use std::time::Duration;
 
 use device::{Device, Output, Rows};
+use memctl_analysis::LiveSample;
 use memctl_model::limits::{ITEM_BYTES_MAX, ITEM_UNPACKED_BYTES_MAX};
 use memctl_model::{
     Action, AllocatorSettings, Boundary, DeviceIndex, Dropped, Event, Frame, Keyframe, KeyframeReason, Mark, MarkKind,
@@ -312,6 +314,16 @@ impl Batcher {
         let dropped = Dropped { shutdown: dropped.shutdown + self.lost(), ..dropped };
         let failure = failure.map(|failure| self.treated.text(failure));
         SessionEnd { time_ns, produced, dropped, failure, unknown_frees, contradictions }
+    }
+
+    /// The oldest live blocks of some stacks, which are sorted, over all devices.
+    #[must_use]
+    pub fn oldest(&self, stacks: &[StackId], most: usize) -> LiveSample {
+        let mut sample = LiveSample::default();
+        for device in &self.devices {
+            sample.add(device.oldest(stacks, most), most);
+        }
+        sample
     }
 
     /// The items that are ready, in order.

@@ -19,4 +19,6 @@ pub enum Note {
     Sample(Sample),
     /// The state of a device, with where its ring stood when it was read.
     Keyframe(Box<Keyframe>, Position),
+    /// What the trainer says to an ask for holders, as JSON.
+    Holders(u64, Vec<u8>),
 }

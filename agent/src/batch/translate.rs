@@ -148,6 +148,7 @@ impl Translator {
                 }
                 Some(Said::Samples(samples)) => self.samples = samples,
                 Some(Said::Keyframe(keyframe, position)) => return Some(Note::Keyframe(keyframe, position)),
+                Some(Said::Holders(ask, json)) => return Some(Note::Holders(ask, json)),
                 Some(Said::Settled(positions)) => return Some(Note::Settled(positions)),
                 Some(Said::Failure(text)) => self.failure = Some(text),
                 None => self.malformed(),

@@ -22,6 +22,7 @@ use super::note::Note;
 use super::translate::Translator;
 use super::windows::Windows;
 use crate::clock::{Ticks, now_ns};
+use crate::holders::search::Search;
 use crate::ledger::Ledger;
 use crate::region::Region;
 use crate::ring::Consumer;
@@ -92,6 +93,8 @@ pub struct Worker {
     notes: Receiver<Note>,
     /// Between a region and the batcher, when the source is a trainer behind one.
     translator: Option<Translator>,
+    /// Asks for holders, when the source is a trainer behind a region that can be asked.
+    search: Option<Search>,
     window: Arc<Window>,
     ledger: Arc<Ledger>,
     flushed: Instant,
@@ -136,6 +139,7 @@ impl Worker {
         rings: Vec<(Consumer, Request)>,
         notes: Receiver<Note>,
         translator: Option<Translator>,
+        search: Option<Search>,
         window: Arc<Window>,
         ledger: Arc<Ledger>,
     ) -> Self {
@@ -158,6 +162,7 @@ impl Worker {
             lanes,
             notes,
             translator,
+            search,
             window,
             ledger,
             flushed: now,
@@ -181,6 +186,9 @@ impl Worker {
                 self.cut_window(now);
             }
             self.send(&deadline);
+            if let Some(search) = &mut self.search {
+                search.turn(now, |stacks, most| self.batcher.oldest(stacks, most));
+            }
             match end {
                 Some(end) if !worked || self.is_given_up || Instant::now() >= end.deadline => {
                     return self.finish(&end, &deadline);
@@ -248,6 +256,11 @@ impl Worker {
             Note::Keyframe(keyframe, position) => {
                 if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.device == keyframe.device) {
                     lane.stops.push_back((position.pushed, Stop::Keyframe(keyframe, position.dropped)));
+                }
+            }
+            Note::Holders(ask, json) => {
+                if let Some(search) = &mut self.search {
+                    search.answered(ask, &json);
                 }
             }
             Note::Settled(positions) => {

@@ -41,7 +41,7 @@ impl Bench {
         let (_unused, other) = ring(1 << 4);
         let ledger = Arc::new(Ledger::new(vec![consumer.gauge(), other.gauge()], outbox.clone()));
         let rings = vec![(consumer, Request::Here(Arc::default())), (other, Request::Here(Arc::default()))];
-        let worker = Worker::new(batcher, rings, noted, None, outbox.clone(), ledger);
+        let worker = Worker::new(batcher, rings, noted, None, None, outbox.clone(), ledger);
         Self { start: Instant::now(), worker, producer, notes, outbox, taken: 0, pushed: 0 }
     }
 

@@ -15,7 +15,7 @@ use crate::agent::SpoolConfig;
 use crate::uplink::backoff::Backoff;
 use crate::uplink::spool::Spool;
 use crate::uplink::window::Window;
-use crate::uplink::{self, Daemon};
+use crate::uplink::{self, Daemon, Link};
 
 /// How often the folder is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ async fn deliver(spool: Spool, daemon: &Daemon, backoff: Backoff, enough: &dyn F
     tracing::info!(session = %session.id, bytes = window.counts().waiting_bytes, "delivering what an earlier run left in the spool");
     let (_stop, stopped) = mpsc::channel(1);
     tokio::select! {
-        ended = uplink::run(daemon.clone(), (session.clone(), secret), window.clone(), stopped, backoff) => {
+        ended = uplink::run(daemon.clone(), (session.clone(), secret), Link::of_a_spool(window.clone()), stopped, backoff) => {
             tracing::warn!(session = %session.id, ?ended, "a session in the spool cannot be delivered and stays there");
         }
         () = over(&window, enough) => {}

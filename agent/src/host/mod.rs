@@ -83,6 +83,8 @@ pub struct HostConfig {
     pub measure_every: Duration,
     /// What leaves the host of the paths of source files.
     pub source_paths: SourcePaths,
+    /// Whether trainers may be asked what holds their tensors.
+    pub holders: bool,
 }
 
 impl HostConfig {
@@ -97,6 +99,7 @@ impl HostConfig {
             backoff: Backoff { most: Duration::from_secs(2), ..Backoff::default() },
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
+            holders: true,
         }
     }
 }

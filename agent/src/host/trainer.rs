@@ -171,6 +171,7 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
     let mut config = AgentConfig::new(session.clone(), shared.config.daemon.clone());
     config.backoff = shared.config.backoff;
     config.source_paths = shared.config.source_paths.clone();
+    config.holders = shared.config.holders;
     config.spool.clone_from(&shared.config.spool);
     for _ in 0..SPOOL_TRIES {
         match Agent::host(config.clone(), region) {

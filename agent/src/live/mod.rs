@@ -37,6 +37,7 @@ use shim::{RawOutOfMemory, Shim};
 pub use crate::hook::code_deaths::died as code_died;
 pub use crate::hook::proof::Shown;
 pub use crate::link::LinkError;
+pub use crate::region::holders::Asked;
 pub use crate::region::messages::mark_kind;
 pub use crate::region::{Level, RegionError};
 pub use shim::{ABI as SHIM_ABI, ShimError};
@@ -62,6 +63,8 @@ pub struct LiveConfig {
     pub thread_state: extern "C" fn() -> usize,
     /// Python's version, when there is a Python.
     pub python: Option<(u8, u8)>,
+    /// Whether the process may be asked what holds its tensors.
+    pub holders: bool,
 }
 
 /// Why a session in a training process did not start. Training goes on without it.
@@ -166,6 +169,9 @@ pub fn start(config: LiveConfig) -> Result<Arc<Live>, LiveError> {
     if let Some((major, minor)) = config.python {
         region.set_python(major, minor);
     }
+    if !config.holders {
+        region.forbid_holders();
+    }
     let host = match &config.launcher {
         Some(socket) => Host::Launcher(link::greet(socket, &config.session, region.fd())?),
         None => Host::Threads(Some(Box::new(own_host(&config, &region)?))),
@@ -193,6 +199,7 @@ fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartErr
     let own = Credentials::from_environment(&|name| std::env::var(name).ok());
     let usual = AgentConfig {
         source_paths: config.source_paths.clone(),
+        holders: config.holders,
         ..AgentConfig::new(config.session.clone(), Daemon::Address(config.daemon.clone()).showing(own))
     };
     let with = AgentConfig { spool: config.spool.clone(), orphans: false, ..usual.clone() };
@@ -426,6 +433,17 @@ impl Live {
         if self.is_snapshot_wanted() && !self.shim.get().is_some_and(Shim::is_capturing) {
             self.snapshot(KeyframeReason::AfterDrop);
         }
+    }
+
+    /// What the host asks about holders, once; to be looked at when a step has ended.
+    #[must_use]
+    pub fn holders_asked(&self) -> Option<Asked> {
+        self.region.holders_asked()
+    }
+
+    /// Answers an ask for holders with what the search came to, as JSON.
+    pub fn holders_answer(&self, ask: u64, json: &str) -> bool {
+        self.push(&messages::holders(ask, json))
     }
 
     /// Hands the state of every device over, at the point where it was read.

@@ -5,6 +5,7 @@
 
 use memctl_model::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 use memctl_model::{Keyframe, MarkKind, Phase, Sample};
+use memctl_proto::convert::holders::ANSWER_BYTES_MAX;
 use memctl_proto::item::{Content, Packed};
 use memctl_proto::v1::ItemKind;
 
@@ -16,6 +17,7 @@ const SAMPLE: u8 = 2;
 const KEYFRAME: u8 = 3;
 const FAILURE: u8 = 4;
 const SETTLED: u8 = 5;
+const HOLDERS: u8 = 6;
 
 /// What a note says, before ticks have become times.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +32,8 @@ pub enum Said {
     Failure(String),
     /// Gradients were given back, with where each ring stood.
     Settled(Box<[Position]>),
+    /// What an ask for holders came to, as JSON; empty where that was longer than it may be.
+    Holders(u64, Vec<u8>),
 }
 
 fn number(kind: &MarkKind) -> (u8, u64, &str) {
@@ -112,6 +116,17 @@ pub fn keyframe(keyframe: &Keyframe, position: Position) -> Vec<u8> {
     packed(bytes, &Packed::keyframe(keyframe))
 }
 
+/// What an ask for holders came to.
+#[must_use]
+pub fn holders(ask: u64, json: &str) -> Vec<u8> {
+    let mut bytes = vec![HOLDERS];
+    bytes.extend(ask.to_le_bytes());
+    if json.len() <= ANSWER_BYTES_MAX {
+        bytes.extend(json.as_bytes());
+    }
+    bytes
+}
+
 /// How the trainer ends.
 #[must_use]
 pub fn failure(text: &str) -> Vec<u8> {
@@ -144,6 +159,10 @@ pub fn read(bytes: &[u8]) -> Option<Said> {
             }
         }
         SETTLED => Some(Said::Settled(read_positions(rest)?.0)),
+        HOLDERS => {
+            let (ask, json) = take_u64(rest)?;
+            (json.len() <= ANSWER_BYTES_MAX).then(|| Said::Holders(ask, json.to_vec()))
+        }
         FAILURE => Some(Said::Failure(String::from_utf8_lossy(rest).into_owned())),
         _ => None,
     }

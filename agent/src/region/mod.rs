@@ -11,6 +11,7 @@
 //! (Over 400 lines: the layout, the mapping and what is read from it are checked against each other.)
 
 pub mod dictionary;
+pub mod holders;
 pub mod messages;
 pub mod notes;
 
@@ -24,7 +25,7 @@ use memctl_model::limits::DEVICES_MAX;
 use crate::ring::{self, Consumer, Control, Parts, Producer, Record, Shape};
 
 /// "MEMCTLR" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"MEMCTLR\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"MEMCTLR\x03");
 /// Pages of every machine we run on are multiples of, or equal to, this.
 const PAGE: u64 = 4_096;
 /// Bytes of the log of notes: a keyframe of 400,000 blocks fits; only pages that were used exist.
@@ -54,6 +55,8 @@ pub struct Header {
     dictionary: dictionary::Control,
     /// The host asks for the state of a device.
     snapshot_wanted: [AtomicU32; DEVICES_MAX],
+    /// The host asks what holds some blocks.
+    holders: holders::Control,
 }
 
 /// How the trainer says that it is.
@@ -300,6 +303,10 @@ impl Region {
     fn notes_bytes(&self) -> (*mut u8, usize) {
         // SAFETY: inside the mapping, see `Places`.
         (unsafe { self.base.add(self.places.notes as usize) }, NOTES_BYTES as usize)
+    }
+
+    fn holders_control(&self) -> &holders::Control {
+        &self.header().holders
     }
 
     fn dictionary_control(&self) -> &dictionary::Control {

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: after any break it goes on behind the daemon's last durable item; an item leaves the
 //! outbox only when the daemon has acknowledged it; every connect, answer and silence has a time limit;
-//! bytes under way are bounded by what the daemon asked for.
+//! bytes under way are bounded by what the daemon asked for. What is answered beside the items (`holders`) is sent once, over
+//! the link that asked, and counts nowhere.
 //!
 //! Refuses: to retry what the daemon refused for good (wrong version, session ended, invalid session).
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::credentials::Credentials;
+use crate::holders::Asks;
 use crate::reach::{DaemonAddress, ReachError};
 use crate::secret::SessionSecret;
 use backoff::Backoff;
@@ -24,7 +26,9 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Heard;
 use memctl_proto::v1::ingest_client::IngestClient;
-use memctl_proto::v1::{AgentMessage, DaemonMessage, Hello, Refused, RefusedReason, SessionInfo as WireSession};
+use memctl_proto::v1::{
+    AgentMessage, DaemonMessage, Hello, HolderSearch, Refused, RefusedReason, SessionInfo as WireSession,
+};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -94,17 +98,35 @@ pub enum Ended {
     Refused(String),
 }
 
+/// What goes over the link.
+#[derive(Clone)]
+pub(crate) struct Link {
+    /// The items.
+    pub window: Arc<Window>,
+    /// What the daemon asks beside them.
+    pub asks: Arc<Asks>,
+    /// What the hello says of that.
+    pub readiness: HolderSearch,
+}
+
+impl Link {
+    /// What a process left behind: there is nobody to be asked.
+    pub fn of_a_spool(window: Arc<Window>) -> Self {
+        Self { window, asks: Arc::default(), readiness: HolderSearch::NotPython }
+    }
+}
+
 /// Delivers until `stop` is closed or the daemon refuses for good. What is spooled meanwhile is synced every second.
-pub async fn run(
+pub(crate) async fn run(
     daemon: Daemon,
     session: (SessionInfo, SessionSecret),
-    window: Arc<Window>,
+    over: Link,
     stop: mpsc::Receiver<()>,
     backoff: Backoff,
 ) -> Ended {
     tokio::select! {
-        ended = deliver(daemon, session, &window, stop, backoff) => ended,
-        never = keep_synced(window.clone()) => match never {},
+        ended = deliver(daemon, session, &over, stop, backoff) => ended,
+        never = keep_synced(over.window.clone()) => match never {},
     }
 }
 
@@ -123,7 +145,7 @@ async fn keep_synced(window: Arc<Window>) -> std::convert::Infallible {
 async fn deliver(
     daemon: Daemon,
     (session, secret): (SessionInfo, SessionSecret),
-    window: &Window,
+    over: &Link,
     mut stop: mpsc::Receiver<()>,
     backoff: Backoff,
 ) -> Ended {
@@ -131,16 +153,16 @@ async fn deliver(
     loop {
         let linked = tokio::select! {
             _ = stop.recv() => return Ended::Stopped,
-            result = link(&daemon, (&session, &secret), window, &mut attempt) => result,
+            result = link(&daemon, (&session, &secret), over, &mut attempt) => result,
         };
-        window.set_linked(false);
+        over.window.set_linked(false);
         match linked {
             Err(LinkError::Final(message)) => {
                 tracing::error!(session = %session.id, reason = message, "the daemon refused the session");
                 return Ended::Refused(message);
             }
             Err(LinkError::TooLarge { bytes_max, message }) => {
-                let (items, events) = window.leave_out(bytes_max);
+                let (items, events) = over.window.leave_out(bytes_max);
                 tracing::error!(session = %session.id, items, events, bytes_max,
                     "items larger than the daemon reads are left out, and their events counted as dropped");
                 if items == 0 {
@@ -203,7 +225,7 @@ async fn channel(daemon: &Daemon) -> Result<Channel, LinkError> {
 async fn link(
     daemon: &Daemon,
     (session, secret): (&SessionInfo, &SessionSecret),
-    window: &Window,
+    over: &Link,
     attempt: &mut u32,
 ) -> Result<std::convert::Infallible, LinkError> {
     let connected = timeout(CONNECT_MAX, connect(daemon)).await.map_err(|_| LinkError::Silent(CONNECT_MAX))?;
@@ -214,7 +236,7 @@ async fn link(
         .max_encoding_message_size(usize::MAX);
     let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
     let (wire, secret) = (WireSession::from(session), secret.bytes().to_vec());
-    let hello = Hello { version: PROTOCOL_VERSION, session: Some(wire), secret };
+    let hello = Hello { version: PROTOCOL_VERSION, session: Some(wire), secret, holders: over.readiness as i32 };
     say(&outbound, Said::Hello(hello)).await?;
     let opened = timeout(WELCOME_MAX, client.push(ReceiverStream::new(requests))).await;
     let mut inbound = opened.map_err(|_| LinkError::Silent(WELCOME_MAX))?.map_err(refused_call)?.into_inner();
@@ -225,26 +247,28 @@ async fn link(
     };
     tracing::debug!(session = %session.id, resume_after = welcome.resume_after, "linked");
     *attempt = 0;
-    if !window.resume(welcome.resume_after) {
+    over.asks.forget();
+    if !over.window.resume(welcome.resume_after) {
         return Err(LinkError::Final(format!(
             "the daemon has {} items of session {} that this agent never made: it was recorded before",
             welcome.resume_after, session.id
         )));
     }
-    window.set_linked(true);
-    converse(&outbound, &mut inbound, window, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
+    over.window.set_linked(true);
+    converse(&outbound, &mut inbound, over, welcome.resume_after, welcome.in_flight_bytes_max.max(1)).await
 }
 
 /// Sends what is there, hears what is durable.
 async fn converse(
     outbound: &mpsc::Sender<AgentMessage>,
     inbound: &mut Streaming<DaemonMessage>,
-    window: &Window,
+    Link { window, asks, .. }: &Link,
     resume_after: u64,
     in_flight_max: u64,
 ) -> Result<std::convert::Infallible, LinkError> {
     let mut sent = resume_after;
     let mut waiting_since = None;
+    let mut reply = None;
     loop {
         let under_way = window.under_way(sent);
         if under_way == 0 {
@@ -262,10 +286,16 @@ async fn converse(
                     window.ack(ack.durable_seq);
                     waiting_since = None;
                 }
+                Heard::Holders(ask) => asks.ask(ask),
                 Heard::Control(control) => tracing::info!(level = control.level, "the daemon asks for another recording level"),
                 Heard::Refused(refused) => return Err(refusal(&refused)),
                 Heard::Welcome(_) => return Err(LinkError::Nonsense("sent a second Welcome")),
             },
+            answer = asks.answered(), if reply.is_none() => reply = Some(answer),
+            room = outbound.reserve(), if reply.is_some() => {
+                let body = reply.take().map(Said::Holders);
+                room.map_err(|_| LinkError::Closed)?.send(AgentMessage { body });
+            }
             said = async {
                 match next {
                     Some(item) => {

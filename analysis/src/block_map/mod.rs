@@ -32,6 +32,7 @@ mod free;
 mod index;
 mod keyframe;
 mod largest;
+mod oldest;
 mod pools;
 mod read;
 mod segments;
@@ -45,6 +46,7 @@ use memctl_model::{Action, AllocatorSettings, Event, Levels, Peaks, Phase, PoolI
 use crate::rules::PlacementRules;
 use index::AddressIndex;
 use largest::Largest;
+pub use oldest::{LiveBlock, LiveSample};
 use pools::Pools;
 pub use read::{FreeBlock, SegmentUse};
 use sites::Sites;

@@ -20,8 +20,8 @@ use clap_complete::Shell;
 
 use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
-    Assert, Diagnose, Export, ExportFormat, Fit, Frag, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites, Timeline,
-    WhatIf,
+    Assert, Diagnose, Export, ExportFormat, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
+    Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LogFormat};
@@ -164,6 +164,8 @@ pub enum Command {
     WhatIf(WhatIf),
     /// Forecast what a training would hold at other sizes or with changes: what fits, what explains its peak, what saves.
     Fit(Fit),
+    /// Ask a running process which Python objects hold the tensors of a site; it stands still for it, within a budget.
+    Holders(Holders),
     /// Break down the device's memory: parameters, gradients, activations, cache, context, other processes.
     Ledger(Ledger),
     /// Write a one-page diagnosis: what is wrong, in which line, what to change, how to prove it.
@@ -278,6 +280,11 @@ mod tests {
             "memctl import p --job j --replace --attempt 1",
             "memctl export --job j",
             "memctl ledger",
+            "memctl holders",
+            "memctl holders --job j --budget 0ms",
+            "memctl holders --job j --budget 1m",
+            "memctl holders --job j --rank 0-3",
+            "memctl holders --job j --site=",
             "memctl ledger --job j --peak --end",
             "memctl report -f report.html",
             "memctl query --job j -o yaml",

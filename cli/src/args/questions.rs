@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use jiff::Timestamp;
@@ -218,6 +218,35 @@ pub struct Fit {
     /// The memory that the process may reserve: 80GiB; without it nothing is said to fit.
     #[arg(long, value_name = "BYTES", value_parser = memctl_answers::conditions::bytes)]
     pub device_memory: Option<u64>,
+}
+
+/// `memctl holders`.
+#[derive(Clone, Debug, Args)]
+pub struct Holders {
+    /// The job's name; `latest` is the newest.
+    #[arg(long, value_name = "JOB", value_parser = values::known_job, add = ArgValueCandidates::new(job_names))]
+    pub job: String,
+    /// The attempt [default: the last].
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// The rank that is asked [default: the first where it grows, else the lowest].
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// The site whose tensors are meant: FILE:LINE, or a function [default: that of the worst growth].
+    #[arg(long, value_name = "SITE", value_parser = NonEmptyStringValueParser::new())]
+    pub site: Option<String>,
+    /// How long the process may stand still for the search, up to 10s.
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::budget_ms)]
+    pub budget: u32,
+}
+
+impl Holders {
+    /// As the daemon wants it.
+    #[must_use]
+    pub fn selection(&self) -> v1::Selection {
+        let ranks = self.rank.into_iter().collect();
+        v1::Selection { job: self.job.clone(), attempt: self.attempt, ranks, ..v1::Selection::default() }
+    }
 }
 
 /// `memctl ledger`.

@@ -26,6 +26,9 @@ pub struct Run {
     /// Record events without the stacks of their allocations.
     #[arg(long)]
     pub no_stacks: bool,
+    /// Forbid to ask the processes which Python objects hold their tensors (memctl holders) [env: MEMCTL_HOLDERS=off].
+    #[arg(long)]
+    pub no_holders: bool,
     /// What leaves this host of the paths of source files.
     #[arg(long, env = "MEMCTL_SOURCE_PATHS", hide_env_values = true, default_value = "full", value_name = "FORM", value_parser = source_paths())]
     pub source_paths: SourcePathsMode,

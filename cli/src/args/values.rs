@@ -6,6 +6,7 @@
 use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
+use memctl_proto::convert::holders::BUDGET_MS_MAX;
 
 /// Ranks in one list: four times the largest training jobs there are.
 const RANKS_MAX: usize = 1 << 16;
@@ -197,6 +198,20 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a duration up to a day; write it like 30s, 2m or 1h"))
 }
 
+/// How long a process may stand still, in milliseconds: 100ms, 2s.
+///
+/// # Errors
+/// Why it is none.
+pub fn budget_ms(text: &str) -> Result<u32, String> {
+    let number = match text.strip_suffix("ms") {
+        Some(number) => number.parse::<u32>().ok(),
+        None => text.strip_suffix('s').and_then(|number| number.parse::<u32>().ok()?.checked_mul(1_000)),
+    };
+    number.filter(|ms| (1..=BUDGET_MS_MAX).contains(ms)).ok_or_else(|| {
+        format!("`{text}` is not a time from 1ms to {}s; write it like 100ms or 2s", BUDGET_MS_MAX / 1_000)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +222,14 @@ mod tests {
         assert_eq!("a".parse::<SizedJob>(), Ok(SizedJob("a".to_owned(), None)));
         for wrong in ["a=", "=4", "a=0", "a=-1", "a=4.5", "a=99999999999"] {
             assert!(wrong.parse::<SizedJob>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_budget_has_a_unit_and_a_bound() {
+        assert_eq!((budget_ms("100ms"), budget_ms("2s"), budget_ms("10s")), (Ok(100), Ok(2_000), Ok(10_000)));
+        for wrong in ["", "100", "0ms", "0s", "11s", "10001ms", "-1ms", "1m", "ms", "9999999999s"] {
+            assert!(budget_ms(wrong).unwrap_err().contains("write it like 100ms"), "{wrong}");
         }
     }
 

@@ -14,6 +14,7 @@ mod doctor;
 mod explain;
 mod export;
 mod fit;
+mod holders;
 mod import;
 mod leaks;
 pub mod questions;
@@ -58,6 +59,7 @@ pub async fn run(cli: &Cli, screen: &Screen, out: &mut (dyn Write + Send)) -> Re
         Command::Oom(args) => explain::oom(args, global, screen, now, out).await,
         Command::WhatIf(args) => what_if::run(args, global, screen, out).await,
         Command::Fit(args) => fit::run(args, global, screen, out).await,
+        Command::Holders(args) => holders::run(args, global, screen, out).await,
         Command::Ledger(args) => explain::ledger(args, global, screen, now, out).await,
         Command::Timeline(args) => questions::timeline(args, global, screen, now, out).await,
         Command::Sites(args) => questions::sites(args, global, screen, now, out).await,

@@ -10,6 +10,7 @@ pub mod diagnose;
 pub mod finding;
 pub mod fit;
 pub mod frag;
+pub mod holders;
 pub mod html;
 pub mod jobs;
 pub mod judged;

@@ -89,6 +89,7 @@ impl Hosted<'_> {
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
             source_paths,
+            holders: !args.no_holders,
             ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
         };
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
@@ -179,6 +180,10 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
     environment.push((seams::SOURCE_PATHS_VARIABLE, args.source_paths.name().into()));
     if args.no_stacks {
         environment.push(("MEMCTL_STACKS", "0".into()));
+    }
+    if args.no_holders {
+        // For a process that attaches past this launcher.
+        environment.push(("MEMCTL_HOLDERS", "off".into()));
     }
     if let Some(attempt) = args.attempt {
         environment.push(("MEMCTL_ATTEMPT", attempt.to_string().into()));

@@ -38,6 +38,8 @@ pub struct Layer {
     pub judge_memory: Option<String>,
     /// Whether jobs are judged while their data arrives, `on` or `off`; questions are always judged.
     pub judging: Option<String>,
+    /// Whether running processes may be asked what holds their tensors, `on` or `off`.
+    pub holders: Option<String>,
     /// Whether the store is only read, `on` or `off`.
     pub read_only: Option<String>,
     /// What is logged: a level, or a list such as `warn,memctl_daemon::judge=debug`.
@@ -107,6 +109,7 @@ pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Layer {
         total_queue: variable("MEMCTL_TOTAL_QUEUE"),
         judge_memory: variable("MEMCTL_JUDGE_MEMORY"),
         judging: variable("MEMCTL_JUDGING"),
+        holders: variable("MEMCTL_HOLDERS"),
         access: None,
         max_connections: None,
         max_connections_per_peer: None,

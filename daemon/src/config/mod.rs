@@ -42,6 +42,8 @@ pub struct Config {
     pub judge_memory: usize,
     /// Whether jobs are judged while their data arrives.
     pub judging: bool,
+    /// Whether running processes may be asked what holds their tensors.
+    pub holders: bool,
     /// Whether the store is only read: nothing is taken, and nothing expires.
     pub read_only: bool,
     /// What is logged, where the environment does not say.
@@ -177,6 +179,7 @@ pub fn resolve(layers: &[(String, Layer)], defaults: &Defaults) -> Result<Config
         read_only: checked(layers, "read_only", |layer| layer.read_only.as_deref(), on_or_off)?.unwrap_or(false),
         judge_memory: judge_memory(layers)?,
         judging: checked(layers, "judging", |layer| layer.judging.as_deref(), on_or_off)?.unwrap_or(true),
+        holders: checked(layers, "holders", |layer| layer.holders.as_deref(), on_or_off)?.unwrap_or(true),
         log: layers.iter().find_map(|(_, layer)| layer.log.clone()),
         alerts: alert_rules(layers)?,
         access,

@@ -27,7 +27,9 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
-use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, ItemKind, Refused, RefusedReason, Welcome};
+use memctl_proto::v1::{
+    Ack, AgentMessage, DaemonMessage, Hello, HolderSearch, Item, ItemKind, Refused, RefusedReason, Welcome,
+};
 use sequence::{Arrival, Sequence};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -35,6 +37,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::Instrument as _;
 
 use crate::access::{Caller, Gate};
+use crate::asks::Asked;
 use crate::clock::steady;
 use crate::listen::Peer;
 use crate::pokes::{Poked, Pokes};
@@ -173,6 +176,7 @@ fn refused(reason: RefusedReason, message: String) -> Answer {
 /// Who said hello, and what.
 struct Greeted {
     session: SessionInfo,
+    search: HolderSearch,
     secret: Option<SecretHash>,
     tenant: Tenant,
     owner: String,
@@ -180,7 +184,7 @@ struct Greeted {
 
 impl Greeted {
     fn opening(&self) -> Opening<'_> {
-        let Self { session: info, secret, tenant, owner } = self;
+        let Self { session: info, search: _, secret, tenant, owner } = self;
         Opening { tenant, info, owner, secret: *secret, now_ns: steady().now_ns }
     }
 }
@@ -200,7 +204,7 @@ impl IngestService {
             return refuse(&self.committer.counts(), &answers, reason, message).await;
         }
         let session = &greeted.session;
-        let mut claim = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant);
+        let (mut claim, asked) = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.search);
         if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
             let message = "an older stream of this session is still being stored; retry later".into();
             return refuse(&self.committer.counts(), &answers, RefusedReason::Busy, message).await;
@@ -221,7 +225,7 @@ impl IngestService {
         tracing::info!(caller = caller.name, tenant = %greeted.tenant, job = session.job, attempt = session.attempt, rank = session.rank, session = %session.id,
             resume_after = opened.durable_seq, "session streams");
         if answer(&answers, Answer::Welcome(welcome)).await {
-            self.receive(&caller, &greeted, &opened, claim, inbound, &answers).await;
+            self.receive(&caller, &greeted, &opened, (claim, asked), inbound, &answers).await;
             tracing::info!(job = session.job, rank = session.rank, session = %session.id, "stream ended");
         }
     }
@@ -262,9 +266,12 @@ impl IngestService {
             // An overloaded machine, perhaps: it may retry later.
             .map_err(|_| (RefusedReason::Busy, "no hello came in time".to_owned()))?
             .map_err(|status| (RefusedReason::Invalid, format!("the stream broke: {}", status.message())))?;
-        let Some(AgentMessage { body: Some(Said::Hello(Hello { version, session, secret })) }) = first else {
+        let Some(AgentMessage { body: Some(Said::Hello(hello)) }) = first else {
             return Err(invalid("the first message must be a hello"));
         };
+        // What a newer agent says of it reads as what an older one does not say.
+        let search = hello.holders();
+        let Hello { version, session, secret, holders: _ } = hello;
         if version != PROTOCOL_VERSION {
             let message = format!(
                 "the agent speaks protocol {version}, this daemon speaks {PROTOCOL_VERSION}: use versions of memctl that match"
@@ -285,7 +292,7 @@ impl IngestService {
                 "a session begins ahead of this daemon's clock; it is stored as beginning now: set the clock of its host");
             session.started_ns = now_ns;
         }
-        Ok(Greeted { session, secret, tenant: caller.tenant(), owner: caller.name.clone() })
+        Ok(Greeted { session, search, secret, tenant: caller.tenant(), owner: caller.name.clone() })
     }
 
     /// Reads until the stream ends, the session is taken over, or the daemon shuts down.
@@ -294,7 +301,7 @@ impl IngestService {
         caller: &Caller,
         Greeted { session, tenant, .. }: &Greeted,
         opened: &OpenedSession,
-        mut claim: Claim,
+        (mut claim, mut asked): (Claim, Asked),
         mut inbound: Streaming<AgentMessage>,
         answers: &Answers,
     ) {
@@ -311,6 +318,13 @@ impl IngestService {
         loop {
             let message = tokio::select! {
                 message = inbound.message() => Ok(message),
+                ask = asked.next() => {
+                    // An agent that does not take what it is told is not waited for.
+                    if answers.try_send(Ok(DaemonMessage { body: Some(Answer::Holders(ask)) })).is_err() {
+                        asked.unsent();
+                    }
+                    continue;
+                }
                 () = claim.ended() => break,
                 over = &mut unwanted => Err(over),
                 _ = shutting_down.wait_for(|down| *down) => break,
@@ -325,12 +339,16 @@ impl IngestService {
             };
             let item = match message {
                 Ok(Some(AgentMessage { body: Some(Said::Item(item)) })) => item,
+                Ok(Some(AgentMessage { body: Some(Said::Holders(answer)) })) => {
+                    asked.heard(answer);
+                    continue;
+                }
                 Ok(Some(_)) => {
                     refuse(
                         &self.committer.counts(),
                         answers,
                         RefusedReason::Invalid,
-                        "only items may follow the hello".into(),
+                        "only items and answers may follow the hello".into(),
                     )
                     .await;
                     break;

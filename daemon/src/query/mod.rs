@@ -1,13 +1,17 @@
 //! Query: every question that the command line asks, answered from the store.
 //!
 //! Guarantees: a question sees the jobs of its caller's tenant and no others; every answer says how complete it is; figures come from epoch ends, rollups and site tables
-//! where these tell, and from replay only where they do not; an answer's memory is bounded.
+//! where these tell, and from replay only where they do not; an answer's memory is bounded. What a running process alone can
+//! tell (`holders`) is asked of it, if the configuration allows that.
+//!
+//! (Over 400 lines: one service, whose calls share what they are answered from.)
 
 mod answer;
 mod blocks;
 mod export;
 mod fragmentation;
 mod growth;
+mod holders;
 mod ledger;
 mod oom;
 mod rank;
@@ -57,6 +61,8 @@ pub struct QueryService {
     tasks: Tasks,
     /// Where the HTTP port is.
     http: Vec<String>,
+    /// Whether processes may be asked what holds their tensors.
+    holders: bool,
     started_ns: u64,
 }
 
@@ -72,13 +78,30 @@ impl QueryService {
         alerts: Alerts,
         tasks: Tasks,
     ) -> Self {
-        Self { store, gate, streams, ingest, judge, alerts, tasks, http: Vec::new(), started_ns: now_ns() }
+        Self {
+            store,
+            gate,
+            streams,
+            ingest,
+            judge,
+            alerts,
+            tasks,
+            http: Vec::new(),
+            holders: true,
+            started_ns: now_ns(),
+        }
     }
 
     /// Tells where the HTTP port is.
     #[must_use]
     pub fn with_http(self, http: Vec<String>) -> Self {
         Self { http, ..self }
+    }
+
+    /// Whether processes may be asked what holds their tensors.
+    #[must_use]
+    pub fn with_holders(self, holders: bool) -> Self {
+        Self { holders, ..self }
     }
 
     /// The store as a caller sees it. Where a caller of all tenants asks for a job by its name, it is one tenant's.
@@ -213,6 +236,17 @@ impl QueryService {
             items_damaged: if whole { self.store.damaged().len() as u64 } else { 0 },
             http: self.http.clone(),
         })
+    }
+
+    async fn holders(&self, caller: &Caller, request: v1::HoldersRequest) -> Result<Response<v1::Holders>, Status> {
+        if !self.holders {
+            let words = "this daemon's configuration forbids to ask what holds tensors (holders = \"off\")";
+            return Err(ReadError::Forbidden(words.to_owned()).into());
+        }
+        let job = request.selection.as_ref().map_or("", |selection| &selection.job);
+        let store = self.seen(caller, job).await?;
+        let (streams, judge) = (self.streams.clone(), self.judge.clone());
+        apart(async move { holders::holders(&store, &streams, &judge, request).await }).await
     }
 
     async fn delete(&self, caller: &Caller, request: v1::DeleteJobRequest) -> Result<v1::DeleteJobResponse, ReadError> {
@@ -350,6 +384,23 @@ impl Query for QueryService {
 
     async fn get_status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::Status>, Status> {
         Ok(Response::new(self.status(&Caller::of(&request)?).await?))
+    }
+
+    async fn find_holders(&self, request: Request<v1::HoldersRequest>) -> Result<Response<v1::Holders>, Status> {
+        let caller = Caller::of(&request)?;
+        let request = request.into_inner();
+        let subject = request.selection.as_ref().map_or_else(String::new, |selection| selection.job.clone());
+        let outcome = self.holders(&caller, request).await;
+        let audit = self.gate.audit();
+        match &outcome {
+            Ok(answer) => {
+                let v1::Holders { process, found, .. } = answer.get_ref();
+                let took_ms = found.as_ref().map_or(0, |found| found.took_us / 1_000);
+                audit.done(&caller, "FindHolders", &subject, &format!("{process} stood still for {took_ms} ms")).await;
+            }
+            Err(status) => audit.refused(&caller, "FindHolders", &subject, status.message()).await,
+        }
+        outcome
     }
 
     async fn delete_job(

@@ -82,6 +82,12 @@ pub enum ReadError {
         /// The job.
         name: String,
     },
+    /// What is asked of a running process has no answer now.
+    #[error("{0}")]
+    NotNow(String),
+    /// Whoever set the daemon up forbids it.
+    #[error("{0}")]
+    Forbidden(String),
     /// A request that makes no sense.
     #[error("{0}")]
     Invalid(String),
@@ -142,7 +148,8 @@ impl From<ReadError> for Status {
             | ReadError::NoDevice { .. }
             | ReadError::NoEpoch { .. }
             | ReadError::Nothing { .. } => Self::out_of_range(message),
-            ReadError::Expired { .. } => Self::failed_precondition(message),
+            ReadError::Expired { .. } | ReadError::NotNow(_) => Self::failed_precondition(message),
+            ReadError::Forbidden(_) => Self::permission_denied(message),
             ReadError::Recording { .. } => Self::aborted(message),
             ReadError::Invalid(_) => Self::invalid_argument(message),
             ReadError::Damaged { .. } => Self::data_loss(message),

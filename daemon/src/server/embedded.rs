@@ -87,7 +87,7 @@ impl Embedded {
             JudgeSettings::default(),
             (rules, Notifying::AfterObserving),
             Access::default(),
-            Vec::new(),
+            (Vec::new(), true),
         )
         .await?;
         let (connections, incoming) = mpsc::channel::<Result<Connection, std::io::Error>>(16);

@@ -94,11 +94,11 @@ pub async fn serve(
         retain_bytes = config.retention.bytes, retain_bytes_per_job = config.retention.bytes_per_job,
         retain_bytes_per_tenant = config.retention.bytes_per_tenant, session_queue_bytes = config.limits.session_bytes,
         total_queue_bytes = config.limits.total_bytes, in_flight_bytes = config.limits.in_flight_bytes,
-        judging = config.judging, judge_memory_bytes = config.judge_memory, read_only = config.read_only,
+        judging = config.judging, judge_memory_bytes = config.judge_memory, read_only = config.read_only, holders = config.holders,
         alert_rules = config.alerts.origin, file_descriptors = descriptors, "configuration");
     let (rules, access) = (config.alerts.clone(), config.access.clone());
     let judging = JudgeSettings { on: config.judging, memory: config.judge_memory };
-    let told = http_places.clone();
+    let told = (http_places.clone(), config.holders);
     let parts = parts(store, config.limits, retention, judging, (rules, Notifying::Always), access, told).await?;
     let info = parts.store.info().await?;
     // Known before anybody asks: a store that hangs from now on keeps nobody from the daemon's own figures.

@@ -80,7 +80,7 @@ pub(super) async fn parts(
     judging: JudgeSettings,
     (rules, notifying): (Rules, Notifying),
     access: Access,
-    http: Vec<String>,
+    (http, holders): (Vec<String>, bool),
 ) -> Result<Parts, ServeError> {
     let (shut_down, shutting_down) = watch::channel(false);
     let streams = Streams::default();
@@ -111,7 +111,7 @@ pub(super) async fn parts(
         alerts,
         tasks.clone(),
     );
-    let query = Arc::new(query.with_http(http));
+    let query = Arc::new(query.with_http(http).with_holders(holders));
     let mut reporting = JoinSet::new();
     let health = Health::watch(store.clone(), tasks.clone(), shutting_down.clone(), &mut reporting);
     let sources = Sources {

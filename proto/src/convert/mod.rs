@@ -5,6 +5,7 @@
 //! [`WireError`] that names the field.
 
 pub mod finding;
+pub mod holders;
 mod judged;
 pub mod keyframe;
 pub mod marks;

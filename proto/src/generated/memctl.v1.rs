@@ -493,9 +493,129 @@ impl KeyframeReason {
         }
     }
 }
+/// From the daemon. A later one takes the place of an earlier one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldersAsk {
+    /// Comes back in the answer.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// The session's stacks of the site.
+    #[prost(uint32, repeated, tag = "2")]
+    pub stacks: ::prost::alloc::vec::Vec<u32>,
+    /// How long the search may stop the trainer.
+    #[prost(uint32, tag = "3")]
+    pub budget_ms: u32,
+    /// After this nobody waits for the answer any more.
+    #[prost(uint32, tag = "4")]
+    pub wait_ms: u32,
+}
+/// From the agent.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HoldersAnswer {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(oneof = "holders_answer::Body", tags = "2, 3")]
+    pub body: ::core::option::Option<holders_answer::Body>,
+}
+/// Nested message and enum types in `HoldersAnswer`.
+pub mod holders_answer {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "2")]
+        Found(super::HoldersFound),
+        /// Why nothing was searched, or what was found cannot be told: one sentence.
+        #[prost(string, tag = "3")]
+        Failure(::prost::alloc::string::String),
+    }
+}
+/// What the search came to. All of it at most 64 KiB.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HoldersFound {
+    /// Live blocks of the site, and their bytes.
+    #[prost(uint64, tag = "1")]
+    pub live_blocks: u64,
+    #[prost(uint64, tag = "2")]
+    pub live_bytes: u64,
+    /// Of these the oldest were asked about, 256 at most.
+    #[prost(uint32, tag = "3")]
+    pub asked_blocks: u32,
+    /// Blocks of those that were asked about for which a holder was found.
+    #[prost(uint32, tag = "4")]
+    pub found_blocks: u32,
+    /// Objects of the interpreter that were looked at.
+    #[prost(uint64, tag = "5")]
+    pub objects: u64,
+    /// How long the trainer stood still for it.
+    #[prost(uint64, tag = "6")]
+    pub took_us: u64,
+    /// Whether the whole interpreter was looked through; otherwise the budget ended it, or a part could not be looked into.
+    #[prost(bool, tag = "7")]
+    pub complete: bool,
+    /// What was not looked at, in sentences.
+    #[prost(string, repeated, tag = "8")]
+    pub not_looked_at: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Most blocks first, 8 at most.
+    #[prost(message, repeated, tag = "9")]
+    pub holders: ::prost::alloc::vec::Vec<TensorHolder>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TensorHolder {
+    /// list, dict, attribute, closure, hook, …; a reader shows kinds that it does not know as they are.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub sentence: ::prost::alloc::string::String,
+    /// From the root to the tensor, one step each, 12 at most.
+    #[prost(string, repeated, tag = "3")]
+    pub chain: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Of the blocks that were asked about.
+    #[prost(uint32, tag = "4")]
+    pub blocks: u32,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// How many tensors the innermost container holds now, where it is one.
+    #[prost(uint64, optional, tag = "6")]
+    pub tensors: ::core::option::Option<u64>,
+}
+/// Whether a session's process can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum HolderSearch {
+    /// An agent from before there was this question.
+    Unspecified = 0,
+    Ready = 1,
+    /// Whoever started the process forbids it.
+    Forbidden = 2,
+    /// No Python runs in the process, or nothing of it is recorded live.
+    NotPython = 3,
+}
+impl HolderSearch {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HOLDER_SEARCH_UNSPECIFIED",
+            Self::Ready => "HOLDER_SEARCH_READY",
+            Self::Forbidden => "HOLDER_SEARCH_FORBIDDEN",
+            Self::NotPython => "HOLDER_SEARCH_NOT_PYTHON",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HOLDER_SEARCH_UNSPECIFIED" => Some(Self::Unspecified),
+            "HOLDER_SEARCH_READY" => Some(Self::Ready),
+            "HOLDER_SEARCH_FORBIDDEN" => Some(Self::Forbidden),
+            "HOLDER_SEARCH_NOT_PYTHON" => Some(Self::NotPython),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentMessage {
-    #[prost(oneof = "agent_message::Body", tags = "1, 2")]
+    #[prost(oneof = "agent_message::Body", tags = "1, 2, 3")]
     pub body: ::core::option::Option<agent_message::Body>,
 }
 /// Nested message and enum types in `AgentMessage`.
@@ -506,6 +626,9 @@ pub mod agent_message {
         Hello(super::Hello),
         #[prost(message, tag = "2")]
         Item(super::Item),
+        /// To an ask of the daemon; not durable, and no part of the numbers of items.
+        #[prost(message, tag = "3")]
+        Holders(super::HoldersAnswer),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -519,6 +642,9 @@ pub struct Hello {
     /// neither continues nor ends the session. The daemon keeps a hash.
     #[prost(bytes = "vec", tag = "3")]
     pub secret: ::prost::alloc::vec::Vec<u8>,
+    /// Whether the process can be asked what holds its tensors.
+    #[prost(enumeration = "HolderSearch", tag = "4")]
+    pub holders: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Item {
@@ -536,7 +662,7 @@ pub struct Item {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DaemonMessage {
-    #[prost(oneof = "daemon_message::Body", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "daemon_message::Body", tags = "1, 2, 3, 4, 5")]
     pub body: ::core::option::Option<daemon_message::Body>,
 }
 /// Nested message and enum types in `DaemonMessage`.
@@ -551,6 +677,9 @@ pub mod daemon_message {
         Refused(super::Refused),
         #[prost(message, tag = "4")]
         Control(super::Control),
+        /// Only to agents whose hello said that they can be asked.
+        #[prost(message, tag = "5")]
+        Holders(super::HoldersAsk),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2640,6 +2769,37 @@ pub struct JobAnswer {
     pub processes: ::prost::alloc::vec::Vec<ProcessReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldersRequest {
+    /// One rank of a running job; of the finding's ranks, or else the lowest, when none is named.
+    #[prost(message, optional, tag = "1")]
+    pub selection: ::core::option::Option<Selection>,
+    /// FILE:LINE, or a function; empty for the site of the worst growth.
+    #[prost(string, tag = "2")]
+    pub site: ::prost::alloc::string::String,
+    /// How long the process may stand still; 0 = 100.
+    #[prost(uint32, tag = "3")]
+    pub budget_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Holders {
+    #[prost(message, optional, tag = "1")]
+    pub job: ::core::option::Option<Job>,
+    #[prost(uint32, tag = "2")]
+    pub rank: u32,
+    #[prost(string, tag = "3")]
+    pub process: ::prost::alloc::string::String,
+    /// The site that was asked about.
+    #[prost(message, optional, tag = "4")]
+    pub site: ::core::option::Option<Frame>,
+    /// The finding whose site it is; empty where the question named the site.
+    #[prost(string, tag = "5")]
+    pub finding: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "6")]
+    pub budget_ms: u32,
+    #[prost(message, optional, tag = "7")]
+    pub found: ::core::option::Option<HoldersFound>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportRequest {
     #[prost(message, optional, tag = "1")]
     pub selection: ::core::option::Option<Selection>,
@@ -3538,6 +3698,28 @@ pub mod query_client {
             req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Query", "GetLedger"));
             self.inner.unary(req, path, codec).await
         }
+        /// Which Python object holds the tensors of a site, asked of the running process, which stands still for it at a step's end.
+        pub async fn find_holders(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HoldersRequest>,
+        ) -> std::result::Result<tonic::Response<super::Holders>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/memctl.v1.Query/FindHolders",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("memctl.v1.Query", "FindHolders"));
+            self.inner.unary(req, path, codec).await
+        }
         /// How the daemon does.
         pub async fn get_status(
             &mut self,
@@ -3652,6 +3834,11 @@ pub mod query_server {
             &self,
             request: tonic::Request<super::LedgerRequest>,
         ) -> std::result::Result<tonic::Response<super::Ledger>, tonic::Status>;
+        /// Which Python object holds the tensors of a site, asked of the running process, which stands still for it at a step's end.
+        async fn find_holders(
+            &self,
+            request: tonic::Request<super::HoldersRequest>,
+        ) -> std::result::Result<tonic::Response<super::Holders>, tonic::Status>;
         /// How the daemon does.
         async fn get_status(
             &self,
@@ -4119,6 +4306,49 @@ pub mod query_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetLedgerSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/memctl.v1.Query/FindHolders" => {
+                    #[allow(non_camel_case_types)]
+                    struct FindHoldersSvc<T: Query>(pub Arc<T>);
+                    impl<T: Query> tonic::server::UnaryService<super::HoldersRequest>
+                    for FindHoldersSvc<T> {
+                        type Response = super::Holders;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HoldersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Query>::find_holders(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FindHoldersSvc(inner);
                         let codec = crate::codec::Bounded::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 7] = [
+const PROTOS: [&str; 8] = [
     "memctl/v1/nouns.proto",
+    "memctl/v1/holders.proto",
     "memctl/v1/ingest.proto",
     "memctl/v1/finding.proto",
     "memctl/v1/alerts.proto",

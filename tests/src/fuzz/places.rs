@@ -30,6 +30,7 @@ fn kind_of(said: &messages::Said) -> &'static str {
         messages::Said::Keyframe(..) => "a keyframe",
         messages::Said::Settled(_) => "settled",
         messages::Said::Failure(_) => "a failure",
+        messages::Said::Holders(..) => "an answer about holders",
     }
 }
 
@@ -67,6 +68,8 @@ pub fn region(bytes: &[u8]) -> String {
         file.write_all_at(data, at).expect("a trainer may write there");
     }
     let opened = region.fd().try_clone_to_owned().map(Region::open).expect("a descriptor").is_ok();
+    region.ask_holders(1, 1, &[(1, 1)]);
+    assert!(region.holders_asked().is_none_or(|asked| asked.blocks.len() <= 256), "more blocks than there is room for");
     let (mut notes, mut reader) = (0, region.notes_reader());
     let mut said = [0_usize; 2];
     while let Some(note) = reader.pop() {

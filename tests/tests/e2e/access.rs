@@ -121,6 +121,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
         "GetFragmentation" => v1::FragmentationRequest { selection: selection() }.encode_to_vec(),
         "GetOom" => v1::OomRequest { selection: selection() }.encode_to_vec(),
         "GetLedger" => v1::LedgerRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "FindHolders" => v1::HoldersRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "GetStatus" => v1::StatusRequest {}.encode_to_vec(),
         "DeleteJob" => v1::DeleteJobRequest { job: "not-there".into(), attempt: None }.encode_to_vec(),
         "ListAlerts" => v1::ListAlertsRequest { firing_only: false }.encode_to_vec(),

@@ -14,6 +14,7 @@ mod faults;
 mod fit;
 mod fuzz;
 mod golden;
+mod holders;
 mod hostile;
 mod http_hostile;
 mod http_port;

@@ -22,7 +22,7 @@ enum Verb {
 
 use Verb::{Asked, Silent};
 
-const VERBS: [(&str, Verb); 30] = [
+const VERBS: [(&str, Verb); 31] = [
     // A recorded job of its own; what it prints is held by its golden page.
     ("demo", Silent),
     // A page in a browser, made of the answers below; what it says is held by its own tests.
@@ -55,6 +55,8 @@ const VERBS: [(&str, Verb); 30] = [
     // Of settings: nothing that is judged.
     ("what-if", Silent),
     ("fit", Silent),
+    // Of a process that runs, and what holds its tensors: nothing that is judged.
+    ("holders", Silent),
     // Of the installation, not of a job.
     ("doctor", Silent),
     ("delete", Silent),

@@ -8,12 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use memctl_agent::{AgentConfig, Daemon};
 use memctl_daemon::alerts::Rules;
 use memctl_daemon::config;
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::https::{Port, address};
 use memctl_tests::recordings::folder;
-use memctl_tests::{memctl, run, stdout};
+use memctl_tests::streaming::until;
+use memctl_tests::trainer::{Trainer, list_holds};
+use memctl_tests::{jobs, memctl, run, stdout};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -368,8 +371,8 @@ impl Shapes {
 fn json_is_what_its_page_says() {
     let store = tempfile::tempdir().unwrap();
     let daemon = DaemonProcess::sqlite_with(store.path(), free_port(), &["--http-listen", "http://127.0.0.1:0"]);
-    let jobs = ["gpt_val_graph_leak", "oom_by_fragmentation"];
-    for name in jobs {
+    let imported = ["gpt_val_graph_leak", "oom_by_fragmentation"];
+    for name in imported {
         run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", name]).arg(folder(name)));
     }
     let ask = |line: &str| -> serde_json::Value {
@@ -381,7 +384,7 @@ fn json_is_what_its_page_says() {
     let mut lines: Vec<(&str, String)> = ["jobs", "alerts", "alerts silences", "alerts test", "alerts rules", "doctor"]
         .map(|line| (line, line.to_owned()))
         .to_vec();
-    for job in jobs {
+    for job in imported {
         for verb in ["query", "leaks", "ranks", "frag", "oom", "diagnose", "timeline", "sites"] {
             lines.push((verb, format!("{verb} --job {job}")));
         }
@@ -418,6 +421,21 @@ fn json_is_what_its_page_says() {
             serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
         shapes.faults(&value, shape, &format!("{path}: "), &mut found);
     }
+    // What a running process alone can tell.
+    let to = Daemon::Address(daemon.url.as_str().into());
+    let mut trainer = Trainer::start(AgentConfig::new(jobs::session("live", 0), to));
+    trainer.leak();
+    let mut held = None;
+    until("the process answers", || {
+        let mut ask = memctl();
+        ask.args(["holders", "--job", "live", "--site", "keep", "-o", "json", "--daemon", &daemon.url]);
+        let told = trainer.meanwhile(&mut ask, |trainer, asked| trainer.answer(asked.ask, &list_holds(asked)));
+        held = serde_json::from_slice(&told.stdout).ok();
+        held.is_some()
+    });
+    let held = held.unwrap_or_default();
+    shapes.faults(&held, &Shapes::of_command(&text, "holders"), "memctl holders: ", &mut found);
+    trainer.end();
     // It works on the store itself, beside the daemon.
     let checked = run(memctl().args(["check", "--deep", "-o", "json", "--data-dir"]).arg(store.path()));
     let checked = serde_json::from_str(&checked).unwrap();

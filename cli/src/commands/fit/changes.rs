@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use memctl_analysis::modules::{self, Pass};
 use memctl_answers::Frame;
 use memctl_answers::fit::{Checkpoint, Without};
-use memctl_answers::naming::place;
+use memctl_answers::naming::{is_named, place};
 use memctl_replay::Limit;
 use memctl_replay::fit::{self as replay, Fit, Script};
 
@@ -32,7 +32,7 @@ const NAMED_MAX: usize = 8;
 /// No request is of the site.
 pub fn without(site: &str, fit: &Fit, meaning: &Meaning) -> Result<(Without, Script), Failure> {
     let is_it: Vec<bool> =
-        meaning.places.iter().map(|(frame, _)| frame.as_ref().is_some_and(|it| is(it, site))).collect();
+        meaning.places.iter().map(|(frame, _)| frame.as_ref().is_some_and(|it| is_named(&shown(it), site))).collect();
     let of_site = |request: usize| meaning.holders.get(request).is_some_and(|&holder| is_it[holder as usize]);
     let requests = (0..fit.script().requests()).filter(|&request| of_site(fit.script().origin(request))).count();
     if requests == 0 {
@@ -128,16 +128,6 @@ pub fn outcome(fit: &Fit, script: &Script) -> (u64, u64) {
 pub fn less(before: u64, after: u64) -> i64 {
     let difference = i128::from(before) - i128::from(after);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
-}
-
-/// `model.py:44`, `forward`, or as memctl prints it: `forward (model.py:44)`.
-fn is(frame: &memctl_model::Frame, site: &str) -> bool {
-    let file = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
-    *frame.function == *site
-        || frame.plain_function() == site
-        || format!("{file}:{}", frame.line) == site
-        || format!("{}:{}", frame.file, frame.line) == site
-        || place(&shown(frame)) == site
 }
 
 /// A frame as answers have it.

@@ -1,0 +1,139 @@
+//! The way of an ask for holders through the agent: from the uplink to the worker, which knows the live blocks, into the
+//! trainer's region, and back.
+//!
+//! - [`Asks`]: what the uplink and the worker hand each other. [`search`]: the worker's part. [`told`]: what trainers write.
+//!
+//! Guarantees: one ask at a time, a newer one in place of an older one; nothing is queued and nobody waits; an answer is no
+//! item: it is lost with its connection, and no event with it.
+//! Refuses: asks that are no asks, and answers that nobody asked for.
+
+pub(crate) mod search;
+mod told;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memctl_model::StackId;
+use memctl_proto::convert::holders::{BUDGET_MS_MAX, STACKS_MAX};
+use memctl_proto::v1;
+use memctl_proto::v1::holders_answer::Body;
+use tokio::sync::Notify;
+
+/// Whoever asks has gone after this, whatever they say.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// Comes back with the answer.
+    pub id: u64,
+    /// Whose blocks, sorted.
+    pub stacks: Vec<StackId>,
+    /// How long the search may take.
+    pub budget_ms: u32,
+    /// After this nobody waits for it.
+    pub until: Instant,
+}
+
+impl Ask {
+    /// As it came over the wire.
+    fn new(ask: v1::HoldersAsk, now: Instant) -> Self {
+        let v1::HoldersAsk { id, mut stacks, budget_ms, wait_ms } = ask;
+        stacks.truncate(STACKS_MAX);
+        stacks.sort_unstable();
+        let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
+        let stacks = stacks.into_iter().filter(|stack| *stack != 0).map(StackId).collect();
+        Self { id, stacks, budget_ms: budget_ms.clamp(1, BUDGET_MS_MAX), until: now + wait }
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Asks {
+    /// Whether an ask waits for the worker: what it looks at in every turn.
+    is_asked: AtomicBool,
+    waiting: Mutex<Waiting>,
+    answered: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    ask: Option<Ask>,
+    answer: Option<v1::HoldersAnswer>,
+}
+
+impl Asks {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The daemon asks.
+    pub fn ask(&self, ask: v1::HoldersAsk) {
+        self.waiting().ask = Some(Ask::new(ask, Instant::now()));
+        // Relaxed: the lock orders what is behind it.
+        self.is_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Another connection: what was asked and answered over the one before is nobody's any more.
+    pub fn forget(&self) {
+        *self.waiting() = Waiting::default();
+    }
+
+    /// What is asked, once.
+    fn take(&self) -> Option<Ask> {
+        // Relaxed: see `ask`; what is missed now is seen in the next turn.
+        if !self.is_asked.load(Ordering::Relaxed) || !self.is_asked.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        self.waiting().ask.take()
+    }
+
+    fn answer(&self, id: u64, body: Body) {
+        self.waiting().answer = Some(v1::HoldersAnswer { id, body: Some(body) });
+        self.answered.notify_one();
+    }
+
+    /// The next answer. Nothing is lost where this is dropped before it gives one.
+    pub async fn answered(&self) -> v1::HoldersAnswer {
+        loop {
+            if let Some(answer) = self.waiting().answer.take() {
+                return answer;
+            }
+            self.answered.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_ask_goes_to_the_worker_and_its_answer_to_the_uplink() {
+        let asks = Asks::default();
+        assert_eq!(asks.take(), None);
+        asks.ask(v1::HoldersAsk { id: 1, stacks: vec![9], ..Default::default() });
+        asks.ask(v1::HoldersAsk { id: 2, stacks: vec![5, 0, 3], budget_ms: u32::MAX, wait_ms: u32::MAX });
+        let ask = asks.take().unwrap();
+        assert_eq!((ask.id, ask.budget_ms), (2, BUDGET_MS_MAX), "the newer one");
+        assert_eq!(ask.stacks, [StackId(3), StackId(5)]);
+        assert!(ask.until <= Instant::now() + WAIT_MAX);
+        assert_eq!(asks.take(), None);
+        // Whether it is waited for before or after.
+        asks.answer(2, Body::Failure("no".into()));
+        assert_eq!(asks.answered().await.id, 2);
+        let (answer, ()) = tokio::join!(asks.answered(), async { asks.answer(3, Body::Failure("no".into())) });
+        assert_eq!(answer.id, 3);
+    }
+
+    #[tokio::test]
+    async fn another_connection_hears_nothing_of_the_one_before() {
+        let asks = Asks::default();
+        asks.ask(v1::HoldersAsk { id: 1, ..Default::default() });
+        asks.answer(1, Body::Failure("no".into()));
+        asks.forget();
+        assert_eq!(asks.take(), None);
+        assert!(tokio::time::timeout(Duration::from_millis(1), asks.answered()).await.is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! The worker's part in an ask: picks the blocks that it is about, hands them to the trainer, and checks what comes back.
+//!
+//! Guarantees: a trainer is asked by a write into its region and never waited for; when nobody waits for the answer any
+//! more the ask is taken back; of what the trainer says, only the answer to the ask that is under way counts, once.
+//! Refuses: to ask about no block, because an empty answer would read as "nothing holds it".
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use memctl_analysis::LiveSample;
+use memctl_model::StackId;
+use memctl_proto::convert::holders::BLOCKS_MAX;
+use memctl_proto::v1::HolderSearch;
+use memctl_proto::v1::holders_answer::Body;
+
+use super::{Ask, Asks, told};
+use crate::region::Region;
+use crate::source_paths::SourcePaths;
+
+/// An ask that the trainer has, or gets as soon as its region takes one.
+struct UnderWay {
+    ask: Ask,
+    sample: LiveSample,
+    is_handed: bool,
+}
+
+/// See the module.
+pub(crate) struct Search {
+    asks: Arc<Asks>,
+    region: Arc<Region>,
+    paths: SourcePaths,
+    under_way: Option<UnderWay>,
+}
+
+/// Whether the trainer behind a region can be asked; where there is no region there is no Python.
+pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch {
+    match region.filter(|region| region.python().is_some()) {
+        None => HolderSearch::NotPython,
+        Some(region) if !allowed || region.forbids_holders() => HolderSearch::Forbidden,
+        Some(_) => HolderSearch::Ready,
+    }
+}
+
+impl Search {
+    pub(crate) fn new(asks: Arc<Asks>, region: Arc<Region>, paths: SourcePaths) -> Self {
+        Self { asks, region, paths, under_way: None }
+    }
+
+    /// Goes on with what is asked; `live` gives the oldest live blocks of some stacks. One atomic load when nothing is.
+    pub(crate) fn turn(&mut self, now: Instant, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
+        if let Some(ask) = self.asks.take() {
+            self.begin(ask, live);
+        }
+        let Some(under_way) = &mut self.under_way else { return };
+        if now >= under_way.ask.until {
+            self.region.withdraw_holders();
+            self.under_way = None;
+        } else if !under_way.is_handed {
+            let UnderWay { ask, sample, .. } = under_way;
+            let blocks: Vec<(u64, u64)> = sample.oldest.iter().map(|block| (block.addr, block.size)).collect();
+            // A trainer that is reading the one before has done so by the next turn.
+            under_way.is_handed = self.region.ask_holders(ask.id, ask.budget_ms, &blocks);
+        }
+    }
+
+    fn begin(&mut self, ask: Ask, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
+        self.region.withdraw_holders();
+        let sample = live(&ask.stacks, BLOCKS_MAX);
+        self.under_way = None;
+        if sample.oldest.is_empty() {
+            let words = "no block of this site lives in the process now: what was there has been freed";
+            return self.asks.answer(ask.id, Body::Failure(words.to_owned()));
+        }
+        self.under_way = Some(UnderWay { ask, sample, is_handed: false });
+    }
+
+    /// The trainer says something.
+    pub(crate) fn answered(&mut self, id: u64, json: &[u8]) {
+        let Some(UnderWay { ask, sample, .. }) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
+            tracing::debug!(id, "an answer about holders that nobody waits for");
+            return;
+        };
+        let body = match told::read(json, sample.oldest.len(), &self.paths) {
+            Ok(mut found) => {
+                (found.live_blocks, found.live_bytes) = (sample.blocks, sample.bytes);
+                Body::Found(found)
+            }
+            Err(failure) => Body::Failure(failure),
+        };
+        self.asks.answer(ask.id, body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use memctl_analysis::LiveBlock;
+    use memctl_proto::v1;
+
+    use super::*;
+
+    fn live(count: u64) -> impl FnOnce(&[StackId], usize) -> LiveSample {
+        move |stacks, most| {
+            assert_eq!(stacks, [StackId(3)]);
+            let block = |at| LiveBlock { birth_epoch: 0, birth_step: at, addr: (at + 1) << 20, size: 512 };
+            let oldest = (0..count).take(most).map(block).collect();
+            LiveSample { blocks: count, bytes: 512 * count, oldest }
+        }
+    }
+
+    fn search() -> (Arc<Asks>, Arc<Region>, Search) {
+        let (asks, region) = (Arc::new(Asks::default()), Region::create(1, 16).unwrap());
+        let search = Search::new(asks.clone(), region.clone(), SourcePaths::default());
+        (asks, region, search)
+    }
+
+    fn ask(id: u64) -> v1::HoldersAsk {
+        v1::HoldersAsk { id, stacks: vec![3], budget_ms: 50, wait_ms: 60_000 }
+    }
+
+    fn json(asked: usize) -> Vec<u8> {
+        format!(
+            r#"{{"version":1,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
+        )
+        .into_bytes()
+    }
+
+    fn answer(asks: &Asks) -> Option<v1::HoldersAnswer> {
+        asks.waiting().answer.take()
+    }
+
+    #[test]
+    fn the_trainer_is_asked_and_its_answer_is_passed_on_once() {
+        let (asks, region, mut search) = search();
+        search.turn(Instant::now(), |_, _| panic!("nothing is asked"));
+        asks.ask(ask(7));
+        search.turn(Instant::now(), live(300));
+        let asked = region.holders_asked().unwrap();
+        assert_eq!((asked.ask, asked.budget_ms, asked.blocks.len(), asked.blocks[0]), (7, 50, 256, (1 << 20, 512)));
+        search.answered(8, &json(256));
+        assert_eq!(answer(&asks), None, "of another ask");
+        search.answered(7, &json(256));
+        let Some(v1::HoldersAnswer { id: 7, body: Some(Body::Found(found)) }) = answer(&asks) else { panic!() };
+        assert_eq!((found.live_blocks, found.live_bytes, found.asked_blocks), (300, 300 * 512, 256));
+        search.answered(7, &json(256));
+        assert_eq!(answer(&asks), None, "a second time");
+    }
+
+    #[test]
+    fn what_the_trainer_says_wrongly_is_told() {
+        let (asks, _region, mut search) = search();
+        asks.ask(ask(7));
+        search.turn(Instant::now(), live(1));
+        search.answered(7, b"<html>");
+        let Some(v1::HoldersAnswer { body: Some(Body::Failure(words)), .. }) = answer(&asks) else { panic!() };
+        assert!(words.contains("cannot be read"), "{words}");
+    }
+
+    #[test]
+    fn an_ask_that_nobody_waits_for_is_taken_back() {
+        let (asks, region, mut search) = search();
+        asks.ask(v1::HoldersAsk { wait_ms: 10, ..ask(1) });
+        search.turn(Instant::now(), live(1));
+        search.turn(Instant::now() + Duration::from_secs(1), live(1));
+        assert_eq!(region.holders_asked(), None);
+        search.answered(1, &json(1));
+        assert_eq!(answer(&asks), None);
+    }
+
+    #[test]
+    fn without_a_block_the_trainer_is_left_alone() {
+        let (asks, region, mut search) = search();
+        asks.ask(ask(1));
+        search.turn(Instant::now(), live(1));
+        asks.ask(ask(2));
+        search.turn(Instant::now(), live(0));
+        assert_eq!(region.holders_asked(), None, "the one before was taken back");
+        assert!(matches!(answer(&asks), Some(v1::HoldersAnswer { id: 2, body: Some(Body::Failure(_)) })));
+    }
+
+    #[test]
+    fn only_a_python_process_that_allows_it_is_ready() {
+        let region = Region::create(1, 16).unwrap();
+        assert_eq!(readiness(None, true), HolderSearch::NotPython);
+        assert_eq!(readiness(Some(&region), true), HolderSearch::NotPython);
+        region.set_python(3, 12);
+        assert_eq!(readiness(Some(&region), true), HolderSearch::Ready);
+        assert_eq!(readiness(Some(&region), false), HolderSearch::Forbidden);
+        region.forbid_holders();
+        assert_eq!(readiness(Some(&region), true), HolderSearch::Forbidden);
+    }
+}

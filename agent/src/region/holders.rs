@@ -1,0 +1,184 @@
+//! The ask for holders in a region: the host writes which blocks it is about, the trainer takes it at the end of a step.
+//!
+//! One word says whose turn it is. Guarantees: a trainer that nobody asks loads that word and nothing else; an ask is taken
+//! once, whole or not at all; neither side ever waits for the other. An ask that nobody took can be taken back or replaced.
+//! Refuses: to ask a trainer that forbids it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memctl_proto::convert::holders::BLOCKS_MAX;
+
+use super::Region;
+
+/// Nothing is asked.
+const IDLE: u32 = 0;
+/// An ask waits for the end of a step.
+const ASKED: u32 = 1;
+/// The host writes one.
+const WRITING: u32 = 2;
+/// The trainer reads it.
+const READING: u32 = 3;
+/// The trainer is not to be asked.
+const FORBIDDEN: u32 = 4;
+
+/// See the module.
+#[repr(C)]
+pub struct Control {
+    turn: AtomicU32,
+    budget_ms: AtomicU32,
+    ask: AtomicU64,
+    count: AtomicU64,
+    /// Addresses and bytes.
+    blocks: [[AtomicU64; 2]; BLOCKS_MAX],
+}
+
+/// What a trainer is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Comes back with the answer.
+    pub ask: u64,
+    /// Addresses and bytes of live blocks, oldest first.
+    pub blocks: Vec<(u64, u64)>,
+    /// How long the search may take.
+    pub budget_ms: u32,
+}
+
+impl Control {
+    /// Takes the turn if it is one of these.
+    fn turn_from(&self, from: &[u32], to: u32) -> bool {
+        // Acquire: what the other side wrote before it gave the turn away is seen.
+        from.iter().any(|&from| self.turn.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok())
+    }
+
+    fn give_turn(&self, to: u32) {
+        // Release: pairs with the Acquire of whoever takes it.
+        self.turn.store(to, Ordering::Release);
+    }
+}
+
+// Relaxed below: what is read and written between taking the turn and giving it away is ordered by these two.
+impl Region {
+    /// The trainer is not to be asked; said before a host sees the region.
+    pub fn forbid_holders(&self) {
+        self.holders_control().give_turn(FORBIDDEN);
+    }
+
+    /// Whether the trainer is not to be asked.
+    #[must_use]
+    pub fn forbids_holders(&self) -> bool {
+        self.holders_control().turn.load(Ordering::Relaxed) == FORBIDDEN
+    }
+
+    /// The host asks, in place of what it asked before. `false`: the trainer is just reading, or forbids it.
+    pub fn ask_holders(&self, ask: u64, budget_ms: u32, blocks: &[(u64, u64)]) -> bool {
+        let control = self.holders_control();
+        if !control.turn_from(&[IDLE, ASKED], WRITING) {
+            return false;
+        }
+        let blocks = &blocks[..blocks.len().min(BLOCKS_MAX)];
+        control.ask.store(ask, Ordering::Relaxed);
+        control.budget_ms.store(budget_ms, Ordering::Relaxed);
+        control.count.store(blocks.len() as u64, Ordering::Relaxed);
+        for ([addr, bytes], block) in control.blocks.iter().zip(blocks) {
+            addr.store(block.0, Ordering::Relaxed);
+            bytes.store(block.1, Ordering::Relaxed);
+        }
+        control.give_turn(ASKED);
+        true
+    }
+
+    /// The host takes back what nobody has taken.
+    pub fn withdraw_holders(&self) {
+        self.holders_control().turn_from(&[ASKED], IDLE);
+    }
+
+    /// The trainer takes what is asked, if something is.
+    #[must_use]
+    pub fn holders_asked(&self) -> Option<Asked> {
+        let control = self.holders_control();
+        if control.turn.load(Ordering::Relaxed) != ASKED || !control.turn_from(&[ASKED], READING) {
+            return None;
+        }
+        let count = (control.count.load(Ordering::Relaxed) as usize).min(BLOCKS_MAX);
+        let blocks = control.blocks[..count].iter();
+        let asked = Asked {
+            ask: control.ask.load(Ordering::Relaxed),
+            blocks: blocks.map(|[addr, bytes]| (addr.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))).collect(),
+            budget_ms: control.budget_ms.load(Ordering::Relaxed),
+        };
+        control.give_turn(IDLE);
+        Some(asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn region() -> Arc<Region> {
+        Region::create(1, 16).unwrap()
+    }
+
+    #[test]
+    fn an_ask_is_taken_once() {
+        let region = region();
+        assert_eq!(region.holders_asked(), None);
+        assert!(region.ask_holders(7, 100, &[(1 << 40, 512), (2 << 40, 1_024)]));
+        let asked = Asked { ask: 7, blocks: vec![(1 << 40, 512), (2 << 40, 1_024)], budget_ms: 100 };
+        assert_eq!(region.holders_asked(), Some(asked));
+        assert_eq!(region.holders_asked(), None);
+    }
+
+    #[test]
+    fn an_ask_that_nobody_took_is_replaced_or_taken_back() {
+        let region = region();
+        assert!(region.ask_holders(1, 100, &[(1, 1); BLOCKS_MAX + 1]));
+        assert!(region.ask_holders(2, 50, &[(2, 2)]));
+        assert_eq!(region.holders_asked(), Some(Asked { ask: 2, blocks: vec![(2, 2)], budget_ms: 50 }));
+        assert!(region.ask_holders(3, 50, &[(1, 1); BLOCKS_MAX + 1]));
+        region.withdraw_holders();
+        assert_eq!(region.holders_asked(), None);
+    }
+
+    #[test]
+    fn who_forbids_it_is_not_asked() {
+        let region = region();
+        region.forbid_holders();
+        assert!(region.forbids_holders() && !region.ask_holders(1, 100, &[(1, 1)]));
+        region.withdraw_holders();
+        assert!(region.forbids_holders() && region.holders_asked().is_none());
+    }
+
+    #[test]
+    fn what_a_broken_host_writes_stays_in_bounds() {
+        let region = region();
+        assert!(region.ask_holders(1, 100, &[(1, 1)]));
+        region.holders_control().count.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(region.holders_asked().unwrap().blocks.len(), BLOCKS_MAX);
+        region.holders_control().turn.store(77, Ordering::Relaxed);
+        assert!(region.holders_asked().is_none() && !region.ask_holders(2, 1, &[]) && !region.forbids_holders());
+    }
+
+    #[test]
+    fn asks_that_are_replaced_while_they_are_taken_are_taken_whole() {
+        let region = region();
+        let taker = region.clone();
+        let taking = std::thread::spawn(move || {
+            let mut last = 0;
+            while last < 20_000 {
+                let Some(asked) = taker.holders_asked() else { continue };
+                assert!(asked.ask > last, "{} after {last}", asked.ask);
+                last = asked.ask;
+                assert!(asked.blocks.iter().all(|block| *block == (last, last)), "{asked:?}");
+            }
+        });
+        for ask in 1..=20_000 {
+            while !region.ask_holders(ask, 1, &[(ask, ask); 8]) {
+                std::hint::spin_loop();
+            }
+        }
+        taking.join().unwrap();
+    }
+}

@@ -1,0 +1,155 @@
+//! `memctl holders` as data: which Python objects hold the tensors of a site, as the running process answered.
+//!
+//! Guarantees: how many blocks the answer covers, how long the process stood still for it, and what was not looked at are
+//! always said. Refuses to guess: a block without a holder is counted, and no holder is named for it.
+
+use std::io::{self, Write};
+
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::{Answer, Frame, Job, PartMissing, SCHEMA, part};
+use crate::format::csv::{self, Cell};
+use crate::format::json;
+
+/// What holds the tensors of a site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holders {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// The rank that was asked.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// The site that was asked about.
+    pub site: Frame,
+    /// The finding whose site it is; null where the question named the site.
+    pub finding: Option<String>,
+    /// Live blocks of the site.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The oldest of them, which were asked about.
+    pub asked_blocks: u32,
+    /// Of these, how many a holder was found for.
+    pub found_blocks: u32,
+    /// Holders, most blocks first.
+    pub holders: Vec<Holder>,
+    /// Objects of the interpreter that were looked at.
+    pub objects: u64,
+    /// How long the process stood still for it.
+    pub took_seconds: f64,
+    /// How long it might have.
+    pub budget_seconds: f64,
+    /// Whether all that can be looked at was.
+    pub complete: bool,
+    /// What was not looked at, in sentences.
+    pub not_looked_at: Vec<String>,
+    /// Flags that reach the same daemon; `None` = no advice.
+    #[serde(skip)]
+    pub hint: Option<String>,
+}
+
+/// What holds some of the tensors.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// `list`, `dict`, `attribute`, `closure`, `hook`, …
+    pub kind: String,
+    /// One sentence.
+    pub sentence: String,
+    /// From the root to the tensor, one step each.
+    pub chain: Vec<String>,
+    /// Of the blocks that were asked about, how many it holds.
+    pub blocks: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many tensors the innermost container holds; null where there is none.
+    pub tensors: Option<u64>,
+}
+
+impl Holders {
+    /// From the wire.
+    ///
+    /// # Errors
+    /// An answer without one of its parts.
+    pub fn new(wire: v1::Holders, hint: Option<String>) -> Result<Self, PartMissing> {
+        let v1::Holders { job, rank, process, site, finding, budget_ms, found } = wire;
+        let v1::HoldersFound {
+            live_blocks,
+            live_bytes,
+            asked_blocks,
+            found_blocks,
+            objects,
+            took_us,
+            complete,
+            not_looked_at,
+            holders,
+        } = part(found, "found")?;
+        Ok(Self {
+            schema: SCHEMA,
+            job: part(job, "job")?.into(),
+            rank,
+            process,
+            site: part(site, "site")?.into(),
+            finding: Some(finding).filter(|id| !id.is_empty()),
+            live_blocks,
+            live_bytes,
+            asked_blocks,
+            found_blocks,
+            holders: holders.into_iter().map(Holder::from).collect(),
+            objects,
+            took_seconds: took_us as f64 / 1e6,
+            budget_seconds: f64::from(budget_ms) / 1e3,
+            complete,
+            not_looked_at,
+            hint,
+        })
+    }
+}
+
+impl From<v1::TensorHolder> for Holder {
+    fn from(wire: v1::TensorHolder) -> Self {
+        let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = wire;
+        Self { kind, sentence, chain, blocks, bytes, tensors }
+    }
+}
+
+/// A line of NDJSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    rank: u32,
+    process: &'a str,
+    #[serde(flatten)]
+    holder: &'a Holder,
+}
+
+impl Answer for Holders {
+    fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        json::pretty(out, self)
+    }
+
+    fn ndjson(&self, out: &mut dyn Write) -> io::Result<()> {
+        let of = |holder| Line { rank: self.rank, process: &self.process, holder };
+        self.holders.iter().try_for_each(|holder| json::line(out, &of(holder)))
+    }
+
+    fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        csv::header(out, &["rank", "kind", "sentence", "chain", "blocks", "bytes", "tensors", "process"])?;
+        for holder in &self.holders {
+            let cells = [
+                Cell::plain(self.rank),
+                Cell::text(&holder.kind),
+                Cell::text(&holder.sentence),
+                Cell::text(holder.chain.join(" > ")),
+                Cell::plain(holder.blocks),
+                Cell::plain(holder.bytes),
+                Cell::maybe(holder.tensors),
+                Cell::text(&self.process),
+            ];
+            csv::record(out, &cells)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! `memctl holders`: asks a running process which Python objects hold the tensors of a site.
+//!
+//! Refuses to search anything itself: the process does, at the end of a step, within the budget.
+
+use std::io::Write;
+
+use memctl_answers::holders::Holders;
+use memctl_proto::v1;
+
+use crate::args::{self, Global};
+use crate::ask::{asking, hint};
+use crate::exit::Failure;
+use crate::render::screen::Screen;
+use crate::show::show;
+
+/// See the module.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn run(
+    args: &args::Holders,
+    global: &Global,
+    screen: &Screen,
+    out: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let request = v1::HoldersRequest {
+        selection: Some(args.selection()),
+        site: args.site.clone().unwrap_or_default(),
+        budget_ms: args.budget,
+    };
+    let answer = asking(global, async |connection| {
+        let response = connection.query.find_holders(request).await.map_err(|status| connection.failure(&status))?;
+        Ok(Holders::new(response.into_inner(), hint(connection, global))?)
+    });
+    show(&answer.await?, global, screen, out)
+}

@@ -1,0 +1,85 @@
+//! The page of `memctl holders`: what holds the tensors of a site, each holder with its chain from the root to the tensor.
+//!
+//! It says for how many blocks that holds and how long the process stood still for it, and what was not looked at.
+
+use memctl_answers::holders::{Holder, Holders};
+use memctl_answers::naming::{command, name_of, place};
+use memctl_model::HumanBytes;
+
+use super::{Page, heading, next, prose};
+use crate::render::screen::{Screen, Tone};
+use crate::render::text::{count, plural, safe};
+
+impl Page for Holders {
+    fn page(&self, screen: &Screen) -> String {
+        page(self, screen)
+    }
+}
+
+/// See the module.
+#[must_use]
+pub fn page(answer: &Holders, screen: &Screen) -> String {
+    let mut out = heading(&answer.job, screen);
+    let title = format!("{}, {}", name_of(&answer.process, answer.rank), place(&answer.site));
+    out.push_str(&format!("\n{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0))));
+    for holder in &answer.holders {
+        out.push_str(&of_holder(holder, answer, screen));
+    }
+    out.push('\n');
+    out.push_str(&indented(&coverage(answer), "", screen));
+    if !answer.not_looked_at.is_empty() {
+        out.push_str("\nNot looked at:\n");
+        for line in &answer.not_looked_at {
+            out.push_str(&indented(line, "  ", screen));
+        }
+    }
+    if let Some(hint) = &answer.hint {
+        let commands = [(command("leaks", &answer.job, "", hint), "what grows, and how fast")];
+        out.push_str(&next(&commands, screen));
+    }
+    out
+}
+
+fn of_holder(holder: &Holder, answer: &Holders, screen: &Screen) -> String {
+    let mut out = String::from("\n");
+    let head = format!("{}: {}", holder.kind, holder.sentence);
+    out.push_str(&indented(&head, "  ", screen));
+    let arrow = screen.pick(" → ", " > ");
+    let chain: Vec<String> = holder.chain.iter().map(|step| safe(step).into_owned()).collect();
+    if !chain.is_empty() {
+        out.push_str(&indented(&chain.join(arrow), "    ", screen));
+    }
+    let asked = count(u64::from(answer.asked_blocks));
+    let held = format!("{} of {asked} blocks, {}", count(u64::from(holder.blocks)), HumanBytes::of(holder.bytes));
+    out.push_str(&indented(&held, "    ", screen));
+    out
+}
+
+/// How far the answer goes, and what it cost.
+fn coverage(answer: &Holders) -> String {
+    let asked = plural(u64::from(answer.asked_blocks), "block");
+    let live = format!("{} of {} that live there", asked, count(answer.live_blocks));
+    let found = match answer.found_blocks {
+        0 => format!(
+            "No Python object was found that holds one of the oldest {live} ({})",
+            HumanBytes::of(answer.live_bytes)
+        ),
+        found => format!(
+            "A holder was found for {} of the oldest {live} ({})",
+            count(u64::from(found)),
+            HumanBytes::of(answer.live_bytes)
+        ),
+    };
+    let cut = if answer.complete { "" } else { " The search is not complete." };
+    format!(
+        "{found}. {} were looked at; the process stood still for {:.1} ms, of {:.0} ms that it might.{cut}",
+        plural(answer.objects, "object"),
+        answer.took_seconds * 1e3,
+        answer.budget_seconds * 1e3
+    )
+}
+
+fn indented(text: &str, indent: &str, screen: &Screen) -> String {
+    let lines = prose::wrap(text, prose::columns(screen).saturating_sub(indent.len()));
+    lines.into_iter().map(|line| format!("{indent}{line}\n")).collect()
+}

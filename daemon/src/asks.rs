@@ -1,0 +1,228 @@
+//! Asks for holders on their way through the streams of sessions: a question hands one in, the stream's own task sends it
+//! and hands the answer back.
+//!
+//! Guarantees: one ask at a time a stream; only agents that said they can be asked are; whoever asks waits for a bounded
+//! time, and neither the stream nor its agent ever waits for them. An answer counts for the ask under way, once, and only
+//! if it is one.
+//! Refuses: what agents say unasked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_proto::convert::holders::checked;
+use memctl_proto::v1;
+use memctl_proto::v1::HolderSearch;
+use memctl_proto::v1::holders_answer::Body;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+/// Why an ask has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// The session is not streaming to this daemon.
+    #[error("it is not streaming to this daemon")]
+    Gone,
+    /// Its agent does not know the question.
+    #[error("its agent is older than this question; install the memctl-agent of this daemon's version there")]
+    TooOld,
+    /// Whoever started it forbids it.
+    #[error("it was started with --no-holders or MEMCTL_HOLDERS=off, which forbid it")]
+    Forbidden,
+    /// No Python.
+    #[error("it is not a Python process, so no Python object holds its memory")]
+    NotPython,
+    /// Somebody else asks.
+    #[error("it is being asked already; ask again in a moment")]
+    Busy,
+    /// It does not come to the end of a step, or is gone.
+    #[error(
+        "it did not answer in {0:?}: it answers at the end of a step, so ask again while it trains, or mark steps with memctl_agent.step()"
+    )]
+    NoAnswer(Duration),
+    /// The agent's words.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// An ask, and where its answer goes.
+struct Pending {
+    stacks: Vec<u32>,
+    budget_ms: u32,
+    wait: Duration,
+    answer: oneshot::Sender<Result<v1::HoldersFound, String>>,
+}
+
+/// The side of those who ask.
+#[derive(Clone)]
+pub struct Line {
+    search: HolderSearch,
+    asks: mpsc::Sender<Pending>,
+    alone: Arc<Semaphore>,
+}
+
+/// The stream's side.
+pub struct Asked {
+    asks: mpsc::Receiver<Pending>,
+    next: u64,
+    under_way: Option<(u64, oneshot::Sender<Result<v1::HoldersFound, String>>)>,
+}
+
+/// The two sides of a stream's line. `first`: the number of its first ask; numbers of one session's streams differ.
+#[must_use]
+pub fn line(search: HolderSearch, first: u64) -> (Line, Asked) {
+    let (sender, asks) = mpsc::channel(1);
+    (Line { search, asks: sender, alone: Arc::new(Semaphore::new(1)) }, Asked { asks, next: first, under_way: None })
+}
+
+impl Line {
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ask(&self, stacks: Vec<u32>, budget_ms: u32, wait: Duration) -> Result<v1::HoldersFound, AskError> {
+        match self.search {
+            HolderSearch::Ready => {}
+            HolderSearch::Unspecified => return Err(AskError::TooOld),
+            HolderSearch::Forbidden => return Err(AskError::Forbidden),
+            HolderSearch::NotPython => return Err(AskError::NotPython),
+        }
+        // Given back when this is dropped, whatever became of the ask.
+        let _alone = self.alone.try_acquire().map_err(|_| AskError::Busy)?;
+        let (answer, answered) = oneshot::channel();
+        let pending = Pending { stacks, budget_ms, wait, answer };
+        self.asks.try_send(pending).map_err(|error| match error {
+            // One that nobody waits for any more, which the stream's task has not looked at yet.
+            mpsc::error::TrySendError::Full(_) => AskError::Busy,
+            mpsc::error::TrySendError::Closed(_) => AskError::Gone,
+        })?;
+        match tokio::time::timeout(wait, answered).await {
+            Ok(Ok(Ok(found))) => Ok(found),
+            Ok(Ok(Err(words))) => Err(AskError::Failed(words)),
+            Ok(Err(_)) => Err(AskError::Gone),
+            Err(_) => Err(AskError::NoAnswer(wait)),
+        }
+    }
+}
+
+impl Asked {
+    /// The next ask to send. Never ends where nobody can ask any more.
+    pub async fn next(&mut self) -> v1::HoldersAsk {
+        loop {
+            let Some(Pending { stacks, budget_ms, wait, answer }) = self.asks.recv().await else {
+                std::future::pending::<()>().await;
+                continue;
+            };
+            if answer.is_closed() {
+                continue;
+            }
+            let id = self.next;
+            self.next = self.next.wrapping_add(1);
+            self.under_way = Some((id, answer));
+            let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+            return v1::HoldersAsk { id, stacks, budget_ms, wait_ms };
+        }
+    }
+
+    /// The ask could not be sent: whoever asked hears it at once.
+    pub fn unsent(&mut self) {
+        self.under_way = None;
+    }
+
+    /// The agent answers.
+    pub fn heard(&mut self, answer: v1::HoldersAnswer) {
+        let v1::HoldersAnswer { id, body } = answer;
+        let Some((_, asker)) = self.under_way.take_if(|(asked, _)| *asked == id) else {
+            tracing::debug!(id, "an answer that nobody asked for is left out");
+            return;
+        };
+        let found = match body {
+            Some(Body::Found(found)) => {
+                checked(found).map_err(|error| format!("its agent's answer is refused: {error}"))
+            }
+            Some(Body::Failure(words)) => Err(words.chars().filter(|c| !c.is_control()).take(WORDS_MAX).collect()),
+            None => Err("its agent answered nothing".to_owned()),
+        };
+        // Whoever asked may have gone.
+        let _ = asker.send(found);
+    }
+}
+
+/// Characters of an agent's words that are passed on.
+const WORDS_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(60);
+
+    fn found(blocks: u32) -> Option<Body> {
+        Some(Body::Found(v1::HoldersFound { asked_blocks: blocks, ..Default::default() }))
+    }
+
+    #[tokio::test]
+    async fn an_ask_comes_back_with_its_answer() {
+        let (line, mut asked) = line(HolderSearch::Ready, 40);
+        let serving = async {
+            let ask = asked.next().await;
+            assert_eq!((ask.id, ask.stacks.as_slice(), ask.budget_ms, ask.wait_ms), (40, &[3, 4][..], 50, 60_000));
+            asked.heard(v1::HoldersAnswer { id: 39, body: found(1) });
+            asked.heard(v1::HoldersAnswer { id: 40, body: found(2) });
+            asked.heard(v1::HoldersAnswer { id: 40, body: found(3) });
+            assert!(asked.under_way.is_none());
+        };
+        let (answer, ()) = tokio::join!(line.ask(vec![3, 4], 50, WAIT), serving);
+        assert_eq!(answer.unwrap().asked_blocks, 2, "neither another ask's answer nor a second one");
+    }
+
+    #[tokio::test]
+    async fn whoever_cannot_be_asked_is_not() {
+        for (search, error) in [
+            (HolderSearch::Unspecified, AskError::TooOld),
+            (HolderSearch::Forbidden, AskError::Forbidden),
+            (HolderSearch::NotPython, AskError::NotPython),
+        ] {
+            let (line, mut asked) = line(search, 1);
+            assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(error));
+            assert!(asked.asks.try_recv().is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_agent_says_wrongly_is_an_error() {
+        for (body, words) in [
+            (None, "answered nothing"),
+            (found(257), "refused"),
+            (Some(Body::Failure("freed\u{1b}[31m".into())), "freed[31m"),
+        ] {
+            let (line, mut asked) = line(HolderSearch::Ready, 1);
+            let serving = async {
+                let id = asked.next().await.id;
+                asked.heard(v1::HoldersAnswer { id, body });
+            };
+            let (answer, ()) = tokio::join!(line.ask(vec![1], 1, WAIT), serving);
+            let error = answer.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_asks_at_a_time_and_who_goes_makes_room() {
+        let (line, mut asked) = line(HolderSearch::Ready, 1);
+        {
+            let mut first = std::pin::pin!(line.ask(vec![1], 1, WAIT));
+            assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
+            assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Busy));
+        }
+        // It has gone before its ask was sent.
+        assert!(tokio::time::timeout(Duration::from_millis(1), asked.next()).await.is_err());
+        let serving = async {
+            let id = asked.next().await.id;
+            asked.heard(v1::HoldersAnswer { id, body: found(2) });
+        };
+        let (answer, ()) = tokio::join!(line.ask(vec![1], 1, WAIT), serving);
+        assert!(answer.is_ok());
+        assert_eq!(line.ask(vec![1], 1, Duration::ZERO).await, Err(AskError::NoAnswer(Duration::ZERO)));
+        drop(asked);
+        assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Gone));
+    }
+}

@@ -1,0 +1,178 @@
+//! Which Python object holds the tensors of a site: asked of the running process over its own stream.
+//!
+//! Guarantees: one process is asked, and only one that runs; where no site is named it is that of the worst growth. Whatever
+//! stands in the way is said with the way out. Refuses to answer for a process that has ended: nothing is stored of this.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memctl_analysis::explained::explains;
+use memctl_answers::naming::is_named;
+use memctl_model::{Finding, Frame, StackId};
+use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX};
+use memctl_proto::{StackDictionary, v1};
+
+use super::answer;
+use crate::asks::Line;
+use crate::judge::{Judge, Range};
+use crate::read::error::ReadError;
+use crate::read::job::{Found, everybody, find};
+use crate::read::stacks::dictionary;
+use crate::store::{SessionRow, Store};
+use crate::streams::Streams;
+
+/// How long the end of a step is waited for, beside the search itself: most steps take seconds.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// Processes whose stacks are looked through for a site.
+const PROCESSES_MAX: usize = 16;
+
+/// What is asked about.
+enum Wanted {
+    /// The words of a person.
+    Named(String),
+    /// What was found to grow, at a site.
+    Grown(Box<Finding>),
+}
+
+/// Who is asked, and about which of its stacks.
+struct Chosen<'a> {
+    session: &'a SessionRow,
+    line: Line,
+    site: Frame,
+    stacks: Vec<u32>,
+}
+
+/// Answers a question about holders.
+pub(super) async fn holders(
+    store: &Arc<dyn Store>,
+    streams: &Streams,
+    judge: &Judge,
+    request: v1::HoldersRequest,
+) -> Result<v1::Holders, ReadError> {
+    let v1::HoldersRequest { selection, site, budget_ms } = request;
+    let selection = selection.unwrap_or_default();
+    let budget_ms = match budget_ms {
+        0 => BUDGET_MS,
+        given if given <= BUDGET_MS_MAX => given,
+        _ => return Err(ReadError::Invalid(format!("a budget is at most {} s", BUDGET_MS_MAX / 1_000))),
+    };
+    if selection.ranks.len() > 1 {
+        return Err(ReadError::Invalid("one rank is asked at a time: each stands still for it".to_owned()));
+    }
+    let found = Arc::new(find(&**store, &selection).await?);
+    if !found.goes_on(streams) {
+        return Err(ReadError::NotNow(format!(
+            "job {} does not run any more, and only a running process can be asked",
+            found.job.name
+        )));
+    }
+    let wanted = match site.as_str() {
+        "" => Wanted::Grown(Box::new(worst(store, judge, &found, &selection).await?)),
+        words => Wanted::Named(words.to_owned()),
+    };
+    let Chosen { session, line, site, stacks } = choose(&**store, streams, &found, &wanted).await?;
+    let wait = STEP_MAX + Duration::from_millis(budget_ms.into());
+    let process = found.process_name(session);
+    let told = line.ask(stacks, budget_ms, wait).await;
+    let told = told.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;
+    let finding = match &wanted {
+        Wanted::Grown(finding) => finding.fingerprint(&found.job.name).to_string(),
+        Wanted::Named(_) => String::new(),
+    };
+    Ok(v1::Holders {
+        job: Some(answer::found_job(&found, streams)),
+        rank: session.info.rank,
+        process,
+        site: Some(answer::frame(&site)),
+        finding,
+        budget_ms,
+        found: Some(told),
+    })
+}
+
+/// The worst growth of what was asked for that has a site.
+async fn worst(
+    store: &Arc<dyn Store>,
+    judge: &Judge,
+    found: &Arc<Found>,
+    selection: &v1::Selection,
+) -> Result<Finding, ReadError> {
+    let everybody = everybody(&**store, found, selection).await?;
+    let findings = judge.judgement(&everybody, found, Range::default(), false).await?.findings;
+    let of_asked = |finding: &Finding| found.sessions.iter().any(|session| concerns(finding, found, session));
+    let mut grown = findings.into_iter().filter(|finding| finding.kind.is_leak() && of_asked(finding)).peekable();
+    let name = &found.job.name;
+    let why = match grown.peek() {
+        None => "nothing was found to grow there so far",
+        Some(_) => "what grows there has no site, because its stacks were not recorded",
+    };
+    grown.find(|finding| finding.site.is_some()).ok_or_else(|| {
+        ReadError::NotNow(format!(
+            "job {name}: {why}: name a site with --site FILE:LINE or --site FUNCTION; `memctl sites --job {name}` lists them"
+        ))
+    })
+}
+
+fn concerns(finding: &Finding, found: &Found, session: &SessionRow) -> bool {
+    finding.ranks.contains(&session.info.rank)
+        && (finding.processes.is_empty() || finding.processes.contains(&found.process_name(session)))
+}
+
+/// The first process that streams here and has the site.
+async fn choose<'a>(
+    store: &dyn Store,
+    streams: &Streams,
+    found: &'a Found,
+    wanted: &Wanted,
+) -> Result<Chosen<'a>, ReadError> {
+    let concerned = |session: &&SessionRow| match wanted {
+        Wanted::Named(_) => true,
+        Wanted::Grown(finding) => concerns(finding, found, session),
+    };
+    let mut asked = Vec::new();
+    let there =
+        found.sessions.iter().filter(concerned).filter_map(|session| Some((session, streams.line(session.key)?)));
+    for (session, line) in there.take(PROCESSES_MAX) {
+        let dictionary = dictionary(store, session.key).await?;
+        let (site, stacks) = stacks(&dictionary, session.info.rank, wanted);
+        match site {
+            Some(site) if !stacks.is_empty() => return Ok(Chosen { session, line, site, stacks }),
+            _ => asked.push(found.process_name(session)),
+        }
+    }
+    let name = &found.job.name;
+    Err(ReadError::NotNow(match (asked.as_slice(), wanted) {
+        ([], _) => format!(
+            "no process of job {name} that this is about streams to this daemon: ask the daemon that it streams to (--daemon URL), or another rank (--rank)"
+        ),
+        (asked, Wanted::Named(words)) => format!(
+            "{} of job {name} allocated nothing at {words:?}; `memctl sites --job {name}` lists the sites",
+            asked.join(", ")
+        ),
+        (asked, Wanted::Grown(_)) => format!(
+            "the stacks of what grows on {} of job {name} are not stored yet: ask again in a moment",
+            asked.join(", ")
+        ),
+    }))
+}
+
+/// The site, and a process's stacks of it.
+fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<Frame>, Vec<u32>) {
+    let mut site = match wanted {
+        Wanted::Named(_) => None,
+        Wanted::Grown(finding) => finding.site.clone(),
+    };
+    let mut stacks = Vec::new();
+    for id in (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok()) {
+        let Some(frame) = dictionary.site(StackId(id)) else { continue };
+        let is_it = match wanted {
+            Wanted::Named(words) => is_named(&answer::frame(frame).into(), words),
+            Wanted::Grown(finding) => explains(finding, rank, frame, &dictionary.stack(StackId(id)).frames),
+        };
+        if is_it && stacks.len() < STACKS_MAX {
+            stacks.push(id);
+            site.get_or_insert_with(|| frame.clone());
+        }
+    }
+    (site, stacks)
+}
