@@ -15,11 +15,13 @@ mod report;
 mod scope;
 mod sites;
 mod standing;
+mod tiles;
 mod timeline;
 
 use std::sync::Arc;
 
 use memctl_answers::blocks::Blocks;
+use memctl_answers::tile::Tile;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
@@ -28,6 +30,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
+pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
 use crate::alerts::{Alerts, JobFacts};
@@ -39,6 +42,7 @@ use crate::read::{ReadError, find};
 use crate::store::{Scope, Scoped, Store, Tenant};
 use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
+use tiles::Tiles;
 
 /// Jobs listed at most.
 const JOBS_MAX: u32 = 10_000;
@@ -55,6 +59,7 @@ pub struct QueryService {
     judge: Judge,
     alerts: Alerts,
     tasks: Tasks,
+    tiles: Arc<Tiles>,
     /// Where the HTTP port is.
     http: Vec<String>,
     started_ns: u64,
@@ -72,7 +77,8 @@ impl QueryService {
         alerts: Alerts,
         tasks: Tasks,
     ) -> Self {
-        Self { store, gate, streams, ingest, judge, alerts, tasks, http: Vec::new(), started_ns: now_ns() }
+        let (tiles, http) = (Arc::new(Tiles::new()), Vec::new());
+        Self { store, gate, streams, ingest, judge, alerts, tasks, tiles, http, started_ns: now_ns() }
     }
 
     /// Tells where the HTTP port is.
@@ -107,6 +113,23 @@ impl QueryService {
         let streams = self.streams.clone();
         let answer = apart(async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
         Ok(answer.into_inner())
+    }
+
+    /// A tile of one device's timeline, which the page alone asks for: see `query/tiles/`. `session` is the one whose earlier
+    /// tiles the asker has.
+    ///
+    /// # Errors
+    /// As every question's.
+    pub async fn tile(
+        &self,
+        caller: &Caller,
+        selection: v1::Selection,
+        place: Place,
+        session: Option<String>,
+    ) -> Result<Tile, Status> {
+        let (store, tiles) = (self.seen(caller, &selection.job).await?, self.tiles.clone());
+        let answer = async move { tiles.tile(&*store, &selection, place, session.as_deref()).await };
+        Ok(apart(answer).await?.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.
