@@ -1,7 +1,7 @@
 //! Tiles of a timeline: lowest, highest and last levels of one device over equal slots of time, for a page that zooms and pans.
 //!
-//! Guarantees: a tile's memory and work are bounded whatever the job has. Of few events ([`EVENTS_FINE`]) it is exact, slot
-//! by slot; of more it is made of runs of 256 events, and of many ([`EVENTS_OUTLINED`]) of the bounds that are stored beside
+//! Guarantees: a tile's memory and work are bounded whatever the job has. Of few events ([`Bounds`]) it is exact, slot by
+//! slot; of more it is made of runs of 256 events, and of many of the bounds that are stored beside
 //! each chunk: never too narrow, and it says which. A tile that is made of runs replays one stretch at most before it
 //! answers; chunks that nobody has replayed yet are told by their bounds, and asking again tells more. What is over and told
 //! to the end never changes.
@@ -14,6 +14,8 @@ mod grid;
 mod profiles;
 mod recent;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use memctl_analysis::timeline::{Bucket, Timeline};
 use memctl_answers::SCHEMA;
@@ -33,12 +35,20 @@ use crate::read::ReadError;
 use crate::read::job::find;
 use crate::store::{Selection, SessionRow, Store};
 
-/// Events that are told one by one: up to three chunks, because a tile within two may touch a third.
-const EVENTS_FINE: u64 = 3 << 16;
-/// Events that are told in runs. Beyond, a chunk is hardly wider than a slot.
-const EVENTS_OUTLINED: u64 = 128 << 16;
-/// Events over which marks are told: some hundred steps.
-const EVENTS_MARKED: u64 = 8 << 16;
+/// How many events of a tile are told in which way.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// One by one: up to three chunks, because a tile within two may touch a third.
+    fine: u64,
+    /// In runs. Beyond, a chunk is hardly wider than a slot.
+    outlined: u64,
+    /// With marks: some hundred steps.
+    marked: u64,
+    /// Replayed for runs before a tile answers, behind the way from the keyframe before them; a chunk at least.
+    stretch: u64,
+}
+
+const BOUNDS: Bounds = Bounds { fine: 3 << 16, outlined: 128 << 16, marked: 8 << 16, stretch: 4 << 16 };
 /// Marks of a tile.
 const MARKS_MAX: usize = 1_000;
 
@@ -49,6 +59,7 @@ const BEFORE_NS: u64 = 0;
 pub(super) struct Tiles {
     rows: KeptRows,
     profiles: Profiles,
+    bounds: Bounds,
 }
 
 /// How closely a tile was looked at.
@@ -60,11 +71,13 @@ enum Detail {
 }
 
 impl Detail {
-    fn of(events: u64) -> Self {
-        match events {
-            0..=EVENTS_FINE => Self::Events,
-            ..=EVENTS_OUTLINED => Self::Runs,
-            _ => Self::Chunks,
+    fn of(events: u64, bounds: Bounds) -> Self {
+        if events <= bounds.fine {
+            Self::Events
+        } else if events <= bounds.outlined {
+            Self::Runs
+        } else {
+            Self::Chunks
         }
     }
 
@@ -79,7 +92,11 @@ impl Detail {
 
 impl Tiles {
     pub fn new() -> Self {
-        Self { rows: KeptRows::new(), profiles: Profiles::new() }
+        Self::bounded(BOUNDS)
+    }
+
+    fn bounded(bounds: Bounds) -> Self {
+        Self { rows: KeptRows::new(), profiles: Profiles::new(bounds.stretch), bounds }
     }
 
     /// Answers the question. `session` is the one whose earlier tiles the asker has, where it has any.
@@ -111,9 +128,9 @@ impl Tiles {
         let rows = self.rows.of(store, one, device.device).await?;
         let (_, within) = rows.within(times_ns);
         let events = within.iter().fold(0, |sum: u64, row| sum.saturating_add(row.count));
-        let filled = self.filled(device, &rows, times_ns, Detail::of(events)).await?;
+        let filled = self.filled(device, &rows, times_ns, Detail::of(events, self.bounds)).await?;
         let (marks, marks_left_out) =
-            if events <= EVENTS_MARKED { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
+            if events <= self.bounds.marked { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
         // Behind the last event nothing is known yet, or nothing came any more.
         let told: Vec<&Bucket> =
             filled.buckets.iter().take_while(|bucket| Some(bucket.start_ns) <= rows.reach_ns()).collect();

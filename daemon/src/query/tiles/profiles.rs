@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a stored chunk never changes, so what is known of it is never wrong; memory is bounded ([`STEPS_BYTES`],
 //! [`OUTLINES_BYTES`]), and what was not asked for longest goes first. Of one device one stretch is replayed at a time: who
-//! asks for the same meanwhile waits for it and does not replay it again. Refuses to replay more than [`STRETCH`] events for outlines at once, behind the way from the keyframe before them.
+//! asks for the same meanwhile waits for it and does not replay it again. Refuses to replay more than a stretch of events for outlines at once, behind the way from the keyframe before them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -23,8 +23,6 @@ const STEPS_BYTES: usize = 64 << 20;
 const OUTLINES_BYTES: usize = 48 << 20;
 /// What keeping one costs beside its bytes.
 const EACH: usize = 192;
-/// Events of a stretch, behind the way to it.
-pub(super) const STRETCH: u64 = 4 << 16;
 /// Devices that are replayed at a time; two that share a place wait for each other.
 const PLACES: usize = 16;
 
@@ -35,6 +33,8 @@ pub(super) struct Profiles {
     steps: Recent<Key, Steps>,
     outlines: Recent<Key, Outline>,
     places: [Mutex<()>; PLACES],
+    /// Events of a stretch, behind the way to it.
+    stretch: u64,
 }
 
 /// A device whose chunks are looked at.
@@ -52,8 +52,9 @@ impl Device<'_> {
 }
 
 impl Profiles {
-    pub fn new() -> Self {
+    pub fn new(stretch: u64) -> Self {
         Self {
+            stretch,
             steps: Recent::new(STEPS_BYTES),
             outlines: Recent::new(OUTLINES_BYTES),
             places: std::array::from_fn(|_| Mutex::new(())),
@@ -86,7 +87,7 @@ impl Profiles {
         }
         let _place = self.place(&device).await;
         let all = known();
-        let stretch = stretch(rows, &all);
+        let stretch = stretch(rows, &all, self.stretch);
         if stretch.is_empty() {
             return Ok(all);
         }
@@ -128,13 +129,13 @@ impl Profiles {
     }
 }
 
-/// The first chunks without an outline that follow each other, up to [`STRETCH`] events, and one at least.
-fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>]) -> &'a [Row] {
+/// The first chunks without an outline that follow each other, up to so many events, and one at least.
+fn stretch<'a>(rows: &'a [Row], known: &[Option<Arc<Outline>>], events_max: u64) -> &'a [Row] {
     let Some(first) = known.iter().position(Option::is_none) else { return &[] };
     let mut events: u64 = 0;
     let fits = |(at, row): &(usize, &Row)| {
         events = events.saturating_add(row.count);
-        *at == first || (known[*at].is_none() && events <= STRETCH)
+        *at == first || (known[*at].is_none() && events <= events_max)
     };
     let count = rows.iter().enumerate().skip(first).take_while(fits).count();
     &rows[first..first + count]
@@ -190,7 +191,7 @@ mod tests {
         let rows = rows(&[1 << 16; 9]);
         let some = || Some(Arc::new(Sketch::new(Levels::default()).finish().1));
         let stretched = |known: &[Option<Arc<Outline>>]| {
-            let found = stretch(&rows, known);
+            let found = stretch(&rows, known, 4 << 16);
             (found.first().map(|row| row.first_event >> 16), found.len())
         };
         let mut known = vec![None; 9];
@@ -200,8 +201,8 @@ mod tests {
         assert_eq!(stretched(&known), (Some(1), 2));
         known.fill(some());
         assert_eq!(stretched(&known), (None, 0));
-        let one = super::tests::rows(&[STRETCH * 9, 1]);
-        assert_eq!(stretch(&one, &[None, None]).len(), 1, "one at least");
+        let one = super::tests::rows(&[9 << 16, 1]);
+        assert_eq!(stretch(&one, &[None, None], 4 << 16).len(), 1, "one at least");
     }
 
     #[test]
