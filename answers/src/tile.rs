@@ -116,7 +116,8 @@ mod tests {
             let end = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
             assert_eq!(end % 8, 0);
             assert_eq!(serde_json::from_slice::<serde_json::Value>(&bytes[..end]).unwrap()["process"], process);
-            let numbers: Vec<f64> = bytes[end..].chunks(8).map(|eight| f64::from_le_bytes(eight.try_into().unwrap())).collect();
+            let numbers: Vec<f64> =
+                bytes[end..].chunks(8).map(|eight| f64::from_le_bytes(eight.try_into().unwrap())).collect();
             assert_eq!(numbers, [1.0, 6.0, 2.0, 7.0, 3.0, 8.0, 4.0, 9.0, 5.0, 9_007_199_254_740_992.0]);
         }
     }

@@ -206,7 +206,11 @@ fn answer_points(
 }
 
 /// The marks of a session within a selection's times, and those of the items around.
-pub(super) async fn stored_marks(store: &dyn Store, session: &SessionRow, chosen: Selection) -> Result<Vec<Mark>, ReadError> {
+pub(super) async fn stored_marks(
+    store: &dyn Store,
+    session: &SessionRow,
+    chosen: Selection,
+) -> Result<Vec<Mark>, ReadError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {

@@ -28,7 +28,7 @@ use memctl_proto::v1;
 pub use grid::Place;
 use grid::SLOTS;
 use profiles::{Device, Profiles};
-use rows::{KeptRows, Row, Rows};
+use rows::{KeptRows, Rows};
 
 use super::timeline;
 use crate::read::ReadError;
@@ -174,10 +174,8 @@ impl Tiles {
         if let Some(before) = before {
             timeline.push(BEFORE_NS, before.end());
         }
-        // What single events need may be gone; the bounds of their chunks are there.
-        let gone = |error| if matches!(error, ReadError::Expired { .. }) { Ok(None) } else { Err(error) };
         let told = match detail {
-            Detail::Events => match self.profiles.steps(device, within).await.map(Some).or_else(gone)? {
+            Detail::Events => match unless_expired(self.profiles.steps(device, within).await)? {
                 Some(all) => {
                     enter(&mut timeline, before.and(all.first()).map(|first| first.before()));
                     all.iter().for_each(|steps| steps.tell(&mut timeline));
@@ -185,7 +183,7 @@ impl Tiles {
                 }
                 None => None,
             },
-            Detail::Runs => match self.profiles.outlines(device, within).await.map(Some).or_else(gone)? {
+            Detail::Runs => match unless_expired(self.profiles.outlines(device, within).await)? {
                 Some(all) => {
                     let first = all.first().and_then(Option::as_ref);
                     enter(&mut timeline, before.and(first).map(|first| first.before()));
@@ -215,6 +213,15 @@ struct Filled {
     detail: Detail,
     /// Chunks that are told by their bounds so far.
     coarse: u64,
+}
+
+/// What single events need may be gone; the bounds of their chunks are there.
+fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(ReadError::Expired { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// What stands before a chunk, as its replay says.

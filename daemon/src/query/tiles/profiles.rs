@@ -78,9 +78,8 @@ impl Profiles {
 
     /// The outlines of these chunks as far as they are known, behind one stretch more where some are not.
     pub async fn outlines(&self, device: Device<'_>, rows: &[Row]) -> Result<Vec<Option<Arc<Outline>>>, ReadError> {
-        let known = || -> Vec<Option<Arc<Outline>>> {
-            rows.iter().map(|row| self.outlines.get(&device.key(row))).collect()
-        };
+        let known =
+            || -> Vec<Option<Arc<Outline>>> { rows.iter().map(|row| self.outlines.get(&device.key(row))).collect() };
         let all = known();
         if all.iter().all(Option::is_some) {
             return Ok(all);

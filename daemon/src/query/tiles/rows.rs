@@ -162,7 +162,8 @@ mod tests {
     use crate::store::{ChunkLevels, ItemIndex};
 
     fn chunk(seq: u64, first_ns: u64, last_ns: u64) -> ChunkRow {
-        let index = ItemIndex { device: Some(0), first_ns, last_ns, first_event: seq * 10, count: 10, ..ItemIndex::default() };
+        let index =
+            ItemIndex { device: Some(0), first_ns, last_ns, first_event: seq * 10, count: 10, ..ItemIndex::default() };
         let levels = ChunkLevels { allocated_end: seq, ..ChunkLevels::default() };
         ChunkRow { seq, index, levels, payload_bytes: 1 }
     }

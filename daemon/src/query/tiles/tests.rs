@@ -2,8 +2,8 @@
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::{
-    Action, AllocatorSettings, DeviceIndex, DeviceInfo, Dropped, Event, KeyframeReason, Levels, Mark, Rollup, SessionEnd,
-    SessionId, SessionInfo, SourceKind,
+    Action, AllocatorSettings, DeviceIndex, DeviceInfo, Dropped, Event, KeyframeReason, Levels, Mark, Rollup,
+    SessionEnd, SessionId, SessionInfo, SourceKind,
 };
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
@@ -163,7 +163,7 @@ impl Stored {
         let to = self.levels.partition_point(|(time, _)| *time < end_ns);
         let all = || self.levels[from.saturating_sub(1)..to].iter().map(|(_, levels)| levels);
         let allocated = || all().map(|levels| levels.allocated_bytes);
-        let last = all().last()?;
+        let last = all().next_back()?;
         let reserved_max = all().map(|levels| levels.reserved_bytes).max()?;
         Some([allocated().min()?, allocated().max()?, last.allocated_bytes, reserved_max, last.reserved_bytes])
     }
@@ -192,7 +192,10 @@ impl Stored {
             match (at, direct) {
                 (Some(told), Some(direct)) if exact => assert_eq!(*told, direct, "slot {slot} of {place:?}"),
                 (Some(told), Some(direct)) => {
-                    assert!(told[0] <= direct[0] && told[1] >= direct[1] && told[3] >= direct[3], "{slot} of {place:?}");
+                    assert!(
+                        told[0] <= direct[0] && told[1] >= direct[1] && told[3] >= direct[3],
+                        "{slot} of {place:?}"
+                    );
                 }
                 (None, None) => {}
                 // A run, or a chunk, that reaches over the recording's first slot is told where it begins.
@@ -258,7 +261,10 @@ fn a_tile_says_how_it_was_made() {
             let tile = stored.tile(&tiles, place).await;
             // Two chunks of 21 were replayed for the first answer.
             let chunks = stored.levels.len().div_ceil(250) as u64;
-            assert_eq!((tile.head.detail, tile.head.coarse_chunks), (detail, if detail == "runs" { chunks - 2 } else { 0 }));
+            assert_eq!(
+                (tile.head.detail, tile.head.coarse_chunks),
+                (detail, if detail == "runs" { chunks - 2 } else { 0 })
+            );
             assert_eq!(tile.head.is_final, detail != "runs");
         }
     });
@@ -272,7 +278,8 @@ fn a_tile_of_what_goes_on_changes_until_it_is_over() {
         let items = items(&events, 500, &mut levels);
         let (tiles, level) = (Tiles::new(), 8);
         let place = Place { level, index: levels[990].0 / (SLOTS << level) };
-        let ask = || tiles.tile(&store, &v1::Selection { job: "j".into(), ..v1::Selection::default() }, place, None);
+        let asked = selection();
+        let ask = || tiles.tile(&store, &asked, place, None);
         // The second chunk ends before the tile does; what has come is told, and no slot behind it.
         let next = append(&store, 1, &items[..2]).await;
         let before = ask().await.unwrap();
