@@ -22,7 +22,7 @@ mod tiles;
 mod whole_import;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const NAMES: [&str; 12] =
     ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "tiles", "judge", "replay"];
@@ -291,11 +291,7 @@ async fn run_query() -> Result<(), Box<dyn Error>> {
         let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
         println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
     }
-    // For a daemon that is to be asked as well: its store.
-    if let Some(kept) = std::env::var_os("MEMCTL_BENCH_KEEP") {
-        std::fs::copy(work.path().join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;
-    }
-    Ok(())
+    keep(work.path())
 }
 
 async fn run_tiles() -> Result<(), Box<dyn Error>> {
@@ -303,6 +299,14 @@ async fn run_tiles() -> Result<(), Box<dyn Error>> {
     let work = tempfile::tempdir()?;
     let events = recordings::events(&recording);
     println!("{}", tiles::run(&memctl()?, work.path(), &events, 100_000_000, 200).await?);
+    keep(work.path())
+}
+
+/// For a daemon that is to be asked as well, or a page that is to be looked at: a benchmark's store.
+fn keep(work: &Path) -> Result<(), Box<dyn Error>> {
+    if let Some(kept) = std::env::var_os("MEMCTL_BENCH_KEEP") {
+        std::fs::copy(work.join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_tests::https::{Answer, Port};
 use serde_json::Value;
 
-use super::page::{JOB, ask, get, header, import, json, served};
+use super::page::{JOB, ask, get, header, import, served};
 
 const SLOTS: u64 = 512;
 
