@@ -22,6 +22,7 @@ pub mod lives;
 pub mod modules;
 pub mod oom;
 pub mod outliers;
+pub mod outline;
 pub mod proof;
 pub mod rules;
 pub mod steady;

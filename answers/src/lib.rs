@@ -31,6 +31,7 @@ pub mod ranks;
 pub mod report;
 pub mod sites;
 pub mod sparkline;
+pub mod tile;
 pub mod timeline;
 pub mod what_if;
 

@@ -2,7 +2,7 @@
 
 use memctl_analysis::{Birth, BlockMap};
 use memctl_model::limits::CHUNK_EVENTS_MAX;
-use memctl_model::{AllocatorSettings, DeviceIndex, Event, Keyframe, KeyframeReason, Rollup};
+use memctl_model::{AllocatorSettings, DeviceIndex, Event, Keyframe, KeyframeReason, Levels, Rollup};
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 
 /// Endless chunks of one device made of real events.
@@ -16,6 +16,35 @@ pub struct Chunks {
     span_ns: u64,
     /// The state behind the last chunk and its time, where somebody wants keyframes.
     state: Option<(BlockMap, u64)>,
+}
+
+/// The levels of a chunk that is followed.
+struct Followed {
+    start: Levels,
+    end: Levels,
+    min: Levels,
+    max: Levels,
+}
+
+impl Followed {
+    fn new(levels: Levels) -> Self {
+        Self { start: levels, end: levels, min: levels, max: levels }
+    }
+
+    fn take(&mut self, levels: Levels, is_first: bool) {
+        self.end = levels;
+        if is_first {
+            (self.min, self.max) = (levels, levels);
+        }
+        for (kept, now, pick) in [
+            (&mut self.min, levels, u64::min as fn(u64, u64) -> u64),
+            (&mut self.max, levels, u64::max as fn(u64, u64) -> u64),
+        ] {
+            kept.allocated_bytes = pick(kept.allocated_bytes, now.allocated_bytes);
+            kept.active_bytes = pick(kept.active_bytes, now.active_bytes);
+            kept.reserved_bytes = pick(kept.reserved_bytes, now.reserved_bytes);
+        }
+    }
 }
 
 impl Chunks {
@@ -52,6 +81,7 @@ impl Chunks {
     /// When the encoder fails.
     pub fn next_chunk(&mut self) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let mut rollup = Rollup { exact: true, ..Rollup::default() };
+        let mut followed = self.state.as_ref().map(|(map, _)| Followed::new(map.levels()));
         for index in 0..CHUNK_EVENTS_MAX {
             let mut event = self.events[self.at];
             event.time_ns += self.round * self.span_ns;
@@ -59,6 +89,9 @@ impl Chunks {
             if let Some((map, time_ns)) = &mut self.state {
                 map.apply(&event, Birth { epoch: (self.next_event >> 20) as u32, step: 0, phase: None });
                 *time_ns = event.time_ns;
+                if let Some(followed) = &mut followed {
+                    followed.take(map.levels(), index == 0);
+                }
             }
             rollup.counts[event.action as usize] += 1;
             if index == 0 {
@@ -71,11 +104,18 @@ impl Chunks {
                 self.round += 1;
             }
         }
-        let level = 1 << 30 | (self.next_event & 0xffff_ffff);
-        for levels in [&mut rollup.start, &mut rollup.end, &mut rollup.min, &mut rollup.max] {
-            levels.allocated_bytes = level;
-            levels.active_bytes = level;
-            levels.reserved_bytes = level * 2;
+        match followed {
+            Some(Followed { start, end, min, max }) => {
+                (rollup.start, rollup.end, rollup.min, rollup.max) = (start, end, min, max);
+            }
+            None => {
+                let level = 1 << 30 | (self.next_event & 0xffff_ffff);
+                for levels in [&mut rollup.start, &mut rollup.end, &mut rollup.min, &mut rollup.max] {
+                    levels.allocated_bytes = level;
+                    levels.active_bytes = level;
+                    levels.reserved_bytes = level * 2;
+                }
+            }
         }
         (rollup.first_epoch, rollup.last_epoch) = (self.epoch(), self.epoch());
         let meta = ChunkMeta { device: self.device, first_event: self.next_event, rollup };

@@ -1,6 +1,6 @@
 //! memctl's benchmarks, each with its rival in the same run: `cargo run --release -p memctl-bench -- NAME…`.
 //!
-//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `judge`, `replay`, or `all`; `leakbench` by itself, with
+//! `hook`, `codec`, `batch`, `tables`, `import`, `ingest`, `tls`, `store`, `query`, `tiles`, `judge`, `replay`, or `all`; `leakbench` by itself, with
 //! its own options (`--part PART`, `--view VIEW`, `--runs N`, `--json FILE`, `--wrong`). BENCHMARKS.md has the method and the
 //! results. `MEMCTL_TEST_POSTGRES` is the admin URL of a throw-away Postgres (`tests/postgres start DIR`) for the
 //! rivals of `store`; `MEMCTL_BIN` names the built command line (default: beside this program).
@@ -18,13 +18,14 @@ mod recordings;
 mod replay;
 mod store;
 mod tables;
+mod tiles;
 mod whole_import;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-const NAMES: [&str; 11] =
-    ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "judge", "replay"];
+const NAMES: [&str; 12] =
+    ["hook", "codec", "batch", "tables", "import", "ingest", "tls", "store", "query", "tiles", "judge", "replay"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
@@ -48,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "store" => runtime.block_on(run_store())?,
             "leakbench" => leakbench::run(&std::env::args().skip(2).collect::<Vec<_>>())?,
             "query" => runtime.block_on(run_query())?,
+            "tiles" => runtime.block_on(run_tiles())?,
             "replay" => run_replay()?,
             "judge" => runtime.block_on(run_judge())?,
             other => return Err(format!("there is no benchmark {other}; there are {}", NAMES.join(", ")).into()),
@@ -265,7 +267,7 @@ async fn run_store() -> Result<(), Box<dyn Error>> {
 async fn run_query() -> Result<(), Box<dyn Error>> {
     let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
     let work = tempfile::tempdir()?;
-    let (events, bytes) = query::fill(work.path(), &recordings::events(&recording), 100_000_000).await?;
+    let (events, bytes) = query::fill(work.path(), &recordings::events(&recording), 100_000_000, 4).await?;
     println!("job of {events} events, 4 ranks; database {:.1} MB\n", bytes as f64 / 1e6);
     println!("| command, process start included | median ms | slowest of 20 ms |\n|---|---|---|");
     let memctl = memctl()?;
@@ -289,9 +291,21 @@ async fn run_query() -> Result<(), Box<dyn Error>> {
         let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
         println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
     }
-    // For a daemon that is to be asked as well: its store.
+    keep(work.path())
+}
+
+async fn run_tiles() -> Result<(), Box<dyn Error>> {
+    let recording = recordings::recording(&recordings::folder().join("gpt_clean/rank0.pickle.zst"))?;
+    let work = tempfile::tempdir()?;
+    let events = recordings::events(&recording);
+    println!("{}", tiles::run(&memctl()?, work.path(), &events, 100_000_000, 200).await?);
+    keep(work.path())
+}
+
+/// For a daemon that is to be asked as well, or a page that is to be looked at: a benchmark's store.
+fn keep(work: &Path) -> Result<(), Box<dyn Error>> {
     if let Some(kept) = std::env::var_os("MEMCTL_BENCH_KEEP") {
-        std::fs::copy(work.path().join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;
+        std::fs::copy(work.join("memctl.db"), PathBuf::from(kept).join("memctl.db"))?;
     }
     Ok(())
 }

@@ -38,15 +38,20 @@ impl Latency {
     }
 }
 
-/// Fills `folder` with a job of 4 ranks and `events_wanted` events; gives the events and the size of the database.
+/// Fills `folder` with a job of so many ranks and `events_wanted` events; gives the events and the size of the database.
 ///
 /// # Errors
 /// When the store fails.
-pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result<(u64, u64), Box<dyn Error>> {
+pub async fn fill(
+    folder: &Path,
+    events: &[Event],
+    events_wanted: u64,
+    ranks: u32,
+) -> Result<(u64, u64), Box<dyn Error>> {
     let path = folder.join("memctl.db");
     let store = SqliteStore::open(&path, "bench").await?;
     let mut total = 0;
-    for rank in 0..4 {
+    for rank in 0..ranks {
         let session = session("large", rank);
         let opened = store.open_session(&session, 1).await?;
         let mut chunks = Chunks::new(events.to_vec(), 100)?.followed(&session.settings);
@@ -60,7 +65,7 @@ pub async fn fill(folder: &Path, events: &[Event], events_wanted: u64) -> Result
             ]);
         }
         let mut items = vec![Packed::stacks(&stacks.take().ok_or("no stacks")?)];
-        while chunks.next_event() < events_wanted / 4 {
+        while chunks.next_event() < events_wanted / u64::from(ranks) {
             let epoch = chunks.epoch();
             items.push(Packed::chunk(chunks.next_chunk()?.into()));
             chunks_since_keyframe += 1;

@@ -102,6 +102,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/jobs/{job}/query", Need::Read),
     ("/api/v1/jobs/{job}/diagnose", Need::Read),
     ("/api/v1/jobs/{job}/timeline", Need::Read),
+    ("/api/v1/jobs/{job}/tiles", Need::Read),
     ("/api/v1/jobs/{job}/sites", Need::Read),
     ("/api/v1/jobs/{job}/ledger", Need::Read),
     ("/api/v1/jobs/{job}/oom", Need::Read),

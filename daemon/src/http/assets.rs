@@ -35,13 +35,23 @@ pub async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
 }
 
 fn file(headers: &HeaderMap, kind: &'static str, bytes: &'static [u8]) -> Response {
-    let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let tag = format!("\"{digest}\"");
-    let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
-    let same = known.is_some_and(|tags| tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag));
+    let tag = tag(bytes);
+    let same = is_known(headers, &tag);
     let told: [(HeaderName, String); 3] =
         [(CONTENT_TYPE, kind.to_owned()), (CACHE_CONTROL, "no-cache".to_owned()), (ETAG, tag)];
     if same { (StatusCode::NOT_MODIFIED, told).into_response() } else { (told, bytes).into_response() }
+}
+
+/// The tag of these bytes.
+pub(super) fn tag(bytes: &[u8]) -> String {
+    let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{digest}\"")
+}
+
+/// Whether a browser says that it has what has this tag.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
+    known.is_some_and(|tags| tags.split(',').any(|known| known.trim().trim_start_matches("W/") == tag))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod live;
 mod places;
 mod scrape;
 mod serve;
+mod tiles;
 
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ struct Room {
 }
 
 /// Every page; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 29] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 30] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
@@ -85,6 +86,7 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 29] {
         ("/api/v1/jobs/{job}/query", get(api::query)),
         ("/api/v1/jobs/{job}/diagnose", get(api::diagnose)),
         ("/api/v1/jobs/{job}/timeline", get(api::timeline)),
+        ("/api/v1/jobs/{job}/tiles", get(tiles::tile)),
         ("/api/v1/jobs/{job}/sites", get(api::sites)),
         ("/api/v1/jobs/{job}/ledger", get(api::ledger)),
         ("/api/v1/jobs/{job}/oom", get(api::oom)),

@@ -19,11 +19,13 @@ mod report;
 mod scope;
 mod sites;
 mod standing;
+mod tiles;
 mod timeline;
 
 use std::sync::Arc;
 
 use memctl_answers::blocks::Blocks;
+use memctl_answers::tile::Tile;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
@@ -32,6 +34,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
+pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
 use crate::alerts::{Alerts, JobFacts};
@@ -43,6 +46,7 @@ use crate::read::{ReadError, find};
 use crate::store::{Scope, Scoped, Store, Tenant};
 use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
+use tiles::Tiles;
 
 /// Jobs listed at most.
 const JOBS_MAX: u32 = 10_000;
@@ -59,6 +63,7 @@ pub struct QueryService {
     judge: Judge,
     alerts: Alerts,
     tasks: Tasks,
+    tiles: Arc<Tiles>,
     /// Where the HTTP port is.
     http: Vec<String>,
     /// Whether processes may be asked what holds their tensors.
@@ -86,6 +91,7 @@ impl QueryService {
             judge,
             alerts,
             tasks,
+            tiles: Arc::new(Tiles::new()),
             http: Vec::new(),
             holders: true,
             started_ns: now_ns(),
@@ -130,6 +136,23 @@ impl QueryService {
         let streams = self.streams.clone();
         let answer = apart(async move { blocks::blocks(&*store, &streams, &selection, at).await }).await?;
         Ok(answer.into_inner())
+    }
+
+    /// A tile of one device's timeline, which the page alone asks for: see `query/tiles/`. `session` is the one whose earlier
+    /// tiles the asker has.
+    ///
+    /// # Errors
+    /// As every question's.
+    pub async fn tile(
+        &self,
+        caller: &Caller,
+        selection: v1::Selection,
+        place: Place,
+        session: Option<String>,
+    ) -> Result<Tile, Status> {
+        let (store, tiles) = (self.seen(caller, &selection.job).await?, self.tiles.clone());
+        let answer = async move { tiles.tile(&*store, &selection, place, session.as_deref()).await };
+        Ok(apart(answer).await?.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.

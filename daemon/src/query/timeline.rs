@@ -206,7 +206,11 @@ fn answer_points(
 }
 
 /// The marks of a session within a selection's times, and those of the items around.
-async fn stored_marks(store: &dyn Store, session: &SessionRow, chosen: Selection) -> Result<Vec<Mark>, ReadError> {
+pub(super) async fn stored_marks(
+    store: &dyn Store,
+    session: &SessionRow,
+    chosen: Selection,
+) -> Result<Vec<Mark>, ReadError> {
     let by_time = Selection { epochs: None, ..chosen };
     let mut all = Vec::new();
     for row in store.items(session.key, ItemKind::Marks, None, by_time).await? {
@@ -237,7 +241,7 @@ fn shown(all: &[Mark], chosen: Selection, span: Span) -> Vec<v1::TimelineMark> {
     all.into_iter().map(mark).collect()
 }
 
-fn mark(mark: &Mark) -> v1::TimelineMark {
+pub(super) fn mark(mark: &Mark) -> v1::TimelineMark {
     let (kind, value, name) = match &mark.kind {
         MarkKind::EpochBegin(epoch) => (v1::MarkKind::EpochBegin, u64::from(*epoch), ""),
         MarkKind::EpochEnd(epoch) => (v1::MarkKind::EpochEnd, u64::from(*epoch), ""),

@@ -30,6 +30,7 @@ mod otlp;
 mod oversize;
 mod own_daemon;
 mod page;
+mod page_tiles;
 mod page_views;
 mod pages;
 mod processes;

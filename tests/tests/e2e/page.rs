@@ -41,7 +41,7 @@ fn has(answer: &Answer, line: &str) -> bool {
     answer.head.lines().any(|known| known.eq_ignore_ascii_case(line))
 }
 
-fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+pub(super) fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
     lines.filter(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
 }
@@ -232,6 +232,12 @@ fn what_cannot_be_asked_is_named() {
         ("flame", 400, "rank=N"),
         ("flame?rank=77", 400, "it has ranks 0-3"),
         ("timeline?points=-1", 400, "whole numbers"),
+        ("tiles?level=20&index=1", 400, "rank=N"),
+        ("tiles?rank=0", 400, "level=N&index=N"),
+        ("tiles?rank=0&level=51&index=0", 400, "levels 0 to 50"),
+        ("tiles?rank=0&level=50&index=99999", 400, "beyond the year 2262"),
+        ("tiles?rank=0&level=20&index=1&since=2026-01-01T00:00:00Z", 400, "not since="),
+        ("tiles?rank=0&level=20&index=1&session=00", 400, "without session="),
     ] {
         let answer = get(&port, &format!("/api/v1/jobs/{JOB}/{path}"));
         assert_eq!(answer.status, status, "{path}: {}", answer.body);
@@ -334,6 +340,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             }
             let path = format!("{}?rank=0", path.replace("{job}", JOB));
             let path = if path.starts_with("/api/v1/jobs?") { "/api/v1/jobs".to_owned() } else { path };
+            let path = path.replace("/tiles?", "/tiles?level=50&index=2&");
             assert_eq!(shown(&reader, &path).status, 200, "{path}: {}", shown(&reader, &path).body);
             assert_eq!(ask(port, "GET", &path, &[&bearer(&reader)]).status, 200, "a header does as well");
             let other = shown(&foreign, &path);
@@ -348,7 +355,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             }
             asked += 1;
         }
-        assert_eq!(asked, 13);
+        assert_eq!(asked, 14);
         let out = ask(port, "POST", "/logout", &["Sec-Fetch-Site: same-origin"]);
         let ended = format!("memctl-token=; Path=/; HttpOnly; SameSite=Strict{secure}; Max-Age=0");
         assert_eq!((out.status, header(&out, "set-cookie")), (204, Some(ended.as_str())));

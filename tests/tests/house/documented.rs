@@ -413,12 +413,14 @@ fn json_is_what_its_page_says() {
         ("jobs/gpt_val_graph_leak/flame?rank=0&from=epoch:0&at=epoch:1", "Flame"),
         ("jobs/gpt_val_graph_leak/sparkline", "Sparkline"),
         ("jobs/gpt_val_graph_leak/heat", "Heat"),
+        // (Behind its head, which is a line, are numbers.)
+        ("jobs/gpt_val_graph_leak/tiles?rank=0&level=50&index=2", "TileHead"),
         ("jobs/oom_by_fragmentation/blocks?rank=0&at=end", "Blocks"),
     ] {
         let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
         let answer = port.send(request.as_bytes()).unwrap();
-        let value =
-            serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
+        let line = answer.body.lines().next().unwrap_or_default();
+        let value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
         shapes.faults(&value, shape, &format!("{path}: "), &mut found);
     }
     // What a running process alone can tell.

@@ -29,8 +29,17 @@ const RESTS = 4;
 
 /** One question. */
 export async function ask<T>(path: string, cancel?: AbortSignal): Promise<T> {
+  return (await (await answered(path, cancel)).json()) as T;
+}
+
+/** A question that is answered with a tile's bytes. */
+export async function askTile(path: string, cancel: AbortSignal): Promise<ArrayBuffer> {
+  return (await answered(path, cancel)).arrayBuffer();
+}
+
+async function answered(path: string, cancel?: AbortSignal): Promise<Response> {
   const answer = await fetch(`/api/v1/${path}`, cancel ? { signal: cancel } : {});
-  if (answer.ok) return (await answer.json()) as T;
+  if (answer.ok) return answer;
   const words = (await answer.text()).trim().split('\n')[0] ?? answer.statusText;
   if (answer.status === 401) {
     refusal.value = { words, takesToken: answer.headers.get('www-authenticate') !== null };

@@ -1,6 +1,6 @@
 // The course of one rank: envelope, floor, reserved and limit, epochs, steps and phases as bands, findings and failures as marks.
 //
-// Guarantees: what is in view is asked for as finely as the screen can show and no finer; everything a mouse does here a
+// Guarantees: what is in view is asked for as finely as the screen can show and no finer, by tiles; everything a mouse does here a
 // keyboard does as well; the address says what is in view.
 
 import type { JSX } from 'preact';
@@ -11,13 +11,12 @@ import { UNITS, bands, clamp, floors, height, labelled, nearest, overlay, panned
 import { Link } from '../parts/parts';
 import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
+import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
 
-/** Points that are asked for: more than one a pixel shows nothing. */
+/** Points of other ranks that are asked for: more than one a pixel shows nothing. */
 const POINTS = 600;
-/** After the last turn of the wheel, before what is in view is asked for. */
-const SETTLED_MS = 250;
 /** How much closer a key or a turn of the wheel goes. */
 const CLOSER = 0.6;
 /** Labels of epochs are at least such a part of the picture apart. */
@@ -48,31 +47,6 @@ interface Of {
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
 
-/** The finest points of what is in view; those of the whole until they are there. */
-function useFine(of: Of, view: Stretch, all: Stretch): RankTimeline {
-  const [settled, setSettled] = useState(view);
-  useEffect(() => {
-    const timer = setTimeout(() => {
-      setSettled(view);
-    }, SETTLED_MS);
-    return () => {
-      clearTimeout(timer);
-    };
-  }, [view.from, view.to]);
-  const isWhole = settled.to - settled.from > 0.95 * (all.to - all.from);
-  const path = isWhole
-    ? null
-    : question(of.job, 'timeline', {
-        rank: String(of.line.rank),
-        process: of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1 ? of.line.process : null,
-        points: String(POINTS),
-        since: rfc3339(settled.from),
-        until: rfc3339(settled.to),
-      });
-  const { answer } = useAsked<Timeline>(path);
-  return answer?.ranks.find((rank) => rank.process === of.line.process && rank.points.length > 0) ?? of.line;
-}
-
 /** See the module. */
 export function Course(of: Of): JSX.Element {
   const course = useMemo(() => samples(of.line), [of.line]);
@@ -87,8 +61,9 @@ export function Course(of: Of): JSX.Element {
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const plot = useRef<SVGSVGElement>(null);
 
-  const line = useFine(of, view, all);
-  const fine = useMemo(() => samples(line), [line]);
+  const isOneOfSeveral = of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1;
+  const { points: fine, marks: told } = useTiles(of.job, of.line, isOneOfSeveral ? of.line.process : null, course, view);
+  const shown = fine.filter((point) => point.to > view.from && point.from < view.to);
   const until = useMemo(() => {
     const last = of.rank?.epoch_ends.at(-1);
     return last ? moment(last.at) : Infinity;
@@ -116,9 +91,9 @@ export function Course(of: Of): JSX.Element {
   const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {
     const isInView = (span: Stretch): boolean => span.to > view.from && span.from < view.to;
-    const steps = spansOf(line.marks, 'step', all.to).filter(isInView);
-    return { phases: spansOf(line.marks, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
-  }, [line, view.from, view.to, all]);
+    const steps = spansOf(told, 'step', all.to).filter(isInView);
+    return { phases: spansOf(told, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
+  }, [told, view.from, view.to, all]);
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
   const show = (since: string | null, until: string | null, laid: string): void => {
@@ -168,7 +143,7 @@ export function Course(of: Of): JSX.Element {
     if (to) setCursor((to.from + to.to) / 2);
   };
   const peak = (): void => {
-    const highest = fine.reduce<(typeof fine)[number] | null>((best, one) => (best === null || one.max > best.max ? one : best), null);
+    const highest = shown.reduce<(typeof fine)[number] | null>((best, one) => (best === null || one.max > best.max ? one : best), null);
     if (highest) setCursor((highest.from + highest.to) / 2);
   };
   const middle = cursor ?? (view.from + view.to) / 2;
@@ -214,7 +189,7 @@ export function Course(of: Of): JSX.Element {
   ].filter((mark) => inView(mark.time));
   const said =
     at === null
-      ? `${plural(fine.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...fine.map((one) => one.max)))} allocated.`
+      ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...shown.map((one) => one.max)))} allocated.`
       : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)}), ${bytes(at.reserved)} reserved.`;
   const moments = { ...of.job, rank: of.line.rank };
   return (

@@ -1,0 +1,62 @@
+//! `/api/v1/jobs/JOB/tiles`: tiles of a timeline, which a browser keeps.
+//!
+//! Guarantees: every tile has a tag, and is told to be the same without its bytes. One that never changes and was asked for
+//! by its session is kept without asking again; by the job's name alone another job could have the same address later. What
+//! is kept is one reader's: never a proxy's, nor that of the next who signs in. Whoever goes away ends the work; places for
+//! answers are those of the other questions.
+
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, VARY};
+use axum::http::{HeaderName, StatusCode, Uri};
+use axum::response::IntoResponse;
+use tonic::Status;
+
+use super::api::{Answered, Trouble};
+use super::asked::Asked;
+use super::assets::{is_known, tag};
+use super::{Room, places};
+use crate::access::Caller;
+use crate::query::Place;
+
+/// A week: who looks at a job for longer asks once more.
+const FOR_GOOD: &str = "private, max-age=604800, immutable";
+/// Asked for again each time, and told to be the same where it is.
+const FOR_NOW: &str = "private, no-cache";
+
+/// A tile.
+pub async fn tile(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["level", "index", "session"])?;
+    let selection = asked.selection(&job)?;
+    let place = match (asked.number("level")?, asked.large("index")?) {
+        (Some(level), Some(index)) => Place { level, index },
+        _ => return Err("a tile has a level and an index: level=N&index=N".to_owned().into()),
+    };
+    if selection.since_ns.or(selection.until_ns).is_some() {
+        return Err("a tile's times are those of its level and index, not since= and until=".to_owned().into());
+    }
+    let session = asked.text("session").map(str::to_owned);
+    let by_session = session.is_some();
+    let seat = room.answers.take().await.ok_or(Trouble::Busy)?;
+    let tile = room.query.tile(&caller, selection, place, session).await?;
+    let bytes = tile.bytes().map_err(|error| Status::internal(error.to_string()))?;
+    let tag = tag(&bytes);
+    let kept = if by_session && tile.head.is_final { FOR_GOOD } else { FOR_NOW };
+    let same = is_known(&headers, &tag);
+    let head: [(HeaderName, String); 4] = [
+        (CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (CACHE_CONTROL, kept.to_owned()),
+        (VARY, "Authorization, Cookie".to_owned()),
+        (ETAG, tag),
+    ];
+    if same {
+        return Ok((StatusCode::NOT_MODIFIED, head).into_response());
+    }
+    Ok((head, places::body(bytes, seat)).into_response())
+}

@@ -1,0 +1,256 @@
+//! Tiles of a timeline: lowest, highest and last levels of one device over equal slots of time, for a page that zooms and pans.
+//!
+//! Guarantees: a tile's memory and work are bounded whatever the job has. Of few events ([`Bounds`]) it is exact, slot by
+//! slot; of more it is made of runs of 256 events, and of many of the bounds that are stored beside
+//! each chunk: never too narrow, and it says which. A tile that is made of runs replays one stretch at most before it
+//! answers; chunks that nobody has replayed yet are told by their bounds, and asking again tells more. What is over and told
+//! to the end never changes.
+//! Refuses more than one process at a time.
+//!
+//! - `grid`: where tiles lie; `rows`: the chunks' rows; `profiles`: what becomes of a chunk that is replayed; `recent`: what
+//!   is kept of both.
+
+mod grid;
+mod profiles;
+mod recent;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use memctl_analysis::timeline::{Bucket, Timeline};
+use memctl_answers::SCHEMA;
+use memctl_answers::format::time::rfc3339;
+use memctl_answers::tile::{COLUMNS, Head, Tile};
+use memctl_answers::timeline::Mark;
+use memctl_model::{Levels, MarkKind};
+use memctl_proto::v1;
+
+pub use grid::Place;
+use grid::SLOTS;
+use profiles::{Device, Profiles};
+use rows::{KeptRows, Rows};
+
+use super::timeline;
+use crate::read::ReadError;
+use crate::read::job::find;
+use crate::store::{Selection, SessionRow, Store};
+
+/// How many events of a tile are told in which way.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// One by one: up to three chunks, because a tile within two may touch a third.
+    fine: u64,
+    /// In runs. Beyond, a chunk is hardly wider than a slot.
+    outlined: u64,
+    /// With marks: some hundred steps.
+    marked: u64,
+    /// Replayed for runs before a tile answers, behind the way from the keyframe before them; a chunk at least.
+    stretch: u64,
+}
+
+const BOUNDS: Bounds = Bounds { fine: 3 << 16, outlined: 128 << 16, marked: 8 << 16, stretch: 4 << 16 };
+/// Marks of a tile.
+const MARKS_MAX: usize = 1_000;
+
+/// Before every window that has something before it.
+const BEFORE_NS: u64 = 0;
+
+/// What tiles are made of, kept between questions.
+pub(super) struct Tiles {
+    rows: KeptRows,
+    profiles: Profiles,
+    bounds: Bounds,
+}
+
+/// How closely a tile was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Events,
+    Runs,
+    Chunks,
+}
+
+impl Detail {
+    fn of(events: u64, bounds: Bounds) -> Self {
+        if events <= bounds.fine {
+            Self::Events
+        } else if events <= bounds.outlined {
+            Self::Runs
+        } else {
+            Self::Chunks
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Runs => "runs",
+            Self::Chunks => "chunks",
+        }
+    }
+}
+
+impl Tiles {
+    pub fn new() -> Self {
+        Self::bounded(BOUNDS)
+    }
+
+    fn bounded(bounds: Bounds) -> Self {
+        Self { rows: KeptRows::new(), profiles: Profiles::new(bounds.stretch), bounds }
+    }
+
+    /// Answers the question. `session` is the one whose earlier tiles the asker has, where it has any.
+    pub async fn tile(
+        &self,
+        store: &dyn Store,
+        selection: &v1::Selection,
+        place: Place,
+        session: Option<&str>,
+    ) -> Result<Tile, ReadError> {
+        let times_ns = place.times_ns()?;
+        let found = find(store, selection).await?;
+        let [one] = found.sessions.as_slice() else {
+            return Err(ReadError::Invalid(
+                "tiles are of one process: rank=N, and process=NAME where it has several".into(),
+            ));
+        };
+        let id = one.info.id.to_string();
+        if session.is_some_and(|asked| asked != id) {
+            return Err(ReadError::Invalid(format!(
+                "rank {} has another session by now; ask without session=",
+                one.info.rank
+            )));
+        }
+        let Some(row) = found.devices.iter().find(|device| device.session == one.key) else {
+            return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", one.info.rank)));
+        };
+        let device = Device { store, session: one, device: row.info.index.0 };
+        let rows = self.rows.of(store, one, device.device).await?;
+        let (_, within) = rows.within(times_ns);
+        let events = within.iter().fold(0, |sum: u64, row| sum.saturating_add(row.count));
+        let filled = self.filled(device, &rows, times_ns, Detail::of(events, self.bounds)).await?;
+        let (marks, marks_left_out) =
+            if events <= self.bounds.marked { marks(store, one, times_ns).await? } else { (Vec::new(), 0) };
+        // Behind the last event nothing is known yet, or nothing came any more.
+        let told: Vec<&Bucket> =
+            filled.buckets.iter().take_while(|bucket| Some(bucket.start_ns) <= rows.reach_ns()).collect();
+        let first_slot = told.first().map_or(0, |first| (first.start_ns - times_ns.0) >> place.level);
+        let is_over = one.end.is_some() || rows.is_past(times_ns.1);
+        Ok(Tile {
+            head: Head {
+                schema: SCHEMA,
+                session: id,
+                rank: one.info.rank,
+                process: found.process_name(one),
+                device: u32::from(device.device),
+                level: place.level,
+                index: place.index,
+                first_at: rfc3339(times_ns.0),
+                slots: SLOTS,
+                first_slot,
+                count: told.len() as u64,
+                detail: filled.detail.name(),
+                coarse_chunks: filled.coarse,
+                is_final: is_over && filled.coarse == 0,
+                exact: within.iter().all(|row| row.exact),
+                columns: COLUMNS,
+                marks,
+                marks_left_out,
+            },
+            slots: told.into_iter().map(slot).collect(),
+        })
+    }
+
+    /// The slots of a tile, from what its detail asks for.
+    async fn filled(
+        &self,
+        device: Device<'_>,
+        rows: &Rows,
+        times_ns: (u64, u64),
+        detail: Detail,
+    ) -> Result<Filled, ReadError> {
+        let (before, within) = rows.within(times_ns);
+        let mut timeline = Timeline::new(times_ns.0, times_ns.1, SLOTS as usize);
+        if let Some(before) = before {
+            timeline.push(BEFORE_NS, before.end());
+        }
+        let told = match detail {
+            Detail::Events => match unless_expired(self.profiles.steps(device, within).await)? {
+                Some(all) => {
+                    enter(&mut timeline, before.and(all.first()).map(|first| first.before()));
+                    all.iter().for_each(|steps| steps.tell(&mut timeline));
+                    Some(0)
+                }
+                None => None,
+            },
+            Detail::Runs => match unless_expired(self.profiles.outlines(device, within).await)? {
+                Some(all) => {
+                    let first = all.first().and_then(Option::as_ref);
+                    enter(&mut timeline, before.and(first).map(|first| first.before()));
+                    for (row, outline) in within.iter().zip(&all) {
+                        match outline {
+                            Some(outline) => outline.tell(&mut timeline),
+                            None => timeline.push_rollup(&row.rollup()),
+                        }
+                    }
+                    Some(all.iter().filter(|outline| outline.is_none()).count() as u64)
+                }
+                None => None,
+            },
+            Detail::Chunks => None,
+        };
+        if told.is_none() {
+            within.iter().for_each(|row| timeline.push_rollup(&row.rollup()));
+        }
+        let detail = told.map_or(Detail::Chunks, |_| detail);
+        Ok(Filled { buckets: timeline.finish(), detail, coarse: told.unwrap_or(0) })
+    }
+}
+
+/// The slots of a tile, and how they were filled.
+struct Filled {
+    buckets: Vec<Bucket>,
+    detail: Detail,
+    /// Chunks that are told by their bounds so far.
+    coarse: u64,
+}
+
+/// What single events need may be gone; the bounds of their chunks are there.
+fn unless_expired<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(ReadError::Expired { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What stands before a chunk, as its replay says.
+fn enter(timeline: &mut Timeline, before: Option<Levels>) {
+    if let Some(before) = before {
+        timeline.push(BEFORE_NS, before);
+    }
+}
+
+fn slot(bucket: &Bucket) -> [u64; COLUMNS.len()] {
+    let Bucket { min, max, last, .. } = bucket;
+    [min.allocated_bytes, max.allocated_bytes, last.allocated_bytes, max.reserved_bytes, last.reserved_bytes]
+}
+
+/// The marks of a stretch of time (its end excluded); of too many the steps are left out first.
+async fn marks(
+    store: &dyn Store,
+    session: &SessionRow,
+    (start_ns, end_ns): (u64, u64),
+) -> Result<(Vec<Mark>, u64), ReadError> {
+    let chosen = Selection { times_ns: Some((start_ns, end_ns - 1)), ..Selection::default() };
+    let mut all = timeline::stored_marks(store, session, chosen).await?;
+    all.retain(|mark| (start_ns..end_ns).contains(&mark.time_ns));
+    all.sort_by_key(|mark| mark.time_ns);
+    let count = all.len();
+    if count > MARKS_MAX {
+        all.retain(|mark| matches!(mark.kind, MarkKind::EpochBegin(_) | MarkKind::EpochEnd(_)));
+        all.truncate(MARKS_MAX);
+    }
+    let left_out = (count - all.len()) as u64;
+    Ok((all.iter().map(|found| timeline::mark(found).into()).collect(), left_out))
+}

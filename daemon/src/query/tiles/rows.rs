@@ -1,0 +1,187 @@
+//! The chunks of a device as rows, in the order of time, kept between questions.
+//!
+//! Guarantees: rows are those of the store as of the session's row that comes along; of a session that goes on, only new ones
+//! are read; where retention removed any, all are read again. Memory is bounded ([`KEPT_BYTES`]): a device with more rows
+//! than that is read anew for each question.
+
+use std::sync::Arc;
+
+use memctl_model::{Levels, Rollup, SessionId};
+
+use super::recent::Recent;
+use crate::read::ReadError;
+use crate::store::{ChunkRow, Selection, SessionRow, Store};
+
+/// For the rows of all devices: some three hundred thousand.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// What tiles need of a chunk's row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub seq: u64,
+    pub first_event: u64,
+    pub count: u64,
+    pub first_ns: u64,
+    pub last_ns: u64,
+    /// The latest time of this chunk and those before it: it ascends, also where times run backwards.
+    pub reach_ns: u64,
+    allocated_min: u64,
+    allocated_max: u64,
+    allocated_end: u64,
+    reserved_max: u64,
+    reserved_end: u64,
+    pub exact: bool,
+}
+
+impl Row {
+    pub fn new(chunk: &ChunkRow, before_ns: u64) -> Self {
+        let (index, levels) = (&chunk.index, &chunk.levels);
+        Self {
+            seq: chunk.seq,
+            first_event: index.first_event,
+            count: index.count,
+            first_ns: index.first_ns,
+            last_ns: index.last_ns,
+            reach_ns: index.last_ns.max(before_ns),
+            allocated_min: levels.allocated_min,
+            allocated_max: levels.allocated_max,
+            allocated_end: levels.allocated_end,
+            reserved_max: levels.reserved_max,
+            reserved_end: levels.reserved_end,
+            exact: levels.exact,
+        }
+    }
+
+    /// Behind its last event.
+    pub fn end_event(&self) -> u64 {
+        self.first_event.saturating_add(self.count)
+    }
+
+    /// The levels behind its last event.
+    pub fn end(&self) -> Levels {
+        levels(self.allocated_end, self.reserved_end)
+    }
+
+    /// As far as its levels are stored.
+    pub fn rollup(&self) -> Rollup {
+        let mut rollup = Rollup {
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+            start: self.end(),
+            end: self.end(),
+            min: levels(self.allocated_min, self.reserved_end),
+            max: levels(self.allocated_max, self.reserved_max),
+            ..Rollup::default()
+        };
+        // How they divide is not stored beside the chunk; that there are some is what counts.
+        rollup.counts[0] = self.count;
+        rollup
+    }
+}
+
+const fn levels(allocated_bytes: u64, reserved_bytes: u64) -> Levels {
+    Levels { allocated_bytes, active_bytes: allocated_bytes, reserved_bytes }
+}
+
+/// A device's rows, as of a state of its session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rows {
+    all: Vec<Row>,
+    durable_seq: u64,
+    expired_events: u64,
+}
+
+impl Rows {
+    /// Those that touch a stretch of time (its end excluded), with the one before them.
+    pub fn within(&self, (start_ns, end_ns): (u64, u64)) -> (Option<&Row>, &[Row]) {
+        let first = self.all.partition_point(|row| row.reach_ns < start_ns);
+        let count = self.all[first..].iter().take_while(|row| row.first_ns < end_ns).count();
+        (first.checked_sub(1).and_then(|before| self.all.get(before)), &self.all[first..first + count])
+    }
+
+    /// The time of the last event of all.
+    pub fn reach_ns(&self) -> Option<u64> {
+        self.all.last().map(|row| row.reach_ns)
+    }
+
+    /// Whether an event at or behind this time is there: then all before it have come.
+    pub fn is_past(&self, time_ns: u64) -> bool {
+        self.all.last().is_some_and(|row| row.first_ns >= time_ns)
+    }
+
+    fn take(&mut self, chunks: &[ChunkRow]) {
+        for chunk in chunks.iter().filter(|chunk| chunk.index.count > 0) {
+            let before_ns = self.reach_ns().unwrap_or(0);
+            self.all.push(Row::new(chunk, before_ns));
+        }
+    }
+
+    fn next_event(&self) -> u64 {
+        self.all.last().map_or(0, Row::end_event)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.all.capacity() * size_of::<Row>()
+    }
+}
+
+/// The rows of devices that were asked for last.
+pub(super) struct KeptRows(Recent<(SessionId, u8), Rows>);
+
+impl KeptRows {
+    pub fn new() -> Self {
+        Self(Recent::new(KEPT_BYTES))
+    }
+
+    /// See the module.
+    pub async fn of(&self, store: &dyn Store, session: &SessionRow, device: u8) -> Result<Arc<Rows>, ReadError> {
+        let key = (session.info.id, device);
+        let kept = self.0.get(&key).filter(|kept| {
+            // A row that is older than what was read with another question's is no reason to read again.
+            kept.expired_events == session.expired_events
+        });
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.durable_seq >= session.durable_seq) {
+            return Ok(kept.clone());
+        }
+        let mut rows = kept.map_or_else(Rows::default, Arc::unwrap_or_clone);
+        let new = match rows.next_event() {
+            0 => Selection::default(),
+            next => Selection { events: Some((next, u64::MAX)), ..Selection::default() },
+        };
+        rows.take(&store.chunks(session.key, device, new).await?);
+        (rows.durable_seq, rows.expired_events) = (session.durable_seq, session.expired_events);
+        let (bytes, rows) = (rows.bytes(), Arc::new(rows));
+        self.0.put(key, rows.clone(), bytes);
+        Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ChunkLevels, ItemIndex};
+
+    fn chunk(seq: u64, first_ns: u64, last_ns: u64) -> ChunkRow {
+        let index =
+            ItemIndex { device: Some(0), first_ns, last_ns, first_event: seq * 10, count: 10, ..ItemIndex::default() };
+        let levels = ChunkLevels { allocated_end: seq, ..ChunkLevels::default() };
+        ChunkRow { seq, index, levels, payload_bytes: 1 }
+    }
+
+    #[test]
+    fn a_stretch_has_the_chunks_that_touch_it_and_the_one_before() {
+        let mut rows = Rows::default();
+        rows.take(&[chunk(1, 0, 10), chunk(2, 11, 20), chunk(3, 18, 30), chunk(4, 50, 60)]);
+        let seqs = |times| {
+            let (before, within) = rows.within(times);
+            (before.map(|row| row.seq), within.iter().map(|row| row.seq).collect::<Vec<_>>())
+        };
+        assert_eq!(seqs((0, 11)), (None, vec![1]));
+        assert_eq!(seqs((12, 19)), (Some(1), vec![2, 3]));
+        assert_eq!(seqs((31, 50)), (Some(3), vec![]));
+        assert_eq!(seqs((55, 99)), (Some(3), vec![4]));
+        assert_eq!(seqs((61, 99)), (Some(4), vec![]));
+        assert_eq!(rows.reach_ns(), Some(60));
+        assert!(rows.is_past(50) && !rows.is_past(51));
+    }
+}

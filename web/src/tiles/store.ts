@@ -1,0 +1,132 @@
+// The tiles of one rank: asked for, kept, and let go.
+//
+// Guarantees: at most KEPT tiles are kept, and those that were wanted last; at most AT_ONCE are asked for at a time; what
+// nobody wants any more is cancelled. A tile that can be told better is asked for again while it is wanted, and what is
+// there of it stays until then; one that gains nothing is left. Refuses to ask for what never changes a second time.
+
+import { Refused } from '../api/ask';
+import type { Place, Tile } from './tile';
+
+/** Some two megabytes. */
+const KEPT = 96;
+/** A browser has six connections to a daemon; one of them listens. */
+const AT_ONCE = 3;
+/** Before a tile that can be told better is asked for again; and one that could not be had. */
+const BETTER_MS = 30;
+const TROUBLE_MS = 5000;
+
+/** How a tile is asked for; `session` is the one whose tiles are kept. */
+export type Fetch = (place: Place, session: string | null, cancel: AbortSignal) => Promise<Tile>;
+
+interface Known {
+  tile: Tile;
+  /** Nothing new is to be expected of it until `refresh`. */
+  isSettled: boolean;
+}
+
+const keyOf = ({ level, index }: Place): string => `${level}/${index}`;
+
+/** See the module. */
+export class TileStore {
+  private readonly known = new Map<string, Known>();
+  private readonly asking = new Map<string, AbortController>();
+  /** What is not asked for again at once. */
+  private readonly resting = new Set<string>();
+  private wanted: Place[] = [];
+  private session: string | null = null;
+
+  constructor(
+    private readonly fetch: Fetch,
+    private readonly changed: () => void,
+  ) {}
+
+  /** A tile that is there. */
+  get(place: Place): Tile | undefined {
+    return this.known.get(keyOf(place))?.tile;
+  }
+
+  /** What is looked at now, the most wanted first; everything else that is asked for is cancelled. */
+  want(places: Place[]): void {
+    this.wanted = places;
+    const keys = new Set(places.map(keyOf));
+    for (const [key, cancel] of this.asking) {
+      if (keys.has(key)) continue;
+      cancel.abort();
+      this.asking.delete(key);
+    }
+    for (const key of keys) {
+      const kept = this.known.get(key);
+      if (!kept) continue;
+      // What is wanted stands behind everything else that may go.
+      this.known.delete(key);
+      this.known.set(key, kept);
+    }
+    this.next();
+  }
+
+  /** Something is new: tiles that may change are asked for again where they are wanted. */
+  refresh(): void {
+    for (const kept of this.known.values()) kept.isSettled = kept.tile.isFinal;
+    this.next();
+  }
+
+  /** Nobody looks any more. */
+  close(): void {
+    this.want([]);
+  }
+
+  private next(): void {
+    for (const place of this.wanted) {
+      if (this.asking.size >= AT_ONCE) return;
+      const key = keyOf(place);
+      if (this.asking.has(key) || this.resting.has(key) || this.known.get(key)?.isSettled) continue;
+      const cancel = new AbortController();
+      this.asking.set(key, cancel);
+      void this.ask(place, key, cancel);
+    }
+  }
+
+  private async ask(place: Place, key: string, cancel: AbortController): Promise<void> {
+    const session = this.session;
+    try {
+      const tile = await this.fetch(place, session, cancel.signal);
+      if (cancel.signal.aborted) return;
+      this.keep(key, tile);
+      if (this.known.get(key)?.isSettled === false) this.rest(key, BETTER_MS);
+    } catch (error) {
+      if (cancel.signal.aborted) return;
+      // The rank has another session by now: what is kept is not its own.
+      if (error instanceof Refused && error.status === 400 && session !== null) this.forget();
+      else this.rest(key, TROUBLE_MS);
+    }
+    this.asking.delete(key);
+    this.next();
+  }
+
+  private rest(key: string, ms: number): void {
+    this.resting.add(key);
+    setTimeout(() => {
+      this.resting.delete(key);
+      this.next();
+    }, ms);
+  }
+
+  private forget(): void {
+    this.session = null;
+    this.known.clear();
+  }
+
+  private keep(key: string, tile: Tile): void {
+    if (this.session !== null && tile.session !== this.session) this.forget();
+    this.session = tile.session;
+    const before = this.known.get(key)?.tile;
+    const gains = tile.coarse > 0 && (before === undefined || tile.coarse < before.coarse);
+    this.known.delete(key);
+    this.known.set(key, { tile, isSettled: !gains });
+    for (const oldest of this.known.keys()) {
+      if (this.known.size <= KEPT) break;
+      this.known.delete(oldest);
+    }
+    this.changed();
+  }
+}

@@ -1,0 +1,152 @@
+// Tiles of a timeline: which ones a view needs, what their bytes say, and the points that they make together.
+//
+// Guarantees: pure; a view needs three tiles at most, however long the job is; where a tile has not come, a coarser one
+// stands in for it, else the points that are there already. Refuses bytes that are no tile.
+
+import type { Mark } from '../api/types';
+import { clamp, type Sample, type Stretch } from '../draw/course';
+import { moment } from '../words/numbers';
+
+/** Slots of a tile, as the daemon makes them. */
+export const SLOTS = 512;
+/** Slots of a view at most: more than one a pixel shows nothing. */
+const COLUMNS = 1024;
+/** Slots of a microsecond: times in milliseconds since 1970 hold no less. */
+const LEVEL_MIN = 10;
+const LEVEL_MAX = 50;
+/** How much coarser a tile may be that stands in for another. */
+const COARSER = 12;
+const NS_PER_MS = 1e6;
+
+/** A tile's place. */
+export interface Place {
+  level: number;
+  index: number;
+}
+
+/** A tile as the page uses it. */
+export interface Tile extends Place, Stretch {
+  session: string;
+  first: number;
+  count: number;
+  isFinal: boolean;
+  /** Chunks that asking again would tell more of. */
+  coarse: number;
+  marks: Mark[];
+  min: Float64Array;
+  max: Float64Array;
+  last: Float64Array;
+  reservedMax: Float64Array;
+  reserved: Float64Array;
+}
+
+/** What the daemon says in front of the columns. */
+interface Head {
+  session: string;
+  level: number;
+  index: number;
+  first_slot: number;
+  count: number;
+  coarse_chunks: number;
+  is_final: boolean;
+  columns: string[];
+  marks: Mark[];
+}
+
+const slotMs = (level: number): number => 2 ** level / NS_PER_MS;
+
+/** The stretch of a tile. */
+export function stretchOf({ level, index }: Place): Stretch {
+  const length = SLOTS * slotMs(level);
+  return { from: index * length, to: (index + 1) * length };
+}
+
+/** The tiles that a view needs: of the finest level whose slots it can show. */
+export function placesIn(view: Stretch): Place[] {
+  const level = clamp(Math.ceil(Math.log2(((view.to - view.from) * NS_PER_MS) / COLUMNS)), LEVEL_MIN, LEVEL_MAX);
+  const length = SLOTS * slotMs(level);
+  const [first, last] = [Math.floor(view.from / length), Math.floor(view.to / length)];
+  return Array.from({ length: last - first + 1 }, (_, at) => ({ level, index: first + at }));
+}
+
+/** A tile of its bytes. */
+export function opened(bytes: ArrayBuffer): Tile {
+  const end = new Uint8Array(bytes).indexOf(10) + 1;
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 0, end))) as Head;
+  const { level, index, count, columns } = head;
+  if (end % 8 !== 0 || bytes.byteLength !== end + columns.length * count * 8) throw new Error('these bytes are no tile');
+  // (Every machine that a browser runs on has its numbers in this order.)
+  const column = (name: string): Float64Array => {
+    const at = columns.indexOf(name);
+    if (at < 0) throw new Error(`a tile has no column ${name}`);
+    return new Float64Array(bytes, end + at * count * 8, count);
+  };
+  return {
+    ...stretchOf({ level, index }),
+    level,
+    index,
+    session: head.session,
+    first: head.first_slot,
+    count,
+    isFinal: head.is_final,
+    coarse: head.coarse_chunks,
+    marks: head.marks,
+    min: column('allocated_min_bytes'),
+    max: column('allocated_max_bytes'),
+    last: column('allocated_bytes'),
+    reservedMax: column('reserved_max_bytes'),
+    reserved: column('reserved_bytes'),
+  };
+}
+
+/** The points of a tile within a stretch. */
+function pointsOf(tile: Tile, within: Stretch): Sample[] {
+  const slot = slotMs(tile.level);
+  const found: Sample[] = [];
+  const skipped = Math.floor((within.from - tile.from) / slot) - tile.first;
+  for (let at = Math.max(0, skipped); at < tile.count; at += 1) {
+    const from = tile.from + (tile.first + at) * slot;
+    if (from >= within.to) break;
+    found.push({
+      from,
+      to: from + slot,
+      epoch: 0,
+      step: 0,
+      min: tile.min[at] ?? 0,
+      max: tile.max[at] ?? 0,
+      last: tile.last[at] ?? 0,
+      reserved: tile.reserved[at] ?? 0,
+      peakReserved: tile.reservedMax[at] ?? 0,
+    });
+  }
+  return found;
+}
+
+/** The points of places that follow each other, from what is there of `known`; elsewhere those of `course`. */
+export function pointsIn(places: Place[], known: (place: Place) => Tile | undefined, course: Sample[]): Sample[] {
+  return places.flatMap((place) => {
+    const within = stretchOf(place);
+    for (let up = 0; up <= COARSER; up += 1) {
+      const tile = known({ level: place.level + up, index: Math.floor(place.index / 2 ** up) });
+      if (tile) return named(pointsOf(tile, within), course, tile.marks);
+    }
+    return course.filter((sample) => sample.from < within.to && sample.to > within.from);
+  });
+}
+
+/** The same points with the epoch and step that were under way: as marks say, else as the nearest of `course` does. */
+export function named(points: Sample[], course: Sample[], marks: Mark[]): Sample[] {
+  let [near, next] = [0, 0];
+  let told: { epoch: number | null; step: number | null } = { epoch: null, step: null };
+  const times = marks.map((mark) => moment(mark.at));
+  return points.map((point) => {
+    for (; near + 1 < course.length && (course[near]?.to ?? Infinity) < point.to; near += 1);
+    for (; (times[next] ?? Infinity) < point.to; next += 1) {
+      const mark = marks[next];
+      const value = mark?.value ?? null;
+      if (mark?.kind.startsWith('epoch_')) told = { ...told, epoch: value };
+      if (mark?.kind.startsWith('step_')) told = { ...told, step: value };
+    }
+    return { ...point, epoch: told.epoch ?? course[near]?.epoch ?? 0, step: told.step ?? course[near]?.step ?? 0 };
+  });
+}

@@ -1,0 +1,47 @@
+// The finest points of what is in view, by tiles.
+//
+// Guarantees: something is drawn at every moment: coarser tiles, or the course itself, until the tiles of the view have come;
+// nobody waits for a tile that was passed by.
+
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { askTile } from '../api/ask';
+import type { Mark, RankTimeline } from '../api/types';
+import type { Sample, Stretch } from '../draw/course';
+import { question, type JobAddress } from '../route';
+import { TileStore } from './store';
+import { opened, placesIn, pointsIn } from './tile';
+
+/** What moves for longer is not asked for on its way. */
+const SETTLED_MS = 40;
+
+/** Points, and the marks that belong to them. */
+export interface Fine {
+  points: Sample[];
+  marks: Mark[];
+}
+
+/** See the module. `process` is named where the rank has several. */
+export function useTiles(job: JobAddress, line: RankTimeline, process: string | null, course: Sample[], view: Stretch): Fine {
+  const [come, setCome] = useState(0);
+  const held = useRef<TileStore | null>(null);
+  held.current ??= new TileStore(
+    async ({ level, index }, session, cancel) => {
+      const of = { rank: String(line.rank), process, device: String(line.device), session, level: String(level), index: String(index) };
+      return opened(await askTile(question(job, 'tiles', of), cancel));
+    },
+    () => { setCome((before) => before + 1); },
+  );
+  const store = held.current;
+  const places = useMemo(() => placesIn(view), [view.from, view.to]);
+  useEffect(() => {
+    const timer = setTimeout(() => { store.want(places); }, SETTLED_MS);
+    return () => { clearTimeout(timer); };
+  }, [places]);
+  useEffect(() => { store.refresh(); }, [line]);
+  useEffect(() => () => { store.close(); }, []);
+  return useMemo(() => {
+    const tiles = places.map((place) => store.get(place));
+    const marks = tiles.flatMap((tile) => tile?.marks ?? []);
+    return { points: pointsIn(places, (place) => store.get(place), course), marks: marks.length > 0 ? marks : line.marks };
+  }, [places, come, course, line]);
+}
