@@ -1,0 +1,128 @@
+"""What running functions hold: the local variables of every thread's frames, by identity.
+
+Guarantees: no frame is changed. From CPython 3.13 on `f_locals` is a view; before, reading it would put a dict beside
+the frame that keeps its variables alive, so the slots are compared as words of memory instead, once this module has
+found its own variables in a frame of its own in the same way.
+Refuses: values that lie on a frame's stack of operands, and what C functions hold.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import types
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+from memctl_agent._holders._memory import Memory
+
+# Frames of all threads that are looked at.
+FRAMES_MAX = 2_000
+# Slots of one frame.
+SLOTS_MAX = 500
+# Where to look for the first slot in a frame of our own, in words.
+_SEARCHED_WORDS = 80
+
+_OWN_FOLDER = str(pathlib.Path(__file__).parent)
+_HAS_VIEWS = sys.version_info >= (3, 13)
+# Before 3.11 the slots lie in the frame object, since then in what its fourth word points to.
+_IS_INDIRECT = sys.version_info >= (3, 11)
+_FRAME_POINTER_AT = 24
+
+
+def is_own(code: types.CodeType) -> bool:
+    """Whether this is code of the search itself."""
+    return code.co_filename.startswith(_OWN_FOLDER)
+
+
+class Frames:
+    """The local variables of frames, and of all that run now."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._first_slot = None if _HAS_VIEWS else self._find_first_slot()
+        # Identity of a local's value to name of the variable and of the function.
+        self.running: dict[int, tuple[str, str]] = {}
+        # Identity of the globals of functions that run to the name they say.
+        self.globals: dict[int, str] = {}
+        self.objects: dict[int, dict[str, Any]] = {}
+        self.count = 0
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether local variables of running functions are seen."""
+        return _HAS_VIEWS or self._first_slot is not None
+
+    def look(self) -> None:
+        """Notes the local variables of every thread. Threads that began last come last."""
+        for frame in list(sys._current_frames().values()):
+            at: Optional[types.FrameType] = frame
+            while at is not None and self.count < FRAMES_MAX:
+                self.count += 1
+                if not is_own(at.f_code):
+                    self._note(at)
+                at = at.f_back
+
+    def _note(self, frame: types.FrameType) -> None:
+        found = frame.f_globals
+        if type(found) is dict and id(found) not in self.globals:
+            self.globals[id(found)] = _said_name(found)
+            self.objects[id(found)] = found
+        function = _reading.code_name(frame.f_code)
+        for name, value in self.locals_of(frame):
+            self.running.setdefault(value, (_reading.plain(name) or "a variable", function))
+
+    def locals_of(self, frame: types.FrameType) -> list[tuple[str, int]]:
+        """Names of a function's local variables and the identities of their values."""
+        code = frame.f_code
+        # The variables of a module or of a class body are in a dict that is found like any other.
+        if not code.co_flags & 0x2:
+            return []
+        if _HAS_VIEWS:
+            return [(name, id(value)) for name, value in frame.f_locals.items()]
+        if self._first_slot is None:
+            return []
+        names = slot_names(code)[:SLOTS_MAX]
+        words = self._memory.words(self._base(frame) + 8 * self._first_slot, len(names))
+        return [(name, word) for name, word in zip(names, words) if word]
+
+    def local_of(self, frame: types.FrameType, value: Any) -> Optional[str]:
+        """The variable that has a value, or the cell with it."""
+        for name, identity in self.locals_of(frame):
+            if identity == id(value):
+                return _reading.plain(name)
+        return None
+
+    def _base(self, frame: types.FrameType) -> int:
+        if not _IS_INDIRECT:
+            return id(frame)
+        return next(iter(self._memory.words(id(frame) + _FRAME_POINTER_AT, 1)), 0)
+
+    def _find_first_slot(self) -> Optional[int]:
+        """How many words behind the start of a frame its first slot is, from a frame whose variables are known."""
+        first, second, frame = object(), object(), sys._getframe()
+        wanted = (id(first), id(second), id(frame))
+        names = slot_names(frame.f_code)
+        words = self._memory.words(self._base(frame), _SEARCHED_WORDS)
+        for at in range(len(words) - 2):
+            if words[at : at + 3] == wanted:
+                slot = at - names.index("first")
+                return slot if slot > 0 and words[slot] == id(self) else None
+        return None
+
+
+def slot_names(code: types.CodeType) -> list[str]:
+    """The names of a frame's slots in their order."""
+    names = list(code.co_varnames)
+    if _IS_INDIRECT:
+        # A parameter that an inner function uses has one slot.
+        return [*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars]
+    return [*names, *code.co_cellvars, *code.co_freevars]
+
+
+def _said_name(namespace: dict[str, Any]) -> str:
+    """What globals say of their module's name."""
+    for key, value in list(dict.items(namespace))[:16]:
+        if type(key) is str and key == "__name__":
+            return _reading.plain(value) or "?"
+    return "?"
