@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import gc
+import itertools
 import json
 import sys
 import threading
@@ -23,13 +24,18 @@ from memctl_agent import _holders
 
 STEPS = 24
 SIZE = 20_000
-BUDGET_MS = 2_000
+# Far more than a search takes; what is found must not depend on how busy the machine is.
+BUDGET_MS = 120_000
 
 KEPT: list[torch.Tensor] = []
 CACHE: dict[int, torch.Tensor] = {}
 RECORDS: list[dict[str, Any]] = []
 ERRORS: list[BaseException] = []
+RESULTS: list[Any] = []
 LOCAL = threading.local()
+LOADERS: list[Any] = []
+CALLS = itertools.count()
+UNPACKED: list[int] = []
 
 
 def made() -> torch.Tensor:
@@ -92,8 +98,36 @@ def in_attribute() -> None:
     TRAINER.last = made()
 
 
-def in_attribute_list() -> None:
-    TRAINER.batches.append(made())
+class Result:
+    """One of many alike."""
+
+    def __init__(self) -> None:
+        self.number, self.scores = len(RESULTS), made()
+
+
+def in_list_of_objects() -> None:
+    RESULTS.append(Result())
+
+
+def in_class() -> None:
+    Trainer.shared = made()  # type: ignore[attr-defined]
+
+
+class Slotted:
+    """Without a dict."""
+
+    __slots__ = ("kept",)
+
+
+SLOTTED = Slotted()
+
+
+def in_slot() -> None:
+    SLOTTED.kept = made()
+
+
+def in_views() -> None:
+    KEPT.append(made()[100:200].view(10, 10))
 
 
 def closing_over() -> Callable[[], None]:
@@ -112,18 +146,27 @@ def in_closure() -> None:
     REMEMBER()
 
 
-def hooked(acts: list[torch.Tensor]) -> None:
-    def hook(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
-        acts.append(made())
+def hook_all() -> None:
+    """Registers a hook again and again, as a loop over epochs does. All keep in one list."""
+    acts: list[torch.Tensor] = []
 
-    MODEL.register_forward_hook(hook)
+    def register() -> None:
+        def hook(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            acts.append(made())
+
+        MODEL.register_forward_hook(hook)
+
+    for _ in range(8):
+        register()
 
 
-hooked([])
+hook_all()
 
 
 def in_hook() -> None:
-    MODEL(torch.ones(4, 100, device="cuda"))
+    # Eight hooks: a third of the steps makes as many tensors.
+    if next(CALLS) % 8 == 0:
+        MODEL(torch.ones(4, 100, device="cuda"))
 
 
 def in_exception() -> None:
@@ -145,6 +188,46 @@ def in_graph() -> None:
     weight = torch.ones(SIZE, device="cuda", requires_grad=True)
     loss = ((weight * 2).exp() * 3).sum()
     TRAINER.history.append(loss)
+
+
+def in_gradient() -> None:
+    # The parameter itself is of another size than what is asked about: it lives on the host of the test.
+    KEPT.append(weighed())
+
+
+def weighed() -> torch.Tensor:
+    """A parameter and its gradient, of which the gradient is asked about."""
+    parameter = torch.zeros(1, device="cuda").expand(SIZE).requires_grad_()
+    parameter.grad = made()
+    return parameter
+
+
+class Keeps(torch.autograd.Function):
+    """Keeps a tensor beside those that autograd saves."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        ctx.activations = made()
+        return inputs.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def in_context() -> None:
+    KEPT.append(Keeps.apply(torch.ones(4, device="cuda", requires_grad=True)))
+
+
+def in_packed() -> None:
+    # What a pack hook returns is held from C++, and the unpack hook may not run for us.
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        UNPACKED.append(1)
+        return packed
+
+    inputs = torch.ones(1, device="cuda", requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        KEPT.append((inputs.expand(SIZE) * made()).sum())
 
 
 class Node:
@@ -185,17 +268,50 @@ def in_frame() -> dict[str, Any]:
     return asked(before)
 
 
+def in_generator() -> dict[str, Any]:
+    def loads() -> Any:
+        batches = []
+        while True:
+            batches.append(made())
+            yield len(batches)
+
+    before = live()
+    LOADERS.append(loads())
+    for _ in range(STEPS):
+        next(LOADERS[0])
+    return asked(before)
+
+
+def in_other_thread() -> dict[str, Any]:
+    ready, over = threading.Event(), threading.Event()
+
+    def works() -> None:
+        mine = [made() for _ in range(STEPS)]
+        ready.set()
+        over.wait(60)
+        mine.clear()
+
+    before = live()
+    thread = threading.Thread(target=works)
+    thread.start()
+    ready.wait(60)
+    answer = asked(before)
+    over.set()
+    thread.join()
+    return answer
+
+
 def asked(before: dict[int, int]) -> dict[str, Any]:
-    blocks = sorted((at, size) for at, size in live().items() if at not in before and size >= SIZE * 4)
+    blocks = sorted((at, size) for at, size in live().items() if at not in before and SIZE * 4 <= size < SIZE * 5)
     answer = _holders.find(blocks, BUDGET_MS)
-    return answer | {"live": len(blocks)}
+    return answer | {"live": len(blocks), "unpacked": len(UNPACKED)}
 
 
 def main(cause: str) -> None:
     torch.backends.cudnn.enabled = False
     gc.collect()
-    if cause == "frame":
-        answer = in_frame()
+    if cause in ("frame", "generator", "other_thread"):
+        answer = globals()[f"in_{cause}"]()
     else:
         step = globals()[f"in_{cause}"]
         if cause == "cycle":

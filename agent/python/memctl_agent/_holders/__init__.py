@@ -67,7 +67,7 @@ def _find(blocks: list[tuple[int, int]], asked: int, clock: Clock, is_collecting
 
 
 def _told(finder: Finder, found: list[Found], asked: int, sizes: list[int], clock: Clock) -> dict[str, Any]:
-    answer = Answer(finder.search, finder.frames, finder.module, finder.tensors.class_ids)
+    answer = Answer(finder.search, finder.frames, finder.torch, finder.tensors.class_ids)
     holders = answer.holders(found, finder.cycles, sizes)
     finder.search.count()
     notes = finder.notes(asked - len(found))

@@ -62,8 +62,11 @@ def empty(asked: int, notes: list[str]) -> dict[str, Any]:
 class Answer:
     """Gathers what was found into holders."""
 
-    def __init__(self, search: Search, frames: Frames, module: Optional[type], class_ids: frozenset[int]) -> None:
-        self._search, self._frames, self._module, self._class_ids = search, frames, module, class_ids
+    def __init__(self, search: Search, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
+        self._search, self._frames, self._class_ids = search, frames, class_ids
+        self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
+        # What a function written in Python sees as `ctx`.
+        self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
 
     def holders(self, found: list[Found], cycles: dict[int, str], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The entries of the answer. `cycles`: tensors that only an unreachable cycle holds, and its words."""
@@ -94,12 +97,16 @@ class Answer:
         chain, at = holder.chain, holder.at
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
-        kind, sentence = _words.kind_and_sentence(self._search, chain, at, tensors)
+        kind, sentence = _words.kind_and_sentence(chain, at, tensors)
         tail = []
+        context = chain.passes(self._context) if self._context is not None else None
         if holder.how:
             tail = [holder.how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
             kind, sentence = "autograd", f"{holder.how}, reached from {among}{sentence}"
+        elif context is not None:
+            name = _reading.type_name(type(chain.path[context]))
+            kind, sentence = "autograd", f"saved in the context of `{name}`, reached from {sentence}"
         if holder.cycle:
             kind, sentence = "cycle", holder.cycle
         elif chain.root is None:
@@ -110,7 +117,7 @@ class Answer:
             "chain": chain.steps(tail),
             "blocks": len(holder.blocks),
             "bytes": sum(sizes[block] for block in holder.blocks),
-            "tensors": tensors,
+            "tensors": None if kind in ("attribute", "global", "frame") else tensors,
         }
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:

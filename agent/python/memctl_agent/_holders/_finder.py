@@ -6,6 +6,7 @@ Refuses: what the clock no longer allows; `notes` says so.
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Optional
 
 from memctl_agent._holders import _reading
@@ -31,13 +32,12 @@ class Finder:
     def __init__(
         self, torch: Any, blocks: list[tuple[int, int]], clock: Clock, memory: Memory, is_collecting: bool
     ) -> None:
-        self._torch, self._clock, self._memory, self._is_collecting = torch, clock, memory, is_collecting
+        self.torch, self._clock, self._memory, self._is_collecting = torch, clock, memory, is_collecting
         self._count = len(blocks)
         self.tensors = Tensors(torch, blocks)
         self.frames = Frames(memory)
         self.search = Search(self.tensors, self.frames, clock)
         self.search.own(self.__dict__, self.tensors.classes, self.tensors.refused)
-        self.module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
         self.graph: Optional[Graph] = None
         # Tensors that only an unreachable cycle holds, with the words for it.
         self.cycles: dict[int, str] = {}
@@ -45,6 +45,7 @@ class Finder:
         self._loose: set[int] = set()
         self._tried: set[int] = set()
         self._is_heap_seen = False
+        self._frozen = gc.get_freeze_count()
 
     def find(self) -> list[Found]:
         """What holds each block of which it is known."""
@@ -138,7 +139,7 @@ class Finder:
     def _in_graph(self, missing: set[int]) -> list[Found]:
         """Blocks that a node of the autograd graph has saved, by the tensor whose graph it is."""
         search, starts = self.search, self.search.all_tensors
-        self.graph = graph = Graph(self._torch, self.tensors, self._memory, self._clock)
+        self.graph = graph = Graph(self.torch, self.tensors, self._memory, self._clock)
         search.own(*graph.own)
         graph.walk(starts, missing)
         ways = dict(graph.found)
@@ -184,6 +185,8 @@ class Finder:
             and self._is_heap_seen
             and not self._clock.ran_out
             and self.frames.can_tell
+            and not self._frozen
+            and not self.search.refused
             and (graph is None or (graph.can_tell and not graph.hooked and not graph.unread))
         )
 
@@ -200,13 +203,22 @@ class Finder:
             notes.append("Local variables of running functions were not looked at.")
         graph = self.graph
         if graph is not None and not graph.can_tell:
-            notes.append("Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here.")
+            notes.append(
+                "Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here."
+            )
         if graph is not None and graph.hooked:
-            notes.append("Saved tensors with pack and unpack hooks were not looked at: reading them would run the hooks.")
+            notes.append(
+                "Saved tensors with pack and unpack hooks were not looked at: reading them would run the hooks."
+            )
         if graph is not None and graph.unread:
             notes.append("Graphs of views whose base was changed in place were not looked at.")
-        if self.tensors.refused:
-            notes.append("Tensors of classes with their own `__torch_dispatch__` were not asked where they lie.")
+        if self.search.refused:
+            notes.append(
+                f"{self.search.refused:,} tensors of classes with their own `__torch_dispatch__` were not asked "
+                "where they lie."
+            )
+        if self._frozen:
+            notes.append(f"{self._frozen:,} objects that `gc.freeze` has set aside were not looked at.")
         if missing:
             notes.append(
                 "What C and C++ extensions hold, other threads' C stacks included, is not seen; "

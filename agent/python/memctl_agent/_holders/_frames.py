@@ -46,7 +46,8 @@ class Frames:
         # Identity of the globals of functions that run to the name they say.
         self.globals: dict[int, str] = {}
         self.objects: dict[int, dict[str, Any]] = {}
-        self.count = 0
+        # Identities of the frames that run.
+        self.alive: set[int] = set()
 
     @property
     def can_tell(self) -> bool:
@@ -57,8 +58,8 @@ class Frames:
         """Notes the local variables of every thread. Threads that began last come last."""
         for frame in list(sys._current_frames().values()):
             at: Optional[types.FrameType] = frame
-            while at is not None and self.count < FRAMES_MAX:
-                self.count += 1
+            while at is not None and len(self.alive) < FRAMES_MAX:
+                self.alive.add(id(at))
                 if not is_own(at.f_code):
                     self._note(at)
                 at = at.f_back
@@ -66,7 +67,7 @@ class Frames:
     def _note(self, frame: types.FrameType) -> None:
         found = frame.f_globals
         if type(found) is dict and id(found) not in self.globals:
-            self.globals[id(found)] = _said_name(found)
+            self.globals[id(found)] = _reading.plain(_reading.said_by(found, "__name__")) or "?"
             self.objects[id(found)] = found
         function = _reading.code_name(frame.f_code)
         for name, value in self.locals_of(frame):
@@ -118,11 +119,3 @@ def slot_names(code: types.CodeType) -> list[str]:
         # A parameter that an inner function uses has one slot.
         return [*names, *(name for name in code.co_cellvars if name not in names), *code.co_freevars]
     return [*names, *code.co_cellvars, *code.co_freevars]
-
-
-def _said_name(namespace: dict[str, Any]) -> str:
-    """What globals say of their module's name."""
-    for key, value in list(dict.items(namespace))[:16]:
-        if type(key) is str and key == "__name__":
-            return _reading.plain(value) or "?"
-    return "?"

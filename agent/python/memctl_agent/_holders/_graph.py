@@ -96,6 +96,7 @@ class Graph:
         self._version = _reading.table(base)["_version"].__get__
         self._is_view = _reading.table(base)["_is_view"]
         self._function: type = torch._C._FunctionBase
+        self._gathering: Optional[type] = None
         self._word = Hooked.find(torch, memory)
         self._readers: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
         # Nodes seen, each under the number of the tensor from which it was reached first.
@@ -178,18 +179,31 @@ class Graph:
                 self._owner[id(node)] = number
                 self._nodes[id(node)] = node
                 self._saved(node, number, missing)
-                following += [other for other in self._next(node) if id(other) not in self._owner]
+                following += [other for other in self._next(node, number, missing) if id(other) not in self._owner]
             level = following
 
-    def _next(self, node: Any) -> list[Any]:
+    def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
         """The nodes behind one, but those that gather gradients: all graphs of a model share them."""
         reader = self._reader(node)[0]
         following = []
         for edge in reader(node) if reader is not None else ():
             other = edge[0]
-            if other is not None and _reading.type_name(type(other)) != "AccumulateGrad":
-                following.append(other)
+            if other is not None and type(other) is not self._gathering:
+                if _reading.type_name(type(other)) == "AccumulateGrad":
+                    self._gathering = type(other)
+                else:
+                    following.append(other)
+            if other is not None and type(other) is self._gathering:
+                self._leaf(other, number, missing)
         return following
+
+    def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
+        """A leaf of the graph: its tensor is held by the node that gathers its gradient."""
+        leaf = _reading.table(type(node))["variable"].__get__(node)
+        block = self._tensors.block_of(leaf) if id(type(leaf)) in self._tensors.class_ids else None
+        if block in missing:
+            missing.discard(block)
+            self.found[block] = (number, "a leaf of the graph")
 
     def _saved(self, node: Any, number: int, missing: set[int]) -> None:
         if _reading.is_a(node, self._function):

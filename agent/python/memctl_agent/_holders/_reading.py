@@ -12,6 +12,7 @@ import _thread
 import functools
 import types
 from collections import deque
+from itertools import islice
 from typing import Any, Optional
 
 # Longer names are cut: they are for people.
@@ -25,7 +26,7 @@ _mro = type.__dict__["__mro__"].__get__
 _namespace = type.__dict__["__dict__"].__get__
 _qualname = type.__dict__["__qualname__"].__get__
 _flags = type.__dict__["__flags__"].__get__
-_module_dict = types.ModuleType.__dict__["__dict__"].__get__
+_module_dict = vars(types.ModuleType)["__dict__"].__get__
 
 # Containers and the word for each; a subclass counts as what it derives from.
 CONTAINERS: tuple[tuple[type, str], ...] = (
@@ -37,9 +38,8 @@ CONTAINERS: tuple[tuple[type, str], ...] = (
     (deque, "deque"),
 )
 # Types of which no object leads to a tensor, by identity.
-_ATOMS = frozenset(
-    map(id, (str, int, float, complex, bool, bytes, bytearray, type(None), range, slice, types.CodeType, type(Ellipsis)))
-)
+_PLAIN = (str, int, float, complex, bool, bytes, bytearray, type(None), range, slice, type(Ellipsis), types.CodeType)
+_ATOMS = frozenset(map(id, _PLAIN))
 
 
 def bases(cls: type) -> tuple[type, ...]:
@@ -100,6 +100,18 @@ def module_dict(module: Any) -> Optional[dict[str, Any]]:
     """A module's globals, whatever its type says of `__dict__`."""
     found = _module_dict(module) if is_a(module, types.ModuleType) else None
     return found if type(found) is dict else None
+
+
+def said_by(namespace: dict[str, Any], name: str) -> Optional[str]:
+    """What a module's globals have under a name that every module has, and has early, if that is a string."""
+    try:
+        for key, value in islice(dict.items(namespace), 16):
+            if type(key) is str and key == name:
+                return value if type(value) is str else None
+    except RuntimeError:
+        # Another thread put something in.
+        pass
+    return None
 
 
 def container(thing: Any) -> Optional[str]:

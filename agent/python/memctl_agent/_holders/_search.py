@@ -28,16 +28,21 @@ LEVELS_MAX = 24
 # Objects that are looked at below one root or container.
 BELOW_MAX = 20_000
 # Levels below a module's globals that are looked through before any pass.
-NEAR_LEVELS = 4
+NEAR_LEVELS = 6
 # Of one object's items, so many are looked below; tensors among them are all taken.
 WIDE = 4_096
 # Containers with more items are left to passes, which are faster.
 LONG = 50_000
+# Objects are counted where less of the budget is spent: the figure is for people.
+COUNTS_SHARE = 0.5
 # Tensors that are asked for their address between two looks at the clock.
 CHUNK = 1_024
 
 # What no chain is followed through on the way down.
 _WALLS = (type, types.ModuleType, types.FrameType, types.BuiltinFunctionType)
+
+# Where files lie that are not the program's own.
+_INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 # A root: what kind, and its names.
 Root = tuple[str, str, str]
@@ -58,6 +63,8 @@ class Search:
         # Tensors that lie on no such block but whose graphs lead to one.
         self.sought: set[int] = set()
         self.looked_at = 0
+        # Tensors that are not asked where they lie.
+        self.refused = 0
         self.has_all_tensors = False
         # Of climbs: who was found to refer to whom, and which ends were reached.
         self._holders: dict[int, list[int]] = {}
@@ -76,17 +83,20 @@ class Search:
 
     def look_at_modules(self) -> None:
         """Notes the globals of all modules; the program's own ones first."""
-        near: list[tuple[bool, str, dict[str, Any]]] = []
+        near: dict[int, tuple[bool, str, dict[str, Any]]] = {}
         for key, module in list(dict.items(sys.modules)):
-            found, name = _reading.module_dict(module), _reading.plain(key)
-            if found is None or name is None or name.split(".")[0] == "memctl_agent":
+            found = _reading.module_dict(module)
+            if found is None or type(key) is not str or key.startswith("memctl_agent"):
                 continue
-            self._namespaces.setdefault(id(found), name)
-            if name == "__main__" or _is_near(found):
-                near.append((name != "__main__", name, found))
+            # `__main__` has other names where `multiprocessing` or a launcher gave it some.
+            is_main = key == "__main__"
+            if is_main or id(found) not in self._namespaces:
+                self._namespaces[id(found)] = name = _reading.plain(key) or "?"
+                if is_main or _is_near(found):
+                    near[id(found)] = (not is_main, name, found)
         for identity, name in self._frames.globals.items():
             self._namespaces.setdefault(identity, name)
-        for _, name, found in sorted(near, key=lambda entry: entry[:2]):
+        for _, name, found in sorted(near.values(), key=lambda entry: entry[:2]):
             self._near.append(found)
             self.roots[self.keep(found)] = ("module", name, "")
 
@@ -99,10 +109,12 @@ class Search:
         """Finds all tensors, and those that are wanted."""
         began = self._clock.took_ms
         # Each tensor refers to its class. This is several times faster than to look at the type of every object.
-        found = gc.get_referrers(*self._tensors.classes)
+        found = gc.get_referrers(*self._tensors.classes, *self._tensors.refused)
         self._clock.passed(began)
         classes = self._tensors.class_ids
         self.all_tensors += compress(found, map(classes.__contains__, map(id, map(type, found))))
+        refused = frozenset(map(id, self._tensors.refused))
+        self.refused = sum(map(refused.__contains__, map(id, map(type, found))))
         del found
         self.has_all_tensors = True
         for number, tensor in enumerate(self.all_tensors):
@@ -113,7 +125,7 @@ class Search:
 
     def count(self) -> None:
         """Counts the objects that passes went over, where there is time for it."""
-        if self.has_all_tensors and self._clock.fits_a_pass(is_wanted=False):
+        if self.has_all_tensors and self._clock.is_left(COUNTS_SHARE) and self._clock.fits_a_pass(is_wanted=False):
             self.looked_at = len(gc.get_objects())
 
     def _meet(self, tensor: Any) -> bool:
@@ -144,7 +156,7 @@ class Search:
                     continue
                 below = gc.get_referents(holder)
                 seen += len(below)
-                for thing in self._worth(below, depth + 1 < levels):
+                for thing in self._worth(holder, below, depth + 1 < levels):
                     self._put_below(thing, holder, following)
                 if seen > BELOW_MAX or not self._clock.is_left(share):
                     return
@@ -153,13 +165,18 @@ class Search:
             level = following
             self.looked_at += len(level)
 
-    def _worth(self, below: list[Any], with_others: bool) -> list[Any]:
+    def _worth(self, holder: Any, below: list[Any], with_others: bool) -> list[Any]:
         """The tensors of some objects, and at most a few thousand of the others."""
         self.own(below)
         classes = self._tensors.class_ids
         found = list(compress(below, map(classes.__contains__, map(id, map(type, below)))))
         if with_others:
             found += filter(self.passable, filter(gc.is_tracked, below[:WIDE]))
+        if type(holder) is types.TracebackType:
+            # Only from here a frame is not one that runs, or the caller of one.
+            found += [
+                thing for thing in below if type(thing) is types.FrameType and id(thing) not in self._frames.alive
+            ]
         self.own(found)
         return found
 
@@ -377,8 +394,5 @@ def _link(links: dict[int, list[int]], one: int, other: int) -> None:
 
 def _is_near(namespace: dict[str, Any]) -> bool:
     """Whether a module is the program's own, by where its file is."""
-    for key, value in list(dict.items(namespace))[:16]:
-        if type(key) is str and key == "__file__":
-            installed = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-            return type(value) is str and not any(place in value for place in installed)
-    return False
+    file = _reading.said_by(namespace, "__file__")
+    return file is not None and not any(place in file for place in _INSTALLED)

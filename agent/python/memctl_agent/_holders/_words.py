@@ -8,13 +8,14 @@ Refuses: to name what it cannot see; a container without a name is "a list".
 from __future__ import annotations
 
 import _thread
+import functools
 import types
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 from memctl_agent._holders._frames import Frames
-from memctl_agent._holders._search import Root, Search
+from memctl_agent._holders._search import Root
 
 STEPS_MAX = 12
 STEP_CHARS_MAX = 200
@@ -30,11 +31,13 @@ _HOOK_DICTS = {
     "_state_dict_hooks": "state dict hook",
     "_load_state_dict_pre_hooks": "load hook",
 }
+# Dicts of a module that are what it consists of.
+_PARTS = ("_modules", "_parameters", "_buffers")
 
 
 @dataclass(frozen=True)
 class Edge:
-    """How one object of a chain is reached from the one before: `global`, `attribute`, `cell`, `local`, `key`, `item`."""
+    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item` and so on."""
 
     how: str
     name: str = ""
@@ -46,9 +49,13 @@ class Chain:
 
     def __init__(self, path: list[Any], root: Optional[Root], frames: Frames, module: Optional[type]) -> None:
         self.path, self.root, self._frames, self._module = path, root, frames, module
-        self.edges = [self._edge(at) for at in range(len(path))]
 
-    def _edge(self, at: int) -> Edge:
+    @functools.cached_property
+    def edges(self) -> list[Edge]:
+        """Worked out for the one chain of a holder that is told: to look into an object makes the dict that it may lack."""
+        return [self.edge(at) for at in range(len(self.path))]
+
+    def edge(self, at: int) -> Edge:
         thing = self.path[at]
         if at == 0:
             return Edge("local", self.root[1], self.root[2]) if self.root and self.root[0] == "local" else Edge("")
@@ -59,6 +66,8 @@ class Chain:
         if cls is types.FrameType:
             name = self._frames.local_of(holder, thing)
             return Edge("local", name or "?", _reading.code_name(holder.f_code))
+        if cls is types.GeneratorType or cls is types.CoroutineType or cls is types.AsyncGeneratorType:
+            return self._suspended(holder, thing)
         if cls is types.CellType:
             return self._cell(at)
         if cls is types.FunctionType or cls is types.TracebackType or _reading.is_a(holder, BaseException):
@@ -75,6 +84,12 @@ class Chain:
             return Edge("")
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
+
+    def _suspended(self, holder: Any, thing: Any) -> Edge:
+        prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(holder), "ag")
+        frame, code = getattr(holder, f"{prefix}_frame"), getattr(holder, f"{prefix}_code")
+        name = self._frames.local_of(frame, thing) if frame is not None else None
+        return Edge("local", name or "?", _reading.code_name(code))
 
     def _in_dict(self, at: int, holder: Any, thing: Any) -> Edge:
         key = _reading.key_of(holder, thing)
@@ -93,7 +108,7 @@ class Chain:
         cell = self.path[at - 1]
         function = self.path[at - 3] if at > 2 else None
         if type(function) is types.FunctionType and function.__closure__ is self.path[at - 2]:
-            for name, other in zip(function.__code__.co_freevars, function.__closure__):
+            for name, other in zip(function.__code__.co_freevars, function.__closure__ or ()):
                 if other is cell:
                     return Edge("cell", _reading.plain(name) or "?", _reading.function_name(function))
         if at == 1 and self.root is not None:
@@ -110,10 +125,10 @@ class Chain:
     def hooks(self) -> Optional[tuple[int, str]]:
         """Where the chain comes through a module's hooks, and their kind."""
         for at, thing in enumerate(self.path):
-            edge = self.edges[at]
-            if edge.how == "attribute" and edge.name in _HOOK_DICTS and _reading.container(thing) == "dict":
-                if at + 1 < len(self.path) and self._is_module(at):
-                    return at, _HOOK_DICTS[edge.name]
+            noun = _HOOK_DICTS.get(self.edges[at].name)
+            is_hooks = noun is not None and _reading.container(thing) == "dict" and self._is_module(at)
+            if noun is not None and is_hooks and at + 1 < len(self.path):
+                return at, noun
         return None
 
     def is_buffer(self) -> bool:
@@ -133,6 +148,11 @@ class Chain:
             steps.append(f"{self.root[0]} `{self.root[1]}`")
         for at, thing in enumerate(self.path):
             edge = self.edges[at]
+            if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
+                # The dict of a thread's own attributes, and above it the one with those of all threads.
+                continue
+            if at + 2 < len(self.path) and self.edges[at + 2].how == "thread-local":
+                continue
             if edge.how in ("global", "attribute", "cell", "key", "class", "thread-local"):
                 how = "attribute" if edge.how == "class" else edge.how
                 steps.append(f"{how} `{edge.name}`" + (f" of function `{edge.owner}`" if edge.how == "cell" else ""))
@@ -212,14 +232,19 @@ def gatherer(chain: Chain, blocks_below: dict[int, int]) -> int:
         return innermost
     for at in range(innermost - 1, 0, -1):
         thing = path[at]
-        is_namespace = thing is _reading.instance_dict(path[at - 1]) or chain.edges[at].name in ("_modules", "_parameters")
-        if _reading.container(thing) and not is_namespace:
-            if blocks_below.get(id(thing), 0) >= GATHERS * mine + (mine == 1):
-                return at
+        gathers = blocks_below.get(id(thing), 0) >= GATHERS * mine + (mine == 1)
+        if gathers and _reading.container(thing) and not _is_namespace(chain, at):
+            return at
     return innermost
 
 
-def kind_and_sentence(search: Search, chain: Chain, at: int, tensors: Optional[int]) -> tuple[str, str]:
+def _is_namespace(chain: Chain, at: int) -> bool:
+    """Whether a container is what an object or a class consists of, and not something that it holds."""
+    edge = chain.edge(at)
+    return edge.name in _PARTS or (not edge.how and _reading.container(chain.path[at]) == "dict")
+
+
+def kind_and_sentence(chain: Chain, at: int, tensors: Optional[int]) -> tuple[str, str]:
     """What kind of holder the object at a place of the chain is, and the sentence about it."""
     many = f", {counted(tensors, 'tensor')}" if tensors else ""
     exception = chain.passes(BaseException)
