@@ -219,14 +219,19 @@ def in_context() -> None:
     KEPT.append(Keeps.apply(torch.ones(4, device="cuda", requires_grad=True)))
 
 
-def in_packed() -> None:
-    # What a pack hook returns is held from C++, and the unpack hook may not run for us.
-    def unpack(packed: torch.Tensor) -> torch.Tensor:
-        UNPACKED.append(1)
-        return packed
+def pack(tensor: torch.Tensor) -> Any:
+    return ("packed", tensor)
 
+
+def unpack(packed: Any) -> torch.Tensor:
+    UNPACKED.append(1)
+    return packed[1]
+
+
+def in_packed() -> None:
+    # What the pack hook returns is held from C++, and the unpack hook may not run for us.
     inputs = torch.ones(1, device="cuda", requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         KEPT.append((inputs.expand(SIZE) * made()).sum())
 
 

@@ -71,10 +71,9 @@ class Answer:
     def holders(self, found: list[Found], cycles: dict[int, str], sizes: Sequence[int]) -> list[dict[str, Any]]:
         """The entries of the answer. `cycles`: tensors that only an unreachable cycle holds, and its words."""
         chains = [(one, self._chain(one, cycles)) for one in found]
-        below: dict[int, int] = {}
+        below: _words.Below = {}
         for _, chain in chains:
-            for thing in chain.path:
-                below[id(thing)] = below.get(id(thing), 0) + 1
+            _words.count_below(chain, below)
         groups: dict[tuple[int, str], Holder] = {}
         for one, chain in chains:
             at = _words.gatherer(chain, below)

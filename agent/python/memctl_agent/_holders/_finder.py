@@ -207,9 +207,7 @@ class Finder:
                 "Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here."
             )
         if graph is not None and graph.hooked:
-            notes.append(
-                "Saved tensors with pack and unpack hooks were not looked at: reading them would run the hooks."
-            )
+            notes.append("Saved tensors with pack and unpack hooks were not looked at: here that would run the hooks.")
         if graph is not None and graph.unread:
             notes.append("Graphs of views whose base was changed in place were not looked at.")
         if self.search.refused:

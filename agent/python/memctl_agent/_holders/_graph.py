@@ -1,7 +1,8 @@
 """The autograd graph: which of the program's tensors lead to a block that a node of the graph has saved.
 
-Guarantees: no hook of the program runs. A saved tensor that has pack and unpack hooks (activation checkpointing,
-offloading) is recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read.
+Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
+is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is recognised
+before it is read, and left alone; where hooks cannot be recognised nothing saved is read.
 The walk is bounded in nodes and in time, and leaves no wrapper of a node behind.
 Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
 were changed in place since.
@@ -19,8 +20,8 @@ from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._tensors import Tensors
 
 NODES_MAX = 50_000
-# The words of a `SavedVariable` that are read. No version of it is smaller.
-_SAVED_WORDS = 12
+# The words of a `SavedVariable` that are read.
+_SAVED_WORDS = 10
 _RAW = "_raw_saved_"
 # How long the thread may take that looks for the word.
 _WAIT_S = 0.25
@@ -64,18 +65,17 @@ def _find_word(torch: Any, memory: Memory) -> Optional[int]:
     other = torch.ones(1, dtype=torch.float32, device="cpu")
     product, power = ones * other, ones.exp()
     plain, graphed = product.grad_fn._raw_saved_other, power.grad_fn._raw_saved_result
-    before = saved_words(plain, memory)
-    plain.register_hooks(_same, _same)
-    after = saved_words(plain, memory)
-    changed = [at for at, (was, now) in enumerate(zip(before, after)) if was == 0 and now != 0]
-    if len(before) != _SAVED_WORDS or len(changed) != 1:
-        return None
-    [word] = changed
-    unhooked = saved_words(graphed, memory)
-    graphed.register_hooks(_same, _same)
-    hooked = saved_words(graphed, memory)
-    agrees = len(unhooked) == len(hooked) == _SAVED_WORDS and unhooked[word] == 0 and hooked[word] != 0
-    return word if agrees else None
+    changed = _words_set(plain, memory) & _words_set(graphed, memory)
+    return next(iter(changed)) if len(changed) == 1 else None
+
+
+def _words_set(saved: Any, memory: Memory) -> set[int]:
+    """Which words of a saved tensor are set by giving it hooks. Others are as well for some, but not for all."""
+    before = saved_words(saved, memory)
+    saved.register_hooks(_same, _same)
+    after = saved_words(saved, memory)
+    is_whole = len(before) == len(after) == _SAVED_WORDS
+    return {at for at in range(_SAVED_WORDS) if is_whole and before[at] == 0 and after[at] != 0}
 
 
 def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
@@ -97,7 +97,10 @@ class Graph:
         self._is_view = _reading.table(base)["_is_view"]
         self._function: type = torch._C._FunctionBase
         self._gathering: Optional[type] = None
-        self._word = Hooked.find(torch, memory)
+        self._saved_class: Any = getattr(torch._C._autograd, "SavedTensor", None)
+        names = () if self._saved_class is None else _reading.table(self._saved_class)
+        self._is_shown = "data" in names and "unpack_hook" in names
+        self._word = None if self._is_shown else Hooked.find(torch, memory)
         self._readers: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
         # Nodes seen, each under the number of the tensor from which it was reached first.
         self._owner: dict[int, int] = {}
@@ -112,7 +115,7 @@ class Graph:
     @property
     def can_tell(self) -> bool:
         """Whether saved tensors may be read."""
-        return self._word is not None
+        return self._is_shown or self._word is not None
 
     @property
     def own(self) -> tuple[Any, ...]:
@@ -208,21 +211,45 @@ class Graph:
     def _saved(self, node: Any, number: int, missing: set[int]) -> None:
         if _reading.is_a(node, self._function):
             self.contexts[id(node)] = (number, f"saved in the context of `{_reading.type_name(type(node))}`")
+        name = _reading.type_name(type(node))
         for raw, unpacked in self._reader(node)[1] if self.can_tell else ():
-            if self._may_read(raw, node):
-                for block in self._blocks_of(unpacked, node):
-                    if block in missing:
-                        missing.discard(block)
-                        self.found[block] = (number, f"saved by `{_reading.type_name(type(node))}`")
+            try:
+                saved = raw(node)
+            except RuntimeError:
+                # Given back already.
+                continue
+            each = saved if type(saved) is tuple else (saved,)
+            if self._is_shown:
+                for one in each:
+                    self._shown(one, number, name, missing)
+            elif self._may_read(each):
+                self._take(self._blocks_of(unpacked, node), number, f"saved by `{name}`", missing)
 
-    def _may_read(self, raw: Any, node: Any) -> bool:
-        """Whether none of what one attribute saves has hooks."""
+    def _shown(self, saved: Any, number: int, name: str, missing: set[int]) -> None:
+        """A saved tensor as torch shows it: the tensor, or what a pack hook made of it."""
+        if type(saved) is not self._saved_class:
+            return
         try:
-            saved = raw(node)
+            value, is_packed = saved.data, saved.unpack_hook is not None
         except RuntimeError:
-            # Given back already.
-            return False
-        each = saved if type(saved) is tuple else (saved,)
+            return
+        how = f"saved by `{name}`" + (" through a pack hook" if is_packed else "")
+        if id(type(value)) in self._tensors.class_ids:
+            block = self._tensors.block_of(value)
+            self._take([] if block is None else [block], number, how, missing)
+        elif is_packed:
+            # Tensors in it are found by what holds them.
+            self._nodes[id(value)] = value
+            self.contexts[id(value)] = (number, how)
+
+    def _take(self, blocks: list[int], number: int, how: str, missing: set[int]) -> None:
+        for block in blocks:
+            if block in missing:
+                missing.discard(block)
+                self.found[block] = (number, how)
+
+    def _may_read(self, each: tuple[Any, ...]) -> bool:
+        """Whether none of what one attribute saves has hooks."""
         for one in each:
             words = saved_words(one, self._memory)
             if len(words) != _SAVED_WORDS or words[self._word or 0] != 0:

@@ -37,7 +37,7 @@ _PARTS = ("_modules", "_parameters", "_buffers")
 
 @dataclass(frozen=True)
 class Edge:
-    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item` and so on."""
+    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item` or others."""
 
     how: str
     name: str = ""
@@ -52,7 +52,7 @@ class Chain:
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """Worked out for the one chain of a holder that is told: to look into an object makes the dict that it may lack."""
+        """Worked out for the chains that are told: looking into an object may make the dict that it has not made yet."""
         return [self.edge(at) for at in range(len(self.path))]
 
     def edge(self, at: int) -> Edge:
@@ -223,17 +223,29 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def gatherer(chain: Chain, blocks_below: dict[int, int]) -> int:
-    """Which object of a chain is the holder: the innermost, or the container that gathers many of its kind."""
+# Blocks below an object, at a distance from it, whose holders are of one type.
+Below = dict[tuple[int, int, int], int]
+
+
+def count_below(chain: Chain, below: Below) -> None:
+    """Counts a block in for every object of its chain."""
+    innermost = max(0, len(chain.path) - 2)
+    for at in range(innermost + 1):
+        key = (id(chain.path[at]), innermost - at, id(type(chain.path[innermost])))
+        below[key] = below.get(key, 0) + 1
+
+
+def gatherer(chain: Chain, below: Below) -> int:
+    """Which object of a chain is the holder: the innermost, or the container that gathers many like it."""
     path = chain.path
     innermost = max(0, len(path) - 2)
-    mine = blocks_below.get(id(path[innermost]), 0)
+    kind = id(type(path[innermost]))
+    mine = below.get((id(path[innermost]), 0, kind), 0)
     if mine > PART_BLOCKS_MAX:
         return innermost
     for at in range(innermost - 1, 0, -1):
-        thing = path[at]
-        gathers = blocks_below.get(id(thing), 0) >= GATHERS * mine + (mine == 1)
-        if gathers and _reading.container(thing) and not _is_namespace(chain, at):
+        gathers = below.get((id(path[at]), innermost - at, kind), 0) >= GATHERS * mine + (mine == 1)
+        if gathers and _reading.container(path[at]) and not _is_namespace(chain, at):
             return at
     return innermost
 
