@@ -53,10 +53,13 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 RAN: list[str] = []
-SPECIAL = (
-    "__repr__ __str__ __format__ __eq__ __ne__ __lt__ __hash__ __len__ __bool__ __iter__ __contains__ __getitem__ "
-    "__getattr__ __dir__ __sizeof__ __reduce__ __reduce_ex__ __call__ __index__ __next__ __instancecheck__"
-).split()
+SPECIAL = [
+    f"__{name}__"
+    for name in (
+        *("repr", "str", "format", "eq", "ne", "lt", "hash", "len", "bool", "iter", "contains", "getitem", "getattr"),
+        *("dir", "sizeof", "reduce", "reduce_ex", "call", "index", "next", "instancecheck"),
+    )
+]
 
 
 def noted(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The order of a search: all tensors, what lies near, climbs for the rest, the autograd graph, cycles.
+"""The order of a search: what lies near, all tensors, climbs from those that remain, cycles, the autograd graph.
 
 Guarantees: a block for which several tensors are found counts once, for the one that a chain leads to first.
 Refuses: what the clock no longer allows; `notes` says so.
@@ -21,7 +21,7 @@ from memctl_agent._holders._tensors import Tensors
 # Tensors whose holders are looked for together: whoever holds some of a site holds most.
 TOGETHER = 8
 # The part of the budget for what lies near the program's own modules.
-NEAR_SHARE = 0.5
+NEAR_SHARE = 0.4
 # Levels above a tensor from which more tensors are looked for.
 LEVELS = 4
 
@@ -44,7 +44,7 @@ class Finder:
         # What is partly known: something holds them, and nothing was found to hold that.
         self._loose: set[int] = set()
         self._tried: set[int] = set()
-        self._is_heap_seen = False
+        self._is_heap_seen = self._has_all = False
         self._frozen = gc.get_freeze_count()
 
     def find(self) -> list[Found]:
@@ -53,15 +53,17 @@ class Finder:
             return []
         self.frames.look()
         self.search.look_at_modules()
-        if self._clock.fits_a_pass():
+        self.search.look_near(NEAR_SHARE)
+        found = self._found()
+        if len(found) < self._count and self._clock.fits_a_pass():
             self._is_heap_seen = True
             self.search.look_at_heap()
-        self.search.look_near(NEAR_SHARE)
-        self._climb_all()
-        found = self._found()
+            self._climb_all()
+            found = self._found()
         missing = set(range(self._count)) - {one.block for one in found}
         if missing and self.search.has_all_tensors and self._clock.is_left():
             found += self._in_graph(missing)
+        self._has_all = len(found) == self._count
         return found
 
     def _climb_all(self) -> None:
@@ -179,10 +181,13 @@ class Finder:
     @property
     def is_complete(self) -> bool:
         """Whether everything that can be looked at was."""
+        return self.tensors.can_tell and (self._has_all or self._is_complete_search)
+
+    @property
+    def _is_complete_search(self) -> bool:
         graph = self.graph
         return (
-            self.tensors.can_tell
-            and self._is_heap_seen
+            self._is_heap_seen
             and not self._clock.ran_out
             and self.frames.can_tell
             and not self._frozen
@@ -195,6 +200,8 @@ class Finder:
         notes = []
         if not self.tensors.can_tell:
             notes.append("Tensors were not looked at: this torch does not tell where they lie.")
+        elif self._has_all:
+            return notes
         if not self._is_heap_seen or not self.search.has_all_tensors:
             notes.append("The heap was not looked at as a whole, which would take longer than the budget.")
         elif self._clock.ran_out:

@@ -67,7 +67,7 @@ class Frames:
     def _note(self, frame: types.FrameType) -> None:
         found = frame.f_globals
         if type(found) is dict and id(found) not in self.globals:
-            self.globals[id(found)] = _reading.plain(_reading.said_by(found, "__name__")) or "?"
+            self.globals[id(found)] = _reading.said_by(found, "__name__") or "?"
             self.objects[id(found)] = found
         function = _reading.code_name(frame.f_code)
         for name, value in self.locals_of(frame):

@@ -1,9 +1,9 @@
 """The autograd graph: which of the program's tensors lead to a block that a node of the graph has saved.
 
 Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
-is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is recognised
-before it is read, and left alone; where hooks cannot be recognised nothing saved is read.
-The walk is bounded in nodes and in time, and leaves no wrapper of a node behind.
+is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is
+recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read. The walk is
+bounded in nodes and in time, and leaves no wrapper of a node behind.
 Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
 were changed in place since.
 """

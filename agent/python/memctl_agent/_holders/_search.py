@@ -28,7 +28,7 @@ LEVELS_MAX = 24
 # Objects that are looked at below one root or container.
 BELOW_MAX = 20_000
 # Levels below a module's globals that are looked through before any pass.
-NEAR_LEVELS = 6
+NEAR_LEVELS = 12
 # Of one object's items, so many are looked below; tensors among them are all taken.
 WIDE = 4_096
 # Containers with more items are left to passes, which are faster.
@@ -91,14 +91,14 @@ class Search:
             # `__main__` has other names where `multiprocessing` or a launcher gave it some.
             is_main = key == "__main__"
             if is_main or id(found) not in self._namespaces:
-                self._namespaces[id(found)] = name = _reading.plain(key) or "?"
+                self._namespaces[id(found)] = key
                 if is_main or _is_near(found):
-                    near[id(found)] = (not is_main, name, found)
+                    near[id(found)] = (not is_main, key, found)
         for identity, name in self._frames.globals.items():
             self._namespaces.setdefault(identity, name)
         for _, name, found in sorted(near.values(), key=lambda entry: entry[:2]):
             self._near.append(found)
-            self.roots[self.keep(found)] = ("module", name, "")
+            self.roots[self.keep(found)] = ("module", _reading.plain(name) or "?", "")
 
     def keep(self, thing: Any) -> int:
         """The identity of an object, which is kept until the search ends."""
@@ -267,7 +267,7 @@ class Search:
             return True
         name = self._namespaces.get(identity)
         if name is not None:
-            self.roots[identity] = ("module", name, "")
+            self.roots[identity] = ("module", _reading.plain(name) or "?", "")
             return True
         if _reading.is_a(holder, type):
             self.roots[identity] = ("class", _reading.type_name(holder), "")

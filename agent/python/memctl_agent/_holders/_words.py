@@ -37,7 +37,7 @@ _PARTS = ("_modules", "_parameters", "_buffers")
 
 @dataclass(frozen=True)
 class Edge:
-    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item` or others."""
+    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item`, …."""
 
     how: str
     name: str = ""
@@ -52,7 +52,7 @@ class Chain:
 
     @functools.cached_property
     def edges(self) -> list[Edge]:
-        """Worked out for the chains that are told: looking into an object may make the dict that it has not made yet."""
+        """Worked out for the chains that are told: looking into an object may make the dict that it lacks."""
         return [self.edge(at) for at in range(len(self.path))]
 
     def edge(self, at: int) -> Edge:
