@@ -55,14 +55,21 @@ class Frames:
         return _HAS_VIEWS or self._first_slot is not None
 
     def look(self) -> None:
-        """Notes the local variables of every thread. Threads that began last come last."""
-        for frame in list(sys._current_frames().values()):
-            at: Optional[types.FrameType] = frame
-            while at is not None and len(self.alive) < FRAMES_MAX:
-                self.alive.add(id(at))
-                if not is_own(at.f_code):
-                    self._note(at)
-                at = at.f_back
+        """Notes the local variables of every thread."""
+        at: Optional[types.FrameType] = None
+        frames = sys._current_frames()
+        try:
+            while frames:
+                at = frames.popitem()[1]
+                while at is not None and len(self.alive) < FRAMES_MAX:
+                    self.alive.add(id(at))
+                    if not is_own(at.f_code):
+                        self._note(at)
+                    at = at.f_back
+        finally:
+            # This function's own frame was among them: a variable that had it would keep it, and all that called it.
+            frames.clear()
+            at = None
 
     def _note(self, frame: types.FrameType) -> None:
         found = frame.f_globals
@@ -102,14 +109,18 @@ class Frames:
     def _find_first_slot(self) -> Optional[int]:
         """How many words behind the start of a frame its first slot is, from a frame whose variables are known."""
         first, second, frame = object(), object(), sys._getframe()
-        wanted = (id(first), id(second), id(frame))
-        names = slot_names(frame.f_code)
-        words = self._memory.words(self._base(frame), _SEARCHED_WORDS)
-        for at in range(len(words) - 2):
-            if words[at : at + 3] == wanted:
-                slot = at - names.index("first")
-                return slot if slot > 0 and words[slot] == id(self) else None
-        return None
+        try:
+            wanted = (id(first), id(second), id(frame))
+            names = slot_names(frame.f_code)
+            words = self._memory.words(self._base(frame), _SEARCHED_WORDS)
+            for at in range(len(words) - 2):
+                if words[at : at + 3] == wanted:
+                    slot = at - names.index("first")
+                    return slot if slot > 0 and words[slot] == id(self) else None
+            return None
+        finally:
+            # A frame that has itself in a variable is a cycle.
+            frame = None
 
 
 def slot_names(code: types.CodeType) -> list[str]:

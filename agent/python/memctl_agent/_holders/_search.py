@@ -33,6 +33,8 @@ NEAR_LEVELS = 12
 WIDE = 4_096
 # Containers with more items are left to passes, which are faster.
 LONG = 50_000
+# Objects among which a way from one back to itself is looked for.
+CYCLE_MAX = 500
 # Objects are counted where less of the budget is spent: the figure is for people.
 COUNTS_SHARE = 0.5
 # Tensors that are asked for their address between two looks at the clock.
@@ -339,6 +341,40 @@ class Search:
         if not above or any(at in self.unfinished for at in (identity, *above)):
             return False
         return not self.is_held_from_outside(above)
+
+    def is_in_garbage(self, identity: int) -> bool:
+        """Whether one that holds an object is part of a cycle that nothing else holds; found without another pass."""
+        for holder in self._holders.get(identity, ()):
+            cycle = self._cycle_of(holder)
+            if cycle and not self.is_held_from_outside(cycle):
+                for at in cycle:
+                    if at != holder:
+                        _link(self._holders, holder, at)
+                return True
+        return False
+
+    def _cycle_of(self, start: int) -> list[int]:
+        """The objects on ways from an object back to itself, itself first; none if there is no short one."""
+        above: dict[int, list[int]] = {}
+        seen, level = {start}, [start]
+        self.own(above)
+        while level and len(seen) < CYCLE_MAX:
+            following = []
+            for at in level:
+                for thing in filter(self.passable, filter(gc.is_tracked, gc.get_referents(self.objects[at])[:WIDE])):
+                    identity = self.keep(thing)
+                    _link(above, identity, at)
+                    if identity not in seen and identity not in self._own:
+                        seen.add(identity)
+                        following.append(identity)
+            level = following
+        found, level = [], list(above.get(start, ()))
+        while level:
+            at = level.pop()
+            if at not in found:
+                found.append(at)
+                level += above.get(at, ())
+        return [start, *(at for at in found if at != start)] if start in found else []
 
     def is_held_from_outside(self, identities: list[int]) -> bool:
         """Whether one of these objects has a reference that none of them is."""
