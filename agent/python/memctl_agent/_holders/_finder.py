@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any, Optional
 
-from memctl_agent._holders import _reading
+from memctl_agent._holders import _cycles, _reading
 from memctl_agent._holders._answer import Found
 from memctl_agent._holders._clock import Clock
 from memctl_agent._holders._frames import Frames
@@ -115,7 +115,7 @@ class Finder:
     def _judge_loose(self, goal: Any) -> None:
         """A tensor that something holds, to which no chain leads: a cycle, or a container that is held from C."""
         search = self.search
-        if search.is_garbage(id(goal)) or search.is_in_garbage(id(goal)):
+        if _cycles.is_garbage(search, id(goal)):
             names = {_reading.type_name(type(search.objects[at])) for at in search.ancestors(id(goal))[1:]}
             cycle = ", ".join(f"`{name}`" for name in sorted(names)[:4])
             why = "has not run since" if self._is_collecting else "is disabled"

@@ -33,8 +33,6 @@ NEAR_LEVELS = 12
 WIDE = 4_096
 # Containers with more items are left to passes, which are faster.
 LONG = 50_000
-# Objects among which a way from one back to itself is looked for.
-CYCLE_MAX = 500
 # Objects are counted where less of the budget is spent: the figure is for people.
 COUNTS_SHARE = 0.5
 # Tensors that are asked for their address between two looks at the clock.
@@ -335,57 +333,17 @@ class Search:
                     self.roots[identity] = ("function", _reading.function_name(thing), "")
                     self._attach(identity)
 
-    def is_garbage(self, identity: int) -> bool:
-        """Whether an object is held by nothing but objects that hold each other: all their references are known."""
-        above = [at for at in self.ancestors(identity)[1:] if at != identity]
-        if not above or any(at in self.unfinished for at in (identity, *above)):
-            return False
-        return not self.is_held_from_outside(above)
+    def holders_of(self, identity: int) -> list[int]:
+        """What was found to refer to an object."""
+        return self._holders.get(identity, [])
 
-    def is_in_garbage(self, identity: int) -> bool:
-        """Whether one that holds an object is part of a cycle that nothing else holds; found without another pass."""
-        for holder in self._holders.get(identity, ()):
-            cycle = self._cycle_of(holder)
-            if cycle and not self.is_held_from_outside(cycle):
-                for at in cycle:
-                    if at != holder:
-                        _link(self._holders, holder, at)
-                return True
-        return False
+    def note_holder(self, held: int, holder: int) -> None:
+        """Something else was found to refer to an object."""
+        _link(self._holders, held, holder)
 
-    def _cycle_of(self, start: int) -> list[int]:
-        """The objects on ways from an object back to itself, itself first; none if there is no short one."""
-        above: dict[int, list[int]] = {}
-        seen, level = {start}, [start]
-        self.own(above)
-        while level and len(seen) < CYCLE_MAX:
-            following = []
-            for at in level:
-                for thing in filter(self.passable, filter(gc.is_tracked, gc.get_referents(self.objects[at])[:WIDE])):
-                    identity = self.keep(thing)
-                    _link(above, identity, at)
-                    if identity not in seen and identity not in self._own:
-                        seen.add(identity)
-                        following.append(identity)
-            level = following
-        found, level = [], list(above.get(start, ()))
-        while level:
-            at = level.pop()
-            if at not in found:
-                found.append(at)
-                level += above.get(at, ())
-        return [start, *(at for at in found if at != start)] if start in found else []
-
-    def is_held_from_outside(self, identities: list[int]) -> bool:
-        """Whether one of these objects has a reference that none of them is."""
-        inside = dict.fromkeys(identities, 0)
-        for identity in identities:
-            for child in map(id, gc.get_referents(self.objects[identity])):
-                if child in inside:
-                    inside[child] += 1
-        probe = self.keep(Probe())
-        alone = sys.getrefcount(self.objects[probe])
-        return any(sys.getrefcount(self.objects[at]) - alone > inside[at] for at in identities)
+    def is_own(self, identity: int) -> bool:
+        """Whether an object is the search's own."""
+        return identity in self._own
 
     def path(self, identity: int) -> list[Any]:
         """The objects from a root to this one; none if no chain leads to it."""
@@ -416,10 +374,6 @@ class Search:
         """Lets everything go."""
         for mine in (self.objects, self.all_tensors, self._near):
             mine.clear()
-
-
-class Probe:
-    """An object of which all references are known."""
 
 
 def _link(links: dict[int, list[int]], one: int, other: int) -> None:
