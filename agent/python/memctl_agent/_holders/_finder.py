@@ -21,7 +21,9 @@ from memctl_agent._holders._tensors import Tensors
 # Tensors whose holders are looked for together: whoever holds some of a site holds most.
 TOGETHER = 8
 # The part of the budget for what lies near the program's own modules.
-NEAR_SHARE = 0.4
+NEAR_SHARE = 0.3
+# And until then for what this thread's functions have in their variables.
+HERE_SHARE = 0.5
 # Levels above a tensor from which more tensors are looked for.
 LEVELS = 4
 
@@ -54,17 +56,25 @@ class Finder:
         self.frames.look()
         self.search.look_at_modules()
         self.search.look_near(NEAR_SHARE)
-        found = self._found()
+        self.search.look_here(HERE_SHARE)
+        found = self._with_graphs(self._found(), self.search.near_tensors, only_rooted=True)
         if len(found) < self._count and self._clock.fits_a_pass():
             self._is_heap_seen = True
             self.search.look_at_heap()
             self._climb_all()
-            found = self._found()
-        missing = set(range(self._count)) - {one.block for one in found}
-        if missing and self.search.has_all_tensors and self._clock.is_left():
-            found += self._in_graph(missing)
+            known = self._found()
+            blocks = {one.block for one in known}
+            found = known + [one for one in found if one.block not in blocks]
+            found = self._with_graphs(found, self.search.all_tensors, only_rooted=False)
         self._has_all = len(found) == self._count
-        return found
+        return sorted(found, key=lambda one: one.block)
+
+    def _with_graphs(self, found: list[Found], starts: list[Any], only_rooted: bool) -> list[Found]:
+        """Adds the blocks that the graphs of some tensors lead to."""
+        missing = set(range(self._count)) - {one.block for one in found}
+        if not missing or not starts or not self._clock.is_left():
+            return found
+        return found + self._in_graph(missing, starts, only_rooted)
 
     def _climb_all(self) -> None:
         """Climbs for a few tensors at a time; whatever holds them usually holds others."""
@@ -138,9 +148,11 @@ class Finder:
                     best[block] = (is_running, self.search.objects[tensor])
         return [Found(block, tensor) for block, (_, tensor) in sorted(best.items(), key=lambda entry: entry[0])]
 
-    def _in_graph(self, missing: set[int]) -> list[Found]:
+    def _in_graph(self, missing: set[int], starts: list[Any], only_rooted: bool) -> list[Found]:
         """Blocks that a node of the autograd graph has saved, by the tensor whose graph it is."""
-        search, starts = self.search, self.search.all_tensors
+        search = self.search
+        if self.graph is not None:
+            self.graph.close()
         self.graph = graph = Graph(self.torch, self.tensors, self._memory, self._clock)
         search.own(*graph.own)
         graph.walk(starts, missing)
@@ -154,16 +166,17 @@ class Finder:
         search.sought = {search.keep(starts[at]) for numbers in leads.values() for at in numbers}
         found = []
         for block, (number, how) in sorted(ways.items()):
-            tensor = self._rooted_start(leads[number])
+            tensor = self._rooted_start([starts[at] for at in leads[number]], only_rooted)
             if tensor is not None:
                 found.append(Found(block, tensor, how))
         return found
 
-    def _rooted_start(self, numbers: list[int]) -> Any:
+    def _rooted_start(self, tensors: list[Any], only_rooted: bool) -> Any:
         """The first of some tensors to which a chain leads; it is looked for if there is time."""
-        for number in numbers:
-            tensor = self.search.all_tensors[number]
-            if not self._is_known(self.search.keep(tensor)) and id(tensor) not in self._tried:
+        self.search.own(tensors)
+        for tensor in tensors:
+            is_new = not self._is_known(self.search.keep(tensor)) and id(tensor) not in self._tried
+            if is_new and not only_rooted:
                 self._tried.add(id(tensor))
                 self._climb_one(tensor)
             if self.search.is_rooted(id(tensor)):

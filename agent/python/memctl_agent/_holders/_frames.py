@@ -8,6 +8,8 @@ Refuses: values that lie on a frame's stack of operands, and what C functions ho
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import pathlib
 import sys
 import types
@@ -18,12 +20,17 @@ from memctl_agent._holders._memory import Memory
 
 # Frames of all threads that are looked at.
 FRAMES_MAX = 2_000
+# Frames of the thread that asks whose values are looked below.
+FRAMES_HERE_MAX = 100
+# CO_NEWLOCALS: the code of a function, and not of a module or a class.
+_IS_FUNCTION = 0x2
 # Slots of one frame.
 SLOTS_MAX = 500
 # Where to look for the first slot in a frame of our own, in words.
 _SEARCHED_WORDS = 80
 
-_OWN_FOLDER = str(pathlib.Path(__file__).parent)
+# The whole package: what its functions hold while they ask is not the program's doing.
+_OWN_FOLDER = str(pathlib.Path(__file__).parents[1])
 _HAS_VIEWS = sys.version_info >= (3, 13)
 # Before 3.11 the slots lie in the frame object, since then in what its fourth word points to.
 _IS_INDIRECT = sys.version_info >= (3, 11)
@@ -31,7 +38,7 @@ _FRAME_POINTER_AT = 24
 
 
 def is_own(code: types.CodeType) -> bool:
-    """Whether this is code of the search itself."""
+    """Whether this is code of the search, or of who asked for it."""
     return code.co_filename.startswith(_OWN_FOLDER)
 
 
@@ -84,7 +91,7 @@ class Frames:
         """Names of a function's local variables and the identities of their values."""
         code = frame.f_code
         # The variables of a module or of a class body are in a dict that is found like any other.
-        if not code.co_flags & 0x2:
+        if not code.co_flags & _IS_FUNCTION:
             return []
         if _HAS_VIEWS:
             return [(name, id(value)) for name, value in frame.f_locals.items()]
@@ -93,6 +100,36 @@ class Frames:
         names = slot_names(code)[:SLOTS_MAX]
         words = self._memory.words(self._base(frame) + 8 * self._first_slot, len(names))
         return [(name, word) for name, word in zip(names, words) if word]
+
+    def here(self) -> list[tuple[str, str, Any]]:
+        """Variables of this thread's functions, outermost first: name, function and value.
+
+        The slots of these frames cannot change while one of the functions that they called runs, and hold what is in
+        them alive; so their words are objects for certain. Of other threads' frames that could not be said.
+        """
+        found: list[tuple[str, str, Any]] = []
+        at: Optional[types.FrameType] = sys._getframe()
+        try:
+            for _ in range(FRAMES_HERE_MAX):
+                if at is None:
+                    break
+                if not is_own(at.f_code) and at.f_code.co_flags & _IS_FUNCTION:
+                    function = _reading.code_name(at.f_code)
+                    values = self._values(at)
+                    found += [(_reading.plain(name) or "?", function, value) for name, value in reversed(values)]
+                at = at.f_back
+        finally:
+            # As in `look`.
+            at = None
+        return found[::-1]
+
+    def _values(self, frame: types.FrameType) -> list[tuple[str, Any]]:
+        if _HAS_VIEWS:
+            return list(frame.f_locals.items())
+        if not _IS_INDIRECT:
+            names = {identity: name for name, identity in self.locals_of(frame)}
+            return [(names[id(value)], value) for value in gc.get_referents(frame) if id(value) in names]
+        return [(name, ctypes.cast(word, ctypes.py_object).value) for name, word in self.locals_of(frame)]
 
     def local_of(self, frame: types.FrameType, value: Any) -> Optional[str]:
         """The variable that has a value, or the cell with it."""

@@ -60,6 +60,8 @@ class Search:
         # Identity of a tensor on an asked block to the block's number; and all tensors, in the order of their making.
         self.wanted: dict[int, int] = {}
         self.all_tensors: list[Any] = []
+        # Those that lie near, to which chains lead.
+        self.near_tensors: list[Any] = []
         # Tensors that lie on no such block but whose graphs lead to one.
         self.sought: set[int] = set()
         self.looked_at = 0
@@ -75,7 +77,7 @@ class Search:
         self._own: set[int] = set()
         self._passable_types: dict[int, bool] = {}
         self.own(self.objects, self.above, self.roots, self.wanted, self.all_tensors, self._holders, self._held)
-        self.own(self._namespaces, self._near, self.__dict__, frames.objects, frames.globals)
+        self.own(self._namespaces, self._near, self.near_tensors, self.__dict__, frames.objects, frames.globals)
 
     def own(self, *things: Any) -> None:
         """These are the search's own and hold nothing."""
@@ -141,6 +143,17 @@ class Search:
             if self._clock.is_left(share):
                 self.spread(namespace, NEAR_LEVELS, share)
 
+    def look_here(self, share: float) -> None:
+        """Looks below the local variables of the functions that run in this thread, but not at a tensor in one."""
+        values = self._frames.here()
+        self.own(values, *values)
+        for name, function, value in values:
+            if not self._clock.is_left(share):
+                return
+            if gc.is_tracked(value) and self.passable(value) and not self.is_rooted(id(value)):
+                self.roots[self.keep(value)] = ("local", name, function)
+                self.spread(value, NEAR_LEVELS, share)
+
     def is_rooted(self, identity: int) -> bool:
         """Whether a chain leads to this object."""
         return identity in self.above or identity in self.roots
@@ -185,7 +198,11 @@ class Search:
         if identity in self._own or self.is_rooted(identity) or thing is holder:
             return
         if id(type(thing)) in self._tensors.class_ids:
-            if identity in self.wanted or identity in self.sought or (not self.has_all_tensors and self._meet(thing)):
+            if not self.has_all_tensors and identity not in self.wanted and not self._meet(thing):
+                # Its graph may lead to a block.
+                self.near_tensors.append(thing)
+                self.above[self.keep(thing)] = id(holder)
+            elif identity in self.wanted or identity in self.sought:
                 self.above[identity] = id(holder)
         else:
             self.above[self.keep(thing)] = id(holder)
@@ -372,7 +389,7 @@ class Search:
 
     def close(self) -> None:
         """Lets everything go."""
-        for mine in (self.objects, self.all_tensors, self._near):
+        for mine in (self.objects, self.all_tensors, self.near_tensors, self._near):
             mine.clear()
 
 

@@ -93,16 +93,19 @@ class Chain:
 
     def _in_dict(self, at: int, holder: Any, thing: Any) -> Edge:
         key = _reading.key_of(holder, thing)
+        if key is None:
+            # It is a key.
+            return Edge("item")
         if at < 2:
-            return Edge("key", key or "?")
+            return Edge("key", key)
         owner = self.path[at - 2]
         if _reading.is_a(owner, type):
-            return Edge("class", key or "?", _reading.type_name(owner))
+            return Edge("class", key, _reading.type_name(owner))
         if at > 2 and _reading.is_a(self.path[at - 3], _thread._local):
-            return Edge("thread-local", key or "?")
+            return Edge("thread-local", key)
         if holder is _reading.instance_dict(owner):
-            return Edge("attribute", key or "?", _reading.type_name(type(owner)))
-        return Edge("key", key or "?")
+            return Edge("attribute", key, _reading.type_name(type(owner)))
+        return Edge("key", key)
 
     def _cell(self, at: int) -> Edge:
         cell = self.path[at - 1]
