@@ -10,7 +10,7 @@ import sys
 import time
 
 # What a pass took per block of memory that the interpreter has handed out, until one was measured.
-PASS_NS_PER_BLOCK = 30.0
+PASS_NS_PER_BLOCK = 20.0
 # Passes do not take the same time each; one that compares with more objects takes longer.
 MARGIN = 1.3
 # A measured time that prevents passes is believed so much less each time.

@@ -127,7 +127,8 @@ class Finder:
         search = self.search
         if _cycles.is_garbage(search, id(goal)):
             names = {_reading.type_name(type(search.objects[at])) for at in search.ancestors(id(goal))[1:]}
-            cycle = ", ".join(f"`{name}`" for name in sorted(names)[:4])
+            # An object's attributes are in a dict or not, as CPython likes.
+            cycle = ", ".join(f"`{name}`" for name in sorted(names - {"dict"} or names)[:4])
             why = "has not run since" if self._is_collecting else "is disabled"
             self.cycles[id(goal)] = f"an unreachable cycle of {cycle}: the garbage collector {why}"
         elif self._clock.ran_out and any(
