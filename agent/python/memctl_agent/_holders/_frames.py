@@ -1,9 +1,10 @@
 """What running functions hold: the local variables of every thread's frames, by identity.
 
 Guarantees: no frame is changed. From CPython 3.13 on `f_locals` is a view; before, reading it would put a dict beside
-the frame that keeps its variables alive, so the slots are compared as words of memory instead, once this module has
-found its own variables in a frame of its own in the same way.
-Refuses: values that lie on a frame's stack of operands, and what C functions hold.
+the frame that keeps its variables alive, so the slots are read as words of memory instead, once this module has found
+its own variables in a frame of its own in the same way. Words of other threads' frames are compared with identities and
+nothing else; those of this thread's cannot change meanwhile and are taken as the objects that they are.
+Refuses: values that lie on a frame's stack of operands, what C functions hold, and this package's own functions.
 """
 
 from __future__ import annotations

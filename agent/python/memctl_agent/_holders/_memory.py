@@ -3,7 +3,7 @@
 Guarantees: read through `/proc/self/mem`, so an address that is not mapped is an empty answer and never a crash;
 nothing is written. Whoever reads a structure finds its layout out on one of its own first, and does without where the
 two do not agree.
-Refuses: to turn what it read into an object; words are compared with identities, and that is all.
+Refuses: to turn what it read into an object.
 """
 
 from __future__ import annotations
