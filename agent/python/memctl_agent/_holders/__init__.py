@@ -2,8 +2,8 @@
 
 `find` is asked at a step's end, in the trainer, on the thread that ended the step. What lies near the program's modules
 and its running functions is looked at first (`_search`, `_frames`), with the autograd graphs that begin there
-(`_graph`). For blocks that remain, tensors are looked for among all objects of the interpreter (`_tensors`) and their holders
-followed upwards; what nothing reaches may be a cycle (`_cycles`). `_answer` and `_words` say it.
+(`_graph`). For blocks that remain, tensors are looked for among all objects of the interpreter (`_tensors`) and their
+holders followed upwards; what nothing reaches may be a cycle (`_cycles`). `_answer` and `_words` say it.
 
 Guarantees: never raises; never runs twice at once; runs none of the program's code; keeps no reference; asks the clock
 before every pass over the objects and while it walks. The collector is off meanwhile and afterwards as it was before.
