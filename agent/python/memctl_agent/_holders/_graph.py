@@ -1,0 +1,292 @@
+"""The autograd graph: which of the program's tensors lead to a block that a node of the graph has saved.
+
+Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
+is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is
+recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read. The walk is
+bounded in nodes and in time, and leaves no wrapper of a node behind.
+Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
+were changed in place since.
+"""
+
+from __future__ import annotations
+
+import _thread
+import types
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+from memctl_agent._holders._clock import Clock
+from memctl_agent._holders._memory import Memory
+from memctl_agent._holders._tensors import Tensors
+
+NODES_MAX = 50_000
+# The words of a `SavedVariable` that are read.
+_SAVED_WORDS = 10
+_RAW = "_raw_saved_"
+# How long the thread may take that looks for the word.
+_WAIT_S = 0.25
+
+
+class Hooked:
+    """Which word of a saved tensor is set where it has hooks: found out once in a process."""
+
+    word: Optional[int] = None
+    was_tried = False
+
+    @classmethod
+    def find(cls, torch: Any, memory: Memory) -> Optional[int]:
+        """Looks at a saved tensor of one number, before and after it is given hooks."""
+        if not cls.was_tried:
+            cls.was_tried = True
+            done = _thread.allocate_lock()
+            done.acquire()
+
+            def look() -> None:
+                try:
+                    cls.word = _find_word(torch, memory)
+                except Exception:
+                    cls.word = None
+                finally:
+                    done.release()
+
+            # In a thread of its own: the program's modes, hooks and profilers are those of its threads.
+            _thread.start_new_thread(look, ())
+            if not done.acquire(timeout=_WAIT_S):
+                cls.word = None
+        return cls.word
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+def _find_word(torch: Any, memory: Memory) -> Optional[int]:
+    ones = torch.ones(1, dtype=torch.float32, device="cpu", requires_grad=True)
+    other = torch.ones(1, dtype=torch.float32, device="cpu")
+    product, power = ones * other, ones.exp()
+    plain, graphed = product.grad_fn._raw_saved_other, power.grad_fn._raw_saved_result
+    changed = _words_set(plain, memory) & _words_set(graphed, memory)
+    return next(iter(changed)) if len(changed) == 1 else None
+
+
+def _words_set(saved: Any, memory: Memory) -> set[int]:
+    """Which words of a saved tensor are set by giving it hooks. Others are as well for some, but not for all."""
+    before = saved_words(saved, memory)
+    saved.register_hooks(_same, _same)
+    after = saved_words(saved, memory)
+    is_whole = len(before) == len(after) == _SAVED_WORDS
+    return {at for at in range(_SAVED_WORDS) if is_whole and before[at] == 0 and after[at] != 0}
+
+
+def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
+    """The beginning of the C++ object behind a saved tensor: its pointer follows the head of the Python object."""
+    pointer = memory.words(id(saved) + 16, 1)
+    return memory.words(pointer[0], _SAVED_WORDS) if pointer else ()
+
+
+class Graph:
+    """Walks the graphs of some tensors, and says which tensor leads to which block."""
+
+    def __init__(self, torch: Any, tensors: Tensors, memory: Memory, clock: Clock) -> None:
+        self._tensors, self._memory, self._clock = tensors, memory, clock
+        base = torch._C.TensorBase
+        self._grad_fn = _reading.table(base)["grad_fn"].__get__
+        self._grad = _reading.table(base)["grad"].__get__
+        self._is_leaf = _reading.table(base)["is_leaf"].__get__
+        self._version = _reading.table(base)["_version"].__get__
+        self._is_view = _reading.table(base)["_is_view"]
+        self._function: type = torch._C._FunctionBase
+        self._gathering: Optional[type] = None
+        self._saved_class: Any = getattr(torch._C._autograd, "SavedTensor", None)
+        names = () if self._saved_class is None else _reading.table(self._saved_class)
+        self._is_shown = "data" in names and "unpack_hook" in names
+        self._word = None if self._is_shown else Hooked.find(torch, memory)
+        self._readers: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
+        # Nodes seen, each under the number of the tensor from which it was reached first.
+        self._owner: dict[int, int] = {}
+        self._nodes: dict[int, Any] = {}
+        self._tops: dict[int, int] = {}
+        # Block to the tensor's number and the words for the step; `saved` blocks and contexts of functions alike.
+        self.found: dict[int, tuple[int, str]] = {}
+        self.contexts: dict[int, tuple[int, str]] = {}
+        self.hooked = 0
+        self.unread = 0
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether saved tensors may be read."""
+        return self._is_shown or self._word is not None
+
+    @property
+    def own(self) -> tuple[Any, ...]:
+        """What of this refers to the program's objects."""
+        return (self._nodes, self._readers, self.__dict__)
+
+    def walk(self, starts: list[Any], blocks: set[int]) -> None:
+        """Looks for these blocks, from the newest tensor on: it is the one that others lead to."""
+        missing = set(blocks)
+        for number in range(len(starts) - 1, -1, -1):
+            if not missing or not self._clock.is_left() or len(self._owner) > NODES_MAX:
+                return
+            self._gradient(starts[number], number, missing)
+            top = self._node_of(starts[number])
+            if top is None:
+                continue
+            known = self._owner.get(id(top))
+            if known is not None:
+                self._tops[number] = known
+                continue
+            self._from(top, number, missing)
+
+    def leads(self, number: int) -> list[int]:
+        """The tensors whose graphs contain that of another, the farthest first, and that one."""
+        path = [number]
+        while path[-1] in self._tops and self._tops[path[-1]] not in path:
+            path.append(self._tops[path[-1]])
+        return path[::-1]
+
+    def close(self) -> None:
+        """Lets all nodes go."""
+        self._nodes.clear()
+        self._readers.clear()
+
+    def _gradient(self, tensor: Any, number: int, missing: set[int]) -> None:
+        try:
+            gradient = self._grad(tensor) if self._is_leaf(tensor) else None
+        except RuntimeError:
+            return
+        if gradient is not None and id(type(gradient)) in self._tensors.class_ids:
+            block = self._tensors.block_of(gradient)
+            if block in missing:
+                missing.discard(block)
+                self.found[block] = (number, "attribute `grad`")
+
+    def _node_of(self, tensor: Any) -> Any:
+        try:
+            # A view whose base was changed would get a new node now, which the program may never have asked for.
+            if self._is_view(tensor) and self._version(tensor) != 0:
+                self.unread += 1
+                return None
+            return self._grad_fn(tensor)
+        except RuntimeError:
+            # An inference tensor counts no versions and has no graph.
+            return None
+
+    def _from(self, top: Any, number: int, missing: set[int]) -> None:
+        level = [top]
+        while level and missing and self._clock.is_left() and len(self._owner) <= NODES_MAX:
+            following: list[Any] = []
+            for node in level:
+                if id(node) in self._owner:
+                    continue
+                self._owner[id(node)] = number
+                self._nodes[id(node)] = node
+                self._saved(node, number, missing)
+                following += [other for other in self._next(node, number, missing) if id(other) not in self._owner]
+            level = following
+
+    def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
+        """The nodes behind one, but those that gather gradients: all graphs of a model share them."""
+        reader = self._reader(node)[0]
+        following = []
+        for edge in reader(node) if reader is not None else ():
+            other = edge[0]
+            if other is not None and type(other) is not self._gathering:
+                if _reading.type_name(type(other)) == "AccumulateGrad":
+                    self._gathering = type(other)
+                else:
+                    following.append(other)
+            if other is not None and type(other) is self._gathering:
+                self._leaf(other, number, missing)
+        return following
+
+    def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
+        """A leaf of the graph: its tensor is held by the node that gathers its gradient."""
+        leaf = _reading.table(type(node))["variable"].__get__(node)
+        block = self._tensors.block_of(leaf) if id(type(leaf)) in self._tensors.class_ids else None
+        if block in missing:
+            missing.discard(block)
+            self.found[block] = (number, "a leaf of the graph")
+
+    def _saved(self, node: Any, number: int, missing: set[int]) -> None:
+        if _reading.is_a(node, self._function):
+            self.contexts[id(node)] = (number, f"saved in the context of `{_reading.type_name(type(node))}`")
+        name = _reading.type_name(type(node))
+        for raw, unpacked in self._reader(node)[1] if self.can_tell else ():
+            try:
+                saved = raw(node)
+            except RuntimeError:
+                # Given back already.
+                continue
+            each = saved if type(saved) is tuple else (saved,)
+            if self._is_shown:
+                for one in each:
+                    self._shown(one, number, name, missing)
+            elif self._may_read(each):
+                self._take(self._blocks_of(unpacked, node), number, f"saved by `{name}`", missing)
+
+    def _shown(self, saved: Any, number: int, name: str, missing: set[int]) -> None:
+        """A saved tensor as torch shows it: the tensor, or what a pack hook made of it."""
+        if type(saved) is not self._saved_class:
+            return
+        try:
+            value, is_packed = saved.data, saved.unpack_hook is not None
+        except RuntimeError:
+            return
+        how = f"saved by `{name}`" + (" through a pack hook" if is_packed else "")
+        if id(type(value)) in self._tensors.class_ids:
+            block = self._tensors.block_of(value)
+            self._take([] if block is None else [block], number, how, missing)
+        elif is_packed:
+            # Tensors in it are found by what holds them.
+            self._nodes[id(value)] = value
+            self.contexts[id(value)] = (number, how)
+
+    def _take(self, blocks: list[int], number: int, how: str, missing: set[int]) -> None:
+        for block in blocks:
+            if block in missing:
+                missing.discard(block)
+                self.found[block] = (number, how)
+
+    def _may_read(self, each: tuple[Any, ...]) -> bool:
+        """Whether none of what one attribute saves has hooks."""
+        for one in each:
+            words = saved_words(one, self._memory)
+            if len(words) != _SAVED_WORDS or words[self._word or 0] != 0:
+                self.hooked += 1
+                return False
+        return True
+
+    def _blocks_of(self, unpacked: Any, node: Any) -> list[int]:
+        try:
+            values = unpacked(node)
+        except RuntimeError:
+            # Given back, or changed in place since.
+            return []
+        each = values if type(values) in (tuple, list) else (values,)
+        wanted = [self._tensors.block_of(one) for one in each if id(type(one)) in self._tensors.class_ids]
+        return [block for block in wanted if block is not None]
+
+    def _reader(self, node: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+        """For a node's type: what gives the next nodes, and pairs of what gives a saved tensor raw and unpacked."""
+        cls = type(node)
+        known = self._readers.get(id(cls))
+        if known is None:
+            following, pairs = None, []
+            for base in _reading.bases(cls):
+                names = _reading.table(base)
+                if following is None:
+                    following = _getter(names.get("next_functions"))
+                for name, raw in names.items():
+                    # `_raw_saved_tensors` of a function written in Python goes with `saved_tensors`.
+                    if type(name) is str and name.startswith(_RAW) and type(raw) is types.GetSetDescriptorType:
+                        other = names.get(name[4:]) or names.get(name[5:])
+                        unpacked = _getter(other)
+                        if unpacked is not None:
+                            pairs.append((raw.__get__, unpacked))
+            known = self._readers[id(cls)] = (following, pairs)
+        return known
+
+
+def _getter(descriptor: Any) -> Any:
+    return descriptor.__get__ if type(descriptor) is types.GetSetDescriptorType else None

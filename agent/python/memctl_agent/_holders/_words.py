@@ -1,0 +1,329 @@
+"""Chains in words: the steps from a root to a tensor, what kind of holder it is, and the sentence.
+
+Guarantees: made of the names of modules, classes, functions, variables, attributes and keys alone; of bounded length.
+The same chain gives the same words.
+Refuses: to name what it cannot see; a container without a name is "a list".
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import types
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+from memctl_agent._holders._frames import Frames
+from memctl_agent._holders._search import Root
+
+STEPS_MAX = 12
+STEP_CHARS_MAX = 200
+# A container that holds hardly any of the blocks is part of one that holds so many times more.
+GATHERS = 2
+PART_BLOCKS_MAX = 3
+
+_HOOK_DICTS = {
+    "_forward_hooks": "forward hook",
+    "_forward_pre_hooks": "forward pre-hook",
+    "_backward_hooks": "backward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_state_dict_hooks": "state dict hook",
+    "_load_state_dict_pre_hooks": "load hook",
+}
+# Dicts of a module that are what it consists of.
+_PARTS = ("_modules", "_parameters", "_buffers")
+
+
+@dataclass(frozen=True)
+class Edge:
+    """How an object of a chain is reached from the one before: `global`, `attribute`, `cell`, `key`, `item`, …."""
+
+    how: str
+    name: str = ""
+    owner: str = ""
+
+
+class Chain:
+    """A path from a root to a tensor, with how each object is reached."""
+
+    def __init__(self, path: list[Any], root: Optional[Root], frames: Frames, module: Optional[type]) -> None:
+        self.path, self.root, self._frames, self._module = path, root, frames, module
+
+    @functools.cached_property
+    def edges(self) -> list[Edge]:
+        """Worked out for the chains that are told: looking into an object may make the dict that it lacks."""
+        return [self.edge(at) for at in range(len(self.path))]
+
+    def edge(self, at: int) -> Edge:
+        thing = self.path[at]
+        if at == 0:
+            return Edge("local", self.root[1], self.root[2]) if self.root and self.root[0] == "local" else Edge("")
+        holder = self.path[at - 1]
+        if at == 1 and self.root is not None and self.root[0] == "module":
+            return Edge("global", _reading.key_of(holder, thing) or "?", self.root[1])
+        cls = type(holder)
+        if cls is types.FrameType:
+            name = self._frames.local_of(holder, thing)
+            return Edge("local", name or "?", _reading.code_name(holder.f_code))
+        if cls is types.GeneratorType or cls is types.CoroutineType or cls is types.AsyncGeneratorType:
+            return self._suspended(holder, thing)
+        if cls is types.CellType:
+            return self._cell(at)
+        if cls is types.FunctionType or cls is types.TracebackType or _reading.is_a(holder, BaseException):
+            return Edge("")
+        word = _reading.container(holder)
+        if word == "dict":
+            return self._in_dict(at, holder, thing)
+        if word is not None:
+            return Edge("item")
+        if _reading.is_a(holder, type):
+            name = _class_attribute(holder, thing)
+            return Edge("class", name, _reading.type_name(holder)) if name else Edge("")
+        if thing is _reading.instance_dict(holder):
+            return Edge("")
+        name = _reading.attribute_of(holder, thing)
+        return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
+
+    def _suspended(self, holder: Any, thing: Any) -> Edge:
+        prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(holder), "ag")
+        frame, code = getattr(holder, f"{prefix}_frame"), getattr(holder, f"{prefix}_code")
+        name = self._frames.local_of(frame, thing) if frame is not None else None
+        return Edge("local", name or "?", _reading.code_name(code))
+
+    def _in_dict(self, at: int, holder: Any, thing: Any) -> Edge:
+        key = _reading.key_of(holder, thing)
+        if key is None:
+            # It is a key.
+            return Edge("item")
+        if at < 2:
+            return Edge("key", key)
+        owner = self.path[at - 2]
+        if _reading.is_a(owner, type):
+            return Edge("class", key, _reading.type_name(owner))
+        if at > 2 and _reading.is_a(self.path[at - 3], _thread._local):
+            return Edge("thread-local", key)
+        if holder is _reading.instance_dict(owner):
+            return Edge("attribute", key, _reading.type_name(type(owner)))
+        return Edge("key", key)
+
+    def _cell(self, at: int) -> Edge:
+        cell = self.path[at - 1]
+        function = self.path[at - 3] if at > 2 else None
+        if type(function) is types.FunctionType and function.__closure__ is self.path[at - 2]:
+            for name, other in zip(function.__code__.co_freevars, function.__closure__ or ()):
+                if other is cell:
+                    return Edge("cell", _reading.plain(name) or "?", _reading.function_name(function))
+        if at == 1 and self.root is not None:
+            return Edge("local", self.root[1], self.root[2])
+        return Edge("cell", "?", "?")
+
+    def passes(self, *types_: type) -> Optional[int]:
+        """Where the chain first comes through an object of one of these types."""
+        for at, thing in enumerate(self.path[:-1]):
+            if any(_reading.is_a(thing, wanted) for wanted in types_):
+                return at
+        return None
+
+    def hooks(self) -> Optional[tuple[int, str]]:
+        """Where the chain comes through a module's hooks, and their kind."""
+        for at, thing in enumerate(self.path):
+            noun = _HOOK_DICTS.get(self.edges[at].name)
+            is_hooks = noun is not None and _reading.container(thing) == "dict" and self._is_module(at)
+            if noun is not None and is_hooks and at + 1 < len(self.path):
+                return at, noun
+        return None
+
+    def is_buffer(self) -> bool:
+        """Whether the tensor is a buffer or a parameter of a module."""
+        at = len(self.path) - 2
+        return at > 0 and self.edges[at].name in ("_buffers", "_parameters") and self._is_module(at)
+
+    def _is_module(self, at: int) -> bool:
+        """Whether the attribute at this place is one of a `torch.nn.Module`."""
+        above = self.path[max(0, at - 2) : at]
+        return self._module is not None and any(_reading.is_a(thing, self._module) for thing in above)
+
+    def steps(self, tail: list[str]) -> list[str]:
+        """The chain as short texts, cut in the middle where it is long."""
+        steps = []
+        if self.root is not None and self.root[0] != "local":
+            steps.append(f"{self.root[0]} `{self.root[1]}`")
+        for at, thing in enumerate(self.path):
+            edge = self.edges[at]
+            if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
+                # The dict of a thread's own attributes, and above it the one with those of all threads.
+                continue
+            if at + 2 < len(self.path) and self.edges[at + 2].how == "thread-local":
+                continue
+            if edge.how in ("global", "attribute", "cell", "key", "class", "thread-local"):
+                how = "attribute" if edge.how == "class" else edge.how
+                steps.append(f"{how} `{edge.name}`" + (f" of function `{edge.owner}`" if edge.how == "cell" else ""))
+            elif edge.how == "local":
+                steps.append(f"local `{edge.name}` of function `{edge.owner}`")
+            if at > 0 or self.root is None or self.root[0] == "local":
+                step = self._step(at, thing)
+                if step is not None:
+                    steps.append(step)
+        steps += tail
+        if len(steps) > STEPS_MAX:
+            half = STEPS_MAX // 2
+            steps = [*steps[:half], f"… {len(steps) - STEPS_MAX + 1} more", *steps[-(STEPS_MAX - half - 1) :]]
+        return [step[:STEP_CHARS_MAX] for step in steps]
+
+    def _step(self, at: int, thing: Any) -> Optional[str]:
+        cls = type(thing)
+        following = self.path[at + 1] if at + 1 < len(self.path) else None
+        if cls is types.CellType or cls is types.FrameType or (cls is tuple and type(following) is types.CellType):
+            return None
+        if cls is types.FunctionType:
+            return f"function `{_reading.function_name(thing)}`"
+        if cls is types.TracebackType:
+            return "traceback"
+        holder = self.path[at - 1] if at > 0 else None
+        if holder is not None and not self.edges[at].how and _reading.container(thing) == "dict":
+            # The dict of an object's or a class's attributes.
+            return None
+        word = _reading.container(thing)
+        if word is not None:
+            return f"{word}, {counted(_reading.length(thing), 'item')}"
+        return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
+
+    def phrase(self, at: int, deep: int = 0) -> str:
+        """An object of the chain as a noun with what it is called."""
+        thing, edge = self.path[at], self.edges[at]
+        word = _reading.container(thing) or (
+            "tensor" if at == len(self.path) - 1 else f"`{_reading.type_name(type(thing))}` object"
+        )
+        if edge.how == "global":
+            return f"{word} `{edge.name}` of module `{edge.owner}`"
+        if edge.how == "attribute":
+            return f"{word} `{edge.name}` of `{edge.owner}`"
+        if edge.how == "class":
+            return f"{word} `{edge.name}` of class `{edge.owner}`"
+        if edge.how == "cell":
+            return f"cell `{edge.name}` of function `{edge.owner}`"
+        if edge.how == "local":
+            return f"{word} `{edge.name}`, a local variable of function `{edge.owner}`"
+        if edge.how == "thread-local" and deep < 3:
+            return f"{word} `{edge.name}`, local to a thread, of {self.phrase(at - 3, deep + 1)}"
+        if edge.how in ("key", "item") and at > 0 and deep < 3:
+            above = self.phrase(at - 1, deep + 1)
+            return f"{word} under key `{edge.name}` of {above}" if edge.how == "key" else f"{word} in {above}"
+        article = "an" if word[0] in "aeiou" else "a"
+        return f"{article} {word}"
+
+
+def _class_attribute(cls: type, value: Any) -> Optional[str]:
+    for name, held in _reading.table(cls).items():
+        if held is value:
+            return _reading.plain(name)
+    return None
+
+
+def counted(count: int, noun: str) -> str:
+    """`1,440 tensors`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+# Blocks below an object, at a distance from it, whose holders are of one type.
+Below = dict[tuple[int, int, int], int]
+
+
+def count_below(chain: Chain, below: Below) -> None:
+    """Counts a block in for every object of its chain."""
+    innermost = max(0, len(chain.path) - 2)
+    for at in range(innermost + 1):
+        key = (id(chain.path[at]), innermost - at, id(type(chain.path[innermost])))
+        below[key] = below.get(key, 0) + 1
+
+
+def gatherer(chain: Chain, below: Below) -> int:
+    """Which object of a chain is the holder: the innermost, or the container that gathers many like it."""
+    path = chain.path
+    innermost = max(0, len(path) - 2)
+    kind = id(type(path[innermost]))
+    mine = below.get((id(path[innermost]), 0, kind), 0)
+    if mine > PART_BLOCKS_MAX:
+        return innermost
+    for at in range(innermost - 1, 0, -1):
+        gathers = below.get((id(path[at]), innermost - at, kind), 0) >= GATHERS * mine + (mine == 1)
+        if gathers and _reading.container(path[at]) and not _is_namespace(chain, at):
+            return at
+    return innermost
+
+
+def _is_namespace(chain: Chain, at: int) -> bool:
+    """Whether a container is what an object or a class consists of, and not something that it holds."""
+    edge = chain.edge(at)
+    return edge.name in _PARTS or (not edge.how and _reading.container(chain.path[at]) == "dict")
+
+
+def kind_and_sentence(chain: Chain, at: int, tensors: Optional[int]) -> tuple[str, str]:
+    """What kind of holder the object at a place of the chain is, and the sentence about it."""
+    many = f", {counted(tensors, 'tensor')}" if tensors else ""
+    exception = chain.passes(BaseException)
+    frame = chain.passes(types.FrameType)
+    if exception is not None and frame is not None and exception < frame:
+        name = _reading.type_name(type(chain.path[exception]))
+        inner = max(at, frame) + 1
+        what = chain.phrase(min(inner, len(chain.path) - 1))
+        return "exception", f"{what}, kept by the traceback of exception `{name}`{_kept(chain, exception)}{many}"
+    local = chain.passes(_thread._local)
+    if local is not None:
+        return "thread_local", f"{chain.phrase(_named(chain, at))}{many}"
+    hooks = chain.hooks()
+    if hooks is not None:
+        return "hook", _hook_sentence(chain, at, hooks, many)
+    if chain.is_buffer():
+        edge, owner = chain.edges[-1], chain.edges[len(chain.path) - 2].owner
+        what = "buffer" if chain.edges[len(chain.path) - 2].name == "_buffers" else "parameter"
+        return "module_buffer", f"{what} `{edge.name}` of module `{owner}`{many}"
+    if chain.passes(types.CellType) is not None:
+        return "closure", f"{chain.phrase(_named(chain, at))}{many}"
+    return _plain_kind(chain, at, many)
+
+
+def _plain_kind(chain: Chain, at: int, many: str) -> tuple[str, str]:
+    word = _reading.container(chain.path[at])
+    last = chain.edges[-1]
+    is_direct = at == max(0, len(chain.path) - 2)
+    if is_direct and last.how in ("attribute", "class", "global", "local"):
+        kind = {"class": "attribute", "local": "frame"}.get(last.how, last.how)
+        return kind, chain.phrase(len(chain.path) - 1)
+    if word is not None:
+        return word, f"{chain.phrase(at)}{many}"
+    return "object", f"{chain.phrase(at)}{many}"
+
+
+def _named(chain: Chain, at: int) -> int:
+    """The place itself, or the nearest below it that has a name, where the place is a cell or a frame."""
+    while at < len(chain.path) - 1 and not chain.edges[at].how:
+        at += 1
+    return at
+
+
+def _kept(chain: Chain, exception: int) -> str:
+    edge = chain.edges[exception]
+    if edge.how in ("global", "attribute", "class", "local", "cell", "thread-local"):
+        return f", which is {chain.phrase(exception)}".replace(f"`{_name_at(chain, exception)}` object ", "")
+    if edge.how in ("item", "key") and exception > 0:
+        return f" in {chain.phrase(exception - 1)}"
+    return ""
+
+
+def _name_at(chain: Chain, at: int) -> str:
+    return _reading.type_name(type(chain.path[at]))
+
+
+def _hook_sentence(chain: Chain, at: int, hooks: tuple[int, str], many: str) -> str:
+    place, noun = hooks
+    registered, owner = chain.path[place], chain.edges[place].owner
+    cells = [thing for thing in chain.path if type(thing) is types.CellType]
+    count = 0
+    for hook in list(dict.values(registered)):
+        closure = hook.__closure__ if type(hook) is types.FunctionType else None
+        shares = any(mine is cell for mine in closure or () for cell in cells)
+        count += bool(shares or hook is chain.path[place + 1])
+    what = chain.phrase(_named(chain, at)) if at > place else chain.phrase(len(chain.path) - 1)
+    return f"{what}{many}, referenced by {counted(count, noun)} of `{owner}`"

@@ -1,0 +1,332 @@
+"""Programs that keep memory, each for another reason: `python holders_causes.py CAUSE` prints what `find` says of it.
+
+The blocks are those that the allocator itself says are live after some steps and were not before. Run by
+`test_holders_causes`, with the Python of a torch on the fake GPU.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import gc
+import itertools
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
+
+import torch
+
+from memctl_agent import _holders
+
+STEPS = 24
+SIZE = 20_000
+# Far more than a search takes; what is found must not depend on how busy the machine is.
+BUDGET_MS = 120_000
+
+KEPT: list[torch.Tensor] = []
+CACHE: dict[int, torch.Tensor] = {}
+RECORDS: list[dict[str, Any]] = []
+ERRORS: list[BaseException] = []
+RESULTS: list[Any] = []
+LOCAL = threading.local()
+LOADERS: list[Any] = []
+CALLS = itertools.count()
+UNPACKED: list[int] = []
+
+
+def made() -> torch.Tensor:
+    """A tensor of a size that nothing else has."""
+    return torch.empty(SIZE, device="cuda")
+
+
+def live() -> dict[int, int]:
+    """Address and bytes of every block that is handed out."""
+    found = {}
+    for segment in torch.cuda.memory_snapshot():
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                found[block["address"]] = block["size"]
+    return found
+
+
+class Trainer:
+    """Keeps things in its attributes."""
+
+    def __init__(self) -> None:
+        self.history: collections.deque[torch.Tensor] = collections.deque(maxlen=1000)
+        self.batches: list[torch.Tensor] = []
+        self.last: Optional[torch.Tensor] = None
+
+
+class Mlp(torch.nn.Module):
+    """A small model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.ReLU(), torch.nn.Linear(100, 100))
+        self.register_buffer("seen", torch.zeros(1, device="cuda"))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+TRAINER = Trainer()
+MODEL = Mlp().cuda()
+
+
+def in_list() -> None:
+    KEPT.append(made())
+
+
+def in_list_of_dicts() -> None:
+    RECORDS.append({"step": len(RECORDS), "loss": made()})
+
+
+def in_dict() -> None:
+    CACHE[len(CACHE)] = made()
+
+
+def in_deque() -> None:
+    TRAINER.history.append(made())
+
+
+def in_attribute() -> None:
+    TRAINER.last = made()
+
+
+class Result:
+    """One of many alike."""
+
+    def __init__(self) -> None:
+        self.number, self.scores = len(RESULTS), made()
+
+
+def in_list_of_objects() -> None:
+    RESULTS.append(Result())
+
+
+def in_class() -> None:
+    Trainer.shared = made()  # type: ignore[attr-defined]
+
+
+class Slotted:
+    """Without a dict."""
+
+    __slots__ = ("kept",)
+
+
+SLOTTED = Slotted()
+
+
+def in_slot() -> None:
+    SLOTTED.kept = made()
+
+
+def in_views() -> None:
+    KEPT.append(made()[100:200].view(10, 10))
+
+
+def closing_over() -> Callable[[], None]:
+    acts: list[torch.Tensor] = []
+
+    def remember() -> None:
+        acts.append(made())
+
+    return remember
+
+
+REMEMBER = closing_over()
+
+
+def in_closure() -> None:
+    REMEMBER()
+
+
+def hook_all() -> None:
+    """Registers a hook again and again, as a loop over epochs does. All keep in one list."""
+    acts: list[torch.Tensor] = []
+
+    def register() -> None:
+        def hook(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            acts.append(made())
+
+        MODEL.register_forward_hook(hook)
+
+    for _ in range(8):
+        register()
+
+
+hook_all()
+
+
+def in_hook() -> None:
+    # Eight hooks: a third of the steps makes as many tensors.
+    if next(CALLS) % 8 == 0:
+        MODEL(torch.ones(4, 100, device="cuda"))
+
+
+def in_exception() -> None:
+    def fails() -> None:
+        activations = made()
+        raise ValueError(f"of {activations.numel()} numbers")
+
+    try:
+        fails()
+    except ValueError as error:
+        ERRORS.append(error)
+
+
+def in_buffer() -> None:
+    MODEL.seen = torch.empty(SIZE, device="cuda")
+
+
+def in_graph() -> None:
+    weight = torch.ones(SIZE, device="cuda", requires_grad=True)
+    loss = ((weight * 2).exp() * 3).sum()
+    TRAINER.history.append(loss)
+
+
+def in_gradient() -> None:
+    # The parameter itself is of another size than what is asked about: it lives on the host of the test.
+    KEPT.append(weighed())
+
+
+def weighed() -> torch.Tensor:
+    """A parameter and its gradient, of which the gradient is asked about."""
+    parameter = torch.zeros(1, device="cuda").expand(SIZE).requires_grad_()
+    parameter.grad = made()
+    return parameter
+
+
+class Keeps(torch.autograd.Function):
+    """Keeps a tensor beside those that autograd saves."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        ctx.activations = made()
+        return inputs.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def in_context() -> None:
+    KEPT.append(Keeps.apply(torch.ones(4, device="cuda", requires_grad=True)))
+
+
+def pack(tensor: torch.Tensor) -> Any:
+    return ("packed", tensor)
+
+
+def unpack(packed: Any) -> torch.Tensor:
+    UNPACKED.append(1)
+    return packed[1]
+
+
+def in_packed() -> None:
+    # What the pack hook returns is held from C++, and the unpack hook may not run for us.
+    inputs = torch.ones(1, device="cuda", requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        KEPT.append((inputs.expand(SIZE) * made()).sum())
+
+
+class Node:
+    """Part of a cycle."""
+
+
+def in_cycle() -> None:
+    one, other = Node(), Node()
+    one.other, other.one, one.kept = other, one, made()  # type: ignore[attr-defined]
+
+
+def in_thread_local() -> None:
+    if not hasattr(LOCAL, "kept"):
+        LOCAL.kept = []
+    LOCAL.kept.append(made())
+
+
+def in_extension() -> None:
+    # A reference of C code that tells the collector nothing.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made()))
+
+
+FUTURES: list[Any] = []
+
+
+def in_cpp() -> None:
+    # Values of C++: a tensor without its Python object.
+    future = torch.futures.Future()
+    future.set_result(made())
+    FUTURES.append(future)
+
+
+def in_frame() -> dict[str, Any]:
+    before = live()
+    losses = []
+    for _ in range(STEPS):
+        losses.append(made())
+    return asked(before)
+
+
+def in_generator() -> dict[str, Any]:
+    def loads() -> Any:
+        batches = []
+        while True:
+            batches.append(made())
+            yield len(batches)
+
+    before = live()
+    LOADERS.append(loads())
+    for _ in range(STEPS):
+        next(LOADERS[0])
+    return asked(before)
+
+
+def in_other_thread() -> dict[str, Any]:
+    ready, over = threading.Event(), threading.Event()
+
+    def works() -> None:
+        mine = [made() for _ in range(STEPS)]
+        ready.set()
+        over.wait(60)
+        mine.clear()
+
+    before = live()
+    thread = threading.Thread(target=works)
+    thread.start()
+    ready.wait(60)
+    answer = asked(before)
+    over.set()
+    thread.join()
+    return answer
+
+
+def asked(before: dict[int, int]) -> dict[str, Any]:
+    blocks = sorted((at, size) for at, size in live().items() if at not in before and SIZE * 4 <= size < SIZE * 5)
+    answer = _holders.find(blocks, BUDGET_MS)
+    return answer | {"live": len(blocks), "unpacked": len(UNPACKED)}
+
+
+def main(cause: str) -> None:
+    torch.backends.cudnn.enabled = False
+    gc.collect()
+    if cause in ("frame", "generator", "other_thread"):
+        answer = globals()[f"in_{cause}"]()
+    else:
+        step = globals()[f"in_{cause}"]
+        if cause == "cycle":
+            gc.disable()
+        before = live()
+        for _ in range(STEPS):
+            step()
+        answer = asked(before)
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
