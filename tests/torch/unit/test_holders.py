@@ -265,8 +265,9 @@ def test_an_answer_is_small_whatever_the_names() -> None:
         setattr(one, f"{'x' * 5000}{number}", at)
         HELD.append((one,))
         del at, one
-    answer = _holders.find(blocks, BUDGET_MS)
-    assert len(json.dumps(answer)) <= 64 << 10
+    # (Each step of these chains takes a pass: not all of them have to be followed.)
+    answer = _holders.find(blocks, 3_000)
+    assert answer["holders"] and len(json.dumps(answer)) <= 64 << 10
     assert len(answer["holders"]) <= 8
     for holder in answer["holders"]:
         assert len(holder["chain"]) <= 12 and all(len(step) <= 200 and "\n" not in step for step in holder["chain"])

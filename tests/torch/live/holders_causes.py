@@ -13,10 +13,7 @@ import itertools
 import json
 import sys
 import threading
-from pathlib import Path
 from typing import Any, Callable, Optional
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
 
 import torch
 
