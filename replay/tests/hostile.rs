@@ -38,6 +38,25 @@ fn segments() -> impl Strategy<Value = Vec<SegmentState>> {
     proptest::collection::vec(prop_oneof![segment, whole], 0..4)
 }
 
+#[test]
+fn a_part_of_a_segment_is_never_released_as_oversize() {
+    // PyTorch refuses so small a `max_split_size`; a recording may claim it.
+    let settings = AllocatorSettings { max_split_size: Some(513), ..AllocatorSettings::default() };
+    let event = |action, addr, first| Event { action, addr, pool: PoolId { first, second: 0 }, ..Event::default() };
+    let events = [
+        event(Action::Alloc, 1024, 1),
+        event(Action::Alloc, 0, 1),
+        event(Action::FreeRequested, 1024, 0),
+        event(Action::Alloc, 0, 0),
+        event(Action::SegmentFree, 0, 1),
+    ];
+    let follow = Follow::new(Conf::recorded(&settings, Version::NEWEST), Limit::Share(2 << 20), &[]);
+    let mut alone = SideBySide::new(follow, Vec::new());
+    events.iter().for_each(|event| alone.event(event));
+    let (follow, _) = alone.finish();
+    assert_eq!(follow.agreement().events, events.len() as u64);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: only whole segments and whole pages go back, in PyTorch's order. Refuses to touch a private pool that is in use.
 
-use super::slab::Slot;
+use super::slab::{Block, Slot};
 use super::{Allocator, Ask, BlockId, Limit, waits};
 use crate::request::Requested;
 use crate::settings::Conf;
@@ -59,13 +59,14 @@ impl Allocator {
     }
 
     /// With a `max_split_size`: frees one oversize block that is large enough, or several, the largest first. Whether that
-    /// may do.
+    /// may do. (Of settings that PyTorch takes no oversize block is part of a segment; a recording may claim others.)
     pub(super) fn release_oversize(&mut self, ask: &Ask) -> bool {
         let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return false };
         let wanted = ask.size.max(limit);
         let pool = &self.pools[ask.pool];
+        let is_segment = |block: &Block| block.reservation.is_none() && !block.is_split();
         if let Some((_, slot)) = pool.free.best_fit(ask.stream, wanted)
-            && self.blocks.get(slot).reservation.is_none()
+            && is_segment(self.blocks.get(slot))
         {
             self.release_segment(slot);
             return true;
@@ -77,7 +78,7 @@ impl Allocator {
             if released >= wanted || size < limit {
                 break;
             }
-            if self.blocks.get(slot).reservation.is_none() {
+            if is_segment(self.blocks.get(slot)) {
                 released += size;
                 going.push(slot);
             }
