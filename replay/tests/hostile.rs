@@ -58,7 +58,7 @@ fn a_part_of_a_segment_is_never_released_as_oversize() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
     fn no_recording_makes_a_replay_panic(

@@ -35,14 +35,16 @@ impl Allocator {
         let mut open: Vec<(u64, usize, u64, Slot)> = Vec::new();
         for segment in pages {
             let pool = self.pool(segment.pool, segment.kind == SegmentKind::Small);
-            let known = open.iter().position(|&(stream, of, end, _)| {
-                stream == segment.stream && of == pool && segment.addr + segment.size <= end
-            });
             let page = self.page_bytes(pool);
             if !tiles(segment) || !segment.size.is_multiple_of(page) {
                 restored.left_out += 1;
                 continue;
             }
+            // (What tiles has an end.)
+            let known = open.iter().position(|&(stream, of, end, rest)| {
+                let is_behind = segment.addr >= self.blocks.get(rest).addr;
+                stream == segment.stream && of == pool && is_behind && segment.addr + segment.size <= end
+            });
             let at = match known {
                 Some(at) => at,
                 None => {
