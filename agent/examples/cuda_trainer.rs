@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaFunction, DriverError, LaunchConfig, PushK
 use cudarc::nvrtc::Ptx;
 use memctl_agent::cuda::{CudaAgent, Recorded, RecordedStream};
 use memctl_agent::{AgentConfig, Daemon};
-use memctl_model::{AllocatorSettings, Phase, SessionId, SessionInfo, SourceKind};
+use memctl_model::{Phase, SessionId, SessionInfo};
 
 /// Adds the gradient of the squared error of `y = w x + b` over a batch, and the error itself, to `sums`: one thread a point.
 const GRADIENT: &str = "
@@ -100,25 +100,11 @@ fn session(job: String) -> Result<SessionInfo, Failure> {
     let mut id = [0; 16];
     getrandom::fill(&mut id)?;
     Ok(SessionInfo {
-        id: SessionId(id),
-        job,
-        attempt: 0,
-        rank: 0,
         world_size: Some(1),
-        source: SourceKind::Live,
-        host: None,
         pid: Some(std::process::id()),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: memctl_agent::now_ns(),
         framework: Some("cudarc".into()),
-        settings: AllocatorSettings::default(),
         // Filled in from the contexts.
-        devices: Vec::new(),
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId(id), job, memctl_agent::now_ns())
     })
 }
 

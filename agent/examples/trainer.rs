@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_model::{
-    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, Phase,
-    SessionId, SessionInfo, SourceKind, StackId,
+    BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, Phase, SessionId, SessionInfo,
+    StackId,
 };
 
 /// Memory that is handed out from the bottom up and never gives out again: enough for an example.
@@ -63,24 +63,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut id = [0; 16];
     getrandom::fill(&mut id)?;
     let session = SessionInfo {
-        id: SessionId(id),
-        job: "rust-trainer".into(),
-        attempt: 0,
-        rank: 0,
         world_size: Some(1),
-        source: SourceKind::Live,
-        host: None,
         pid: Some(std::process::id()),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: memctl_agent::now_ns(),
         framework: Some("example".into()),
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { total_bytes: Some(1 << 30), ..DeviceInfo::default() }],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId(id), "rust-trainer", memctl_agent::now_ns())
     };
     let agent = Agent::start(AgentConfig::new(session, Daemon::Address(address.into())))?;
     let site =

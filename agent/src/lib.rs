@@ -11,28 +11,15 @@
 //! use std::time::Duration;
 //!
 //! use memctl_agent::{Agent, AgentConfig, Daemon, now_ns};
-//! use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};
+//! use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let session = SessionInfo {
-//!     id: SessionId(*b"16 random bytes."),
-//!     job: "mnist".into(),
-//!     attempt: 0,
-//!     rank: 0,
 //!     world_size: Some(1),
-//!     source: SourceKind::Live,
-//!     host: None,
 //!     pid: Some(std::process::id()),
-//!     parent_pid: None,
-//!     run: None,
-//!     role: None,
-//!     found_by: None,
-//!     started_ns: now_ns(),
-//!     framework: None,
-//!     settings: AllocatorSettings::default(),
 //!     devices: vec![DeviceInfo { total_bytes: Some(80 << 30), ..DeviceInfo::default() }],
 //!     labels: vec![("team".into(), "vision".into())],
-//!     resolution_ns: 100,
+//!     ..SessionInfo::live(SessionId(*b"16 random bytes."), "mnist", now_ns())
 //! };
 //! // Nobody has to listen there yet: the agent tries again, and what it cannot deliver it counts.
 //! let daemon = Daemon::Address("http://127.0.0.1:9".into());

@@ -125,28 +125,15 @@ pub fn answer(stream: &mut UnixStream, refused: Option<&str>) -> std::io::Result
 mod tests {
     use super::*;
     use crate::region::Region;
-    use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, SessionId, SourceKind};
+    use memctl_model::{DeviceIndex, DeviceInfo, SessionId};
 
     fn session() -> SessionInfo {
         SessionInfo {
-            id: SessionId([7; 16]),
-            job: "j".into(),
-            attempt: 0,
             rank: 3,
             world_size: Some(4),
-            source: SourceKind::Live,
-            host: None,
             pid: Some(1),
-            parent_pid: None,
-            run: None,
-            role: None,
-            found_by: None,
-            started_ns: 1,
-            framework: None,
-            settings: AllocatorSettings::default(),
             devices: vec![DeviceInfo { index: DeviceIndex(0), ..DeviceInfo::default() }],
-            labels: Vec::new(),
-            resolution_ns: 100,
+            ..SessionInfo::live(SessionId([7; 16]), "j", 1)
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use memctl_agent::reach::{DaemonAddress, Tls};
-use memctl_model::{AllocatorSettings, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceInfo, Event, SessionId, SessionInfo};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::item::Packed;
 use memctl_proto::v1::agent_message::Body as Said;
@@ -58,26 +58,7 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
     for (byte, letter) in id[4..].iter_mut().zip(job.bytes()) {
         *byte = letter;
     }
-    SessionInfo {
-        id: SessionId(id),
-        job: job.into(),
-        attempt: 0,
-        rank,
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
-    }
+    SessionInfo { rank, devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId(id), job, 1) }
 }
 
 /// A daemon in a process of its own, on a fresh SQLite store; killed when dropped.

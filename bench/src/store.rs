@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use memctl_daemon::store::{Append, ChunkLevels, ItemIndex, NewItem, PostgresStore, SqliteStore, Store};
-use memctl_model::{AllocatorSettings, Dropped, SessionId, SessionInfo, SourceKind};
+use memctl_model::{Dropped, SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 use sqlx::postgres::{PgConnection, PgPoolCopyExt, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -231,26 +231,7 @@ async fn drop_database(admin: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn session() -> SessionInfo {
-    SessionInfo {
-        id: SessionId([1; 16]),
-        job: "bench".into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: Vec::new(),
-        labels: Vec::new(),
-        resolution_ns: 100,
-    }
+    SessionInfo::live(SessionId([1; 16]), "bench", 1)
 }
 
 fn append(session: i64, items: Vec<NewItem>, durable_seq: u64) -> Append {

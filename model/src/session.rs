@@ -84,6 +84,35 @@ pub struct SessionInfo {
     pub resolution_ns: u32,
 }
 
+impl SessionInfo {
+    /// A live session of which nothing else is known: rank 0, without a device, its times told to 100 ns.
+    ///
+    /// Where a session is read or written, name every field instead: a new one must not be forgotten there.
+    #[must_use]
+    pub fn live(id: SessionId, job: impl Into<String>, started_ns: u64) -> Self {
+        Self {
+            id,
+            job: job.into(),
+            attempt: 0,
+            rank: 0,
+            world_size: None,
+            source: SourceKind::Live,
+            host: None,
+            pid: None,
+            parent_pid: None,
+            run: None,
+            role: None,
+            found_by: None,
+            started_ns,
+            framework: None,
+            settings: AllocatorSettings::default(),
+            devices: Vec::new(),
+            labels: Vec::new(),
+            resolution_ns: 100,
+        }
+    }
+}
+
 /// The last word of a session. After it nothing follows.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SessionEnd {

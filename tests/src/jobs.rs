@@ -6,10 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use memctl_agent::{Agent, AgentConfig, Daemon};
-use memctl_model::{
-    Action, AllocatorSettings, DeviceIndex, DeviceInfo, Event, Frame, Sample, SessionId, SessionInfo, SourceKind,
-    StackId,
-};
+use memctl_model::{Action, DeviceIndex, DeviceInfo, Event, Frame, Sample, SessionId, SessionInfo, StackId};
 
 use memctl_daemon::store::{SqliteStore, Store as _};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -31,24 +28,12 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
         id[at % 16] = id[at % 16].wrapping_mul(31).wrapping_add(byte);
     }
     SessionInfo {
-        id: SessionId(id),
-        job: job.into(),
-        attempt: 0,
         rank,
         world_size: Some(1),
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(100 + rank),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: memctl_agent::now_ns(),
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { total_bytes: Some(80 << 30), ..DeviceInfo::default() }],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId(id), job, memctl_agent::now_ns())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::source::Producer;
 use bytes::Bytes;
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, Rollup, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, Event, Rollup, SessionId, SessionInfo};
 use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
@@ -18,26 +18,7 @@ use tonic::transport::Channel;
 /// A session of the job `wire`, rank 0, with one device.
 #[must_use]
 pub fn session(id: u8) -> SessionInfo {
-    SessionInfo {
-        id: SessionId([id; 16]),
-        job: "wire".into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
-    }
+    SessionInfo { devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId([id; 16]), "wire", 1) }
 }
 
 /// A chunk of made events.

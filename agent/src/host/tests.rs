@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use memctl_model::{Action, AllocatorSettings, DeviceIndex, DeviceInfo, Event, SourceKind};
+use memctl_model::{Action, DeviceIndex, DeviceInfo, Event};
 
 use super::trainer::FIRST_WORD_MAX;
 use super::*;
@@ -63,24 +63,9 @@ impl Place {
 
 fn session(id: u8) -> SessionInfo {
     SessionInfo {
-        id: SessionId([id; 16]),
-        job: "hosted".into(),
-        attempt: 0,
         rank: u32::from(id),
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { index: DeviceIndex(0), ..DeviceInfo::default() }],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([id; 16]), "hosted", 1)
     }
 }
 

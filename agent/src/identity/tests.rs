@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use memctl_model::limits::is_job_name;
-use memctl_model::{AllocatorSettings, SessionId, SessionInfo, SourceKind};
+use memctl_model::{SessionId, SessionInfo};
 use memctl_proto::v1;
 use proptest::prelude::*;
 
@@ -257,24 +257,13 @@ fn days_are_those_of_the_calendar() {
 /// The session of an identity, as the agent sends it.
 fn session(identity: &Identity) -> SessionInfo {
     SessionInfo {
-        id: SessionId([7; 16]),
-        job: identity.job.clone(),
         attempt: identity.attempt,
         rank: identity.rank,
         world_size: identity.world_size,
-        source: SourceKind::Live,
         host: identity.host.clone(),
         pid: Some(1),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: NOON_NS,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: Vec::new(),
         labels: identity.labels.clone(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([7; 16]), identity.job.clone(), NOON_NS)
     }
 }
 

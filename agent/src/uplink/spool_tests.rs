@@ -2,33 +2,14 @@
 
 use std::fs;
 
-use memctl_model::{AllocatorSettings, DeviceInfo, SessionId, SourceKind};
+use memctl_model::{DeviceInfo, SessionId};
 use proptest::prelude::*;
 
 use super::*;
 
 /// A session for tests of spool and outbox.
 pub fn session() -> SessionInfo {
-    SessionInfo {
-        id: SessionId([7; 16]),
-        job: "j".into(),
-        attempt: 0,
-        rank: 1,
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
-    }
+    SessionInfo { rank: 1, devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId([7; 16]), "j", 1) }
 }
 
 fn item(seq: u64, bytes: usize) -> v1::Item {

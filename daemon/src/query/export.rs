@@ -138,7 +138,7 @@ async fn say(out: &Out, body: Body) -> Result<(), Gone> {
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{AllocatorSettings, DeviceInfo, Dropped, SessionId, SessionInfo, SourceKind};
+    use memctl_model::{DeviceInfo, Dropped, SessionId, SessionInfo};
 
     use super::*;
     use crate::store::{Append, ChunkLevels, ItemIndex, MemoryStore, NewItem, Retention};
@@ -148,26 +148,8 @@ mod tests {
     /// A job of many chunks, which nothing here opens.
     async fn recorded() -> Arc<MemoryStore> {
         let store = Arc::new(MemoryStore::new());
-        let info = SessionInfo {
-            id: SessionId([1; 16]),
-            job: "job".into(),
-            attempt: 0,
-            rank: 0,
-            world_size: None,
-            source: SourceKind::Live,
-            host: None,
-            pid: None,
-            parent_pid: None,
-            run: None,
-            role: None,
-            found_by: None,
-            started_ns: 1,
-            framework: None,
-            settings: AllocatorSettings::default(),
-            devices: vec![DeviceInfo::default()],
-            labels: Vec::new(),
-            resolution_ns: 100,
-        };
+        let info =
+            SessionInfo { devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId([1; 16]), "job", 1) };
         let session = store.open_session(&info, 1).await.unwrap().key;
         let chunk = |seq| NewItem {
             seq,

@@ -94,31 +94,11 @@ pub fn same(known: &[u8], brought: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{AllocatorSettings, SourceKind};
 
     use super::*;
 
     fn info() -> SessionInfo {
-        SessionInfo {
-            id: SessionId([7; 16]),
-            job: "job".into(),
-            attempt: 1,
-            rank: 2,
-            world_size: None,
-            source: SourceKind::Live,
-            host: None,
-            pid: None,
-            parent_pid: None,
-            run: None,
-            role: None,
-            found_by: None,
-            started_ns: 1,
-            framework: None,
-            settings: AllocatorSettings::default(),
-            devices: Vec::new(),
-            labels: Vec::new(),
-            resolution_ns: 1,
-        }
+        SessionInfo { attempt: 1, rank: 2, resolution_ns: 1, ..SessionInfo::live(SessionId([7; 16]), "job", 1) }
     }
 
     #[test]

@@ -8,8 +8,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, SpoolConfig};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::MemoryStore;
 use memctl_model::{
-    AllocatorSettings, BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, SessionId,
-    SessionInfo, SourceKind, StackId,
+    BlockState, BlockUse, DeviceIndex, DeviceInfo, Frame, Keyframe, KeyframeReason, SessionId, SessionInfo, StackId,
 };
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
@@ -20,24 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn session(job: &str) -> SessionInfo {
     SessionInfo {
-        id: SessionId([5; 16]),
-        job: job.into(),
-        attempt: 0,
-        rank: 0,
         world_size: Some(1),
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(1),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([5; 16]), job, 1)
     }
 }
 

@@ -7,31 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memctl_agent::{Agent, AgentConfig, Daemon};
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
 use memctl_tests::{memctl, recordings, run, run_json, stderr, stdout};
 
 fn session(rank: u32) -> SessionInfo {
     SessionInfo {
-        id: SessionId([rank as u8 + 1; 16]),
-        job: "streaming".into(),
-        attempt: 0,
         rank,
         world_size: Some(4),
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([rank as u8 + 1; 16]), "streaming", 1)
     }
 }
 

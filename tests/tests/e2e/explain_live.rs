@@ -9,8 +9,8 @@ use memctl_daemon::explain::findings;
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::{
-    AllocatorSettings, DeviceIndex, DeviceInfo, EvidenceValue, Finding, FindingKind, Frame, Sample, SessionId,
-    SessionInfo, Severity, SourceKind, StackId,
+    DeviceIndex, DeviceInfo, EvidenceValue, Finding, FindingKind, Frame, Sample, SessionId, SessionInfo, Severity,
+    StackId,
 };
 use memctl_proto::v1::query_client::QueryClient;
 use memctl_proto::v1::{self, LedgerRequest, OomRequest, ReportRequest, Selection, ledger_request::Moment};
@@ -21,24 +21,12 @@ const STEPS: u64 = 30;
 
 fn session(job: &str, rank: u32) -> SessionInfo {
     SessionInfo {
-        id: SessionId([rank as u8 + 1; 16]),
-        job: job.into(),
-        attempt: 0,
         rank,
         world_size: Some(2),
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(1),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { total_bytes: Some(1024 * MIB), ..DeviceInfo::default() }],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([rank as u8 + 1; 16]), job, 1)
     }
 }
 

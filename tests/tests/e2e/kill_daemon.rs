@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memctl_agent::Backoff;
 use memctl_agent::{Agent, AgentConfig, Daemon, Outcome};
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Event, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, Event, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
 use memctl_tests::{recordings, stored};
@@ -23,24 +23,10 @@ fn kills() -> u32 {
 
 fn session(rank: u32) -> SessionInfo {
     SessionInfo {
-        id: SessionId([rank as u8 + 1; 16]),
-        job: "killed".into(),
-        attempt: 0,
         rank,
         world_size: Some(RANKS),
-        source: SourceKind::Live,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([rank as u8 + 1; 16]), "killed", 1)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::SqliteStore;
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind, StackId};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 
@@ -21,24 +21,10 @@ const BASE: u64 = 1 << 40;
 
 fn session() -> SessionInfo {
     SessionInfo {
-        id: SessionId([1; 16]),
-        job: "many".into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(1),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([1; 16]), "many", 1)
     }
 }
 

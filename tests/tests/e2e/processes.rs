@@ -8,9 +8,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, Recorder};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{MemoryStore, Store};
 use memctl_model::limits::TIMELINE_POINTS_MAX;
-use memctl_model::{
-    AllocatorSettings, DeviceIndex, DeviceInfo, Frame, Sample, SessionId, SessionInfo, SourceKind, StackId,
-};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, Sample, SessionId, SessionInfo, StackId};
 use memctl_proto::v1;
 use memctl_proto::v1::query_client::QueryClient;
 use tonic::Code;
@@ -31,24 +29,13 @@ fn session(rank: u32, pid: u32, parent_pid: u32, devices: u8) -> SessionInfo {
         ..DeviceInfo::default()
     };
     SessionInfo {
-        id: SessionId([pid as u8; 16]),
-        job: "job".into(),
-        attempt: 0,
         rank,
-        world_size: None,
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(pid),
         parent_pid: Some(parent_pid),
         run: Some(7),
-        role: None,
-        found_by: None,
-        started_ns: START_NS + u64::from(pid),
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: (0..devices).map(device).collect(),
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([pid as u8; 16]), "job", START_NS + u64::from(pid))
     }
 }
 

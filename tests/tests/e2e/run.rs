@@ -22,9 +22,7 @@ use memctl_agent::internals::ring::{Position, Record};
 use memctl_agent::internals::ticks;
 use memctl_agent::live::Level;
 use memctl_agent::now_ns;
-use memctl_model::{
-    AllocatorSettings, DeviceIndex, DeviceInfo, Event, MarkKind, SessionId, SessionInfo, SourceKind, StackId,
-};
+use memctl_model::{DeviceIndex, DeviceInfo, Event, MarkKind, SessionId, SessionInfo, StackId};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
 use memctl_tests::{memctl, run_json, stderr, stdout, stored};
@@ -125,24 +123,14 @@ fn fake_trainer() {
     let number = |name: &str, default: u64| order(name).map_or(default, |text| text.parse().unwrap());
     let rank = number("RANK", 0);
     let session = SessionInfo {
-        id: SessionId(std::array::from_fn(|at| if at < 8 { now_ns().to_le_bytes()[at] } else { rank as u8 })),
-        job: order("JOB").or_else(|| std::env::var("MEMCTL_JOB").ok()).expect("the launcher names the job"),
-        attempt: 0,
         rank: rank as u32,
-        world_size: None,
-        source: SourceKind::Live,
-        host: None,
         pid: Some(std::process::id()),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: now_ns(),
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo { index: DeviceIndex(0), ..DeviceInfo::default() }],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(
+            SessionId(std::array::from_fn(|at| if at < 8 { now_ns().to_le_bytes()[at] } else { rank as u8 })),
+            order("JOB").or_else(|| std::env::var("MEMCTL_JOB").ok()).expect("the launcher names the job"),
+            now_ns(),
+        )
     };
     let region = Region::create(1, 1 << 12).unwrap();
     let socket = std::env::var_os("MEMCTL_RUN_SOCKET").expect("the launcher names its socket");

@@ -16,7 +16,7 @@ use memctl_daemon::store::{
     ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope, Selection, SessionKey,
     SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
 };
-use memctl_model::{AllocatorSettings, DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo, SourceKind};
+use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 use memctl_proto::v1::query_client::QueryClient;
 use memctl_proto::v1::{self, ItemKind};
 use tonic_health::pb::HealthCheckRequest;
@@ -192,24 +192,10 @@ impl Store for Faulty {
 
 fn session(job: &str, id: u8) -> SessionInfo {
     SessionInfo {
-        id: SessionId([id; 16]),
-        job: job.into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
-        source: SourceKind::Live,
         host: Some("here".into()),
         pid: Some(u32::from(id)),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([id; 16]), job, 1)
     }
 }
 

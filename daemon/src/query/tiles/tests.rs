@@ -57,24 +57,10 @@ fn events(seed: u64, count: usize) -> Vec<Event> {
 
 fn info() -> SessionInfo {
     SessionInfo {
-        id: SessionId([7; 16]),
-        job: "j".into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
         source: SourceKind::Import,
-        host: None,
-        pid: None,
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: 1,
-        framework: None,
-        settings: AllocatorSettings::default(),
         devices: vec![DeviceInfo::default()],
-        labels: Vec::new(),
         resolution_ns: 1,
+        ..SessionInfo::live(SessionId([7; 16]), "j", 1)
     }
 }
 

@@ -1,30 +1,16 @@
 //! Names and successors of processes, one shape of a job at a time.
 
-use memctl_model::{AllocatorSettings, Dropped, SessionEnd, SessionId};
+use memctl_model::{Dropped, SessionEnd, SessionId};
 
 use super::*;
 
 /// A session that is still going on, of rank 0 on one host.
 fn session(key: SessionKey, started_ns: u64, pid: u32, parent_pid: u32) -> SessionRow {
     let info = SessionInfo {
-        id: SessionId([key as u8; 16]),
-        job: "job".into(),
-        attempt: 0,
-        rank: 0,
-        world_size: None,
-        source: SourceKind::Live,
         host: Some("host".into()),
         pid: Some(pid),
         parent_pid: Some(parent_pid),
-        role: None,
-        run: None,
-        found_by: None,
-        started_ns,
-        framework: None,
-        settings: AllocatorSettings::default(),
-        devices: Vec::new(),
-        labels: Vec::new(),
-        resolution_ns: 100,
+        ..SessionInfo::live(SessionId([key as u8; 16]), "job", started_ns)
     };
     SessionRow {
         key,

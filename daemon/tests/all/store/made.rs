@@ -2,10 +2,7 @@
 
 use bytes::Bytes;
 use memctl_daemon::store::{Append, ChunkLevels, EpochEndRow, ItemIndex, Latest, NewItem, Store};
-use memctl_model::{
-    AllocatorSettings, Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo,
-    SourceKind,
-};
+use memctl_model::{Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo};
 use memctl_proto::v1::ItemKind;
 
 /// A moment at which things happen: 2026, in nanoseconds.
@@ -17,24 +14,14 @@ pub fn session(id: u32, job: &str, rank: u32) -> SessionInfo {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&id.to_be_bytes());
     SessionInfo {
-        id: SessionId(bytes),
-        job: job.into(),
-        attempt: 0,
         rank,
         world_size: Some(4),
-        source: SourceKind::Live,
         host: Some("node-1".into()),
         pid: Some(7),
-        parent_pid: None,
-        run: None,
-        role: None,
-        found_by: None,
-        started_ns: NOW_NS,
         framework: Some("torch 2.11.0".into()),
-        settings: AllocatorSettings::default(),
         devices: vec![device(0)],
-        labels: Vec::new(),
         resolution_ns: 1000,
+        ..SessionInfo::live(SessionId(bytes), job, NOW_NS)
     }
 }
 
