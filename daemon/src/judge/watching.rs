@@ -120,12 +120,9 @@ impl SessionWatch {
             let mut rows = Vec::new();
             for kind in [ItemKind::Stacks, ItemKind::SiteTables, ItemKind::Samples] {
                 let mut page = store.items_after(self.session, kind, self.seen, PAGE).await?;
-                page.retain(|row| row.seq <= durable);
-                if page.len() == PAGE as usize {
-                    // There may be more of this kind: the others are seen no further, so that all keep their order.
-                    upto = upto.min(page.last().map_or(upto, |row| row.seq));
-                }
-                rows.append(&mut page);
+                // There may be more of this kind: the others are seen no further, so that all keep their order.
+                upto = upto.min(page.looked_to.unwrap_or(upto));
+                rows.append(&mut page.items);
             }
             rows.retain(|row| row.seq <= upto);
             rows.sort_by_key(|row| row.seq);
@@ -141,14 +138,12 @@ impl SessionWatch {
     async fn resume(&mut self, store: &dyn Store, kept: Kept, seq: u64, allowed: usize) -> Result<(), ReadError> {
         let mut after = 0;
         loop {
-            let mut page = store.items_after(self.session, ItemKind::Stacks, after, PAGE).await?;
-            let full = page.len() == PAGE as usize;
-            page.retain(|row| row.seq <= seq);
-            for row in &page {
+            let page = store.items_after(self.session, ItemKind::Stacks, after, PAGE).await?;
+            for row in page.items.iter().filter(|row| row.seq <= seq) {
                 self.see(row, allowed)?;
             }
-            match page.last() {
-                Some(last) if full => after = last.seq,
+            match page.looked_to {
+                Some(looked_to) if looked_to < seq => after = looked_to,
                 _ => break,
             }
         }

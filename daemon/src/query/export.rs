@@ -16,7 +16,7 @@ use super::timeline::{chosen, devices_of};
 use crate::read::error::ReadError;
 use crate::read::job::{Found, find};
 use crate::read::replay::{Go, Replay};
-use crate::read::stacks::{batches, open};
+use crate::read::stacks::{Batches, open};
 use crate::store::{Selection, SessionRow, Store};
 
 /// Parts that wait for the reader.
@@ -85,7 +85,8 @@ async fn send(
                 process: found.process_name(session),
             };
             say(out, Body::Start(start)).await?;
-            for (_, batch) in batches(store, session.key).await? {
+            let mut batches = Batches::of(store, session.key);
+            while let Some((_, batch)) = batches.next().await? {
                 say(out, Body::Stacks(batch)).await?;
             }
             let chunks = store.chunks(session.key, device, chosen).await?;

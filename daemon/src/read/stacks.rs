@@ -6,7 +6,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_proto::{StackDictionary, v1};
 
 use super::error::ReadError;
-use crate::store::{ItemRow, Selection, SessionKey, Store};
+use crate::store::{ItemRow, SessionKey, Store};
 
 /// Opens a stored item.
 pub(crate) fn open(session: SessionKey, row: &ItemRow) -> Result<Content, ReadError> {
@@ -25,22 +25,45 @@ fn packed(session: SessionKey, row: &ItemRow) -> Result<Packed, ReadError> {
     Ok(Packed { kind, payload: row.payload.clone(), unpacked_bytes: row.unpacked_bytes })
 }
 
-/// The batches of stacks of a session, as stored.
-pub(crate) async fn batches(store: &dyn Store, session: SessionKey) -> Result<Vec<(u64, v1::StackBatch)>, ReadError> {
-    let rows = store.items(session, ItemKind::Stacks, None, Selection::default()).await?;
-    rows.iter()
-        .filter_map(|row| match open(session, row) {
-            Ok(Content::Stacks(batch)) => Some(Ok((row.seq, batch))),
-            Ok(_) => None,
-            Err(error) => Some(Err(error)),
-        })
-        .collect()
+/// Items read at once; [`PAGE_BYTES`](crate::store::PAGE_BYTES) bounds their bytes.
+const PAGE: u32 = 512;
+
+/// The batches of stacks of a session, as stored, a page at a time: no more than one is in memory unpacked.
+pub(crate) struct Batches<'a> {
+    store: &'a dyn Store,
+    session: SessionKey,
+    page: std::vec::IntoIter<ItemRow>,
+    /// Behind which item the next page begins; none when there is no more.
+    next: Option<u64>,
+}
+
+impl<'a> Batches<'a> {
+    pub fn of(store: &'a dyn Store, session: SessionKey) -> Self {
+        Self { store, session, page: Vec::new().into_iter(), next: Some(0) }
+    }
+
+    /// The next one and its number.
+    pub async fn next(&mut self) -> Result<Option<(u64, v1::StackBatch)>, ReadError> {
+        loop {
+            if let Some(row) = self.page.next() {
+                if let Content::Stacks(batch) = open(self.session, &row)? {
+                    return Ok(Some((row.seq, batch)));
+                }
+            } else if let Some(after) = self.next {
+                let page = self.store.items_after(self.session, ItemKind::Stacks, after, PAGE).await?;
+                (self.page, self.next) = (page.items.into_iter(), page.looked_to);
+            } else {
+                return Ok(None);
+            }
+        }
+    }
 }
 
 /// The dictionary of a session's stacks. Behind a batch that never came, stacks have no names.
 pub(crate) async fn dictionary(store: &dyn Store, session: SessionKey) -> Result<StackDictionary, ReadError> {
     let mut dictionary = StackDictionary::default();
-    for (seq, batch) in batches(store, session).await? {
+    let mut batches = Batches::of(store, session);
+    while let Some((seq, batch)) = batches.next().await? {
         if let Err(error) = dictionary.add(&batch) {
             tracing::warn!(session, seq, %error, "stacks cannot be read; later ones have no names");
             break;

@@ -16,8 +16,8 @@ use super::expiry::{Candidate, Kept, Spending};
 use super::opening::Held;
 use super::plan::{SessionState, checksum};
 use super::rows::{
-    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow, OpenedSession, SessionKey,
-    SessionRow, Totals, WatchRow,
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow, JobRow, OpenedSession,
+    SessionKey, SessionRow, Totals, WatchRow,
 };
 use super::wire_form;
 
@@ -311,6 +311,12 @@ pub(super) fn item(row: &impl Cells) -> Result<(ItemRow, bool), Fault> {
         payload,
     };
     Ok((item, is_sound))
+}
+
+/// `items_after.sql`: what was found sound, and where it ends.
+pub(super) fn page(items: Vec<ItemRow>, limit: u32, rows: &[impl Cells]) -> Result<ItemPage, Fault> {
+    let Some(last) = rows.last() else { return Ok(ItemPage::default()) };
+    Ok(ItemPage::new(items, limit, rows.len(), last.word(14)?, last.word(0)?))
 }
 
 /// `payloads.sql`.

@@ -18,8 +18,8 @@ use super::expiry::{self, BATCH_ITEMS, Candidate, FUTURE_NS, Kept, Part, Shrink,
 use super::opening::{Held, Opening, stored_id};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemRow, JobRow, NewItem, OpenedSession,
-    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, NewItem,
+    OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, wire_form};
@@ -190,12 +190,22 @@ impl Store for MemoryStore {
         kind: ItemKind,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<ItemRow>, StoreError> {
+    ) -> Result<ItemPage, StoreError> {
         let inner = self.inner()?;
-        let Some(session) = inner.sessions.get(&session) else { return Ok(Vec::new()) };
+        let Some(session) = inner.sessions.get(&session) else { return Ok(ItemPage::default()) };
         let later = session.items.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
         let wanted = later.map(|(_, item)| item).filter(|item| item.kind == kind && !item.is_chunk());
-        Ok(wanted.take(limit as usize).map(item_row).collect())
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        for item in wanted.take(limit as usize) {
+            items.push(item_row(item));
+            bytes += item.payload.len() as u64;
+            if bytes >= PAGE_BYTES {
+                break;
+            }
+        }
+        let Some(last) = items.last().map(|item| item.seq) else { return Ok(ItemPage::default()) };
+        let rows = items.len();
+        Ok(ItemPage::new(items, limit, rows, bytes, last))
     }
 
     async fn items(

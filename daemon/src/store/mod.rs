@@ -46,8 +46,9 @@ pub use memory::MemoryStore;
 pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{
-    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemRow, JobRow,
-    Latest, NewItem, OpenedSession, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow,
+    JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo,
+    Totals, WatchRow,
 };
 pub use scoped::Scoped;
 pub use sqlite::SqliteStore;
@@ -233,14 +234,15 @@ pub trait Store: Send + Sync + 'static {
     /// Items (never chunks) of one session by their numbers, in the order of `seqs`; what is not there (any more) is left out.
     async fn items_at(&self, session: SessionKey, seqs: &[u64]) -> Result<Vec<ItemRow>, StoreError>;
 
-    /// Items of one kind (never chunks) of a session whose numbers are above `after`, in order, `limit` of them at most.
+    /// Items of one kind (never chunks) of a session whose numbers are above `after`, in order: `limit` of them at most, and as
+    /// many as come to [`PAGE_BYTES`], the last of which may be larger.
     async fn items_after(
         &self,
         session: SessionKey,
         kind: ItemKind,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<ItemRow>, StoreError>;
+    ) -> Result<ItemPage, StoreError>;
 
     /// Items of one kind (never chunks) of a session with payloads, in order, as far as they overlap the selection; `device` narrows to items of one device.
     async fn items(

@@ -314,6 +314,26 @@ pub struct ItemRow {
     pub index: ItemIndex,
 }
 
+/// Some items of a kind, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ItemPage {
+    /// Those that are sound.
+    pub items: Vec<ItemRow>,
+    /// The number of the last one that was looked at, sound or not: more may follow. `None` when nothing does.
+    pub looked_to: Option<u64>,
+}
+
+/// Payloads of one page of items, beside the last: an item may have eight MiB, and a judge reads three kinds at a time.
+pub const PAGE_BYTES: u64 = 16 << 20;
+
+impl ItemPage {
+    /// A page for which `limit` items at most were asked, of which `rows` came, with so many bytes, the last of this number.
+    pub(super) fn new(items: Vec<ItemRow>, limit: u32, rows: usize, bytes: u64, last: u64) -> Self {
+        let full = rows >= limit as usize || bytes >= PAGE_BYTES;
+        Self { items, looked_to: full.then_some(last) }
+    }
+}
+
 /// Which items: those that overlap all of the given ranges (bounds included).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Selection {

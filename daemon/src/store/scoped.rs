@@ -13,9 +13,9 @@ use memctl_proto::v1::ItemKind;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
-    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, ItemRow, JobRow, OpenedSession, Opening,
-    Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals,
-    WatchRow,
+    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, ItemPage, ItemRow, JobRow, OpenedSession,
+    Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow,
+    Totals, WatchRow,
 };
 
 /// See the module.
@@ -102,7 +102,7 @@ impl Store for Scoped {
         kind: ItemKind,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<ItemRow>, StoreError> {
+    ) -> Result<ItemPage, StoreError> {
         self.store.items_after(session, kind, after, limit).await
     }
 

@@ -54,6 +54,7 @@ suite! {
     reading::items_are_selected_as_rust_says,
     reading::payloads_come_in_the_order_asked_for,
     reading::items_come_after_a_number_and_as_many_as_asked_for,
+    reading::items_come_after_a_number_and_no_more_than_a_page_may_have,
     reading::the_keyframe_before_an_event,
     retention::deleting_a_job_leaves_the_others,
     retention::deleted_jobs_come_back_empty,

@@ -530,9 +530,11 @@ async fn a_flipped_bit_costs_one_item_and_is_told() {
     let asked: Vec<u64> = (5..=9).collect();
     let read = store.items_at(key, &asked).await.unwrap();
     assert_eq!(read.iter().map(|item| item.seq).collect::<Vec<_>>(), [5, 6, 8, 9]);
-    // A whole batch of damaged ones is not the end.
+    // A page of damaged ones is not the end, and neither is one with some.
     let after = store.items_after(key, ItemKind::SiteTables, 100, 64).await.unwrap();
-    assert_eq!(after.first().map(|item| item.seq), Some(165));
+    assert_eq!((after.items, after.looked_to), (vec![], Some(164)));
+    let after = store.items_after(key, ItemKind::SiteTables, 90, 20).await.unwrap();
+    assert_eq!((after.items.len(), after.looked_to), (10, Some(110)));
     // The keyframe before does as well.
     let keyframe = store.keyframe_before(key, 0, 30).await.unwrap().unwrap();
     assert_eq!(keyframe.seq, 201);

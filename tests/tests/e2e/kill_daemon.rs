@@ -12,6 +12,7 @@ use memctl_agent::{Agent, AgentConfig, Daemon, Outcome};
 use memctl_model::{DeviceIndex, DeviceInfo, Event, SessionId, SessionInfo};
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::source::Producer;
+use memctl_tests::streaming::AHEAD;
 use memctl_tests::{recordings, stored};
 use tonic::transport::Endpoint;
 
@@ -45,7 +46,7 @@ fn start(rank: u32, url: &str) -> Agent {
 fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (Outcome, u64) {
     let mut recorder = agent.recorder(DeviceIndex(0)).expect("the recorder");
     let mut events = Producer::new(u64::from(rank) + 7);
-    let mut pushed = 0;
+    let (breaker, mut pushed) = (agent.breaker(), 0);
     while !stop.load(Ordering::Relaxed) {
         for event in events.by_ref().take(500) {
             recorder.event_waiting(&event).expect("the agent runs");
@@ -55,8 +56,12 @@ fn stream(rank: u32, agent: Agent, stop: &AtomicBool) -> (Outcome, u64) {
         agent.epoch_begin(epoch);
         agent.epoch_end(epoch);
         std::thread::yield_now();
-        // Paced to some 100,000 events a second, so that items are always under way and the test stays small.
+        // Paced to some 100,000 events a second and to what the daemon stores, so that items are always under way, the test
+        // stays small and what is left is delivered in time.
         std::thread::park_timeout(Duration::from_millis(5));
+        while pushed > breaker.stored_events() + AHEAD && !stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
     drop(recorder);
     (agent.stop(None, Duration::from_secs(120)), pushed)

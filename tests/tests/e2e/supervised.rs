@@ -13,8 +13,8 @@ use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
-    ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope, Selection, SessionKey,
-    SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope, Selection,
+    SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 use memctl_proto::v1::query_client::QueryClient;
@@ -109,7 +109,7 @@ impl Store for Faulty {
         kind: ItemKind,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<ItemRow>, StoreError> {
+    ) -> Result<ItemPage, StoreError> {
         if *self.unreadable.lock().unwrap() == Some(session) {
             self.throw("the judge was told to fail");
         }

@@ -12,7 +12,8 @@ use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
 use crate::store::opening::Held;
 use crate::store::rows::{
-    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemRow, JobRow, Selection, SessionKey, SessionRow, Totals, WatchRow,
+    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
+    Totals, WatchRow,
 };
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
@@ -110,23 +111,17 @@ pub(super) async fn items_after(
     kind: ItemKind,
     after: u64,
     limit: u32,
-) -> Result<Vec<ItemRow>, Fault> {
-    let mut after = i64::try_from(after).unwrap_or(i64::MAX);
-    loop {
-        let rows = sqlx::query(include_str!("sql/items_after.sql"))
-            .bind(session)
-            .bind(i64::from(kind as i32))
-            .bind(after)
-            .bind(i64::from(limit))
-            .fetch_all(pool)
-            .await?;
-        let sound = damage.without(session, &rows, cells::item)?;
-        // Nothing would mean that nothing follows.
-        match rows.last() {
-            Some(last) if sound.is_empty() => after = last.int(0)?,
-            _ => return Ok(sound),
-        }
-    }
+) -> Result<ItemPage, Fault> {
+    let rows = sqlx::query(include_str!("sql/items_after.sql"))
+        .bind(session)
+        .bind(i64::from(kind as i32))
+        .bind(i64::try_from(after).unwrap_or(i64::MAX))
+        .bind(i64::from(limit))
+        .bind(PAGE_BYTES.cast_signed())
+        .fetch_all(pool)
+        .await?;
+    let items = damage.without(session, &rows, cells::item)?;
+    cells::page(items, limit, &rows)
 }
 
 pub(super) async fn items(

@@ -35,8 +35,8 @@ use super::damage::Damage;
 use super::expiry::{self, Part, Shrink, Spending};
 use super::opening::{Held, Opening, stored_id};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemRow, JobRow, OpenedSession, Retention, Selection,
-    SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
+    Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
@@ -248,7 +248,7 @@ impl Store for SqliteStore {
         kind: ItemKind,
         after: u64,
         limit: u32,
-    ) -> Result<Vec<ItemRow>, StoreError> {
+    ) -> Result<ItemPage, StoreError> {
         self.told("reading items", read::items_after(&self.readers, &self.damage, session, kind, after, limit).await)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{NewItem, Selection, Store, WatchRow};
+use memctl_daemon::store::{ItemPage, NewItem, PAGE_BYTES, Selection, Store, WatchRow};
 use memctl_proto::v1::ItemKind;
 
 use super::made::{append, chunk, item, keyframe, open};
@@ -120,12 +120,35 @@ pub async fn items_come_after_a_number_and_as_many_as_asked_for(store: Arc<dyn S
     for (after, limit, expected) in
         [(0, 10, vec![1, 3, 5, 8]), (1, 2, vec![3, 5]), (5, 9, vec![8]), (u64::MAX, 9, vec![])]
     {
-        let found = store.items_after(key, ItemKind::Marks, after, limit).await.unwrap();
+        let page = store.items_after(key, ItemKind::Marks, after, limit).await.unwrap();
+        assert_eq!(page.looked_to, (page.items.len() == limit as usize).then_some(5), "after {after}");
+        let found = page.items;
         assert_eq!(found.iter().map(|item| item.seq).collect::<Vec<_>>(), expected, "after {after}");
         assert!(found.iter().all(|item| item.payload == super::made::payload(item.seq, 50)));
     }
-    assert_eq!(store.items_after(key, ItemKind::Chunk, 0, 9).await.unwrap(), []);
-    assert_eq!(store.items_after(key + 1, ItemKind::Marks, 0, 9).await.unwrap(), []);
+    assert_eq!(store.items_after(key, ItemKind::Chunk, 0, 9).await.unwrap(), ItemPage::default());
+    assert_eq!(store.items_after(key + 1, ItemKind::Marks, 0, 9).await.unwrap(), ItemPage::default());
+}
+
+pub async fn items_come_after_a_number_and_no_more_than_a_page_may_have(store: Arc<dyn Store>) {
+    let key = open(&*store, 1, "job", 0).await;
+    let large = |seq| NewItem { payload: vec![seq as u8; 6 << 20].into(), ..item(seq, ItemKind::Marks, None) };
+    for seq in 1..=7 {
+        store.append(vec![append(key, vec![large(seq)])]).await.unwrap();
+    }
+    let (mut after, mut seen) = (0, Vec::new());
+    loop {
+        let page = store.items_after(key, ItemKind::Marks, after, 64).await.unwrap();
+        let bytes: usize = page.items.iter().map(|item| item.payload.len()).sum();
+        assert!(bytes < PAGE_BYTES as usize + (6 << 20), "{bytes} bytes");
+        assert!(page.items.iter().all(|item| item.payload == vec![item.seq as u8; 6 << 20]));
+        seen.extend(page.items.iter().map(|item| item.seq));
+        match page.looked_to {
+            Some(looked_to) => after = looked_to,
+            None => break,
+        }
+    }
+    assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7]);
 }
 
 pub async fn the_keyframe_before_an_event(store: Arc<dyn Store>) {
