@@ -184,7 +184,7 @@ pub(crate) async fn stream(
     let mut client = IngestClient::new(channel);
     let (outbound, requests) = mpsc::channel(8);
     let session = Some((&session("ingest", rank)).into());
-    let hello = Hello { version: PROTOCOL_VERSION, session, secret: Vec::new(), holders: 0 };
+    let hello = Hello { version: PROTOCOL_VERSION, session, secret: Vec::new(), ..Hello::default() };
     outbound.send(AgentMessage { body: Some(Said::Hello(hello)) }).await?;
     let mut inbound = client.push(ReceiverStream::new(requests)).await?.into_inner();
     let last = items.len() as u64;

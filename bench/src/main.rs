@@ -86,6 +86,11 @@ fn run_replay() -> Result<(), Box<dyn Error>> {
         sources.extend(replay::Source::new(&recordings::recording(&path)?));
     }
     println!("{}", replay::run(&sources, 7)?);
+    let mut conformance = replay::Conformance::default();
+    for path in recordings::all()? {
+        conformance.add(&recordings::recording(&path)?);
+    }
+    println!("{conformance}");
     Ok(())
 }
 

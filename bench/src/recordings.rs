@@ -36,6 +36,32 @@ pub fn files() -> std::io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
+/// Every recording there is: the bundled ones, the trainings of leakbench, those of the replay's tests, and those in the folders
+/// that `MEMCTL_REPLAY_FOLDERS` names, apart by colons.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn all() -> std::io::Result<Vec<PathBuf>> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![folder(), own.join("data/leakbench"), own.join("../replay/tests/data")];
+    let more = std::env::var_os("MEMCTL_REPLAY_FOLDERS").unwrap_or_default();
+    folders.extend(std::env::split_paths(&more).filter(|path| !path.as_os_str().is_empty()));
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".pickle") || name.ends_with(".pickle.zst") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// A recording.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! The allocator replayed on one core: events a second under the recorded settings, and under each of the settings that are tried.
+//! The allocator replayed: events a second and core under the recorded settings, and under each of the settings that are tried;
+//! and how many events of how many recordings are repeated exactly.
 //!
 //! Guarantees: every recording is replayed under its own settings and compared, event by event, before anything is reported;
 //! rates are medians over whole passes. Refuses recordings that are not repeated. A setting's time is what it adds to a pass that
@@ -7,12 +8,13 @@
 use std::error::Error;
 use std::fmt;
 use std::hint::black_box;
+use std::num::NonZero;
 use std::time::Instant;
 
 use memctl_analysis::initial_state;
 use memctl_model::{Action, Event, SegmentState};
 use memctl_replay::advice::tried;
-use memctl_replay::{Conf, Follow, Limit, SideBySide, Start, Trial, Version};
+use memctl_replay::{Agreement, Conf, Follow, Limit, SideBySide, Start, Trial, Version};
 use memctl_snapshot::Recording;
 
 /// What one recording is replayed from.
@@ -37,6 +39,18 @@ impl Source {
         let version = Version::of_framework(recording.framework.as_deref());
         Some(Self { conf: Conf::recorded(settings, version), segments: start.keyframe.segments, events })
     }
+
+    fn follow(&self) -> Agreement {
+        let mut follow = Follow::new(self.conf.clone(), Limit::None, &self.segments);
+        self.events.iter().for_each(|event| follow.event(event, |_, _| {}));
+        follow.finish(|_, _| {});
+        *follow.agreement()
+    }
+
+    /// Whether a request of it failed.
+    fn fails(&self) -> bool {
+        self.events.iter().any(|event| event.action == Action::Oom)
+    }
 }
 
 /// All results.
@@ -44,12 +58,16 @@ impl Source {
 pub struct Report {
     /// Events of all recordings.
     pub events: usize,
-    /// Median seconds of a pass that follows the recordings.
+    /// Median seconds of a pass that follows the recordings, on one core.
     pub follow_seconds: f64,
-    /// What each setting adds: its text, median seconds.
+    /// What each setting adds, on one core: its text, median seconds.
     pub settings: Vec<(String, f64)>,
-    /// Median seconds of a pass with all of them.
-    pub all_seconds: f64,
+    /// Median seconds of a pass with all of them, on one core.
+    pub one_core_seconds: f64,
+    /// The same on all cores.
+    pub all_cores_seconds: f64,
+    /// How many that are.
+    pub cores: usize,
 }
 
 /// Replays all recordings `rounds` times.
@@ -58,61 +76,117 @@ pub struct Report {
 /// A recording that is not repeated, or a setting that is refused.
 pub fn run(sources: &[Source], rounds: usize) -> Result<Report, Box<dyn Error>> {
     for source in sources {
-        let mut follow = Follow::new(source.conf.clone(), Limit::None, &source.segments);
-        source.events.iter().for_each(|event| follow.event(event, |_, _| {}));
-        follow.finish(|_, _| {});
+        let agreement = source.follow();
         // (The capped recording's limit is not known here: its failed request differs.)
-        if !follow.agreement().is_exact() && !source.events.iter().any(|event| event.action == Action::Oom) {
-            return Err(format!("a recording is not repeated: {:?}", follow.agreement()).into());
+        if !agreement.is_exact() && !source.fails() {
+            return Err(format!("a recording is not repeated: {agreement:?}").into());
         }
     }
     let settings = tried(Version::NEWEST).into_iter();
     let settings: Result<Vec<(String, Conf)>, _> =
         settings.map(|text| Conf::parse(text, Version::NEWEST).map(|(conf, _)| (text.to_owned(), conf))).collect();
     let settings = settings?;
-    let follow_seconds = pass(sources, &[], rounds);
-    let each = settings.iter().map(|(text, conf)| {
-        (text.clone(), (pass(sources, std::slice::from_ref(conf), rounds) - follow_seconds).max(f64::EPSILON))
-    });
-    let each = each.collect();
-    let all: Vec<Conf> = settings.into_iter().map(|(_, conf)| conf).collect();
+    let all: Vec<Conf> = settings.iter().map(|(_, conf)| conf.clone()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    // In turns, so that a bad minute of a shared machine does not fall on one of them.
+    let mut follow = Vec::new();
+    let mut each = vec![Vec::new(); settings.len()];
+    let (mut one_core, mut all_cores) = (Vec::new(), Vec::new());
+    for _ in 0..rounds.max(1) {
+        let alone = pass(sources, &[], 1);
+        follow.push(alone);
+        for (conf, seconds) in all.iter().zip(&mut each) {
+            seconds.push((pass(sources, std::slice::from_ref(conf), 1) - alone).max(f64::EPSILON));
+        }
+        one_core.push(pass(sources, &all, 1));
+        all_cores.push(pass(sources, &all, cores));
+    }
+    let names = settings.into_iter().map(|(text, _)| text);
     Ok(Report {
         events: sources.iter().map(|source| source.events.len()).sum(),
-        follow_seconds,
-        settings: each,
-        all_seconds: pass(sources, &all, rounds),
+        follow_seconds: median(follow),
+        settings: names.zip(each.into_iter().map(median)).collect(),
+        one_core_seconds: median(one_core),
+        all_cores_seconds: median(all_cores),
+        cores,
     })
 }
 
-/// Median seconds of a pass over all recordings under these settings.
-fn pass(sources: &[Source], settings: &[Conf], rounds: usize) -> f64 {
-    let mut seconds: Vec<f64> = (0..rounds.max(1))
-        .map(|_| {
-            let begins = Instant::now();
-            for source in sources {
-                let trial = |conf: &Conf| Trial::new(conf.clone(), Limit::None, &source.segments, Start::Afresh);
-                let follow = Follow::new(source.conf.clone(), Limit::None, &source.segments);
-                let mut both = SideBySide::new(follow, settings.iter().map(trial).collect());
-                source.events.iter().for_each(|event| both.event(event));
-                black_box(both.finish());
-            }
-            begins.elapsed().as_secs_f64()
-        })
-        .collect();
+fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     seconds[seconds.len() / 2]
 }
 
+/// Seconds of a pass over all recordings under these settings.
+fn pass(sources: &[Source], settings: &[Conf], cores: usize) -> f64 {
+    let begins = Instant::now();
+    for source in sources {
+        let trial = |conf: &Conf| Trial::new(conf.clone(), Limit::None, &source.segments, Start::Afresh);
+        let follow = Follow::new(source.conf.clone(), Limit::None, &source.segments);
+        let mut both = SideBySide::on(cores, follow, settings.iter().map(trial).collect());
+        source.events.iter().for_each(|event| both.event(event));
+        black_box(both.finish());
+    }
+    begins.elapsed().as_secs_f64()
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = |seconds: f64| self.events as f64 / seconds / 1e6;
-        writeln!(f, "{} events\n", self.events)?;
+        let Self { events, follow_seconds, settings, one_core_seconds, all_cores_seconds, cores } = self;
+        let rate = |seconds: f64| *events as f64 / seconds / 1e6;
+        writeln!(f, "{events} events\n")?;
         writeln!(f, "| setting | M events/s on a core |\n|---|---|")?;
-        writeln!(f, "| as recorded, compared with the recording | {:.1} |", rate(self.follow_seconds))?;
-        for (text, seconds) in &self.settings {
+        writeln!(f, "| as recorded, compared with the recording | {:.1} |", rate(*follow_seconds))?;
+        for (text, seconds) in settings {
             writeln!(f, "| {text} | {:.1} |", rate(*seconds))?;
         }
-        let per_setting = (self.all_seconds - self.follow_seconds) / self.settings.len().max(1) as f64;
-        writeln!(f, "| all {} in one pass, each | {:.1} |", self.settings.len(), rate(per_setting))
+        let count = settings.len().max(1);
+        let per_setting = (one_core_seconds - follow_seconds) / count as f64;
+        writeln!(f, "| all {count} in one pass, each | {:.1} |", rate(per_setting))?;
+        let ten_million = |seconds: f64| seconds / *events as f64 * 1e7;
+        let (one, all) = (ten_million(*one_core_seconds), ten_million(*all_cores_seconds));
+        writeln!(f, "\nTen million events under {count} settings: {one:.2} s on one core, {all:.2} s on {cores}.")
+    }
+}
+
+/// How many recordings were followed, and how far the replay did what they did.
+#[derive(Clone, Debug, Default)]
+pub struct Conformance {
+    /// Followed.
+    pub recordings: u64,
+    /// Their events.
+    pub events: u64,
+    /// Segment events and blocks among these, each of which is compared.
+    pub compared: u64,
+    /// Those that differ.
+    pub differing: u64,
+    /// Recordings of a run under a limit that nobody told, which ended in a failed request: these are not counted above.
+    pub capped: u64,
+}
+
+impl Conformance {
+    /// Follows the devices of a recording.
+    pub fn add(&mut self, recording: &Recording) {
+        let Some(source) = Source::new(recording) else { return };
+        if source.fails() {
+            self.capped += 1;
+            return;
+        }
+        let agreement = source.follow();
+        self.recordings += 1;
+        self.events += agreement.events;
+        self.compared += agreement.segment_events + agreement.blocks;
+        self.differing += agreement.differing_segment_events + agreement.differing_blocks;
+    }
+}
+
+impl fmt::Display for Conformance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { recordings, events, compared, differing, capped } = self;
+        write!(
+            f,
+            "{recordings} recordings under their own settings, {events} events: {compared} addresses compared, "
+        )?;
+        writeln!(f, "{differing} differ ({capped} recordings with a failed request under an unknown limit left out)")
     }
 }

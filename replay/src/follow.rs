@@ -4,13 +4,15 @@
 //! before the event of the request, so they wait for it. Segments that went back right before a request are that request's retry
 //! or collection where the limit or the settings ask for one, else the program returned its cache.
 //!
-//! Guarantees: blocks are known by recorded addresses, so that one difference does not make others; what waits is bounded.
+//! Guarantees: blocks are known by recorded addresses (`names`), so that one difference does not make others; what waits is
+//! bounded.
 //! Refuses to guess a limit: without one, retries are not told from `empty_cache()`, and [`Agreement::flushes`] counts these.
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashSet;
 use memctl_model::{Action, Event, PoolId, SegmentState};
 
 use crate::allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit};
+use crate::names::{BlockName, Names};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 
@@ -57,7 +59,11 @@ pub struct Follow {
     allocator: Allocator,
     limit: KnownLimit,
     collects_garbage: bool,
-    live: HashMap<u64, BlockId>,
+    names: Names,
+    /// By name, the block that lives.
+    live: Vec<Option<BlockId>>,
+    /// The block whose free was asked for last, at its address.
+    going: Option<(u64, BlockName)>,
     waiting: Vec<Event>,
     hints: Vec<Hint>,
     at: u64,
@@ -72,11 +78,20 @@ impl Follow {
         let mut allocator = Allocator::new(conf, limit);
         let restored = allocator.restore(segments);
         let agreement = Agreement { segments_left_out: restored.left_out, ..Agreement::default() };
+        let names = Names::of(segments);
+        let mut live = Vec::new();
+        for (addr, id) in restored.live {
+            if let Some(name) = names.get(addr) {
+                enter(&mut live, name, id);
+            }
+        }
         Self {
             allocator,
             limit,
             collects_garbage,
-            live: restored.live.into_iter().collect(),
+            names,
+            live,
+            going: None,
             waiting: Vec::new(),
             hints: Vec::new(),
             at: 0,
@@ -98,18 +113,30 @@ impl Follow {
             Action::Oom => self.failed(event, &mut tell),
             Action::FreeRequested => {
                 self.settle(&mut tell);
-                match self.live.get(&event.addr) {
-                    Some(&id) => self.allocator.free_requested(id),
+                let name = self.names.get(event.addr);
+                match name.and_then(|name| self.block(name)) {
+                    Some(id) => self.allocator.free_requested(id),
                     None => self.agreement.unknown_frees += 1,
                 }
-                tell(self.at, &Request::FreeRequested { block: event.addr });
+                self.going = name.map(|name| (event.addr, name));
+                if let Some(block) = name {
+                    tell(self.at, &Request::FreeRequested { block });
+                }
             }
             Action::FreeCompleted => {
                 self.settle(&mut tell);
-                if let Some(id) = self.live.remove(&event.addr) {
-                    self.allocator.free_completed(id);
+                // Most frees complete right after they were asked for.
+                let name = match self.going.take() {
+                    Some((addr, name)) if addr == event.addr => Some(name),
+                    _ => self.names.get(event.addr),
+                };
+                if let Some(block) = name {
+                    if let Some(id) = self.live.get_mut(block as usize).and_then(Option::take) {
+                        self.allocator.free_completed(id);
+                    }
+                    self.names.end(block);
+                    tell(self.at, &Request::FreeCompleted { block });
                 }
-                tell(self.at, &Request::FreeCompleted { block: event.addr });
             }
             Action::Snapshot | Action::Annotate => {}
         }
@@ -138,20 +165,22 @@ impl Follow {
         self.compare_calls();
         self.forget_completed();
         self.agreement.blocks += 1;
+        let block = self.names.begin(event.addr);
+        self.going = None;
         match served {
             Ok(id) => {
                 if self.allocator.address(id) != event.addr {
                     self.agreement.differing_blocks += 1;
                     self.differs();
                 }
-                if let Some(before) = self.live.insert(event.addr, id) {
+                if let Some(before) = enter(&mut self.live, block, id) {
                     self.allocator.free_requested(before);
                     self.allocator.free_completed(before);
                 }
             }
             Err(_) => self.differs(),
         }
-        tell(self.at, &Request::Alloc { block: event.addr, requested, hints: &self.hints });
+        tell(self.at, &Request::Alloc { block, requested, hints: &self.hints });
     }
 
     fn failed(&mut self, event: &Event, tell: &mut impl FnMut(u64, &Request<'_>)) {
@@ -235,7 +264,9 @@ impl Follow {
     fn forget_completed(&mut self) {
         if self.allocator.has_completed() {
             let completed: HashSet<BlockId> = self.allocator.take_completed().into_iter().collect();
-            self.live.retain(|_, id| !completed.contains(id));
+            for live in &mut self.live {
+                live.take_if(|id| completed.contains(id));
+            }
         }
     }
 
@@ -251,9 +282,9 @@ impl Follow {
         self.allocator.counts()
     }
 
-    /// The live blocks by their recorded addresses.
-    pub(crate) fn blocks(&self) -> &HashMap<u64, BlockId> {
-        &self.live
+    /// The block of a name, if it lives.
+    pub(crate) fn block(&self, name: BlockName) -> Option<BlockId> {
+        self.live.get(name as usize).copied().flatten()
     }
 
     /// Its allocator.
@@ -261,6 +292,15 @@ impl Follow {
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
+}
+
+/// A block lives under a name; gives the one that did.
+fn enter(live: &mut Vec<Option<BlockId>>, name: BlockName, id: BlockId) -> Option<BlockId> {
+    let at = name as usize;
+    if live.len() <= at {
+        live.resize(at + 1, None);
+    }
+    live[at].replace(id)
 }
 
 fn gives_back(event: &Event) -> bool {

@@ -5,6 +5,7 @@
 use memctl_model::PoolId;
 
 use crate::allocator::Hint;
+use crate::names::BlockName;
 
 /// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +18,13 @@ pub struct Requested {
     pub pool: PoolId,
 }
 
-/// One request. Blocks are named by their recorded addresses, which are different while they live.
+/// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Memory is wanted.
     Alloc {
         /// The block that the recording got.
-        block: u64,
+        block: BlockName,
         /// What was asked.
         requested: Requested,
         /// Where the recording's driver put what it gave for it.
@@ -37,12 +38,12 @@ pub enum Request<'a> {
     /// A block is given back.
     FreeRequested {
         /// Which.
-        block: u64,
+        block: BlockName,
     },
     /// No stream uses the block any more.
     FreeCompleted {
         /// Which.
-        block: u64,
+        block: BlockName,
     },
     /// The cache is returned.
     EmptyCache,

@@ -7,15 +7,17 @@
 //! look back.
 
 use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 
 use memctl_model::{Event, PoolId, StackId};
 
 use crate::allocator::Hint;
 use crate::follow::Follow;
+use crate::names::BlockName;
 use crate::request::{Request, Requested};
 use crate::trial::{Ending, Trial};
 
-/// Requests that are gathered: half a megabyte, and some milliseconds of work.
+/// Requests that are gathered: a few hundred kilobytes, and some milliseconds of work.
 const BATCH: usize = 1 << 13;
 
 /// Where a trial ended.
@@ -84,83 +86,117 @@ impl SideBySide {
 
     fn serve(&mut self) {
         let Self { trials, batch, threads, .. } = self;
-        let share = trials.len().div_ceil(*threads).max(1);
-        let serve = |trials: &mut [(Trial, Option<Ended>)]| trials.iter_mut().for_each(|trial| batch.serve(trial));
-        std::thread::scope(|scope| {
-            let mut shares = trials.chunks_mut(share);
-            // One share is this thread's own.
-            let own = shares.next();
-            for share in shares {
-                scope.spawn(|| serve(share));
-            }
-            own.into_iter().for_each(serve);
-        });
-        self.batch.requests.clear();
-        self.batch.hints.clear();
+        if *threads == 1 {
+            trials.iter_mut().for_each(|trial| batch.serve(trial));
+        } else {
+            // Whoever is done takes the next: trials differ in what they cost, and cores in what else they do.
+            let next = Mutex::new(trials.iter_mut());
+            let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let work = || {
+                while let Some(trial) = take() {
+                    batch.serve(trial);
+                }
+            };
+            std::thread::scope(|scope| {
+                (1..*threads).for_each(|_| drop(scope.spawn(work)));
+                work();
+            });
+        }
+        self.batch.clear();
     }
 }
 
 /// Requests that wait for the trials.
 #[derive(Clone, Debug, Default)]
 struct Batch {
-    requests: Vec<Gathered>,
+    requests: Vec<Kept>,
+    /// By request, what is asked only where it fails.
+    origins: Vec<Origin>,
     hints: Vec<Hint>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Gathered {
+struct Origin {
     at: u64,
     time_ns: u64,
     stack: StackId,
-    request: Kept,
 }
 
-/// [`Request`], with its hints in the batch.
+/// [`Request`], with its hints in the batch; a free that completes at once is one of them.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
-    Alloc { block: u64, requested: Requested, hints: (u32, u32) },
+    Alloc { block: BlockName, requested: Requested },
+    Hinted { block: BlockName, requested: Requested, hints: (u32, u32) },
     Failed { requested: Requested },
-    FreeRequested { block: u64 },
-    FreeCompleted { block: u64 },
+    Free { block: BlockName },
+    FreeRequested { block: BlockName },
+    FreeCompleted { block: BlockName },
     EmptyCache,
     PoolReleased(PoolId),
 }
 
 impl Batch {
     fn push(&mut self, at: u64, request: &Request<'_>, stack: StackId, time_ns: u64) {
-        let request = match *request {
+        let kept = match *request {
+            Request::Alloc { block, requested, hints: [] } => Kept::Alloc { block, requested },
             Request::Alloc { block, requested, hints } => {
                 let first = self.hints.len() as u32;
                 self.hints.extend_from_slice(hints);
-                Kept::Alloc { block, requested, hints: (first, self.hints.len() as u32) }
+                Kept::Hinted { block, requested, hints: (first, self.hints.len() as u32) }
             }
             Request::Failed { requested } => Kept::Failed { requested },
             Request::FreeRequested { block } => Kept::FreeRequested { block },
-            Request::FreeCompleted { block } => Kept::FreeCompleted { block },
+            Request::FreeCompleted { block } => {
+                if let Some(last) = self.requests.last_mut()
+                    && matches!(*last, Kept::FreeRequested { block: requested } if requested == block)
+                {
+                    *last = Kept::Free { block };
+                    return;
+                }
+                Kept::FreeCompleted { block }
+            }
             Request::EmptyCache => Kept::EmptyCache,
             Request::PoolReleased(pool) => Kept::PoolReleased(pool),
         };
-        self.requests.push(Gathered { at, time_ns, stack, request });
+        self.requests.push(kept);
+        self.origins.push(Origin { at, time_ns, stack });
+    }
+
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.origins.clear();
+        self.hints.clear();
     }
 
     fn serve(&self, (trial, ended): &mut (Trial, Option<Ended>)) {
-        for gathered in self.requests.iter() {
-            if ended.is_some() {
+        if ended.is_some() {
+            return;
+        }
+        for (kept, origin) in self.requests.iter().zip(&self.origins) {
+            if trial.out_of_memory().is_none() {
+                self.serve_one(trial, origin.at, kept);
+            }
+            if let Some(ending) = trial.out_of_memory() {
+                *ended = Some(Ended { ending, stack: origin.stack, time_ns: origin.time_ns });
                 return;
             }
-            let request = match gathered.request {
-                Kept::Alloc { block, requested, hints: (first, end) } => {
-                    Request::Alloc { block, requested, hints: &self.hints[first as usize..end as usize] }
-                }
-                Kept::Failed { requested } => Request::Failed { requested },
-                Kept::FreeRequested { block } => Request::FreeRequested { block },
-                Kept::FreeCompleted { block } => Request::FreeCompleted { block },
-                Kept::EmptyCache => Request::EmptyCache,
-                Kept::PoolReleased(pool) => Request::PoolReleased(pool),
-            };
-            trial.request(gathered.at, &request);
-            let Gathered { stack, time_ns, .. } = *gathered;
-            *ended = trial.out_of_memory().map(|ending| Ended { ending, stack, time_ns });
         }
+    }
+
+    fn serve_one(&self, trial: &mut Trial, at: u64, kept: &Kept) {
+        let request = match *kept {
+            // (What nearly all of them are goes the short way.)
+            Kept::Alloc { block, requested } => return trial.ask(at, block, requested, &[]),
+            Kept::Free { block } => return trial.free(block),
+            Kept::Hinted { block, requested, hints: (first, end) } => {
+                Request::Alloc { block, requested, hints: &self.hints[first as usize..end as usize] }
+            }
+            Kept::Failed { requested } => Request::Failed { requested },
+            Kept::FreeRequested { block } => Request::FreeRequested { block },
+            Kept::FreeCompleted { block } => Request::FreeCompleted { block },
+            Kept::EmptyCache => Request::EmptyCache,
+            Kept::PoolReleased(pool) => Request::PoolReleased(pool),
+        };
+        trial.request(at, &request);
     }
 }

@@ -3,10 +3,10 @@
 //! Guarantees: deterministic; ends with the first request that fails, as the training would. Refuses to guess what a program
 //! would have done after that, and what it would have done instead of failing where the recording failed and the trial does not.
 
-use foldhash::{HashMap, HashMapExt};
 use memctl_model::{BlockUse, SegmentState};
 
-use crate::allocator::{Allocator, BlockId, Counts, Limit};
+use crate::allocator::{Allocator, BlockId, Counts, Hint, Limit};
+use crate::names::{BlockName, Names, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 
@@ -47,9 +47,10 @@ pub struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Trial {
     allocator: Allocator,
-    live: HashMap<u64, BlockId>,
+    /// By name, the block that lives.
+    live: Vec<Option<BlockId>>,
     /// The name of the block in each slot that was ever handed out.
-    names: Vec<u64>,
+    names: Vec<BlockName>,
     out_of_memory: Option<Ending>,
     survived: u64,
 }
@@ -59,11 +60,14 @@ impl Trial {
     #[must_use]
     pub fn new(conf: Conf, limit: Limit, segments: &[SegmentState], start: Start) -> Self {
         let allocator = Allocator::new(conf, limit);
-        let mut trial = Self { allocator, live: HashMap::new(), names: Vec::new(), out_of_memory: None, survived: 0 };
+        let mut trial = Self { allocator, live: Vec::new(), names: Vec::new(), out_of_memory: None, survived: 0 };
         match start {
             Start::AsFound => {
+                let names = Names::of(segments);
                 for (addr, id) in trial.allocator.restore(segments).live {
-                    trial.enter(addr, id);
+                    if let Some(name) = names.get(addr) {
+                        trial.enter(name, id);
+                    }
                 }
             }
             Start::Afresh => trial.ask_for_what_lived(segments),
@@ -72,15 +76,13 @@ impl Trial {
     }
 
     fn ask_for_what_lived(&mut self, segments: &[SegmentState]) {
-        for segment in segments {
-            for block in segment.blocks.iter().filter(|block| block.usage != BlockUse::Inactive) {
-                let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
-                self.alloc(0, block.addr, requested);
-                if block.usage == BlockUse::PendingFree
-                    && let Some(&id) = self.live.get(&block.addr)
-                {
-                    self.allocator.free_requested(id);
-                }
+        for (name, segment, block) in named(segments) {
+            let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+            self.alloc(0, name, requested);
+            if block.usage == BlockUse::PendingFree
+                && let Some(id) = self.block(name)
+            {
+                self.allocator.free_requested(id);
             }
         }
         self.allocator.forget_calls();
@@ -92,18 +94,15 @@ impl Trial {
             return;
         }
         match *request {
-            Request::Alloc { block, requested, hints } => {
-                self.allocator.hint(hints.iter().copied());
-                self.alloc(event, block, requested);
-            }
+            Request::Alloc { block, requested, hints } => return self.ask(event, block, requested, hints),
             Request::Failed { requested } => self.failed(event, requested),
             Request::FreeRequested { block } => {
-                if let Some(&id) = self.live.get(&block) {
+                if let Some(id) = self.block(block) {
                     self.allocator.free_requested(id);
                 }
             }
             Request::FreeCompleted { block } => {
-                if let Some(id) = self.live.remove(&block) {
+                if let Some(id) = self.leave(block) {
                     self.allocator.free_completed(id);
                 }
             }
@@ -114,7 +113,32 @@ impl Trial {
         self.allocator.forget_calls();
     }
 
-    fn alloc(&mut self, event: u64, block: u64, requested: Requested) {
+    /// A request for memory, before the first that fails.
+    pub(crate) fn ask(&mut self, event: u64, block: BlockName, requested: Requested, hints: &[Hint]) {
+        self.allocator.hint(hints.iter().copied());
+        self.alloc(event, block, requested);
+        self.forget_completed();
+        self.allocator.forget_calls();
+    }
+
+    /// A free that completes as soon as it is asked for: both in one.
+    pub(crate) fn free(&mut self, block: BlockName) {
+        if self.out_of_memory.is_none()
+            && let Some(id) = self.leave(block)
+        {
+            self.allocator.free(id);
+        }
+    }
+
+    fn block(&self, name: BlockName) -> Option<BlockId> {
+        self.live.get(name as usize).copied().flatten()
+    }
+
+    fn leave(&mut self, name: BlockName) -> Option<BlockId> {
+        self.live.get_mut(name as usize)?.take()
+    }
+
+    fn alloc(&mut self, event: u64, block: BlockName, requested: Requested) {
         match self.allocator.malloc(requested.bytes, requested.stream, requested.pool) {
             Ok(id) => {
                 self.forget_completed();
@@ -140,9 +164,13 @@ impl Trial {
         self.out_of_memory.get_or_insert(Ending { event, requested, reserved_bytes, allocated_bytes });
     }
 
-    fn enter(&mut self, block: u64, id: BlockId) {
+    fn enter(&mut self, block: BlockName, id: BlockId) {
+        let at = block as usize;
+        if self.live.len() <= at {
+            self.live.resize(at + 1, None);
+        }
         // A recording with gaps may name a block twice: the one before is gone.
-        if let Some(before) = self.live.insert(block, id) {
+        if let Some(before) = self.live[at].replace(id) {
             self.allocator.free_requested(before);
             self.allocator.free_completed(before);
         }
@@ -161,17 +189,17 @@ impl Trial {
         for id in self.allocator.take_completed() {
             // Its slot may have another block by now, which has another name.
             if let Some(&name) = self.names.get(id.slot())
-                && self.live.get(&name) == Some(&id)
+                && self.block(name) == Some(id)
             {
-                self.live.remove(&name);
+                self.leave(name);
             }
         }
     }
 
-    /// Bytes that the block of a recorded address occupies; `None` where it does not live.
+    /// Bytes that a block occupies; `None` where it does not live.
     #[must_use]
-    pub fn size(&self, block: u64) -> Option<u64> {
-        self.live.get(&block).map(|&id| self.allocator.size(id))
+    pub fn size(&self, block: BlockName) -> Option<u64> {
+        self.block(block).map(|id| self.allocator.size(id))
     }
 
     /// Its allocator.

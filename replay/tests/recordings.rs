@@ -1,40 +1,18 @@
 //! The bundled recordings of real training, replayed: under their own settings every segment event and every block's address is
 //! the recording's; under other settings the figures are those of real runs under these settings.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
-use memctl_analysis::initial_state;
-use memctl_model::{Action, Event, Keyframe};
-use memctl_replay::{Agreement, Conf, Follow, Limit, Outcome, SideBySide, Start, Trial, Version};
+use memctl_model::Action;
+use memctl_replay::{Agreement, Conf, DriverCall, Follow, Hint, Limit, Outcome, Request, SideBySide, Start, Trial};
 use serde_json::Value;
+use support::{Recorded, load, run};
 
 const GIB: u64 = 1 << 30;
-
-struct Recorded {
-    conf: Conf,
-    version: Version,
-    start: Keyframe,
-    events: Vec<Event>,
-    assumed_sizes: u64,
-}
-
-fn load(path: &Path) -> Recorded {
-    let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
-    let version = Version::of_framework(recording.framework.as_deref());
-    let device = recording.devices.iter().max_by_key(|device| device.events.len()).expect("a device");
-    let events: Vec<Event> = device.events.iter().collect();
-    let start = initial_state(&recording.settings, device.device, &device.final_segments, events.iter().copied());
-    let conf = Conf::recorded(&recording.settings, version);
-    Recorded { conf, version, start: start.keyframe, events, assumed_sizes: start.assumed_sizes }
-}
-
-fn run(recorded: &Recorded, limit: Limit, trials: Vec<Trial>) -> (Follow, Vec<Trial>) {
-    let follow = Follow::new(recorded.conf.clone(), limit, &recorded.start.segments);
-    let mut both = SideBySide::new(follow, trials);
-    recorded.events.iter().for_each(|event| both.event(event));
-    let (follow, trials) = both.finish();
-    (follow, trials.into_iter().map(|(trial, _)| trial).collect())
-}
+/// The setting of the one row that is not repeated in every figure.
+const COLLECTED: &str = "max_split_size_mb:128,garbage_collection_threshold:0.8";
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -227,4 +205,55 @@ fn the_number_of_cores_changes_nothing() {
     let alone = play(1);
     assert!(alone.iter().any(|(_, ended)| ended.is_some()), "nothing fails at {peak} bytes");
     assert_eq!(play(3), alone);
+}
+
+/// What a recording cannot tell: where CUDA would have put segments that it never gave. Of equally large free blocks the lowest is
+/// taken, so the one row whose calls of the driver are not repeated follows from the addresses: under some the replay does what the
+/// run did, under the others what it does with its own, and nothing else.
+#[test]
+fn the_row_that_differs_follows_from_addresses_that_nobody_recorded() {
+    let recorded = load(&data("whatif_varlen_gpt").join("rank0.pickle.zst"));
+    let rows = rows("limits_varlen_gpt.jsonl");
+    let is_it = |row: &&Value| row["conf"] == COLLECTED && row["limit_gib"] == "2.5";
+    let row = rows.iter().find(is_it).expect("the row");
+    let (conf, _) = Conf::parse(COLLECTED, recorded.version).expect("settings");
+    let share = Limit::Share((2.5 * GIB as f64) as u64);
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 1..=60_u64 {
+        let mut trial = Trial::new(conf.clone(), share, &recorded.start.segments, Start::AsFound);
+        let mut draw = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut follow = Follow::new(recorded.conf.clone(), Limit::None, &recorded.start.segments);
+        for event in &recorded.events {
+            follow.event(event, |at, request| match *request {
+                Request::Alloc { block, requested, .. } => {
+                    draw ^= draw << 13;
+                    draw ^= draw >> 7;
+                    draw ^= draw << 17;
+                    let addr = (1 << 40) + draw % (1 << 22) * (2 << 20);
+                    let hint = Hint { call: DriverCall::Alloc, addr, size: segment_bytes(requested.bytes) };
+                    trial.request(at, &Request::Alloc { block, requested, hints: &[hint] });
+                }
+                other => trial.request(at, &other),
+            });
+        }
+        let counts = trial.outcome().counts;
+        assert_eq!(row["peak_reserved"], counts.peak_reserved_bytes);
+        assert_eq!(
+            (&row["peak_allocated"], &row["retries"]),
+            (&counts.peak_allocated_bytes.into(), &counts.retries.into())
+        );
+        *seen.entry((counts.device_allocs, counts.device_frees)).or_insert(0_u32) += 1;
+    }
+    println!("calls of the driver, and under how many addresses: {seen:?}");
+    let truth = (row["device_allocs"].as_u64().expect("calls"), row["device_frees"].as_u64().expect("calls"));
+    assert!(seen.len() == 2 && seen.contains_key(&truth), "{truth:?} is not among {seen:?}");
+}
+
+/// What the driver is asked for when nothing of the cache fits.
+fn segment_bytes(requested: u64) -> u64 {
+    match requested.next_multiple_of(512) {
+        rounded if rounded <= 1 << 20 => 2 << 20,
+        rounded if rounded < 10 << 20 => 20 << 20,
+        rounded => rounded.next_multiple_of(2 << 20),
+    }
 }

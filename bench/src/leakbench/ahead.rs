@@ -7,7 +7,8 @@
 
 use memctl_model::{Action, Event, MarkKind, StackId};
 use memctl_replay::{
-    Allocator, BlockId, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial, Version,
+    Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial, Version,
+    named,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -32,9 +33,9 @@ const FINER: f64 = 1.003;
 
 /// What a program does, as far as its allocator sees it.
 enum Doing {
-    Alloc { block: u64, requested: Requested, stack: StackId },
-    FreeRequested(u64),
-    FreeCompleted(u64),
+    Alloc { block: BlockName, requested: Requested, stack: StackId },
+    FreeRequested(BlockName),
+    FreeCompleted(BlockName),
     EmptyCache,
     StepEnds,
 }
@@ -51,11 +52,9 @@ fn doings(base: &Base, overlay: Overlay) -> Vec<Doing> {
     let conf = Conf::recorded(&base.settings, Version::NEWEST);
     let mut follow = Follow::new(conf, Limit::None, &base.start.segments);
     let mut doings = Vec::new();
-    for segment in &base.start.segments {
-        for block in segment.blocks.iter().filter(|block| block.usage != memctl_model::BlockUse::Inactive) {
-            let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
-            doings.push(Doing::Alloc { block: block.addr, requested, stack: block.stack });
-        }
+    for (name, segment, block) in named(&base.start.segments) {
+        let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+        doings.push(Doing::Alloc { block: name, requested, stack: block.stack });
     }
     pass(base, overlay, &mut |_, passing| match passing {
         Passing::Event(event) => follow.event(event, |_, request| match *request {
@@ -100,8 +99,8 @@ fn peaks(doings: &[Doing], conf: &Conf) -> Vec<u64> {
 /// A process under a limit, recorded as an agent would: every event, in order.
 struct Recorder {
     allocator: Allocator,
-    live: HashMap<u64, (BlockId, u64)>,
-    names: HashMap<BlockId, u64>,
+    live: HashMap<BlockName, (BlockId, u64)>,
+    names: HashMap<BlockId, BlockName>,
 }
 
 impl Recorder {

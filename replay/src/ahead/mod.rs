@@ -16,10 +16,11 @@ mod tests;
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt};
-use memctl_model::{BlockUse, Event, SegmentState, StackId};
+use memctl_model::{Event, SegmentState, StackId};
 
 use crate::allocator::{Counts, Limit};
 use crate::follow::{Agreement, Follow};
+use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use play::Play;
@@ -65,7 +66,7 @@ pub struct Fails {
 #[derive(Clone, Debug)]
 pub struct Ahead {
     follow: Follow,
-    live: HashMap<u64, Live>,
+    live: HashMap<BlockName, Live>,
     /// Whole steps, the last one last.
     steps: VecDeque<Step>,
     running: Step,
@@ -88,12 +89,10 @@ impl Ahead {
     pub fn new(conf: Conf, segments: &[SegmentState]) -> Self {
         let follow = Follow::new(conf, Limit::None, segments);
         let mut live = HashMap::new();
-        for segment in segments {
-            for block in segment.blocks.iter().filter(|block| block.usage != BlockUse::Inactive) {
-                let name = Name { step: 0, index: live.len() as u32 };
-                let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
-                live.insert(block.addr, Live { name, want: Want { requested, stack: block.stack } });
-            }
+        for (block_name, segment, block) in named(segments) {
+            let name = Name { step: 0, index: live.len() as u32 };
+            let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+            live.insert(block_name, Live { name, want: Want { requested, stack: block.stack } });
         }
         let allocated = follow.counts().allocated_bytes;
         let running = Step { number: 1, allocated: (allocated, 0), peak_allocated: allocated, ..Step::default() };
@@ -148,7 +147,7 @@ impl Ahead {
         let before = |back: usize| self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at));
         let before = [before(1), before(2)];
         let recurring = Recurring::of(last, before, self.live.values().map(|known| (known.name, known.want)));
-        let mut play = Play::new(self.follow.allocator(), limit, self.follow.blocks(), &self.live);
+        let mut play = Play::new(&self.follow, limit, &self.live);
         (1..=steps).find_map(|later| {
             play.step(last, before, &recurring, u64::from(later)).map(|fails| Fails { steps: later, ..fails })
         })
@@ -180,7 +179,7 @@ impl Ahead {
 }
 
 /// Notes a request of the running step.
-fn take(live: &mut HashMap<u64, Live>, running: &mut Step, request: &Request<'_>, stack: StackId) {
+fn take(live: &mut HashMap<BlockName, Live>, running: &mut Step, request: &Request<'_>, stack: StackId) {
     match *request {
         Request::Alloc { block, requested, .. } => {
             let name = Name { step: running.number, index: running.wants.len() as u32 };

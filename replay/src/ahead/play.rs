@@ -12,6 +12,8 @@ use super::recurring::Recurring;
 use super::step::{Act, Name, Step, Want};
 use super::{Fails, Live, Shortage};
 use crate::allocator::{Allocator, BlockId, Limit};
+use crate::follow::Follow;
+use crate::names::BlockName;
 
 pub(super) struct Play {
     allocator: Allocator,
@@ -31,17 +33,12 @@ struct Held {
 }
 
 impl Play {
-    pub fn new(
-        allocator: &Allocator,
-        limit: Limit,
-        blocks: &HashMap<u64, BlockId>,
-        known: &HashMap<u64, Live>,
-    ) -> Self {
-        let mut allocator = allocator.clone();
+    pub fn new(follow: &Follow, limit: Limit, known: &HashMap<BlockName, Live>) -> Self {
+        let mut allocator = follow.allocator().clone();
         allocator.set_limit(limit);
         let (mut live, mut alike) = (HashMap::with_capacity(known.len()), HashMap::<_, VecDeque<Name>>::new());
         let mut oldest: Vec<(&Live, BlockId)> =
-            known.iter().filter_map(|(addr, known)| Some((known, *blocks.get(addr)?))).collect();
+            known.iter().filter_map(|(&block, known)| Some((known, follow.block(block)?))).collect();
         oldest.sort_unstable_by_key(|(known, _)| (known.name.step, known.name.index));
         for (known, id) in oldest {
             live.insert(known.name, Held { id, stack: known.want.stack });

@@ -7,11 +7,12 @@
 //! Guarantees: no two segments overlap, whatever the hints say. Refuses to move a segment.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
 
 use super::DriverCall;
 
 /// An expandable segment: its number.
-pub(super) type ReservationId = u32;
+pub(super) type ReservationId = NonZeroU32;
 
 /// The driver reserves addresses in multiples of this many bytes.
 const CHUNK_BYTES: u64 = 32 << 20;

@@ -4,6 +4,8 @@
 //! free bytes in front of an unmapped range is all that is mapped; a range that is unmapped entirely is given back.
 //! Refuses to map above the limit; pages that an earlier part of the same request mapped stay, as in PyTorch.
 
+use std::num::NonZeroU32;
+
 use super::address::ReservationId;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, Ask, DriverCall, DriverEvent};
@@ -79,8 +81,8 @@ impl Allocator {
     }
 
     pub(super) fn add_reservation(&mut self, addr: u64, bytes: u64, pool: usize) -> ReservationId {
-        let number = self.reservations_made;
         self.reservations_made += 1;
+        let number = NonZeroU32::MIN.saturating_add(self.reservations_made);
         self.reservations.insert(number, Reservation { addr, bytes, page_bytes: self.page_bytes(pool) });
         number
     }

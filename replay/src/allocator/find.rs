@@ -2,7 +2,7 @@
 //!
 //! Guarantees: exactly one candidate is tested against the oversize rules, as in PyTorch. Refuses to search again.
 
-use super::free_list::FreeKey;
+use super::free_list::Found;
 use super::pool::Pool;
 use super::slab::{Block, NIL, Slot};
 use super::{Allocator, Ask};
@@ -14,23 +14,23 @@ impl Allocator {
         if self.collects_garbage() {
             self.pools[ask.pool].searches += 1;
         }
-        let (key, slot) = self.candidate(ask)?;
-        self.pools[ask.pool].free.remove(key);
-        Some(slot)
+        let found = self.candidate(ask)?;
+        self.pools[ask.pool].free.take(found);
+        Some(found.slot)
     }
 
     /// The block that serves the request, if one does.
-    pub(super) fn candidate(&self, ask: &Ask) -> Option<(FreeKey, Slot)> {
+    pub(super) fn candidate(&self, ask: &Ask) -> Option<Found> {
         let pool = &self.pools[ask.pool];
         let mut found = pool.free.best_fit(ask.stream, ask.size)?;
-        if self.blocks.get(found.1).reservation.is_some() {
+        if self.blocks.get(found.slot).reservation.is_some() {
             found = if self.conf.expandable_segments {
                 self.least_expandable(pool, found)
             } else {
                 self.beyond_expandable(pool, found)?
             };
         }
-        let size = self.blocks.get(found.1).size;
+        let size = self.blocks.get(found.slot).size;
         let limit = self.conf.split_limit();
         let is_kept_for_large = ask.size < limit && size >= limit;
         let is_too_large = ask.size >= limit && size >= ask.size.saturating_add(self.conf.max_non_split_rounding_bytes);
@@ -38,13 +38,17 @@ impl Allocator {
     }
 
     /// A block counts with what it could grow by: those in front of a large unmapped range come last.
-    fn least_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> (FreeKey, Slot) {
+    fn least_expandable(&self, pool: &Pool, first: Found) -> Found {
         let mut found = first;
-        while let Some(next) = pool.free.after(found.0)
-            && self.blocks.get(found.1).reservation.is_some()
-            && self.expandable_size(next.1) < self.expandable_size(found.1)
+        let mut least = self.expandable_size(found.slot);
+        while let Some(next) = pool.free.after(found)
+            && self.blocks.get(found.slot).reservation.is_some()
         {
-            found = next;
+            let size = self.expandable_size(next.slot);
+            if size >= least {
+                break;
+            }
+            (found, least) = (next, size);
         }
         found
     }
@@ -56,10 +60,10 @@ impl Allocator {
     }
 
     /// The setting was switched off while expandable blocks exist: they are passed over.
-    fn beyond_expandable(&self, pool: &Pool, first: (FreeKey, Slot)) -> Option<(FreeKey, Slot)> {
+    fn beyond_expandable(&self, pool: &Pool, first: Found) -> Option<Found> {
         let mut found = first;
-        while self.blocks.get(found.1).reservation.is_some() {
-            found = pool.free.after(found.0)?;
+        while self.blocks.get(found.slot).reservation.is_some() {
+            found = pool.free.after(found)?;
         }
         Some(found)
     }

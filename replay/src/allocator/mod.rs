@@ -222,6 +222,18 @@ impl Allocator {
         self.become_free(id.0);
     }
 
+    /// A block's free that was asked for and completed at once: what most are. Another state of the block changes nothing.
+    pub(crate) fn free(&mut self, id: BlockId) {
+        let block = self.blocks.get(id.0);
+        if block.usage != Use::Allocated {
+            return self.free_completed(id);
+        }
+        let (size, requested) = (block.size, block.requested);
+        self.counts.take_back(size, requested);
+        self.counts.active_bytes -= size;
+        self.become_free(id.0);
+    }
+
     /// Merges a block with its free neighbours and puts it into the free list.
     fn become_free(&mut self, slot: Slot) {
         let block = self.blocks.get_mut(slot);
@@ -333,7 +345,9 @@ impl Allocator {
 
     /// Where the recording's driver put what it gave for the next request.
     pub(crate) fn hint(&mut self, hints: impl Iterator<Item = Hint>) {
-        self.addresses.hints.clear();
+        if !self.addresses.hints.is_empty() {
+            self.addresses.hints.clear();
+        }
         self.addresses.hints.extend(hints);
     }
 }

@@ -65,16 +65,15 @@ impl Allocator {
         let wanted = ask.size.max(limit);
         let pool = &self.pools[ask.pool];
         let is_segment = |block: &Block| block.reservation.is_none() && !block.is_split();
-        if let Some((_, slot)) = pool.free.best_fit(ask.stream, wanted)
-            && is_segment(self.blocks.get(slot))
+        if let Some(found) = pool.free.best_fit(ask.stream, wanted)
+            && is_segment(self.blocks.get(found.slot))
         {
-            self.release_segment(slot);
+            self.release_segment(found.slot);
             return true;
         }
         let mut released = 0;
         let mut going = Vec::new();
-        for (key, slot) in pool.free.below(ask.stream, wanted) {
-            let size = key.size();
+        for (size, slot) in pool.free.below(ask.stream, wanted) {
             if released >= wanted || size < limit {
                 break;
             }

@@ -5,6 +5,7 @@
 
 use memctl_model::{BlockUse, SegmentKind, SegmentState};
 
+use super::address::ReservationId;
 use super::free_list::FreeKey;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
@@ -106,7 +107,7 @@ impl Allocator {
         &mut self,
         segment: &SegmentState,
         pool: usize,
-        reservation: Option<u32>,
+        reservation: Option<ReservationId>,
         before: Slot,
         restored: &mut Restored,
     ) -> Slot {

@@ -21,8 +21,9 @@ pub(super) enum Use {
     Pending,
 }
 
-/// One block, as PyTorch's `Block`.
+/// One block, as PyTorch's `Block`: a line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Block {
     pub addr: u64,
     pub size: u64,

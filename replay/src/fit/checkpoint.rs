@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::script::{Act, Life, Script};
+use crate::names::BlockName;
 
 /// A script in which some calls are checkpointed, and what that repeats.
 #[derive(Clone, Debug)]
@@ -37,9 +38,6 @@ pub enum Pass {
     /// Elsewhere: the optimizer, the making of the model.
     Other,
 }
-
-/// Addresses of blocks that no recording has: from here on.
-const MADE: u64 = 1 << 63;
 
 /// What becomes of one call.
 struct Plan {
@@ -173,8 +171,8 @@ struct Edit<'a> {
     /// The request of each step that asks for memory.
     requests: HashMap<u32, usize>,
     /// The blocks that stand for those that went.
-    instead: HashMap<u64, u64>,
-    next_block: u64,
+    instead: HashMap<BlockName, BlockName>,
+    next_block: BlockName,
     repeated_bytes: u64,
 }
 
@@ -182,7 +180,7 @@ impl<'a> Edit<'a> {
     fn new(of: &'a Script, lives: &[Life]) -> Self {
         let requests = (0..).zip(lives).map(|(request, life): (usize, &Life)| (life.born, request)).collect();
         let made = Script { found: of.found, began_with_bytes: of.began_with_bytes, ..Script::default() };
-        Self { of, made, requests, instead: HashMap::new(), next_block: MADE, repeated_bytes: 0 }
+        Self { of, made, requests, instead: HashMap::new(), next_block: of.unused_name(), repeated_bytes: 0 }
     }
 
     fn all(&mut self, plans: &[Plan]) {
@@ -226,7 +224,7 @@ impl<'a> Edit<'a> {
         self.made.acts.push(act);
     }
 
-    fn free(&mut self, block: u64) {
+    fn free(&mut self, block: BlockName) {
         self.made.acts.extend([Act::FreeRequested(block), Act::FreeCompleted(block)]);
     }
 
@@ -243,7 +241,7 @@ impl<'a> Edit<'a> {
 
     /// The second forward of a call.
     fn repeat(&mut self, plan: &Plan) {
-        let mut living: HashMap<u64, u64> = HashMap::new();
+        let mut living: HashMap<BlockName, BlockName> = HashMap::new();
         for at in plan.repeated.clone() {
             match self.of.acts[at as usize] {
                 Act::Alloc { block, stream, pool } => {
@@ -265,7 +263,7 @@ impl<'a> Edit<'a> {
             }
         }
         // What only the first forward's end gave back; in the order of their making.
-        let mut rest: Vec<u64> = living.into_values().collect();
+        let mut rest: Vec<BlockName> = living.into_values().collect();
         rest.sort_unstable();
         rest.into_iter().for_each(|block| self.free(block));
     }
@@ -285,11 +283,11 @@ mod tests {
     /// Four modules that keep 64 MiB each and give 8 MiB; the backward pass needs 8 MiB at a time.
     fn training() -> (Script, Vec<Range<usize>>) {
         let mut script = Script::new(&[]);
-        let alloc = |script: &mut Script, block: u64, mib: u64| {
+        let alloc = |script: &mut Script, block: u32, mib: u64| {
             let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-            script.push(&Request::Alloc { block, requested, hints: &[] }, block).expect("few");
+            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
         };
-        let free = |script: &mut Script, block: u64| {
+        let free = |script: &mut Script, block: u32| {
             script.push(&Request::FreeRequested { block }, 0).expect("few");
             script.push(&Request::FreeCompleted { block }, 0).expect("few");
         };

@@ -58,11 +58,11 @@ mod tests {
         let mut script = Script::new(&[]);
         for (at, &(bytes, _)) in requests.iter().enumerate() {
             let requested = Requested { bytes, stream: 0, pool: PoolId::DEFAULT };
-            let alloc = Request::Alloc { block: at as u64 + 1, requested, hints: &[] };
+            let alloc = Request::Alloc { block: at as u32 + 1, requested, hints: &[] };
             script.push(&alloc, at as u64).expect("few");
             for (before, &(_, after)) in requests[..=at].iter().enumerate() {
                 if after > 0 && before + after == at {
-                    let block = before as u64 + 1;
+                    let block = before as u32 + 1;
                     script.push(&Request::FreeRequested { block }, 0).expect("few");
                     script.push(&Request::FreeCompleted { block }, 0).expect("few");
                 }

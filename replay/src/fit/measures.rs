@@ -108,7 +108,7 @@ mod tests {
         let mut script = Script::new(&[]);
         for (block, &mib) in (1..).zip(mib) {
             let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-            script.push(&Request::Alloc { block, requested, hints: &[] }, block).expect("few");
+            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
         }
         (script, Conf::parse("", Version::of(2, 11)).expect("default settings").0)
     }

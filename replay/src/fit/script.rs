@@ -9,12 +9,16 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use memctl_model::{BlockState, BlockUse, Frame, PoolId, SegmentState};
 
 use crate::allocator::Limit;
+use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use crate::trial::{Outcome, Start, Trial};
 
 /// Requests that are kept at most, frees included: some 300 MB.
 pub const REQUESTS_MAX: usize = 6_000_000;
+
+/// The name of what was asked for and not got.
+const NOBODY: BlockName = 0;
 
 /// A recording has more requests than are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,8 +50,7 @@ pub fn stack_key<'f>(frames: impl Iterator<Item = &'f Frame>) -> u64 {
 
 /// The blocks that lived when a recording began, in the order in which a [`Script`] asks for them.
 pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
-    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-    blocks.filter(|block| block.usage != BlockUse::Inactive)
+    named(segments).map(|(_, _, block)| block)
 }
 
 /// A step of a script.
@@ -55,12 +58,12 @@ pub fn found(segments: &[SegmentState]) -> impl Iterator<Item = &BlockState> {
 pub(super) enum Act {
     /// The next request for memory.
     Alloc {
-        block: u64,
+        block: BlockName,
         stream: u64,
         pool: PoolId,
     },
-    FreeRequested(u64),
-    FreeCompleted(u64),
+    FreeRequested(BlockName),
+    FreeCompleted(BlockName),
     EmptyCache,
     PoolReleased(PoolId),
 }
@@ -100,15 +103,13 @@ impl Script {
     #[must_use]
     pub fn new(segments: &[SegmentState]) -> Self {
         let mut script = Self::default();
-        for segment in segments {
-            for block in found(std::slice::from_ref(segment)) {
-                let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
-                script.alloc(block.addr, requested, 0);
-                if block.usage == BlockUse::PendingFree {
-                    script.acts.push(Act::FreeRequested(block.addr));
-                }
-                script.began_with_bytes = script.began_with_bytes.saturating_add(block.size);
+        for (name, segment, block) in named(segments) {
+            let requested = Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool };
+            script.alloc(name, requested, 0);
+            if block.usage == BlockUse::PendingFree {
+                script.acts.push(Act::FreeRequested(name));
             }
+            script.began_with_bytes = script.began_with_bytes.saturating_add(block.size);
         }
         script.found = script.wanted.len();
         script
@@ -126,9 +127,9 @@ impl Script {
             Request::Alloc { block, requested, .. } => self.alloc(block, requested, stack),
             Request::Failed { requested } => {
                 // It would have been the next: it counts, and nothing lives of it.
-                self.alloc(u64::MAX, requested, stack);
-                self.acts.push(Act::FreeRequested(u64::MAX));
-                self.acts.push(Act::FreeCompleted(u64::MAX));
+                self.alloc(NOBODY, requested, stack);
+                self.acts.push(Act::FreeRequested(NOBODY));
+                self.acts.push(Act::FreeCompleted(NOBODY));
             }
             Request::FreeRequested { block } => self.acts.push(Act::FreeRequested(block)),
             Request::FreeCompleted { block } => self.acts.push(Act::FreeCompleted(block)),
@@ -138,7 +139,7 @@ impl Script {
         Ok(())
     }
 
-    fn alloc(&mut self, block: u64, requested: Requested, stack: u64) {
+    fn alloc(&mut self, block: BlockName, requested: Requested, stack: u64) {
         let Requested { bytes, stream, pool } = requested;
         // Streams and pools have other names in every process.
         let elsewhere = u64::from(stream != 0) | u64::from(pool != PoolId::DEFAULT) << 1;
@@ -198,6 +199,15 @@ impl Script {
             }
         }
         lives
+    }
+
+    /// A name that no block has.
+    pub(super) fn unused_name(&self) -> BlockName {
+        let names = self.acts.iter().filter_map(|act| match *act {
+            Act::Alloc { block, .. } => Some(block),
+            _ => None,
+        });
+        names.max().unwrap_or(NOBODY).saturating_add(1)
     }
 
     /// What it comes to with the recorded bytes.
