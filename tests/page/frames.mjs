@@ -51,7 +51,7 @@ try {
   page.on('requestfailed', (request) => { cancelled += Number(request.url().includes('/tiles?')); });
   const begun = performance.now();
   await page.goto(`${places[1]}/jobs/${job}?rank=0`);
-  await page.locator('svg.course path.envelope').waitFor({ state: 'attached' });
+  await page.locator('svg.course path.floor').waitFor({ state: 'attached' });
   const painted = performance.now() - begun;
   await page.waitForTimeout(1000);
   const box = await page.locator('svg.course').first().boundingBox();

@@ -10,6 +10,8 @@ import { Job } from './job/Job';
 import { Jobs } from './jobs/Jobs';
 import { Moment } from './moment/Moment';
 import { Head, shine } from './parts/Head';
+import { file } from './report/file';
+import { Head as ReportHead } from './report/Head';
 import { Link } from './parts/parts';
 import { SignIn } from './parts/SignIn';
 import { follow, route, type Route } from './route';
@@ -64,7 +66,7 @@ function Page(): JSX.Element {
   const refused = refusal.value;
   return (
     <>
-      <Head at={at.view} />
+      {file === null ? <Head at={at.view} /> : <ReportHead of={file} at={at} />}
       {refused === null ? <View at={at} /> : <SignIn words={refused.words} takesToken={refused.takesToken} />}
     </>
   );
@@ -73,4 +75,6 @@ function Page(): JSX.Element {
 shine();
 follow();
 const root = document.getElementById('page');
+// What a report says without this script.
+root?.replaceChildren();
 if (root) render(<Page />, root);

@@ -1,7 +1,7 @@
 // Addresses: what is written is read, and what means nothing is not guessed.
 
 import { expect, test } from 'vitest';
-import { addressOf, question, routeOf, type Route } from './route';
+import { addressOf, question, routeIn, routeOf, type Route } from './route';
 
 const job = { name: 'a/b c', attempt: '2', rank: 3, tenant: 'lab' };
 
@@ -30,4 +30,11 @@ test('what means nothing leads nowhere', () => {
 
 test('a question names the job and what is asked', () => {
   expect(question(job, 'flame', { rank: '3', at: 'peak', from: null })).toBe('jobs/a%2Fb%20c/flame?attempt=2&tenant=lab&rank=3&at=peak');
+});
+
+test('every address within a report is about its job', () => {
+  expect(routeIn('j', 2, '')).toEqual({ view: 'job', job: { name: 'j', attempt: null, rank: 2, tenant: null }, since: null, until: null });
+  expect(routeIn('j', 2, '#/alerts')).toMatchObject({ view: 'job' });
+  expect(routeIn('j', 2, '#/jobs/other/moment?rank=1&at=peak')).toMatchObject({ view: 'moment', at: 'peak', job: { name: 'j', rank: 1 } });
+  expect(routeIn('j', 2, '#/jobs/j/blocks')).toMatchObject({ view: 'blocks', at: 'peak', job: { rank: 2 } });
 });

@@ -3,6 +3,7 @@
 // Guarantees: an address that is opened again, or by somebody else, shows the same; what it cannot mean is the list of jobs.
 
 import { signal } from '@preact/signals';
+import { file } from './report/file';
 
 /** A view with what it shows. */
 export type Route =
@@ -64,6 +65,10 @@ function decodedName(name: string): string | null {
 
 /** The address of a view. */
 export function addressOf(route: Exclude<Route, { view: 'nowhere' }>): string {
+  return BEFORE + pathOf(route);
+}
+
+function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   const asked: [string, string | null][] = [];
   if (route.view === 'jobs') {
     asked.push(['filter', route.filter || null], ['tenant', route.tenant]);
@@ -92,7 +97,22 @@ export function question(job: JobAddress, verb: string, more: Record<string, str
   return `jobs/${encodeURIComponent(job.name)}/${verb}${behind(asked)}`;
 }
 
-const here = (): Route => (typeof location === 'undefined' ? routeOf('/', '') : routeOf(location.pathname, location.search));
+/** What an address within a report means: it is about one job, and has nothing else. */
+export function routeIn(job: string, rank: number | null, hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#/, '').split('?');
+  const meant = routeOf(path, query);
+  const of = { name: job, attempt: null, rank, tenant: null };
+  if (!('job' in meant)) return { view: 'job', job: of, since: null, until: null };
+  return { ...meant, job: { ...of, rank: meant.job.rank ?? rank } };
+}
+
+function here(): Route {
+  if (typeof location === 'undefined') return routeOf('/', '');
+  return file === null ? routeOf(location.pathname, location.search) : routeIn(file.job, file.rank, location.hash);
+}
+
+/** What stands in front of every address: a file's own views are behind its name. */
+const BEFORE = file === null ? '' : '#';
 
 /** Where the page is. */
 export const route = signal<Route>(here());
@@ -105,7 +125,8 @@ export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): vo
   route.value = here();
   if (!quietly) {
     scrollTo(0, 0);
-    document.querySelector<HTMLElement>('main h1')?.focus();
+    // (Once the new view is there: the heading of the old one goes, and would take the focus with it.)
+    requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector<HTMLElement>('main h1')?.focus()));
   }
 }
 

@@ -1,10 +1,11 @@
 // Asks the daemon, and keeps what it said last while it is asked again.
 //
 // Guarantees: what nobody waits for any more is cancelled; an answer that comes late never replaces a later one; what was
-// there stays while it is asked for again. Refuses to ask any other host.
+// there stays while it is asked for again; a report answers from its own file (`report/`). Refuses to ask any other host.
 
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
+import { file, said } from '../report/file';
 import { isLive, listen, type News } from './live';
 
 /** Why there is no answer, in the daemon's own sentence. */
@@ -38,6 +39,11 @@ export async function askTile(path: string, cancel: AbortSignal): Promise<ArrayB
 }
 
 async function answered(path: string, cancel?: AbortSignal): Promise<Response> {
+  if (file !== null) {
+    const found = await said(file, path);
+    if (typeof found === 'string') throw new Refused(404, found);
+    return new Response(found);
+  }
   const answer = await fetch(`/api/v1/${path}`, cancel ? { signal: cancel } : {});
   if (answer.ok) return answer;
   const words = (await answer.text()).trim().split('\n')[0] ?? answer.statusText;
@@ -104,7 +110,7 @@ export function useAsked<T>(
         const answer = await ask<T>(path, cancel.signal);
         if (cancel.signal.aborted) return;
         setKnown({ path, answer, trouble: null });
-        if (again?.(answer)) {
+        if (file === null && again?.(answer)) {
           unheard ??= listen(hear);
           later(isLive.value ? AGAIN_LIVE_MS : AGAIN_MS);
         } else {

@@ -45,6 +45,26 @@ export interface Frame {
   line: number | null;
 }
 
+export interface GrowingHolder {
+  kind: string;
+  sentence: string;
+  chain: string[];
+  blocks: number;
+  tensors: number | null;
+  tensors_per_epoch: number | null;
+  since_epoch: number | null;
+}
+
+export interface FindingHolders {
+  sentence: string;
+  unasked: boolean;
+  failure: string | null;
+  asked_blocks: number | null;
+  holders: GrowingHolder[];
+  took_seconds: number | null;
+  not_looked_at: string[];
+}
+
 export interface Finding {
   id: string;
   kind: string;
@@ -59,6 +79,7 @@ export interface Finding {
   explanation: string;
   advice: string;
   processes: string[];
+  holders: FindingHolders | null;
 }
 
 export interface NotJudged {
@@ -209,6 +230,7 @@ export interface LedgerRank {
   allocated_bytes: number;
   classes: { class: string; live_bytes: number; share: number }[];
   cached_bytes: number;
+  nccl_bytes: number | null;
   context_bytes: number | null;
   others_bytes: number | null;
   unmeasured_bytes: number | null;
@@ -233,7 +255,8 @@ export interface FlameMoment {
 
 export interface FlameCall {
   depth: number;
-  kind: 'all' | 'frame' | 'library' | 'no_stack' | 'smaller';
+  kind: 'all' | 'frame' | 'library' | 'owner' | 'no_stack' | 'smaller';
+  owner: string | null;
   frames: Frame[];
   own: boolean;
   bytes: number;
@@ -291,6 +314,7 @@ export interface SegmentLife {
   bytes: number;
   stream: string;
   pool: string | null;
+  owner: string | null;
   small: boolean;
   expandable: boolean;
   from_event: number | null;
@@ -334,6 +358,7 @@ export interface Blocks {
   frames: Frame[];
   stacks: number[][];
   sites: (number | null)[];
+  owners: (string | null)[];
   failures: { event: number; bytes: number; stream: string }[];
   rules: { round_bytes: number; small_bytes_max: number };
 }

@@ -38,8 +38,9 @@ function sentence(of: Stretch, event: number): string {
 }
 
 function BlockSaid({ of, block, event }: { of: Stretch; block: number; event: number }): JSX.Element {
-  const { blocks, classes, frames, stacks, sites } = of.of;
+  const { blocks, classes, frames, stacks, sites, owners } = of.of;
   const stack = blocks.stack[block] ?? 0;
+  const owner = owners[stack] ?? null;
   const site = frames[sites[stack] ?? -1];
   const [from, freed, to] = [blocks.from_event[block], blocks.freed_event[block], blocks.to_event[block]];
   const life = [
@@ -55,6 +56,7 @@ function BlockSaid({ of, block, event }: { of: Stretch; block: number; event: nu
         <strong title={exactly(blocks.bytes[block])}>{bytes(blocks.bytes[block])}</strong>
         {` (${bytes(blocks.requested_bytes[block])} requested), ${(classes[blocks.class[block] ?? -1] ?? 'unknown').replaceAll('_', ' ')}, `}
         <span class="code">{site ? place(site) : 'without a recorded stack'}</span>
+        {owner !== null && `, ${owner}`}
       </p>
       <p>{life.join(', ')}{pending}. <span class="faint">Address 0x{(blocks.address[block] ?? 0).toString(16)}.</span></p>
       <ol class="stack code">
@@ -265,6 +267,7 @@ export function Blocks({ job, at, event }: { job: JobAddress; at: string; event:
           </label>
         </p>
       )}
+      {answer !== null && blocks.trouble !== null && <Waiting trouble={blocks.trouble} what="the blocks around this event" />}
       {answer === null || inside === null ? (
         <Waiting trouble={report.trouble ?? blocks.trouble} what="the blocks" />
       ) : (

@@ -4,10 +4,11 @@
 // told outside the picture, in words.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { groupName, living, type Stretch } from '../draw/blocks';
 import { clamp, panned, zoomed } from '../draw/course';
 import { ROW, raster, type Scene } from '../draw/raster';
+import { Pixels, useDark, within } from '../parts/Pixels';
 import { plural } from '../words/numbers';
 import { blockAt, surroundings, type Meaning } from './paint';
 
@@ -26,54 +27,29 @@ interface Of {
   step: (by: number) => void;
 }
 
-const isDark = (): boolean => {
-  const set = document.documentElement.dataset.light;
-  return set === undefined ? matchMedia('(prefers-color-scheme:dark)').matches : set === 'dark';
-};
-
 /** See the module. */
 export function Picture({ of, event, colours, chosen, request, choose, hover, step }: Of): JSX.Element {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [first, setFirst] = useState(0);
   const [view, setView] = useState({ from: 0, to: 1 });
-  const [width, setWidth] = useState(1000);
-  const [dark, setDark] = useState(isDark);
+  const dark = useDark();
   const shown = Math.min(SHOWN, Math.max(of.rows.length, 1));
   const height = shown * ROW;
   const last = Math.max(0, of.rows.length - shown);
-  useEffect(() => {
-    const here = canvas.current;
-    if (!here) return undefined;
-    const watch = new ResizeObserver(() => { setWidth(Math.max(here.clientWidth, 1)); });
-    watch.observe(here);
-    const look = (): void => { setDark(isDark()); };
-    const lights = matchMedia('(prefers-color-scheme:dark)');
-    lights.addEventListener('change', look);
-    const chosenLight = new MutationObserver(look);
-    chosenLight.observe(document.documentElement, { attributes: true });
-    return () => {
-      watch.disconnect();
-      lights.removeEventListener('change', look);
-      chosenLight.disconnect();
-    };
-  }, []);
-  useEffect(() => {
-    const brush = canvas.current?.getContext('2d');
-    if (!brush) return;
-    const image = brush.createImageData(width, height);
+  const paint = useMemo(() => {
     const scene: Scene = { of, event, first: Math.min(first, last), ...view, chosen, request };
-    raster(scene, surroundings(dark, colours.block), width, height, new Uint32Array(image.data.buffer));
-    brush.putImageData(image, 0, 0);
-  }, [of, event, colours, chosen, request, first, view, width, height, dark]);
+    const colours_of_all = surroundings(dark, colours.block);
+    return (out: Uint32Array, width: number, tall: number) => { raster(scene, colours_of_all, width, tall, out); };
+  }, [of, event, colours, chosen, request, first, last, view, dark]);
 
   const all = { from: 0, to: 1 };
   const at = (pointer: MouseEvent): number | null => {
-    const box = canvas.current?.getBoundingClientRect();
-    if (!box) return null;
-    const row = Math.min(first, last) + Math.floor((pointer.clientY - box.top) / ROW);
+    const place = within(canvas.current, pointer);
+    if (!place) return null;
+    const row = Math.min(first, last) + Math.floor((place.y * height) / ROW);
     const here = of.rows[row];
     if (!here) return null;
-    const share = view.from + ((pointer.clientX - box.left) / box.width) * (view.to - view.from);
+    const share = view.from + place.x * (view.to - view.from);
     return blockAt(of, row, here.address + share * here.scale, event);
   };
   useEffect(() => {
@@ -81,8 +57,7 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
     if (!here) return undefined;
     const turn = (wheel: WheelEvent): void => {
       if (wheel.ctrlKey || wheel.metaKey) {
-        const box = here.getBoundingClientRect();
-        const around = view.from + ((wheel.clientX - box.left) / box.width) * (view.to - view.from);
+        const around = view.from + (within(here, wheel)?.x ?? 0) * (view.to - view.from);
         setView(zoomed01(view, wheel.deltaY > 0 ? 1 / CLOSER : CLOSER, around));
       } else if (wheel.shiftKey) setView(panned(view, all, (wheel.deltaY || wheel.deltaX) > 0 ? 0.15 : -0.15));
       else if (last > 0) setFirst(clamp(first + Math.sign(wheel.deltaY) * 3, 0, last));
@@ -161,12 +136,11 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
         tabIndex={0}
         onKeyDown={key}
       >
-        <canvas
-          ref={canvas}
+        <Pixels
+          canvas={canvas}
           class="blocks"
-          width={width}
           height={height}
-          style={{ height: `${height}px` }}
+          paint={paint}
           onPointerMove={(pointer) => { hover(at(pointer)); }}
           onPointerLeave={() => { hover(null); }}
           onClick={(pointer) => { choose(at(pointer)); }}

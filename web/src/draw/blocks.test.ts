@@ -11,6 +11,7 @@ const segment = (address: number, bytes: number, more: Partial<SegmentLife> = {}
   bytes,
   stream: '0',
   pool: null,
+  owner: null,
   small: false,
   expandable: false,
   from_event: null,
@@ -51,6 +52,7 @@ function made(segments: SegmentLife[], lives: Life[]): Blocks {
     frames: [],
     stacks: [[]],
     sites: [null],
+    owners: [null],
     failures: [],
     rules: { round_bytes: 512, small_bytes_max: MIB },
   };

@@ -11,6 +11,7 @@ export interface Row {
   bytes: number;
   stream: string;
   pool: string | null;
+  owner: string | null;
   small: boolean;
   expandable: boolean;
   /** Segments, by index. */
@@ -75,8 +76,8 @@ function rowsOf(segments: SegmentLife[]): Row[] {
       last.bytes = Math.max(last.bytes, segment.address + segment.bytes - last.address);
       last.segments.push(index);
     } else {
-      const { address, bytes, stream, pool, small, expandable } = segment;
-      rows.push({ address, bytes, stream, pool, small, expandable, segments: [index], blocks: [], scale: bytes });
+      const { address, bytes, stream, pool, owner, small, expandable } = segment;
+      rows.push({ address, bytes, stream, pool, owner, small, expandable, segments: [index], blocks: [], scale: bytes });
     }
   }
   const longest = new Map<string, number>();
@@ -87,7 +88,7 @@ function rowsOf(segments: SegmentLife[]): Row[] {
 
 /** What a group of rows is, in words. */
 export function groupName(row: Row): string {
-  const pool = row.pool === null ? '' : `private pool ${row.pool}, `;
+  const pool = row.pool === null ? '' : `private pool ${row.pool}${row.owner === null ? '' : ` of ${row.owner}`}, `;
   const stream = row.stream === '0' ? 'default stream' : `stream ${row.stream}`;
   return `${pool}${stream}, ${row.small ? 'blocks up to 1 MiB' : 'larger blocks'}${row.expandable ? ', expandable' : ''}`;
 }

@@ -1,7 +1,7 @@
 // Paths, floors and zooms, without a browser.
 
 import { describe, expect, test } from 'vitest';
-import { bands, floors, height, labelled, nearest, overlay, panned, paths, ranksIn, spansOf, zoomed, type Sample } from './course';
+import { bands, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, spansOf, zoomed, type Sample } from './course';
 
 const sample = (at: number, epoch: number, min: number, max: number, last = min): Sample => ({
   from: at,
@@ -48,11 +48,10 @@ test('a limit far above is not drawn', () => {
 });
 
 test('only what is in view becomes a path', () => {
-  const all = { from: 0, to: 50 };
-  const drawn = paths(course, course, floors(course, 39), { from: 20, to: 40 }, 10);
-  expect(drawn.envelope.startsWith('M-500.00 200.0L0.00 200.0L0.00 100.0')).toBe(true);
-  expect(drawn.floor).toContain('500.00 500.0');
-  expect(paths([], [], [], all, 10)).toEqual({ envelope: '', floor: '', reserved: '' });
+  const drawn = floorPath(course, floors(course, 39), { from: 20, to: 40 }, 10);
+  expect(drawn).toContain('500.00 500.0');
+  expect(drawn.startsWith('M-500.00 1000L-500.00 800.0L0.00 800.0')).toBe(true);
+  expect(floorPath([], [], { from: 0, to: 50 }, 10)).toBe('');
 });
 
 describe('zooming', () => {

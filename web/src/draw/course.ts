@@ -104,22 +104,10 @@ export function share(view: Stretch, time: number): number {
   return (time - view.from) / Math.max(view.to - view.from, 1e-6);
 }
 
-/** The paths. */
-export interface Paths {
-  envelope: string;
-  floor: string;
-  reserved: string;
-}
-
-/** See the module. `floor` belongs to `course`, which may be coarser than what is in view. */
-export function paths(of: Sample[], course: Sample[], floor: number[], view: Stretch, top: number): Paths {
+/** The floor as a path down to the ground. */
+export function floorPath(course: Sample[], floor: number[], view: Stretch, top: number): string {
   const x = (time: number): string => (UNITS * clamp(share(view, time), -1, 2)).toFixed(2);
   const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
-  const shown = of.filter((sample) => sample.to >= view.from && sample.from <= view.to);
-  if (shown.length === 0) return { envelope: '', floor: '', reserved: '' };
-  const above = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.max)}`, `${x(sample.to)} ${y(sample.max)}`]);
-  const below = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.min)}`, `${x(sample.to)} ${y(sample.min)}`]);
-  const reserved = shown.flatMap((sample) => [`${x(sample.from)} ${y(sample.reserved)}`, `${x(sample.to)} ${y(sample.reserved)}`]);
   const lowest: string[] = [];
   let [first, last] = ['', ''];
   course.forEach((sample, at) => {
@@ -129,11 +117,7 @@ export function paths(of: Sample[], course: Sample[], floor: number[], view: Str
     last = x(sample.to);
     lowest.push(`${x(sample.from)} ${y(value)}`, `${last} ${y(value)}`);
   });
-  return {
-    envelope: `M${above.join('L')}L${below.reverse().join('L')}Z`,
-    floor: lowest.length === 0 ? '' : `M${first} ${UNITS}L${lowest.join('L')}L${last} ${UNITS}Z`,
-    reserved: `M${reserved.join('L')}`,
-  };
+  return lowest.length === 0 ? '' : `M${first} ${UNITS}L${lowest.join('L')}L${last} ${UNITS}Z`;
 }
 
 /** The highest allocated value of another rank, as a line. */

@@ -8,6 +8,7 @@ const frame = (name: string, file = '/home/me/train.py'): Frame => ({ function: 
 const call = (depth: number, bytes: number, name: string): FlameCall => ({
   depth,
   kind: depth === 0 ? 'all' : 'frame',
+  owner: null,
   frames: depth === 0 ? [] : [frame(name)],
   own: true,
   bytes,
@@ -53,5 +54,6 @@ test('names', () => {
   const folded: FlameCall = { ...call(1, 1, ''), kind: 'library', frames: [frame('a', torch), frame('b', torch)] };
   expect(label(folded)).toBe('…2 frames of torch');
   expect(label({ ...call(1, 1, ''), kind: 'no_stack', frames: [] })).toBe('without a recorded stack');
+  expect(label({ ...call(1, 1, ''), kind: 'owner', owner: 'KV cache', frames: [] })).toBe('[KV cache]');
   expect(label(calls[1] ?? call(0, 0, ''))).toBe('main  train.py:7');
 });

@@ -96,6 +96,8 @@ export function label(call: FlameCall): string {
       const count = call.frames.length;
       return `…${count} ${count === 1 ? 'frame' : 'frames'} of ${names.slice(0, 2).join(', ')}`;
     }
+    case 'owner':
+      return `[${call.owner ?? ''}]`;
     case 'no_stack':
       return 'without a recorded stack';
     case 'smaller':

@@ -2,7 +2,7 @@
 //
 // Guarantees: pure; a rank has a row of at least one pixel, so that thousands have room; what is not known has no colour.
 
-import type { Heat } from '../api/types';
+import type { Heat, HeatRow } from '../api/types';
 
 /** Steps of a scale to each side of the median. */
 export const STEPS = 4;
@@ -26,16 +26,39 @@ export function furthest(heat: Heat): number {
   return far;
 }
 
-/** One cell a pixel, row by row; the picture is stretched by whoever shows it. */
-export function cells(heat: Heat, colours: { of: (step: number) => number; none: number }): { width: number; height: number; pixels: Uint32Array } {
-  const [width, height] = [Math.max(heat.epochs.length, 1), Math.max(heat.ranks.length, 1)];
-  const pixels = new Uint32Array(width * height).fill(colours.none);
-  const far = furthest(heat);
-  heat.ranks.forEach((row, y) => {
+/** One cell a pixel, row by row, of some of the rows; the picture is stretched by whoever shows it. */
+export function paintCells(heat: Heat, rows: HeatRow[], far: number, colour: (step: number) => number, out: Uint32Array): void {
+  const width = Math.max(heat.epochs.length, 1);
+  rows.forEach((row, y) => {
     row.allocated_bytes.forEach((value, x) => {
       const step = distance(value, heat.median_bytes[x] ?? null, far);
-      if (step !== null) pixels[y * width + x] = colours.of(step);
+      if (step !== null) out[y * width + x] = colour(step);
     });
   });
-  return { width, height, pixels };
+}
+
+/** Rows of one host that follow each other. */
+export interface HostRows {
+  host: string | null;
+  first: number;
+  count: number;
+}
+
+/** The odd rows on top, at most so many, then the others host by host: hosts in the order of their oddest rank. */
+export function arranged(rows: HeatRow[], isOdd: (row: HeatRow) => boolean, most: number): { pinned: HeatRow[]; others: HeatRow[]; hosts: HostRows[] } {
+  const pinned = rows.filter(isOdd).slice(0, most);
+  const byHost = new Map<string | null, HeatRow[]>();
+  for (const row of rows) {
+    if (pinned.includes(row)) continue;
+    const known = byHost.get(row.host);
+    if (known) known.push(row);
+    else byHost.set(row.host, [row]);
+  }
+  const hosts: HostRows[] = [];
+  let first = 0;
+  for (const [host, of] of byHost) {
+    hosts.push({ host, first, count: of.length });
+    first += of.length;
+  }
+  return { pinned, others: [...byHost.values()].flat(), hosts };
 }

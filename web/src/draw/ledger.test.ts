@@ -16,6 +16,7 @@ const rank: LedgerRank = {
     { class: 'optimizer_state', live_bytes: 15, share: 0.3 },
   ],
   cached_bytes: 10,
+  nccl_bytes: null,
   context_bytes: 5,
   others_bytes: 0,
   unmeasured_bytes: null,

@@ -32,6 +32,7 @@ export function parts(rank: LedgerRank): Part[] {
   };
   add('allocated, of no class', 'unknown', rank.allocated_bytes - sum(found));
   add('cached by the allocator', 'cached', rank.cached_bytes);
+  add('NCCL', 'context', rank.nccl_bytes);
   add('context and libraries', 'context', rank.context_bytes);
   add('other processes', 'others', rank.others_bytes);
   add('not measured', 'unknown', rank.unmeasured_bytes);

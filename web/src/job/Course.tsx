@@ -7,13 +7,14 @@ import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
-import { UNITS, bands, clamp, floors, height, labelled, nearest, overlay, panned, paths, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
+import { UNITS, bands, clamp, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { Link } from '../parts/parts';
 import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
+import { Painted } from './Painted';
 
 /** Points of other ranks that are asked for: more than one a pixel shows nothing. */
 const POINTS = 600;
@@ -21,6 +22,8 @@ const POINTS = 600;
 const CLOSER = 0.6;
 /** Labels of epochs are at least such a part of the picture apart. */
 const APART = 0.08;
+/** So near, as a share of the picture, a mark is told with the cursor. */
+const NEAR = 0.004;
 /** Steps whose boundaries are drawn; more would be a wall. */
 const STEPS = 120;
 /** The colours of the phases, and the order in which they are named. */
@@ -41,6 +44,8 @@ interface Of {
   failures: FailedRequest[];
   since: string | null;
   until: string | null;
+  /** The epoch at whose end this rank left the others. */
+  diverges: number | null;
   /** Ranks that are laid over this one, as somebody wrote them. */
   over: string;
 }
@@ -87,13 +92,14 @@ export function Course(of: Of): JSX.Element {
   );
   // (The picture is as high as the highest of them.)
   const { top, showsLimit } = height([...course, ...over.flatMap((rank) => rank.samples)], limit);
-  const drawn = paths(fine, course, floor, view, top);
+  const drawn = floorPath(course, floor, view, top);
   const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {
     const isInView = (span: Stretch): boolean => span.to > view.from && span.from < view.to;
     const steps = spansOf(told, 'step', all.to).filter(isInView);
     return { phases: spansOf(told, 'phase', all.to).filter(isInView), steps: steps.length > STEPS ? [] : steps };
   }, [told, view.from, view.to, all]);
+  const inDoubt = of.rank !== null && !of.rank.completeness.exact;
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
   const show = (since: string | null, until: string | null, laid: string): void => {
@@ -129,6 +135,29 @@ export function Course(of: Of): JSX.Element {
     };
   });
 
+  const epoch_left = of.rank?.epoch_ends.find((end) => end.epoch === of.diverges);
+  const every_mark = [
+    ...of.failures.map((failure) => ({ time: moment(failure.at), text: `Out of memory: ${bytes(failure.asked_bytes)} requested`, sign: '✖' })),
+    ...of.findings
+      .filter((finding) => finding.ranks.includes(of.line.rank) && finding.first_seen.at !== null)
+      .map((finding) => ({ time: moment(finding.first_seen.at ?? ''), text: finding.title, sign: '▲' })),
+    ...(epoch_left === undefined ? [] : [{ time: moment(epoch_left.at), text: `Leaves the other ranks at the end of epoch ${epoch_left.epoch}`, sign: '≠' }]),
+  ].sort((a, b) => a.time - b.time);
+  const see = (time: number): void => {
+    setCursor(time);
+    if (time < view.from || time > view.to) look(panned(view, all, (time - (view.from + view.to) / 2) / (view.to - view.from)));
+  };
+  // The next one, and behind the last one the first.
+  const finding = (): void => {
+    const to = every_mark.find((mark) => cursor === null || mark.time > cursor) ?? every_mark[0];
+    if (to) see(to.time);
+  };
+  const loop_step = (by: number): void => {
+    const begins = told.filter((mark) => mark.kind === 'step_begin').map((mark) => moment(mark.at));
+    const to = by > 0 ? begins.find((time) => cursor === null || time > cursor) : begins.findLast((time) => cursor === null || time < cursor);
+    if (to === undefined) step(10 * by);
+    else see(to);
+  };
   const step = (by: number): void => {
     const here = cursor === null ? (by > 0 ? -1 : fine.length) : nearest(fine, cursor);
     const to = fine[clamp(here + by, 0, fine.length - 1)];
@@ -147,33 +176,49 @@ export function Course(of: Of): JSX.Element {
     if (highest) setCursor((highest.from + highest.to) / 2);
   };
   const middle = cursor ?? (view.from + view.to) / 2;
-  const key = (event: KeyboardEvent): void => {
-    if (event.ctrlKey || event.metaKey) return;
-    const acts: Record<string, () => void> = {
-      ArrowLeft: () => {
-        if (event.altKey) epoch(-1);
-        else step(event.shiftKey ? -10 : -1);
-      },
-      ArrowRight: () => {
-        if (event.altKey) epoch(1);
-        else step(event.shiftKey ? 10 : 1);
-      },
-      '+': () => { look(zoomed(view, all, CLOSER, middle)); },
-      '=': () => { look(zoomed(view, all, CLOSER, middle)); },
-      '-': () => { look(zoomed(view, all, 1 / CLOSER, middle)); },
-      '0': () => { look(all); },
-      ',': () => { look(panned(view, all, -0.25)); },
-      '.': () => { look(panned(view, all, 0.25)); },
-      p: peak,
-      a: () => { pin(of.job, 'a', pinned(middle)); },
-      b: () => { pin(of.job, 'b', pinned(middle)); },
-      Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
-    };
-    const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  // Those that are heard wherever the focus is, and those of the plot alone.
+  const everywhere: Record<string, () => void> = {
+    '+': () => { look(zoomed(view, all, CLOSER, middle)); },
+    '=': () => { look(zoomed(view, all, CLOSER, middle)); },
+    '-': () => { look(zoomed(view, all, 1 / CLOSER, middle)); },
+    '0': () => { look(all); },
+    p: peak,
+    f: finding,
+    a: () => { pin(of.job, 'a', pinned(middle)); },
+    b: () => { pin(of.job, 'b', pinned(middle)); },
+  };
+  const press = (event: KeyboardEvent, acts: Record<string, () => void>): void => {
+    const act = event.ctrlKey || event.metaKey ? undefined : acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
     event.preventDefault();
     act();
   };
+  const key = (event: KeyboardEvent): void => {
+    press(event, {
+      ...everywhere,
+      ArrowLeft: () => {
+        if (event.altKey) epoch(-1);
+        else if (event.shiftKey) loop_step(-1);
+        else step(-1);
+      },
+      ArrowRight: () => {
+        if (event.altKey) epoch(1);
+        else if (event.shiftKey) loop_step(1);
+        else step(1);
+      },
+      ',': () => { look(panned(view, all, -0.25)); },
+      '.': () => { look(panned(view, all, 0.25)); },
+      Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
+    });
+  };
+  useEffect(() => {
+    const hear = (event: KeyboardEvent): void => {
+      const isTaken = event.altKey || (event.target instanceof Element && event.target.closest('input,select,textarea,dialog,[role=application]') !== null);
+      if (!isTaken) press(event, everywhere);
+    };
+    addEventListener('keydown', hear);
+    return () => { removeEventListener('keydown', hear); };
+  });
   const release = (): void => {
     if (drag !== null && Math.abs(share(view, drag.to) - share(view, drag.from)) > 0.01) {
       look({ from: Math.min(drag.from, drag.to), to: Math.max(drag.from, drag.to) });
@@ -181,16 +226,12 @@ export function Course(of: Of): JSX.Element {
     setDrag(null);
   };
   const inView = (time: number): boolean => time >= view.from && time <= view.to;
-  const marks = [
-    ...of.failures.map((failure) => ({ time: moment(failure.at), text: `Out of memory: ${bytes(failure.asked_bytes)} requested`, sign: '✖' })),
-    ...of.findings
-      .filter((finding) => finding.ranks.includes(of.line.rank) && finding.first_seen.at !== null)
-      .map((finding) => ({ time: moment(finding.first_seen.at ?? ''), text: finding.title, sign: '▲' })),
-  ].filter((mark) => inView(mark.time));
+  const marks = every_mark.filter((mark) => inView(mark.time));
+  const near = cursor === null ? undefined : marks.find((mark) => Math.abs(share(view, mark.time) - share(view, cursor)) < NEAR);
   const said =
     at === null
       ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...shown.map((one) => one.max)))} allocated.`
-      : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)}), ${bytes(at.reserved)} reserved.`;
+      : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)}), ${bytes(at.reserved)} reserved.${near === undefined ? '' : ` ${near.sign} ${near.text}.`}`;
   const moments = { ...of.job, rank: of.line.rank };
   return (
     <figure class="course-of">
@@ -224,6 +265,7 @@ export function Course(of: Of): JSX.Element {
           <li><i class="key envelope" />allocated, lowest to highest</li>
           <li><i class="key floor" />lowest from here on: what never came back</li>
           <li><i class="key reserved" />reserved</li>
+          {inDoubt && <li><i class="key doubt" />NOT EXACT: events are missing</li>}
           {showsLimit && <li><i class="key limit" />the device's limit</li>}
           {over.map((rank) => <li key={rank.name}><i class={`key ${rank.colour}`} />{rank.name}, highest</li>)}
           {phases.map((name) => <li key={name}><i class={`key ${PHASES[name] ?? 'c6'}`} />{name}</li>)}
@@ -233,11 +275,12 @@ export function Course(of: Of): JSX.Element {
         class="plot"
         role="application"
         aria-roledescription="plot"
-        aria-label={`Memory of ${of.name} over time. Arrows move the cursor, with Alt by epochs, plus and minus zoom, 0 shows all, comma and full stop pan, P goes to the peak, A and B set pins, Enter opens the moment.`}
+        aria-label={`Memory of ${of.name} over time. Arrows move the cursor, with Shift by steps, with Alt by epochs, plus and minus zoom, 0 shows all, comma and full stop pan, P goes to the peak, F to the next finding, A and B set pins, Enter opens the moment.`}
         aria-describedby="course-said"
         tabIndex={0}
         onKeyDown={key}
       >
+        <Painted of={fine} view={view} top={top} height={240} />
         <svg
           ref={plot}
           class="course"
@@ -258,6 +301,11 @@ export function Course(of: Of): JSX.Element {
           onPointerCancel={() => { setDrag(null); }}
           onDblClick={(event) => { look(zoomed(view, all, CLOSER * CLOSER, timeAt(event))); }}
         >
+          <defs>
+            <pattern id="inexact" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+              <path class="hatch" d="M0 0V8" />
+            </pattern>
+          </defs>
           <svg width="100%" height="240" viewBox={`0 0 ${UNITS} ${UNITS}`} preserveAspectRatio="none">
             {spans.filter((band) => band.epoch % 2 === 1).map((band) => (
               <rect key={band.from} class="band" x={UNITS * share(view, band.from)} y="0" width={UNITS * (share(view, band.to) - share(view, band.from))} height={UNITS} />
@@ -265,10 +313,7 @@ export function Course(of: Of): JSX.Element {
             {marked.steps.map((step) => (
               <path key={step.from} class="step" d={`M${UNITS * share(view, step.from)} 0V${UNITS}`} />
             ))}
-            {of.rank !== null && !of.rank.completeness.exact && <rect class="inexact" width={UNITS} height={UNITS} />}
-            <path class="envelope" d={drawn.envelope} />
-            <path class="floor" d={drawn.floor} />
-            <path class="reserved" d={drawn.reserved} />
+            <path class="floor" d={drawn} />
             {over.map((rank) => <path key={rank.name} class={`over ${rank.colour}`} d={overlay(rank.samples, view, top)} />)}
             {marked.phases.map((phase) => (
               <rect key={`${phase.name} ${phase.from}`} class={PHASES[phase.name] ?? 'c6'} x={UNITS * share(view, phase.from)} y="970" width={UNITS * (share(view, phase.to) - share(view, phase.from))} height="30">
@@ -277,6 +322,7 @@ export function Course(of: Of): JSX.Element {
             ))}
             {showsLimit && limit !== null && <path class="limit" d={`M0 ${UNITS * (1 - limit / top)}H${UNITS}`} />}
           </svg>
+          {inDoubt && <rect class="inexact" fill="url(#inexact)" width="100%" height="240" />}
           <text class="scale" x="4" y="14">{bytes(top)}</text>
           <text class="scale" x="4" y="236">0 B</text>
           {labelled(spans, view, APART).map((band) => (

@@ -1,23 +1,28 @@
 // Ranks by epochs as a picture, odd ranks on top: where one leaves the others, and which.
 //
-// Guarantees: thousands of ranks are one picture that is drawn once; the ranks that left the others are told in words beside
-// it; arrows walk over it, Enter shows the rank.
+// Guarantees: thousands of ranks are one picture that is painted once and scrolls, grouped by host; the ranks that left the
+// others stay above it, and are told in words; arrows walk over all of it, Enter shows the rank.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import type { Heat, HeatRow } from '../api/types';
-import { STEPS, cells, furthest } from '../draw/heat';
+import { STEPS, arranged, furthest, paintCells } from '../draw/heat';
 import { pixel } from '../draw/raster';
+import { Pixels, within } from '../parts/Pixels';
 import { Link } from '../parts/parts';
 import { go, type JobAddress } from '../route';
 import { bytes, change, plural } from '../words/numbers';
 import { nameOf } from '../words/verdict';
 
-/** The least and the most pixels of a row, and the height of the whole. */
+/** The least and the most pixels of a row, and the height of what scrolls. */
+const ROW_LEAST = 3;
 const ROW_MOST = 18;
-const HEIGHT = 480;
-/** Ranks that are told in words. */
+const HEIGHT = 420;
+/** Ranks that stay on top, and those of them that are told in words. */
+const PINNED = 12;
 const TOLD = 6;
+/** A name needs such a height. */
+const NAMED = 14;
 /** Below the median in blue, above in orange: as less and more are everywhere. */
 const BELOW = ['#deebf7', '#9ecae1', '#56b4e9', '#0072b2'];
 const ABOVE = ['#fee8c8', '#fdbb84', '#e69f00', '#d55e00'];
@@ -35,27 +40,24 @@ function why(row: HeatRow): string {
 
 /** See the module. */
 export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Element | null {
-  const canvas = useRef<HTMLCanvasElement>(null);
+  const [upper, lower, scroller] = [useRef<HTMLCanvasElement>(null), useRef<HTMLCanvasElement>(null), useRef<HTMLDivElement>(null)];
   const [at, setAt] = useState<{ x: number; y: number } | null>(null);
   const [epochs, ranks] = [heat.epochs.length, heat.ranks.length];
-  useEffect(() => {
-    const brush = canvas.current?.getContext('2d');
-    if (!brush) return;
+  const { pinned, others, hosts } = useMemo(() => arranged(heat.ranks, (row) => why(row) !== '', PINNED), [heat]);
+  const [paintPinned, paintOthers] = useMemo(() => {
+    const far = furthest(heat);
     const of = (step: number): number => pixel((step < 0 ? BELOW[-step - 1] : step > 0 ? ABOVE[step - 1] : MIDDLE) ?? MIDDLE);
-    const { width, height, pixels } = cells(heat, { of, none: 0 });
-    const image = brush.createImageData(width, height);
-    new Uint32Array(image.data.buffer).set(pixels);
-    brush.putImageData(image, 0, 0);
-  }, [heat]);
-  if (epochs === 0 || ranks < 2) return null;
-  const height = Math.min(HEIGHT, ranks * ROW_MOST);
+    return [pinned, others].map((rows) => (out: Uint32Array) => { paintCells(heat, rows, far, of, out); });
+  }, [heat, pinned, others]);
+  if (epochs === 0 || ranks < 2 || !paintPinned || !paintOthers) return null;
+  const tall = Math.min(Math.max(Math.floor(HEIGHT / Math.max(others.length, 1)), ROW_LEAST), ROW_MOST);
   const odd = heat.ranks.filter((row) => why(row) !== '');
-  const told = at === null ? null : heat.ranks[at.y];
-  const place = (pointer: MouseEvent): { x: number; y: number } | null => {
-    const box = canvas.current?.getBoundingClientRect();
-    if (!box) return null;
+  const all = [...pinned, ...others];
+  const told = at === null ? null : all[at.y];
+  const place = (pointer: MouseEvent, canvas: HTMLCanvasElement | null, first: number, count: number): void => {
+    const found = within(canvas, pointer);
     const part = (share: number, of: number): number => Math.min(Math.max(Math.floor(share * of), 0), of - 1);
-    return { x: part((pointer.clientX - box.left) / box.width, epochs), y: part((pointer.clientY - box.top) / box.height, ranks) };
+    if (found) setAt({ x: part(found.x, epochs), y: first + part(found.y, count) });
   };
   const open = (row: HeatRow | null | undefined): void => {
     if (row) go({ view: 'job', job: { ...job, rank: row.rank }, since: null, until: null });
@@ -68,7 +70,12 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
     const step = by[event.key];
     if (event.key === 'Enter') open(told);
     else if (step === undefined || event.ctrlKey || event.altKey) return;
-    else setAt({ x: Math.min(Math.max(here.x + step[0], 0), epochs - 1), y: Math.min(Math.max(here.y + step[1], 0), ranks - 1) });
+    else {
+      const to = { x: Math.min(Math.max(here.x + step[0], 0), epochs - 1), y: Math.min(Math.max(here.y + step[1], 0), ranks - 1) };
+      setAt(to);
+      const [top, box] = [(to.y - pinned.length) * tall, scroller.current];
+      if (box && (top < box.scrollTop || top + tall > box.scrollTop + box.clientHeight)) box.scrollTop = top - box.clientHeight / 2;
+    }
     event.preventDefault();
   };
   const value = told && at ? told.allocated_bytes[at.x] : null;
@@ -110,15 +117,40 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
         tabIndex={0}
         onKeyDown={key}
       >
-        <canvas
-          ref={canvas}
-          class="heat"
-          width={epochs}
-          height={ranks}
-          style={{ height: `${height}px` }}
-          onPointerMove={(event) => { setAt(place(event)); }}
-          onClick={() => { open(told); }}
-        />
+        {pinned.length > 0 && (
+          <div class="heat-rows">
+            <div class="heat-names">{pinned.map((row) => <span key={`${row.rank} ${row.process} ${row.device}`} style={{ height: `${ROW_MOST}px` }}>{nameOf(row.process, row.rank)}</span>)}</div>
+            <Pixels
+              canvas={upper}
+              class="heat"
+              width={epochs}
+              height={pinned.length}
+              tall={pinned.length * ROW_MOST}
+              paint={paintPinned}
+              onPointerMove={(event) => { place(event, upper.current, 0, pinned.length); }}
+              onClick={() => { open(told); }}
+            />
+          </div>
+        )}
+        {others.length > 0 && (
+          <div class="heat-rows heat-scroll" ref={scroller} style={{ maxHeight: `${HEIGHT}px` }}>
+            <div class="heat-names">
+              {hosts.map(({ host, first, count }) => (
+                <span key={first} style={{ height: `${count * tall}px` }}>{count * tall >= NAMED ? (host ?? 'no host known') : ''}</span>
+              ))}
+            </div>
+            <Pixels
+              canvas={lower}
+              class="heat"
+              width={epochs}
+              height={others.length}
+              tall={others.length * tall}
+              paint={paintOthers}
+              onPointerMove={(event) => { place(event, lower.current, pinned.length, others.length); }}
+              onClick={() => { open(told); }}
+            />
+          </div>
+        )}
       </div>
       <p id="heat-said" class="said" role="status">
         {told && at

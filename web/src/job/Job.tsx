@@ -28,7 +28,8 @@ export function Job({ job, since, until, over }: { job: JobAddress; since: strin
   const own = (news: { job: string }): boolean => news.job === job.name;
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
   const report = useAsked<Report>(question(job, 'query'), runs, own);
-  const rank = report.answer === null ? null : chosenRank(report.answer, job.rank);
+  // A rank that the address names is asked for at once, and not only when the job's ranks are known.
+  const rank = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
   const of = rank === null || report.answer?.ranks.length === 0 ? null : { rank: String(rank) };
   const course = useAsked<Timeline>(of && question(job, 'timeline', { ...of, points: '600' }), runs, own);
   const failures = useAsked<Oom>(question(job, 'oom'));
@@ -63,7 +64,7 @@ export function Job({ job, since, until, over }: { job: JobAddress; since: strin
           <Verdict note={note.answer} report={report.answer} job={job} />
         )}
       </section>
-      <section aria-labelledby="course">
+      <section class="stays" aria-labelledby="course">
         <h2 id="course">Memory over time</h2>
         {line === undefined || report.answer === null || rank === null ? (
           <Waiting trouble={report.trouble ?? course.trouble} what="the course" />
@@ -80,6 +81,7 @@ export function Job({ job, since, until, over }: { job: JobAddress; since: strin
             since={since}
             until={until}
             over={over}
+            diverges={heat.answer?.ranks.find((row) => row.rank === rank && row.process === line.process)?.diverges_at ?? null}
           />
         )}
       </section>

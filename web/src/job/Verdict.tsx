@@ -3,6 +3,7 @@
 import type { JSX } from 'preact';
 import type { Diagnosis, Finding, Report } from '../api/types';
 import { fileName } from '../draw/flame';
+import { Held } from '../holders/Held';
 import { Bytes, Link, Word } from '../parts/parts';
 import type { JobAddress, Route } from '../route';
 import { completeness, grade, lookedAt, notJudged, span } from '../words/verdict';
@@ -61,6 +62,7 @@ function One({ finding, number, report, job }: { finding: Finding; number: numbe
             </dd>
           </>
         )}
+        <Held of={finding.holders} />
         {finding.explanation !== '' && (
           <>
             <dt>why</dt>

@@ -29,7 +29,8 @@ const HEADS = [
 export function fits(job: JobRow, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);
-  const text = [job.id, job.state, job.tenant, word, sentence, ...labels].join(' ').toLowerCase();
+  const kind = job.verdict?.kind?.replaceAll('_', ' ') ?? '';
+  const text = [job.id, job.state, job.tenant, word, kind, sentence, ...labels].join(' ').toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s+/)

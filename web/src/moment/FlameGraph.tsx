@@ -153,7 +153,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
                 aria-level={box.call.depth + 1}
                 aria-label={`${label(box.call)}: ${figures(box.call, whole, isChange)}`}
                 aria-selected={box.at === zoom}
-                tabIndex={box.at === reachable ? 0 : -1}
+                tabindex={box.at === reachable ? 0 : -1}
                 data-at={box.at}
                 onClick={() => { zoomTo(box.at); }}
                 onPointerEnter={() => { setHover(box.at); }}

@@ -130,7 +130,7 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       <section aria-labelledby="flame">
         <h2 id="flame">{from === null ? 'Live memory by call' : 'What changed, by call'}</h2>
         {flame.answer === null ? (
-          <Waiting trouble={flame.trouble} what="the flame graph" />
+          <Waiting trouble={report.trouble ?? flame.trouble} what="the flame graph" />
         ) : (
           <>
             <p class="faint">
@@ -145,7 +145,7 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       <section aria-labelledby="sites">
         <h2 id="sites">Sites</h2>
         {sites.answer === null || (from !== null && before.answer === null) ? (
-          <Waiting trouble={sites.trouble ?? before.trouble} what="the sites" />
+          <Waiting trouble={report.trouble ?? sites.trouble ?? before.trouble} what="the sites" />
         ) : (
           <SiteTable late={sites.answer.ranks[0] ?? null} early={before.answer?.ranks[0] ?? null} compares={from !== null} />
         )}
@@ -153,7 +153,7 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
       <section aria-labelledby="ledger">
         <h2 id="ledger">The device's memory</h2>
         {ledger.answer === null ? (
-          <Waiting trouble={ledger.trouble} what="the ledger" />
+          <Waiting trouble={report.trouble ?? ledger.trouble} what="the ledger" />
         ) : (
           <>
             {of_ledger !== at && <p class="faint">The ledger is told at the peak, not at this time.</p>}

@@ -5,6 +5,7 @@ import type { JSX } from 'preact';
 import { signOut, useAsked } from '../api/ask';
 import type { Known } from '../api/types';
 import type { Route } from '../route';
+import { Help } from './Help';
 import { Link } from './parts';
 
 /** What the colours follow. */
@@ -41,6 +42,16 @@ function turn(): void {
   shine();
 }
 
+/** Chooses light or dark. */
+export function Colours(): JSX.Element {
+  return (
+    <button type="button" onClick={turn} aria-label={`Colours: ${light.value}. Change`}>
+      <span aria-hidden="true">◐ </span>
+      {light.value}
+    </button>
+  );
+}
+
 /** See the module. */
 export function Head({ at }: { at: Route['view'] }): JSX.Element {
   const { answer } = useAsked<Known>('caller');
@@ -69,10 +80,8 @@ export function Head({ at }: { at: Route['view'] }): JSX.Element {
             Sign out
           </button>
         )}
-        <button type="button" onClick={turn} aria-label={`Colours: ${light.value}. Change`}>
-          <span aria-hidden="true">◐ </span>
-          {light.value}
-        </button>
+        <Help />
+        <Colours />
       </div>
     </header>
   );

@@ -1,6 +1,7 @@
 // Small parts that every view has: links, figures with their exact value, troubles, tables that scroll by themselves.
 
 import type { ComponentChildren, JSX } from 'preact';
+import { file } from '../report/file';
 import { addressOf, go, type Route } from '../route';
 import { bytes, change, exactly } from '../words/numbers';
 import type { Grade } from '../words/verdict';
@@ -19,6 +20,8 @@ export function Link(of: {
     event.preventDefault();
     go(of.to);
   };
+  // A report is about one job.
+  if (file !== null && (of.to.view === 'jobs' || of.to.view === 'alerts')) return <span class={of.class}>Report</span>;
   return (
     <a href={addressOf(of.to)} class={of.class} aria-label={of.label} aria-current={of.current ? 'page' : undefined} onClick={follow}>
       {of.children}
@@ -50,7 +53,7 @@ export function Word({ of, short }: { of: Grade; short?: boolean }): JSX.Element
 export function Waiting({ trouble, what }: { trouble: string | null; what: string }): JSX.Element {
   if (trouble === null) return <p class="faint" role="status">{`Loading ${what}…`}</p>;
   return (
-    <p class="prose trouble" role="alert">
+    <p class={file === null ? 'prose trouble' : 'prose'} role={file === null ? 'alert' : 'status'}>
       {`${what.charAt(0).toUpperCase()}${what.slice(1)} cannot be shown: ${trouble}`}
     </p>
   );

@@ -97,7 +97,9 @@ export class TileStore {
       if (cancel.signal.aborted) return;
       // The rank has another session by now: what is kept is not its own.
       if (error instanceof Refused && error.status === 400 && session !== null) this.forget();
-      else this.rest(key, TROUBLE_MS);
+      // (What a report does not hold will not come.)
+      else if (!(error instanceof Refused) || error.status !== 404) this.rest(key, TROUBLE_MS);
+      else this.resting.add(key);
     }
     this.asking.delete(key);
     this.next();

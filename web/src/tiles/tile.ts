@@ -99,14 +99,37 @@ export function opened(bytes: ArrayBuffer): Tile {
   };
 }
 
-/** The points of a tile within a stretch. */
-function pointsOf(tile: Tile, within: Stretch): Sample[] {
+/** Tiles whose points are kept: those of a view, and of the views beside it. */
+const MADE = 8;
+
+interface Made {
+  points: Sample[];
+  course: Sample[];
+}
+
+const made = new Map<Tile, Made>();
+
+/** The points of a tile within a stretch, named. Made once a tile: a view that moves makes nothing anew. */
+function pointsOf(tile: Tile, within: Stretch, course: Sample[]): Sample[] {
+  let known = made.get(tile);
+  made.delete(tile);
+  if (known?.course !== course) known = { course, points: named(allOf(tile), course, tile.marks) };
+  made.set(tile, known);
+  for (const oldest of made.keys()) {
+    if (made.size <= MADE) break;
+    made.delete(oldest);
+  }
+  const slot = slotMs(tile.level);
+  const begin = Math.max(0, Math.round((within.from - tile.from) / slot) - tile.first);
+  const end = Math.round((within.to - tile.from) / slot) - tile.first;
+  return known.points.slice(begin, Math.max(begin, end));
+}
+
+function allOf(tile: Tile): Sample[] {
   const slot = slotMs(tile.level);
   const found: Sample[] = [];
-  const skipped = Math.floor((within.from - tile.from) / slot) - tile.first;
-  for (let at = Math.max(0, skipped); at < tile.count; at += 1) {
+  for (let at = 0; at < tile.count; at += 1) {
     const from = tile.from + (tile.first + at) * slot;
-    if (from >= within.to) break;
     found.push({
       from,
       to: from + slot,
@@ -128,7 +151,7 @@ export function pointsIn(places: Place[], known: (place: Place) => Tile | undefi
     const within = stretchOf(place);
     for (let up = 0; up <= COARSER; up += 1) {
       const tile = known({ level: place.level + up, index: Math.floor(place.index / 2 ** up) });
-      if (tile) return named(pointsOf(tile, within), course, tile.marks);
+      if (tile) return pointsOf(tile, within, course);
     }
     return course.filter((sample) => sample.from < within.to && sample.to > within.from);
   });

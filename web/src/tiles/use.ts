@@ -32,7 +32,9 @@ export function useTiles(job: JobAddress, line: RankTimeline, process: string | 
     () => { setCome((before) => before + 1); },
   );
   const store = held.current;
-  const places = useMemo(() => placesIn(view), [view.from, view.to]);
+  // The same tiles are the same places, wherever in them the view is: then nothing is made anew.
+  const wanted = placesIn(view);
+  const places = useMemo(() => wanted, [wanted.map(({ level, index }) => `${level}/${index}`).join()]);
   useEffect(() => {
     const timer = setTimeout(() => { store.want(places); }, SETTLED_MS);
     return () => { clearTimeout(timer); };

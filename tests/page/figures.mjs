@@ -1,0 +1,108 @@
+// What every view says, beside what the command line says as JSON: the same sentences, the same figures to the byte.
+//
+// Guarantees: a real daemon with three bundled recordings, asked by the page and by `memctl … -o json` at once.
+//
+//     npm ci && node figures.mjs PATH_OF_MEMCTL FOLDER_OF_RECORDINGS
+
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { browser, daemon, ended, json, settled, temporary, told, visit, walked } from './stage.mjs';
+
+const [, , memctl = 'memctl', recordings] = process.argv;
+const JOBS = ['gpt_val_graph_leak', 'cnn_rank0_cache', 'oom_by_fragmentation'];
+
+const of = await daemon(memctl, temporary());
+for (const job of JOBS) told(memctl, ['import', '-q', '--daemon', of.grpc, '--job', job, join(recordings, job)]);
+const ask = (...flags) => json(memctl, [...flags, '--daemon', of.grpc]);
+const chromium = await browser();
+const { page, complaints } = await visit(chromium, of.http);
+
+/** The page's commands name no daemon: whoever reads it has a place of his own. */
+const withoutPlace = (command) => command.replace(/ --daemon \S+/, '');
+const words = (text) => text.replace(/\s+/g, ' ').trim();
+const main = async () => words(await page.locator('main').innerText());
+/** The exact bytes behind the figures of a row. */
+const exact = async (row) => (await row.locator('[title$=" bytes"]').evaluateAll((all) => all.map((one) => one.title)))
+  .map((title) => Number(title.replace(/\D/g, '')));
+const says = async (sentences) => {
+  const text = await main();
+  for (const sentence of sentences) assert.ok(text.includes(words(sentence)), `«${sentence}» is not in: ${text.slice(0, 3000)}`);
+};
+const open = async (path) => {
+  await page.goto(`${of.http}${path}`);
+  await settled(page);
+};
+
+await walked(chromium, [
+  ['the list of jobs says each verdict', async () => {
+    await open('/');
+    const { jobs } = ask('jobs');
+    assert.equal(jobs.length, JOBS.length);
+    for (const job of jobs) {
+      const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: job.id, exact: true }) });
+      const text = words(await row.innerText());
+      assert.ok(text.includes(job.verdict.title) && text.includes(job.state), text);
+      const cells = await exact(row);
+      assert.ok(cells.includes(job.stored_bytes), `${job.stored_bytes} among ${cells}`);
+    }
+  }],
+  ['a job says its diagnosis, and each rank its levels', async () => {
+    for (const job of JOBS) {
+      await open(`/jobs/${job}`);
+      const [note, report] = [ask('diagnose', '--job', job), ask('query', '--job', job)];
+      await says([note.summary, ...note.findings.map((finding) => finding.title)]);
+      await page.locator('summary', { hasText: 'What to change, and how to prove it' }).click();
+      // (A replay takes seconds: where one is called for, the page names the command and the terminal waits for it.)
+      const told_alike = note.questions.filter((question) => !question.answer.some((sentence) => /replayed/i.test(sentence)));
+      await says(told_alike.flatMap((question) => [question.question, ...question.answer, ...question.commands.map(withoutPlace)]));
+      if (told_alike.length < note.questions.length) await says(['`memctl what-if` replays it, this page does not']);
+      for (const rank of report.ranks) {
+        const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: `Show rank ${rank.rank} over time` }) });
+        const shown = await exact(row);
+        for (const name of ['allocated_bytes', 'peak_allocated_bytes', 'reserved_bytes']) {
+          assert.ok(shown.includes(rank[name]), `${job}, rank ${rank.rank}: ${name} ${rank[name]} among ${shown}`);
+        }
+      }
+    }
+  }],
+  ['a moment says its sites and its ledger', async () => {
+    const slice = ['--job', 'gpt_val_graph_leak', '--rank', '0', '--peak'];
+    const [sites, ledger] = [ask('sites', ...slice), ask('ledger', ...slice)];
+    await open('/jobs/gpt_val_graph_leak/moment?rank=0&at=peak');
+    await page.getByRole('tree').waitFor();
+    const all = await page.locator('main [title$=" bytes"]').evaluateAll((each) => each.map((one) => Number(one.title.replace(/\D/g, ''))));
+    const [rank] = ledger.ranks;
+    for (const part of rank.classes) assert.ok(all.includes(part.live_bytes), `${part.class}: ${part.live_bytes}`);
+    assert.ok(all.includes(rank.cached_bytes) && all.includes(rank.allocated_bytes), 'cached and allocated');
+    const [largest] = sites.ranks?.[0]?.sites ?? sites.sites;
+    assert.ok(all.includes(largest.live_bytes), `${largest.function}: ${largest.live_bytes}`);
+  }],
+  ['a difference says what grew as the moments do', async () => {
+    const live = (epoch) => {
+      const [rank] = ask('sites', '--job', 'gpt_val_graph_leak', '--rank', '0', '--epoch-end', String(epoch)).ranks;
+      const sums = new Map();
+      for (const { site, live_bytes } of rank.sites) sums.set(JSON.stringify(site), (sums.get(JSON.stringify(site)) ?? 0) + live_bytes);
+      return sums;
+    };
+    const [early, late] = [live(1), live(5)];
+    const grown = [...late].map(([site, bytes]) => bytes - (early.get(site) ?? 0)).sort((a, b) => b - a);
+    assert.ok(grown[0] > 50 << 20, String(grown[0]));
+    await open('/jobs/gpt_val_graph_leak/moment?rank=0&from=epoch:1&at=epoch:5');
+    const rows = page.getByRole('table', { name: 'Sites, what changed most first' }).getByRole('row');
+    for (const at of [0, 1, 2]) assert.ok((await exact(rows.nth(at + 1))).includes(grown[at]), `${grown[at]} in ${await rows.nth(at + 1).innerText()}`);
+  }],
+  ['a failure is marked where it happened', async () => {
+    const { failures } = ask('oom', '--job', 'oom_by_fragmentation');
+    await open('/jobs/oom_by_fragmentation?rank=1');
+    const of_rank = failures.filter((failure) => failure.rank === 1);
+    assert.equal(of_rank.length, 1);
+    await page.locator('svg.course .mark title').filter({ hasText: 'Out of memory: 1.00 GiB requested' }).first().waitFor({ state: 'attached' });
+    await open('/jobs/oom_by_fragmentation/blocks?rank=1');
+    await page.getByRole('button', { name: /^Failed: 1.00 GiB at event/ }).click();
+    await page.getByText(/^1.00 GiB does not fit/).waitFor();
+    const mib = (bytes) => (bytes / 2 ** 20).toPrecision(3);
+    await says([`largest hole in segments of larger blocks of the default stream has ${mib(of_rank[0].largest_usable_bytes)} MiB`]);
+  }],
+  ['nobody complains', async () => { assert.deepEqual(complaints, []); }],
+]);
+assert.equal(await ended(of.child), 0);

@@ -1,0 +1,85 @@
+// A report in a real browser: the file that `memctl report` writes, opened from a disk, without a network.
+//
+// Guarantees: everything runs for real: the binary, its bundled demo or a folder of recordings, Chromium. Fails where a view
+// is not drawn, something is requested, the browser complains, axe has a finding at 1,280 or 390 px, what is not in the file
+// is not told with the command that shows it, or nothing is said where no script runs.
+//
+//     npm ci && node report.mjs PATH_OF_MEMCTL [FOLDER_FOR_SCREENSHOTS [FOLDER_OF_RECORDINGS]]
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { chromium } from 'playwright-core';
+
+const [, , memctl = 'memctl', folder, recordings = resolve(import.meta.dirname, '../data/recordings/gpt_val_graph_leak')] = process.argv;
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const BYTES_MAX = 3_000_000;
+
+const home = mkdtempSync(join(tmpdir(), 'memctl-report-'));
+const run = (...flags) => execFileSync(memctl, [...flags, '--data-dir', home], { stdio: ['ignore', 'pipe', 'inherit'] });
+const file = join(home, 'report.html');
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+try {
+  run('import', '-q', '--job', 'reported', recordings);
+  run('report', '-q', '--job', 'reported', '-f', file);
+  assert.ok(statSync(file).size <= BYTES_MAX, `${statSync(file).size} bytes`);
+  const complaints = [];
+  for (const [width, colorScheme] of [[1280, 'light'], [390, 'dark']]) {
+    const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme, offline: true });
+    const page = await context.newPage();
+    page.on('console', (message) => {
+      // (What a driver without a GPU says of its speed is none of the page's.)
+      if (['error', 'warning'].includes(message.type()) && !message.text().includes('GPU stall')) complaints.push(message.text());
+    });
+    page.on('pageerror', (error) => complaints.push(String(error)));
+    page.on('request', (request) => {
+      if (request.url() !== pathToFileURL(file).href) complaints.push(`requested ${request.url()}`);
+    });
+    const debuggerOf = await context.newCDPSession(page);
+    const looked = async (name) => {
+      const evaluated = await debuggerOf.send('Runtime.evaluate', { expression: `${axe};axe.run()`, awaitPromise: true, returnByValue: true });
+      const { violations } = evaluated.result.value;
+      assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], `${name} at ${width}`);
+      if (folder) await page.screenshot({ path: `${folder}/report-${name}-${width}.png`, fullPage: true });
+      console.log(`${name} at ${width}, ${colorScheme}`);
+    };
+    await page.goto(pathToFileURL(file).href);
+    await page.locator('.verdict .headline').waitFor();
+    await page.locator('svg.course path.envelope').waitFor({ state: 'attached' });
+    await looked('job');
+    const views = page.getByRole('navigation', { name: 'Views of this report' });
+    const turn = async (name) => {
+      await views.getByRole('link', { name, exact: true }).focus();
+      await page.keyboard.press('Enter');
+      assert.ok(new URL(page.url()).hash.startsWith('#/jobs/'), page.url());
+    };
+    await turn('What changed');
+    await page.getByText('validate_keeping_graph').first().waitFor();
+    await looked('change');
+    await turn('The peak');
+    await page.locator('section[aria-labelledby=flame] figure').waitFor();
+    await page.locator('section[aria-labelledby=ledger] table').waitFor();
+    await looked('peak');
+    await turn('Blocks at the peak');
+    await page.locator('main canvas').first().waitFor();
+    await looked('blocks');
+    // An address of its own for every view; what the file lacks is told with the command.
+    await page.goto(`${pathToFileURL(file).href}#/jobs/reported/moment?rank=0&at=epoch:1`);
+    await page.reload();
+    await page.getByText('`memctl sites --job reported --rank 0 --epoch-end 1` shows it').first().waitFor();
+    await context.close();
+  }
+  const silent = await browser.newContext({ javaScriptEnabled: false, offline: true });
+  const page = await silent.newPage();
+  await page.goto(pathToFileURL(file).href);
+  await page.getByText('validate_keeping_graph').first().waitFor();
+  assert.ok((await page.locator('table').count()) >= 3);
+  assert.deepEqual(complaints, []);
+} finally {
+  await browser.close();
+  rmSync(home, { recursive: true, force: true });
+}

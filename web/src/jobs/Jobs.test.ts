@@ -1,0 +1,17 @@
+import { expect, test } from 'vitest';
+import type { JobRow } from '../api/types';
+import { fits } from './Jobs';
+
+const JOB = {
+  id: 'gpt2-ft',
+  state: 'running',
+  tenant: 'vision',
+  labels: { team: 'nlp' },
+  verdict: { severity: 'warning', kind: 'eval_graph', title: 'Live memory grows 49.6 MiB per epoch', findings: 1, inconclusive: null },
+} as unknown as JobRow;
+
+test('a filter finds all its words, also in what kind of finding is the worst', () => {
+  for (const wanted of ['gpt2 running', 'team=nlp', 'warning', 'eval graph', '49.6 VISION', '']) expect(fits(JOB, wanted), wanted).toBe(true);
+  for (const missing of ['gpt3', 'gpt2 finished', 'eval_oom']) expect(fits(JOB, missing), missing).toBe(false);
+  expect(fits({ ...JOB, verdict: null }, 'gpt2')).toBe(true);
+});

@@ -1,0 +1,57 @@
+// The keys of each view, behind `?`.
+//
+// Guarantees: a dialog of the browser's own: Escape closes it, and the focus goes back to where it was.
+
+import type { JSX } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+
+/** What is pressed, and what it does. */
+const KEYS: [where: string, keys: [key: string, does: string][]][] = [
+  ['Everywhere', [['?', 'these keys'], ['/', 'search, where there is something to search'], ['Tab', 'from part to part'], ['Enter', 'open']]],
+  [
+    'A job, over time',
+    [
+      ['P', 'the peak of what is in view'],
+      ['F', 'the next finding or failed request'],
+      ['A, B', 'set a pin at the cursor'],
+      ['← →', 'from point to point; with Shift by steps, with Alt by epochs'],
+      ['+ − 0', 'closer, further, the whole'],
+      [', .', 'pan'],
+      ['Enter', 'the moment at the cursor'],
+    ],
+  ],
+  ['Ranks as a heat map', [['Arrows', 'from cell to cell'], ['Page up, page down', 'by fifty ranks'], ['Enter', 'the rank over time']]],
+  ['A flame graph', [['Arrows', 'from call to call'], ['Enter', 'zoom to a call'], ['Escape', 'back out']]],
+  ['Blocks', [['Arrows', 'from block to block'], ['+ − 0', 'closer, further, the whole'], [', .', 'an event back, or forth'], ['< >', 'a hundred events'], ['Escape', 'let a block go']]],
+];
+
+/** See the module. */
+export function Help(): JSX.Element {
+  const box = useRef<HTMLDialogElement>(null);
+  const open = (): void => { if (box.current?.open === false) box.current.showModal(); };
+  useEffect(() => {
+    const key = (event: KeyboardEvent): void => {
+      const isWritten = event.target instanceof Element && event.target.closest('input,select,textarea') !== null;
+      if (event.key !== '?' || isWritten || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      open();
+    };
+    addEventListener('keydown', key);
+    return () => { removeEventListener('keydown', key); };
+  }, []);
+  return (
+    <>
+      <button type="button" onClick={open} aria-label="Keys" title="Keys (?)">?</button>
+      <dialog ref={box} aria-labelledby="keys">
+        <h2 id="keys">Keys</h2>
+        {KEYS.map(([where, keys]) => (
+          <section key={where} aria-label={where}>
+            <h3>{where}</h3>
+            <dl>{keys.flatMap(([key, does]) => [<dt key={key}><kbd>{key}</kbd></dt>, <dd key={does}>{does}</dd>])}</dl>
+          </section>
+        ))}
+        <form method="dialog"><button type="submit">Close</button></form>
+      </dialog>
+    </>
+  );
+}

@@ -1,0 +1,118 @@
+// A report: this page in a file, with the answers that it shows in the file itself.
+//
+// Guarantees: nothing is requested from anywhere; an answer is unpacked when a view asks for it; what is not in the file is
+// told with the command that shows it. Pure but for reading the document once.
+
+/** What `memctl report` wrote into the file. */
+export interface ReportFile {
+  job: string;
+  attempt: number;
+  version: string;
+  written_at: string;
+  /** The rank that the verdict is about. */
+  rank: number | null;
+  /** The epochs at whose ends it is compared. */
+  early: number | null;
+  late: number | null;
+  /** What was left out, in sentences. */
+  left_out: string[];
+  /** Answers by question, compressed. */
+  answers: Record<string, string>;
+  /** Why a question has no answer. */
+  reasons: Record<string, string>;
+}
+
+/** The name of the element that holds it. */
+const ELEMENT = 'report';
+
+function read(): ReportFile | null {
+  const text = typeof document === 'undefined' ? null : document.getElementById(ELEMENT)?.textContent;
+  return text ? (JSON.parse(text) as ReportFile) : null;
+}
+
+/** The file, where the page is one. */
+export const file = read();
+
+/** A question, as a file has it: which job it is about goes without saying. */
+export interface Question {
+  verb: string;
+  asked: Map<string, string>;
+}
+
+/** The question of a path below `/api/v1`. */
+export function questionOf(path: string): Question {
+  const [place = '', query = ''] = path.split('?');
+  const asked = [...new URLSearchParams(query)].filter(([name]) => name !== 'attempt' && name !== 'tenant');
+  return { verb: place.split('/').at(-1) ?? '', asked: new Map(asked) };
+}
+
+/** Its key in the file. */
+export function keyOf({ verb, asked }: Question): string {
+  const pairs = [...asked].sort(([one], [other]) => (one < other ? -1 : 1)).map(([name, value]) => `${name}=${value}`);
+  return pairs.length === 0 ? verb : `${verb}?${pairs.join('&')}`;
+}
+
+/** A word for a shell. */
+const word = (text: string): string => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** The command that shows what a question asks for. */
+export function commandOf(job: string, { verb, asked }: Question): string {
+  const rank = asked.get('rank');
+  const of = `--job ${word(job)}${rank === undefined ? '' : ` --rank ${word(rank)}`}`;
+  const at = asked.get('at') ?? '';
+  const epoch = /^epoch:(\d+)$/.exec(at)?.[1];
+  const when = at === 'peak' ? ' --peak' : at === 'end' ? ' --end' : epoch === undefined ? ` --at ${word(at)}` : ` --epoch-end ${epoch}`;
+  if (verb === 'sites' || (verb === 'flame' && !asked.has('from'))) return `memctl sites ${of}${at === '' ? '' : when}`;
+  if (verb === 'ledger') return `memctl ledger ${of}${at === '' ? ' --peak' : when}`;
+  if (verb === 'timeline') return `memctl timeline ${of}`;
+  return 'memctl ui';
+}
+
+/** Bytes of a compressed answer. */
+export async function unpacked(packed: string): Promise<ArrayBuffer> {
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer();
+}
+
+const text = (bytes: ArrayBuffer): unknown => JSON.parse(new TextDecoder().decode(bytes));
+
+/** What a file says to a question: the bytes of its answer, or why there is none. */
+export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | string> {
+  const question = questionOf(path);
+  const { verb, asked } = question;
+  // The whole course has every stretch of it.
+  if (verb === 'timeline') for (const name of ['since', 'until']) asked.delete(name);
+  const packed = of.answers[keyOf(question)] ?? null;
+  if (packed !== null) return unpacked(packed);
+  if (verb === 'timeline') {
+    const several = await courses(of, question);
+    if (several !== null) return several;
+  }
+  if (verb === 'blocks' && asked.has('event')) {
+    const around = await stretch(of, question);
+    if (around !== null) return around;
+  }
+  return of.reasons[keyOf(question)] ?? `it is not in this file; \`${commandOf(of.job, question)}\` shows it`;
+}
+
+/** Courses of several ranks, which a file has one by one. */
+async function courses(of: ReportFile, { verb, asked }: Question): Promise<ArrayBuffer | null> {
+  const packed = (asked.get('rank') ?? '').split(',').map((rank) => of.answers[keyOf({ verb, asked: new Map([...asked, ['rank', rank]]) })]);
+  const known = packed.filter((one) => one !== undefined);
+  if (known.length < packed.length) return null;
+  const read = (await Promise.all(known.map(unpacked))).map((bytes) => text(bytes) as { ranks: unknown[] });
+  const whole = { ...read[0], ranks: read.flatMap((one) => one.ranks) };
+  return new TextEncoder().encode(JSON.stringify(whole)).buffer;
+}
+
+/** The stretch of blocks around an event, where the one at the peak has it. */
+async function stretch(of: ReportFile, { verb, asked }: Question): Promise<ArrayBuffer | null> {
+  const peak = new Map([...asked, ['at', 'peak']]);
+  peak.delete('event');
+  const packed = of.answers[keyOf({ verb, asked: peak })];
+  if (packed === undefined) return null;
+  const bytes = await unpacked(packed);
+  const { first_event, last_event } = text(bytes) as { first_event: number; last_event: number };
+  const event = Number(asked.get('event'));
+  return event >= first_event && event <= last_event ? bytes : null;
+}

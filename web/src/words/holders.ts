@@ -1,0 +1,35 @@
+// What holds a finding's blocks, in words beside the daemon's own sentence.
+//
+// Guarantees: a figure that is not known has no words. Refuses to say that nothing holds them: the sentence says what was
+// looked at.
+
+import type { FindingHolders, GrowingHolder } from '../api/types';
+import { plural } from './numbers';
+
+/** A step of a chain: what it is, and the name in it, which is shown as code. */
+export interface Step {
+  before: string;
+  name: string;
+  behind: string;
+}
+
+/** `global `KEPT`` in three parts; a step without a name is one part. */
+export function step(text: string): Step {
+  const parts = /^([^`]*)`([^`]*)`(.*)$/.exec(text);
+  return parts === null ? { before: text, name: '', behind: '' } : { before: parts[1] ?? '', name: parts[2] ?? '', behind: parts[3] ?? '' };
+}
+
+/** `200 of 256 blocks, +240 tensors an epoch since epoch 3`. */
+export function share(holder: GrowingHolder, of: FindingHolders): string {
+  const blocks = of.asked_blocks === null ? plural(holder.blocks, 'block') : `${holder.blocks} of ${plural(of.asked_blocks, 'block')}`;
+  if (holder.tensors_per_epoch === null || holder.since_epoch === null) return blocks;
+  const rate = Math.round(holder.tensors_per_epoch * 10) / 10;
+  return `${blocks}, ${rate < 0 ? '−' : '+'}${Math.abs(rate)} tensors an epoch since epoch ${holder.since_epoch}`;
+}
+
+/** `Asked by the daemon; the process stood still for 81 ms.` */
+export function asked(of: FindingHolders): string {
+  const who = of.unasked ? 'Asked by the daemon' : 'Asked with `memctl holders`';
+  if (of.took_seconds === null) return `${who}.`;
+  return `${who}; the process stood still for ${(of.took_seconds * 1e3).toFixed(0)} ms.`;
+}
