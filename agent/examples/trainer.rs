@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p memctl-agent --example trainer -- http://127.0.0.1:7717` streams a job `rust-trainer` to a
 //! daemon; `memctl query --job rust-trainer` then shows it. The "device" is a toy arena, so that the example
-//! runs anywhere; the calls are the ones a cudarc program makes.
+//! runs anywhere; the calls are the ones a cudarc program makes. With the word `paced` behind the address it waits for a
+//! line on its standard input before each epoch, so that somebody can watch the job while it runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +77,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let recorder = agent.recorder(DeviceIndex(0)).ok_or("the recorder is taken already")?;
     let mut arena = Arena { next: 1 << 32, live: BTreeMap::new(), recorder };
     arena.alloc(64 << 20, weights);
+    let paced = std::env::args().nth(2).is_some_and(|word| word == "paced");
     for epoch in 0..4_u32 {
+        if paced {
+            std::io::stdin().read_line(&mut String::new())?;
+        }
         agent.epoch_begin(epoch);
         for step in 0..25_u64 {
             let step = u64::from(epoch) * 25 + step;

@@ -19,9 +19,10 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <typeinfo>
 
-#define MEMCTL_SHIM_ABI 3
+#define MEMCTL_SHIM_ABI 4
 // Version and commit of the torch it is built for: whoever compiles this knows the commit, the headers do not.
 #ifndef MEMCTL_TORCH_BUILD
 #define MEMCTL_TORCH_BUILD TORCH_VERSION
@@ -43,6 +44,9 @@ struct Event {
   uint32_t pool[2];
   int32_t action;
   int32_t device;
+  // Whose memory it is, as the program said: bytes that are there for the call. 0 where it said nothing.
+  uint64_t owner;
+  uint64_t owner_bytes;
 };
 
 struct OutOfMemory {
@@ -77,7 +81,7 @@ struct Block {
 };
 
 // What memctl's side asserts as well.
-MEMCTL_SIZE(Event, 48);
+MEMCTL_SIZE(Event, 64);
 MEMCTL_AT(Event, addr, 0);
 MEMCTL_AT(Event, size, 8);
 MEMCTL_AT(Event, stream, 16);
@@ -85,6 +89,8 @@ MEMCTL_AT(Event, ticks, 24);
 MEMCTL_AT(Event, pool, 32);
 MEMCTL_AT(Event, action, 40);
 MEMCTL_AT(Event, device, 44);
+MEMCTL_AT(Event, owner, 48);
+MEMCTL_AT(Event, owner_bytes, 56);
 MEMCTL_SIZE(OutOfMemory, 32);
 MEMCTL_AT(OutOfMemory, device, 0);
 MEMCTL_AT(OutOfMemory, asked, 8);
@@ -145,6 +151,16 @@ uint64_t stamp(const caching::TraceEntry& entry) {
 #endif
 }
 
+// The name that `torch.cuda.memory._set_memory_metadata` gave to what this thread allocates, of versions that have it (2.10).
+template <class Entry>
+auto owner_of(const Entry& entry, int) -> decltype(static_cast<const std::string*>(&entry.user_metadata_)) {
+  return &entry.user_metadata_;
+}
+template <class Entry>
+const std::string* owner_of(const Entry&, long) {
+  return nullptr;
+}
+
 void pass_event(OnEvent on_event, const caching::TraceEntry& entry) {
   Event event{};
   event.addr = static_cast<uint64_t>(entry.addr_);
@@ -157,6 +173,11 @@ void pass_event(OnEvent on_event, const caching::TraceEntry& entry) {
 #endif
   event.action = static_cast<int32_t>(entry.action_);
   event.device = static_cast<int32_t>(entry.device_);
+  const std::string* owner = owner_of(entry, 0);
+  if (owner != nullptr && !owner->empty()) {
+    event.owner = reinterpret_cast<uint64_t>(owner->data());
+    event.owner_bytes = owner->size();
+  }
   on_event(&event);
 }
 

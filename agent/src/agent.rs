@@ -79,6 +79,8 @@ pub struct AgentConfig {
     pub source_paths: SourcePaths,
     /// Whether the process may be asked what holds its tensors.
     pub holders: bool,
+    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    pub holders_unasked: bool,
 }
 
 impl AgentConfig {
@@ -98,6 +100,7 @@ impl AgentConfig {
             found: Vec::new(),
             source_paths: SourcePaths::default(),
             holders: true,
+            holders_unasked: false,
         }
     }
 }
@@ -312,7 +315,7 @@ impl Agent {
         let ending = Arc::new(Mutex::new(None));
         let refused = Arc::new(Mutex::new(None));
         let (stop_uplink, stopped) = mpsc::channel(1);
-        let link = Link { window: window.clone(), asks, readiness };
+        let link = Link { window: window.clone(), asks, readiness, unasked: config.holders_unasked };
         let uplink = spawn_uplink(&config, link, refused.clone(), stopped)?;
         let worker = spawn_worker(worker, ending.clone())?;
         Ok(Self {

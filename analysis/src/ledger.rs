@@ -1,8 +1,9 @@
 //! The ledger of a rank: everything that the device says is used, by who uses it.
 //!
-//! Guarantees: allocated + cached + context and libraries + other processes + unexplained = device used, whatever was
-//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained. Measurements are of other
-//! moments than the state: each is compared with what the allocator held when it was taken.
+//! Guarantees: allocated + cached + NCCL + context and libraries + other processes + unexplained = device used, whatever was
+//! measured; what was not measured is `None`, and its bytes are then part of what is unexplained (NCCL's: of context and
+//! libraries). Measurements are of other moments than the state: each is compared with what the allocator held when it was
+//! taken.
 //! Refuses to hide a negative rest: measurements of different moments can disagree, and the ledger shows by how much.
 
 use memctl_model::Sample;
@@ -16,7 +17,9 @@ pub struct Ledger {
     pub classes: Shares,
     /// Reserved and not handed out.
     pub cached_bytes: u64,
-    /// Of this process beside the allocator: CUDA context, kernels, libraries such as NCCL.
+    /// Of NCCL's communicators, where NCCL tells.
+    pub nccl_bytes: Option<u64>,
+    /// Of this process beside the allocator and what NCCL tells: CUDA context, kernels, libraries.
     pub context_bytes: Option<u64>,
     /// Of other processes.
     pub others_bytes: Option<u64>,
@@ -46,17 +49,19 @@ impl Ledger {
         let allocated = classes.total();
         let cached_bytes = reserved_bytes.saturating_sub(allocated);
         let ours = allocated.saturating_add(cached_bytes);
-        let context_bytes = sample
-            .and_then(|sample| sample.process_used_bytes)
-            .map(|used| used.saturating_sub(then.at_process_bytes.unwrap_or(ours)));
+        let nccl_bytes = sample.and_then(|sample| sample.nccl_bytes);
+        let context_bytes = sample.and_then(|sample| sample.process_used_bytes).map(|used| {
+            let beside = used.saturating_sub(then.at_process_bytes.unwrap_or(ours));
+            beside.saturating_sub(nccl_bytes.unwrap_or(0))
+        });
         let others_bytes = sample.and_then(|sample| sample.foreign_used_bytes);
         // The device's use at the state's moment: as measured, and what the allocator has taken or given back since.
         let device_used_bytes = sample.and_then(|sample| sample.device_used_bytes).map(|used| {
             let beside = used.saturating_sub(then.at_device_bytes.unwrap_or(ours));
             if then.at_device_bytes.is_some() { beside.saturating_add(ours) } else { used }
         });
-        let explained =
-            i128::from(ours) + i128::from(context_bytes.unwrap_or(0)) + i128::from(others_bytes.unwrap_or(0));
+        let parts = [nccl_bytes, context_bytes, others_bytes];
+        let explained = i128::from(ours) + parts.into_iter().flatten().map(i128::from).sum::<i128>();
         let unexplained_bytes = device_used_bytes.map(|used| {
             let rest = i128::from(used) - explained;
             rest.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
@@ -64,6 +69,7 @@ impl Ledger {
         Self {
             classes,
             cached_bytes,
+            nccl_bytes,
             context_bytes,
             others_bytes,
             unexplained_bytes,
@@ -96,6 +102,7 @@ mod tests {
             used in 0..BYTES,
             process in prop::option::of(0..BYTES),
             foreign in prop::option::of(0..BYTES),
+            nccl in prop::option::of(0..BYTES),
         ) {
             let mut classes = Shares::default();
             classes.add(Class::Activations, allocated / 2);
@@ -104,15 +111,18 @@ mod tests {
                 device_used_bytes: Some(used),
                 process_used_bytes: process,
                 foreign_used_bytes: foreign,
+                nccl_bytes: nccl,
                 ..Sample::default()
             };
             let ledger = Ledger::new(classes, reserved, Some(&sample), HeldThen::default());
             let parts = ledger.allocated_bytes() as i64
                 + ledger.cached_bytes as i64
+                + ledger.nccl_bytes.unwrap_or(0) as i64
                 + ledger.context_bytes.unwrap_or(0) as i64
                 + ledger.others_bytes.unwrap_or(0) as i64
                 + ledger.unexplained_bytes.unwrap();
             prop_assert_eq!(parts, used as i64);
+            prop_assert_eq!(ledger.nccl_bytes, nccl);
             prop_assert_eq!(ledger.allocated_bytes() + ledger.cached_bytes, reserved.max(allocated));
         }
     }
@@ -122,6 +132,29 @@ mod tests {
         let ledger = Ledger::new(Shares::default(), 7, None, HeldThen::default());
         assert_eq!((ledger.cached_bytes, ledger.context_bytes, ledger.unexplained_bytes), (7, None, None));
         assert_eq!(ledger.measured_ns, None);
+    }
+
+    #[test]
+    fn what_nccl_tells_is_taken_out_of_the_context() {
+        let ledger = |process, nccl| {
+            let sample = Sample {
+                device_used_bytes: Some(1_000),
+                process_used_bytes: process,
+                foreign_used_bytes: Some(0),
+                nccl_bytes: nccl,
+                ..Sample::default()
+            };
+            let ledger = Ledger::new(Shares::default(), 300, Some(&sample), HeldThen::default());
+            (ledger.nccl_bytes, ledger.context_bytes, ledger.unexplained_bytes)
+        };
+        assert_eq!(ledger(Some(1_000), None), (None, Some(700), Some(0)));
+        assert_eq!(ledger(Some(1_000), Some(500)), (Some(500), Some(200), Some(0)));
+        assert_eq!(ledger(None, Some(500)), (Some(500), None, Some(200)));
+        assert_eq!(
+            ledger(Some(1_000), Some(800)),
+            (Some(800), Some(0), Some(-100)),
+            "the parts exceed the whole, and it shows"
+        );
     }
 
     #[test]

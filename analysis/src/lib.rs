@@ -15,6 +15,7 @@ pub mod deaths;
 pub mod explained;
 pub mod fragmentation;
 pub mod growth;
+pub mod holders;
 pub mod initial_state;
 pub mod judge;
 pub mod ledger;

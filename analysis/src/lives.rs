@@ -160,7 +160,12 @@ impl Lives {
             }
             Action::SegmentUnmap => self.unmap(event, number),
             Action::Oom => self.failures.push(Failure { event: number, bytes: event.size, stream: event.stream }),
-            Action::Snapshot | Action::Annotate => {}
+            Action::Annotate => {
+                if let Some(&at) = self.living.get(&event.addr).filter(|_| event.stack.is_some()) {
+                    self.blocks[at].stack = event.stack;
+                }
+            }
+            Action::Snapshot => {}
         }
     }
 

@@ -218,7 +218,7 @@ fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceI
     let mut through: Vec<(PlaceId, u32)> = Vec::new();
     // The last frame outside of module.py: the caller, while module.py's own are passed.
     let (mut caller, mut calls): (Option<&Frame>, bool) = (None, false);
-    for frame in frames.iter().rev() {
+    for frame in frames.iter().rev().filter(|frame| frame.owner().is_none()) {
         if is_call(frame) {
             calls = true;
             continue;
@@ -244,7 +244,7 @@ fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceI
 }
 
 fn pass(frames: &[Frame]) -> Pass {
-    let Some(innermost) = frames.first() else { return Pass::Backward };
+    let Some(innermost) = frames.iter().find(|frame| frame.owner().is_none()) else { return Pass::Backward };
     let in_backward = |frame: &Frame| {
         frame.function.starts_with("torch::autograd::Engine::")
             || (frame.file.ends_with("torch/utils/checkpoint.py")

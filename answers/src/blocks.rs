@@ -56,6 +56,8 @@ pub struct Blocks {
     pub stacks: Vec<Vec<u32>>,
     /// Of each stack the innermost frame of the user's own code.
     pub sites: Vec<Option<u32>>,
+    /// Of each stack whose memory it is, as the process named it.
+    pub owners: Vec<Option<String>>,
     /// Requests that failed.
     pub failures: Vec<Failure>,
     /// How requests are rounded and where they may lie.
@@ -92,6 +94,8 @@ pub struct Segment {
     pub stream: String,
     /// Pool: null for the one that everything uses unless told otherwise.
     pub pool: Option<String>,
+    /// Of a private pool: the name that most of the memory in it has.
+    pub owner: Option<String>,
     /// Whether its blocks are those up to 1 MiB.
     pub small: bool,
     /// Whether it is a mapped range of an expandable segment.
@@ -159,6 +163,19 @@ pub struct Stacks<K> {
     pub stacks: Vec<Vec<u32>>,
     /// See [`Blocks::sites`].
     pub sites: Vec<Option<u32>>,
+    /// See [`Blocks::owners`].
+    pub owners: Vec<Option<String>>,
+}
+
+/// What is told of a stack where it is met first.
+#[derive(Clone, Debug, Default)]
+pub struct StackTold {
+    /// Innermost first.
+    pub frames: Vec<Frame>,
+    /// The innermost frame of the user's own code.
+    pub site: Option<Frame>,
+    /// Whose memory it is.
+    pub owner: Option<String>,
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
@@ -172,16 +189,17 @@ impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
             frames: Vec::new(),
             stacks: vec![Vec::new()],
             sites: vec![None],
+            owners: vec![None],
         }
     }
 
-    /// The number of a stack, whose frames and site are asked for where it is met first.
-    pub fn number(&mut self, key: K, told: impl FnOnce() -> (Vec<Frame>, Option<Frame>)) -> u32 {
+    /// The number of a stack, of which more is asked for where it is met first.
+    pub fn number(&mut self, key: K, told: impl FnOnce() -> StackTold) -> u32 {
         if let Some(number) = self.known.get(&key) {
             return *number;
         }
-        let (mut frames, site) = told();
-        let number = if frames.is_empty() {
+        let StackTold { mut frames, site, owner } = told();
+        let number = if frames.is_empty() && owner.is_none() {
             0
         } else {
             frames.truncate(self.room);
@@ -190,6 +208,7 @@ impl<K: Copy + Eq + std::hash::Hash> Stacks<K> {
             let site = site.map(|site| self.frame(site));
             self.stacks.push(frames);
             self.sites.push(site);
+            self.owners.push(owner);
             (self.stacks.len() - 1) as u32
         };
         self.known.insert(key, number);
@@ -216,14 +235,18 @@ mod tests {
 
     #[test]
     fn stacks_share_their_frames_and_have_room_for_so_many() {
+        let told = |frames, site| StackTold { frames, site, owner: None };
         let mut stacks = Stacks::new(5);
-        assert_eq!(stacks.number(7, || (vec![frame(1), frame(2)], Some(frame(2)))), 1);
-        assert_eq!(stacks.number(8, || (vec![frame(3), frame(2)], None)), 2);
+        assert_eq!(stacks.number(7, || told(vec![frame(1), frame(2)], Some(frame(2)))), 1);
+        assert_eq!(stacks.number(8, || told(vec![frame(3), frame(2)], None)), 2);
         assert_eq!(stacks.number(7, || unreachable!("it is known")), 1);
-        assert_eq!(stacks.number(0, || (vec![], None)), 0, "none");
-        assert_eq!(stacks.number(9, || (vec![frame(1), frame(2), frame(3)], Some(frame(3)))), 3);
+        assert_eq!(stacks.number(0, StackTold::default), 0, "none");
+        assert_eq!(stacks.number(9, || told(vec![frame(1), frame(2), frame(3)], Some(frame(3)))), 3);
         assert_eq!(stacks.stacks, [vec![], vec![0, 1], vec![2, 1], vec![0]], "cut at the outer end");
         assert_eq!(stacks.sites, [None, Some(1), None, Some(2)]);
         assert_eq!(stacks.frames.len(), 3);
+        let owner = || StackTold { owner: Some("KV cache".into()), ..StackTold::default() };
+        assert_eq!(stacks.number(10, owner), 4, "without frames, but somebody's");
+        assert_eq!((stacks.owners.len(), stacks.owners[4].as_deref()), (5, Some("KV cache")));
     }
 }

@@ -47,6 +47,8 @@ pub struct Holders {
     pub complete: bool,
     /// What was not looked at, in sentences.
     pub not_looked_at: Vec<String>,
+    /// The epoch in which the process answered, as far as it has any.
+    pub epoch: Option<u32>,
     /// Flags that reach the same daemon; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -86,6 +88,7 @@ impl Holders {
             complete,
             not_looked_at,
             holders,
+            epoch,
         } = part(found, "found")?;
         Ok(Self {
             schema: SCHEMA,
@@ -104,6 +107,7 @@ impl Holders {
             budget_seconds: f64::from(budget_ms) / 1e3,
             complete,
             not_looked_at,
+            epoch,
             hint,
         })
     }

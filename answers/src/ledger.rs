@@ -80,7 +80,9 @@ pub struct Rank {
     pub classes: Vec<ClassShare>,
     /// Reserved and not handed out.
     pub cached_bytes: u64,
-    /// This process's beside the allocator: its context, kernels, libraries.
+    /// Of NCCL's communicators; null when NCCL did not tell, and then part of `context_bytes`.
+    pub nccl_bytes: Option<u64>,
+    /// This process's beside the allocator and what NCCL tells: its context, kernels, libraries.
     pub context_bytes: Option<u64>,
     /// Of other processes.
     pub others_bytes: Option<u64>,
@@ -98,6 +100,38 @@ pub struct Rank {
     pub measured_at: Option<String>,
     /// Live blocks that had no room in the answer, where they were asked for: the smallest.
     pub blocks_left_out: u64,
+    /// Allocated memory that the process named, by name, most first; the rest of it has no name.
+    pub owners: Vec<Owned>,
+    /// Names that had no room: those with least memory.
+    pub owners_left_out: u64,
+    /// Private pools, most reserved first.
+    pub pools: Vec<Pool>,
+}
+
+/// Memory of one name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Owned {
+    /// The name, as the process gave it.
+    pub owner: String,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Of what is allocated.
+    pub share: f64,
+}
+
+/// A private pool of the allocator: a CUDA graph's, or a `MemPool`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pool {
+    /// PyTorch's id of it, `0.1`.
+    pub pool: String,
+    /// Taken from the driver.
+    pub reserved_bytes: u64,
+    /// Of these, handed out.
+    pub allocated_bytes: u64,
+    /// The name that most of the memory in it has; null when none has one.
+    pub owner: Option<String>,
 }
 
 /// Bytes of a class.
@@ -130,6 +164,8 @@ pub struct Block {
     pub birth_phase: Option<String>,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
+    /// Whose memory it is, as the process named it; null when it did not.
+    pub owner: Option<String>,
 }
 
 /// The classes of a ledger, in the order of `CLASSES`, what a newer daemon calls otherwise behind them.
@@ -175,8 +211,8 @@ impl Ledger {
 impl Listed {
     fn new(mut wire: v1::RankLedger, with_blocks: bool) -> Self {
         let sites: Vec<Frame> = std::mem::take(&mut wire.sites).into_iter().map(Frame::from).collect();
-        let blocks = std::mem::take(&mut wire.blocks);
-        let blocks = with_blocks.then(|| blocks.into_iter().map(|block| Block::new(block, &sites)).collect());
+        let (blocks, owners) = (std::mem::take(&mut wire.blocks), std::mem::take(&mut wire.owner_names));
+        let blocks = with_blocks.then(|| blocks.into_iter().map(|block| Block::new(block, &sites, &owners)).collect());
         Self { rank: wire.into(), blocks }
     }
 
@@ -206,8 +242,19 @@ impl From<v1::RankLedger> for Rank {
             blocks: _,
             sites: _,
             blocks_left_out,
+            owners,
+            owners_left_out,
+            pools,
+            nccl_bytes,
+            owner_names: _,
             process,
         } = wire;
+        let owned = |v1::OwnerBytes { owner, bytes, blocks }| Owned {
+            owner,
+            live_bytes: bytes,
+            live_blocks: blocks,
+            share: ratio(bytes, allocated_bytes),
+        };
         // What nobody measured is no riddle. That the known parts exceed the whole is one all the same.
         let measured = context_bytes.is_some() && others_bytes.is_some();
         let rest = unexplained_bytes;
@@ -226,6 +273,7 @@ impl From<v1::RankLedger> for Rank {
             allocated_bytes,
             classes: shares(classes),
             cached_bytes,
+            nccl_bytes,
             context_bytes,
             others_bytes,
             unmeasured_bytes,
@@ -235,6 +283,9 @@ impl From<v1::RankLedger> for Rank {
             device_total_bytes,
             measured_at: measured_ns.map(time::rfc3339),
             blocks_left_out,
+            owners: owners.into_iter().map(owned).collect(),
+            owners_left_out,
+            pools: pools.into_iter().map(Pool::from).collect(),
         }
     }
 }
@@ -246,9 +297,23 @@ impl Rank {
     }
 }
 
+impl From<v1::PoolBytes> for Pool {
+    fn from(wire: v1::PoolBytes) -> Self {
+        let v1::PoolBytes { pool_first, pool_second, reserved_bytes, allocated_bytes, owner } = wire;
+        Self {
+            pool: format!("{pool_first}.{pool_second}"),
+            reserved_bytes,
+            allocated_bytes,
+            owner: Some(owner).filter(|owner| !owner.is_empty()),
+        }
+    }
+}
+
 impl Block {
-    fn new(wire: v1::LiveBlock, sites: &[Frame]) -> Self {
-        let v1::LiveBlock { address, bytes, requested_bytes, class, birth_epoch, birth_step, birth_phase, site } = wire;
+    fn new(wire: v1::LiveBlock, sites: &[Frame], owners: &[String]) -> Self {
+        let v1::LiveBlock { address, bytes, requested_bytes, class, birth_epoch, birth_step, birth_phase, site, owner } =
+            wire;
+        let owner = (owner as usize).checked_sub(1).and_then(|at| owners.get(at));
         let site = (site as usize).checked_sub(1).and_then(|at| sites.get(at));
         Self {
             address,
@@ -259,6 +324,7 @@ impl Block {
             birth_step,
             birth_phase: Some(birth_phase).filter(|phase| !phase.is_empty()),
             site: site.cloned(),
+            owner: owner.cloned(),
         }
     }
 }
@@ -310,6 +376,7 @@ impl Ledger {
         names.extend(classes.iter().map(String::as_str));
         names.extend(["allocated_bytes", "cached_bytes", "context_bytes", "others_bytes", "unexplained_bytes"]);
         names.extend(["device_used_bytes", "device_total_bytes", "measured_at", "unmeasured_bytes", "process"]);
+        names.push("nccl_bytes");
         csv::header(out, &names)?;
         for Listed { rank, .. } in &self.ranks {
             let mut cells = vec![
@@ -332,6 +399,7 @@ impl Ledger {
                 Cell::maybe(rank.measured_at.as_ref()),
                 Cell::maybe(rank.unmeasured_bytes),
                 Cell::text(&rank.process),
+                Cell::maybe(rank.nccl_bytes),
             ]);
             csv::record(out, &cells)?;
         }
@@ -353,6 +421,7 @@ impl Ledger {
             "file",
             "line",
             "process",
+            "owner",
         ];
         csv::header(out, &names)?;
         for (rank, block) in self.ranks.iter().flat_map(Listed::each) {
@@ -370,6 +439,7 @@ impl Ledger {
                 Cell::maybe_text(block.site.as_ref().map(|frame| frame.file.as_str())),
                 Cell::maybe(block.site.as_ref().and_then(|frame| frame.line)),
                 Cell::text(&rank.process),
+                Cell::maybe_text(block.owner.as_deref()),
             ];
             csv::record(out, &cells)?;
         }

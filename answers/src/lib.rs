@@ -234,6 +234,20 @@ pub fn site_of(stack: &[Frame]) -> Option<Frame> {
     Some(Frame { function: function.to_string(), file: file.to_string(), line: Some(*line).filter(|&line| line > 0) })
 }
 
+/// Whose memory a stack is of, where the process said so, and its calls, innermost first.
+#[must_use]
+pub fn owned(stack: Vec<v1::Frame>) -> (Option<String>, Vec<Frame>) {
+    let mut stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
+    let model = |frame: &Frame| memctl_model::Frame {
+        function: frame.function.as_str().into(),
+        file: frame.file.as_str().into(),
+        line: 0,
+    };
+    let owner = stack.first().and_then(|frame| model(frame).owner().map(str::to_owned));
+    stack.drain(..usize::from(owner.is_some()));
+    (owner, stack)
+}
+
 impl From<v1::Frame> for Frame {
     fn from(wire: v1::Frame) -> Self {
         let v1::Frame { function, file, line } = wire;

@@ -418,6 +418,8 @@ impl From<v1::Sample> for Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
+            // A row of the ledger.
+            nccl_bytes: _,
         } = wire;
         Self {
             at: time::rfc3339(time_ns),
@@ -513,11 +515,7 @@ impl From<v1::SiteGrowth> for Growth {
                 explained_by,
             }
         };
-        Self {
-            site: site.map(Frame::from),
-            stack: stack.into_iter().map(Frame::from).collect(),
-            ranks: ranks.into_iter().map(rank).collect(),
-        }
+        Self { site: site.map(Frame::from), stack: super::owned(stack).1, ranks: ranks.into_iter().map(rank).collect() }
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Site {
     pub live_blocks: u64,
     /// The innermost frame of the user's own code; null when no stack was recorded.
     pub site: Option<Frame>,
+    /// Whose memory it is, as the process named it; null when it did not.
+    pub owner: Option<String>,
     /// Innermost first; empty when no stack was recorded.
     pub stack: Vec<Frame>,
     /// By the epoch in which it was allocated.
@@ -130,7 +132,8 @@ impl Sites {
         for rank in &self.ranks {
             let root = (self.ranks.len() > 1).then(|| name_of(&rank.process, rank.rank));
             for site in &rank.sites {
-                let frames: Vec<String> = site.stack.iter().rev().map(place).collect();
+                let owner = site.owner.as_ref().map(|owner| format!("[{owner}]"));
+                let frames: Vec<String> = site.stack.iter().rev().map(place).chain(owner).collect();
                 let stack = folded::stack(root.as_deref(), frames.iter().map(String::as_str));
                 let place = *places.entry(stack.clone()).or_insert_with(|| {
                     lines.push((stack, 0));
@@ -165,13 +168,14 @@ impl From<v1::RankSites> for RankSites {
 impl From<v1::SiteStack> for Site {
     fn from(wire: v1::SiteStack) -> Self {
         let v1::SiteStack { stack, bytes, blocks, births } = wire;
-        let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
+        let (owner, stack) = super::owned(stack);
         let site = super::site_of(&stack);
         let birth = |wire: v1::BirthBytes| {
             let v1::BirthBytes { epoch, bytes, blocks } = wire;
             Birth { epoch, live_bytes: bytes, live_blocks: blocks }
         };
-        Self { live_bytes: bytes, live_blocks: blocks, site, stack, births: births.into_iter().map(birth).collect() }
+        let births = births.into_iter().map(birth).collect();
+        Self { live_bytes: bytes, live_blocks: blocks, site, owner, stack, births }
     }
 }
 
@@ -230,6 +234,7 @@ impl Answer for Sites {
             "line",
             "stack",
             "process",
+            "owner",
         ];
         csv::header(out, &names)?;
         for rank in &self.ranks {
@@ -248,6 +253,7 @@ impl Answer for Sites {
                     Cell::maybe(site.site.as_ref().and_then(|frame| frame.line)),
                     Cell::text(stack.join(";")),
                     Cell::text(&rank.process),
+                    Cell::maybe_text(site.owner.as_deref()),
                 ];
                 csv::record(out, &cells)?;
             }

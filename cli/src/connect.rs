@@ -36,7 +36,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Idle connections are noticed when they are dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A report of thousands of ranks is larger than an item.
-const ANSWER_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
+pub const ANSWER_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
 
 /// What waits is taken in for at most so long before a question is asked.
 const TAKING_MAX: Duration = Duration::from_secs(120);

@@ -51,10 +51,25 @@ struct Pending {
     answer: oneshot::Sender<Result<v1::HoldersFound, String>>,
 }
 
+/// What the hello of a session says of asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness {
+    /// Whether its process can be asked.
+    pub search: HolderSearch,
+    /// Whether the daemon may do so by itself.
+    pub unasked: bool,
+}
+
+impl From<HolderSearch> for Readiness {
+    fn from(search: HolderSearch) -> Self {
+        Self { search, unasked: false }
+    }
+}
+
 /// The side of those who ask.
 #[derive(Clone)]
 pub struct Line {
-    search: HolderSearch,
+    readiness: Readiness,
     asks: mpsc::Sender<Pending>,
     alone: Arc<Semaphore>,
 }
@@ -68,18 +83,24 @@ pub struct Asked {
 
 /// The two sides of a stream's line. `first`: the number of its first ask; numbers of one session's streams differ.
 #[must_use]
-pub fn line(search: HolderSearch, first: u64) -> (Line, Asked) {
+pub fn line(readiness: Readiness, first: u64) -> (Line, Asked) {
     let (sender, asks) = mpsc::channel(1);
-    (Line { search, asks: sender, alone: Arc::new(Semaphore::new(1)) }, Asked { asks, next: first, under_way: None })
+    (Line { readiness, asks: sender, alone: Arc::new(Semaphore::new(1)) }, Asked { asks, next: first, under_way: None })
 }
 
 impl Line {
+    /// Whether the process can be asked, and whoever started it lets the daemon do so by itself.
+    #[must_use]
+    pub fn may_be_asked_unasked(&self) -> bool {
+        self.readiness.unasked && self.readiness.search == HolderSearch::Ready
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors
     /// See [`AskError`].
     pub async fn ask(&self, stacks: Vec<u32>, budget_ms: u32, wait: Duration) -> Result<v1::HoldersFound, AskError> {
-        match self.search {
+        match self.readiness.search {
             HolderSearch::Ready => {}
             HolderSearch::Unspecified => return Err(AskError::TooOld),
             HolderSearch::Forbidden => return Err(AskError::Forbidden),
@@ -161,7 +182,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_ask_comes_back_with_its_answer() {
-        let (line, mut asked) = line(HolderSearch::Ready, 40);
+        let (line, mut asked) = line(HolderSearch::Ready.into(), 40);
         let serving = async {
             let ask = asked.next().await;
             assert_eq!((ask.id, ask.stacks.as_slice(), ask.budget_ms, ask.wait_ms), (40, &[3, 4][..], 50, 60_000));
@@ -181,7 +202,7 @@ mod tests {
             (HolderSearch::Forbidden, AskError::Forbidden),
             (HolderSearch::NotPython, AskError::NotPython),
         ] {
-            let (line, mut asked) = line(search, 1);
+            let (line, mut asked) = line(search.into(), 1);
             assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(error));
             assert!(asked.asks.try_recv().is_err());
         }
@@ -194,7 +215,7 @@ mod tests {
             (found(257), "refused"),
             (Some(Body::Failure("freed\u{1b}[31m".into())), "freed[31m"),
         ] {
-            let (line, mut asked) = line(HolderSearch::Ready, 1);
+            let (line, mut asked) = line(HolderSearch::Ready.into(), 1);
             let serving = async {
                 let id = asked.next().await.id;
                 asked.heard(v1::HoldersAnswer { id, body });
@@ -207,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_asks_at_a_time_and_who_goes_makes_room() {
-        let (line, mut asked) = line(HolderSearch::Ready, 1);
+        let (line, mut asked) = line(HolderSearch::Ready.into(), 1);
         {
             let mut first = std::pin::pin!(line.ask(vec![1], 1, WAIT));
             assert!(tokio::time::timeout(Duration::from_millis(1), &mut first).await.is_err());
@@ -224,5 +245,17 @@ mod tests {
         assert_eq!(line.ask(vec![1], 1, Duration::ZERO).await, Err(AskError::NoAnswer(Duration::ZERO)));
         drop(asked);
         assert_eq!(line.ask(vec![1], 1, WAIT).await, Err(AskError::Gone));
+    }
+
+    #[test]
+    fn only_who_allows_it_and_can_be_asked_is_asked_unasked() {
+        for (search, unasked, may) in [
+            (HolderSearch::Ready, true, true),
+            (HolderSearch::Ready, false, false),
+            (HolderSearch::Forbidden, true, false),
+            (HolderSearch::NotPython, true, false),
+        ] {
+            assert_eq!(line(Readiness { search, unasked }, 1).0.may_be_asked_unasked(), may, "{search:?}");
+        }
     }
 }

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memctl_model::SessionId;
-use memctl_proto::v1::HolderSearch;
 use tokio::sync::watch;
 
-use crate::asks::{self, Asked, Line};
+use crate::asks::{self, Asked, Line, Readiness};
 use crate::store::{Scope, SessionKey, Tenant};
 
 #[derive(Default)]
@@ -50,14 +49,14 @@ impl Streams {
     /// Takes the session's place (by the id under which it is stored); an older stream of it is told to end. Whoever claims has
     /// shown that the session is theirs. What is asked of the session comes out of the second part.
     #[must_use]
-    pub fn claim(&self, session: SessionId, tenant: &Tenant, search: HolderSearch) -> (Claim, Asked) {
+    pub fn claim(&self, session: SessionId, tenant: &Tenant, readiness: impl Into<Readiness>) -> (Claim, Asked) {
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;
         let (end, ended) = watch::channel(false);
         let (here, gone) = watch::channel(());
         // A stream of the same session never takes an answer to what the one before asked.
-        let (line, asked) = asks::line(search, number << 32);
+        let (line, asked) = asks::line(readiness.into(), number << 32);
         let stream = Stream { number, tenant: tenant.clone(), key: None, line, end, gone };
         let older = inner.streams.insert(session, stream).map(|old| {
             old.end.send_replace(true);
@@ -128,6 +127,8 @@ impl Drop for Claim {
 
 #[cfg(test)]
 mod tests {
+    use memctl_proto::v1::HolderSearch;
+
     use super::*;
 
     #[tokio::test]

@@ -28,7 +28,7 @@ pub enum Action {
     Snapshot = 7,
     /// A request failed: `addr` = free bytes of the device, `size` = the rounded request.
     Oom = 8,
-    /// A block was annotated (torch ≥ 2.14); carries no change of state.
+    /// A block was named (torch ≥ 2.14): its stack is this event's from here on, if that has one. Nothing else changes.
     Annotate = 9,
 }
 

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::holders::FindingHolders;
 use crate::site::Boundary;
 use crate::stack::Frame;
 
@@ -344,6 +345,8 @@ pub struct Finding {
     pub advice: String,
     /// The figures and facts behind it.
     pub evidence: Vec<(String, EvidenceValue)>,
+    /// What holds its blocks, where a process was asked.
+    pub holders: Option<FindingHolders>,
 }
 
 impl Finding {
@@ -373,6 +376,7 @@ impl Finding {
             explanation: String::new(),
             advice: String::new(),
             evidence: Vec::new(),
+            holders: None,
         }
     }
 

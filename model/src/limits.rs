@@ -26,6 +26,10 @@ pub const SESSION_FRAMES_MAX: usize = 4 << 20;
 pub const SESSION_STACK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a function or file name; longer ones are cut.
 pub const NAME_BYTES_MAX: usize = 4_096;
+/// Bytes of the name that a process gives its memory; longer ones are cut.
+pub const OWNER_BYTES_MAX: usize = 256;
+/// Pairs of a stack and a name that one session tells apart; memory beyond them is told without its name.
+pub const SESSION_OWNED_STACKS_MAX: usize = 16_384;
 /// Bytes of a job's name, a host's name, a label.
 pub const LABEL_BYTES_MAX: usize = 256;
 /// Labels of a job.

@@ -38,4 +38,6 @@ pub struct Sample {
     pub host_rss_bytes: Option<u64>,
     /// Resident host memory of its children (DataLoader workers).
     pub children_rss_bytes: Option<u64>,
+    /// Device memory of the communicators of PyTorch's process groups, as NCCL counts it (2.29.7).
+    pub nccl_bytes: Option<u64>,
 }

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use crate::limits::OWNER_BYTES_MAX;
+
 /// Functions by which a library trains: who calls one hands the whole loop over.
 const TRAINING: [&str; 13] = [
     "_inner_training_loop",
@@ -26,6 +28,9 @@ static BACKWARD: LazyLock<Frame> =
 /// What stands for the code that a compiler made, whichever of its files and lines it is.
 static COMPILED: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
+
+/// What stands in place of a file in the frame that names a memory's owner; no path has angle brackets around it.
+const OWNER_FILE: &str = "<owner>";
 
 /// A stack within its session; 0 means "no stack was recorded".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -62,6 +67,21 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// The frame that says whose memory it is, in the words of the process itself (PyTorch's memory metadata and annotations).
+    ///
+    /// It is the innermost of its stack, so a name is interned with the stack and takes no byte of an event.
+    #[must_use]
+    pub fn of_owner(name: &str) -> Self {
+        let name = &name[..name.floor_char_boundary(OWNER_BYTES_MAX)];
+        Self { function: name.into(), file: OWNER_FILE.into(), line: 0 }
+    }
+
+    /// The owner that this frame names, if it is such a frame.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        (&*self.file == OWNER_FILE).then_some(&*self.function)
+    }
+
     /// The function's name without the classes and functions it lies in: live stacks have qualified names from CPython 3.11 on
     /// (`Module._call_impl`), snapshots have plain ones.
     #[must_use]
@@ -133,7 +153,7 @@ impl Frame {
 pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
     let (mut first, mut library, mut model) = (None, None, None);
     let (mut trains, mut compiled, mut autograd) = (false, false, false);
-    for frame in frames {
+    for frame in frames.filter(|frame| frame.owner().is_none()) {
         if frame.is_user_code() {
             return model.or(library).filter(|_| trains).or(Some(frame));
         }
@@ -162,6 +182,18 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Whose memory it is, where the process said so.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        self.frames.first().and_then(Frame::owner)
+    }
+
+    /// The frames of the calls, without the one that names the owner.
+    #[must_use]
+    pub fn calls(&self) -> &[Frame] {
+        &self.frames[usize::from(self.owner().is_some())..]
+    }
+
     /// The frame by which the stack is named: see [`site_of`].
     #[must_use]
     pub fn site(&self) -> Option<&Frame> {
@@ -247,6 +279,18 @@ mod tests {
         assert_eq!(&*stack(&engine).site().unwrap().function, "backward pass");
         let own = [engine[0], ("main", "/home/u/train.py")];
         assert_eq!(&*stack(&own).site().unwrap().function, "main");
+    }
+
+    #[test]
+    fn an_owner_is_told_and_is_no_call() {
+        let library = frame("/usr/lib/python3.12/site-packages/torch/nn/functional.py");
+        let owned = |frames: Vec<Frame>| Stack { frames: [vec![Frame::of_owner("KV cache")], frames].concat() };
+        let stack = owned(vec![library.clone(), frame("/home/u/train.py")]);
+        assert_eq!((stack.owner(), &*stack.site().unwrap().file), (Some("KV cache"), "/home/u/train.py"));
+        assert_eq!((stack.calls().len(), owned(vec![library.clone()]).site()), (2, Some(&library)));
+        assert_eq!((owned(Vec::new()).site(), Stack { frames: vec![library] }.owner()), (None, None));
+        let long = Frame::of_owner(&"\u{fc}".repeat(OWNER_BYTES_MAX));
+        assert_eq!(long.owner().map(str::len), Some(OWNER_BYTES_MAX));
     }
 
     #[test]

@@ -124,5 +124,5 @@ impl Stream {
 /// The hello of a session.
 #[must_use]
 pub fn hello(session: &SessionInfo) -> Hello {
-    Hello { version: PROTOCOL_VERSION, session: Some(session.into()), secret: Vec::new(), holders: 0 }
+    Hello { version: PROTOCOL_VERSION, session: Some(session.into()), secret: Vec::new(), ..Hello::default() }
 }

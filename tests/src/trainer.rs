@@ -159,6 +159,11 @@ impl Trainer {
         self.region.holders_asked()
     }
 
+    /// From now on every step keeps a block.
+    pub fn keeps(&mut self) {
+        self.leaks = true;
+    }
+
     /// Eight epochs whose steps keep a block each, in which growth is found; from then on every step does.
     ///
     /// # Panics

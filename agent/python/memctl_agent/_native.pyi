@@ -63,8 +63,11 @@ def counters(
     ooms: int | None = None,
     device_used: int | None = None,
     device_total: int | None = None,
+    nccl: int | None = None,
 ) -> bool:
-    """Counters in bytes that Python read, where the allocator cannot be hooked; what it does not count is None."""
+    """Counters in bytes that Python read, where the allocator cannot be hooked, and what NCCL's communicators hold; what
+    is not known is None.
+    """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
     """Segments as `torch.cuda.memory_snapshot()` gives them, where the allocator cannot be hooked."""

@@ -22,6 +22,7 @@ from memctl_agent._fallback import Fallback
 from memctl_agent._hooks import Hooks, Hub
 from memctl_agent._lifecycle import Lifecycle
 from memctl_agent._loop import Loop
+from memctl_agent._nccl import Nccl
 
 # How long the end of a session may wait for the daemon, in seconds; a launcher has everything already.
 PATIENCE_S = 0.25
@@ -107,6 +108,7 @@ class Session:
         self._watches_forks = False
         self._at_end: Optional[Callable[[], None]] = None
         self._asked = Asked()
+        self._nccl = Nccl()
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -213,6 +215,7 @@ class Session:
             self._give_up(str(error))
             return
         self.state = ATTACHED
+        self._nccl = Nccl()
         self.level, why = hookable.level, hookable.why
         if self.level == "full":
             self.level, why = self._hook()
@@ -315,6 +318,8 @@ class Session:
         self._native.mark(kind, number, name)
         if kind == STEP_END:
             self._asked.answer(self._native)
+            if self._torch is not None:
+                self._nccl.step_ended(self._torch, self._native)
 
     def _watch_loop(self) -> None:
         loop = Loop(self.book)

@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyList};
 #[pyfunction]
 #[pyo3(signature = (
     device, allocated=None, active=None, reserved=None, peak_allocated=None, peak_reserved=None, retries=None, ooms=None,
-    device_used=None, device_total=None
+    device_used=None, device_total=None, nccl=None
 ))]
 #[expect(clippy::too_many_arguments, reason = "one number each, named in the stub")]
 pub fn counters(
@@ -28,6 +28,7 @@ pub fn counters(
     ooms: Option<u64>,
     device_used: Option<u64>,
     device_total: Option<u64>,
+    nccl: Option<u64>,
 ) -> bool {
     let Some(live) = live::current() else { return false };
     live.counters(Sample {
@@ -41,6 +42,7 @@ pub fn counters(
         ooms,
         device_used_bytes: device_used,
         device_total_bytes: device_total,
+        nccl_bytes: nccl,
         ..Sample::default()
     })
 }

@@ -103,7 +103,8 @@ pub fn start<'py>(
         thread_state,
         python: Some(python(py)),
         // Whatever else it says was meant to forbid it.
-        holders: environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on"),
+        holders: environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks"),
+        holders_unasked: environment("MEMCTL_HOLDERS").is_some_and(|text| text == "leaks"),
     };
     // The launcher is asked over a socket: other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;

@@ -221,6 +221,11 @@ impl Device {
         !self.is_used() && self.counted.is_some()
     }
 
+    /// The stack of the live block at an address; none where there is no such block.
+    pub(super) fn block_stack(&self, addr: u64) -> StackId {
+        self.map.block_stack(addr)
+    }
+
     /// Starts over from a state that was read; everything from here on is exact again.
     pub(super) fn restore(&mut self, mut keyframe: Keyframe, out: &mut Vec<Output>) {
         self.flush(out);

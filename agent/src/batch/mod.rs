@@ -140,6 +140,12 @@ impl Batcher {
         self.collect();
     }
 
+    /// The stack of a device's live block; none where there is no such block.
+    #[must_use]
+    pub fn block_stack(&self, place: usize, addr: u64) -> StackId {
+        self.devices[place].block_stack(addr)
+    }
+
     /// Adds the next stack to the dictionary.
     pub fn stack(&mut self, frames: &[Frame]) -> StackId {
         let id = match self.treated.frames(frames) {

@@ -5,10 +5,11 @@
 //! run backwards by more than the trainer's clock did.
 //! Refuses: to trust ids and bytes of the region; what cannot be resolved is "no stack", what cannot be read is left out.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use memctl_model::limits::SESSION_STACKS_MAX;
-use memctl_model::{Event, Frame, Mark, StackId};
+use memctl_model::limits::{SESSION_OWNED_STACKS_MAX, SESSION_STACKS_MAX};
+use memctl_model::{Action, Event, Frame, Mark, StackId};
 
 use super::Batcher;
 use super::note::Note;
@@ -43,6 +44,10 @@ pub(crate) struct Translator {
     codes: Vec<Code>,
     /// By the region's id less one.
     stacks: Vec<Stack>,
+    /// Stacks of blocks that were annotated, by the block's stack and the annotation's.
+    annotated: HashMap<(StackId, StackId), StackId>,
+    /// Of each of them the request's stack, by its place.
+    bases: HashMap<StackId, usize>,
     failure: Option<String>,
     malformed: u64,
     /// Measurements of the note that is being handed on.
@@ -58,6 +63,8 @@ impl Translator {
             dictionary: dictionary::Reader::new(region.clone()),
             codes: Vec::new(),
             stacks: Vec::new(),
+            annotated: HashMap::new(),
+            bases: HashMap::new(),
             failure: None,
             malformed: 0,
             samples: Vec::new(),
@@ -65,14 +72,37 @@ impl Translator {
         }
     }
 
-    /// Gives an event its time and its stack.
+    /// Gives an event of the `place`th device its time and its stack.
     #[inline]
-    pub(crate) fn event(&mut self, record: &Record, batcher: &mut Batcher) -> Event {
+    pub(crate) fn event(&mut self, record: &Record, place: usize, batcher: &mut Batcher) -> Event {
         let mut event = record.event(|ticks| self.clock.ns(ticks));
         if event.stack.is_some() {
-            event.stack = self.stack(event.stack, batcher);
+            let id = event.stack;
+            event.stack = self.stack(id, batcher);
+            if event.action == Action::Annotate {
+                event.stack = self.annotated(id, batcher.block_stack(place, event.addr), batcher);
+            }
         }
         event
+    }
+
+    /// The stack of a block with the name that an annotation gives it: that of its request, whatever name it had.
+    #[cold]
+    fn annotated(&mut self, annotation: StackId, block: StackId, batcher: &mut Batcher) -> StackId {
+        if let Some(&known) = self.annotated.get(&(block, annotation)) {
+            return known;
+        }
+        let name = self.frames(annotation.0).first().filter(|frame| frame.owner().is_some()).cloned();
+        let known = self.bases.get(&block).copied();
+        let base = known.or_else(|| self.stacks.iter().position(|stack| stack.id == block && block.is_some()));
+        let calls = base.and_then(|at| self.stacks.get(at)).map_or(&[][..], |stack| &stack.frames);
+        let Some(name) = name.filter(|_| self.annotated.len() < SESSION_OWNED_STACKS_MAX) else { return block };
+        let calls = calls.iter().filter(|frame| frame.owner().is_none()).cloned();
+        let frames: Vec<Frame> = std::iter::once(name).chain(calls).collect();
+        let id = batcher.stack(&frames);
+        self.annotated.insert((block, annotation), id);
+        self.bases.extend(base.map(|base| (id, base)));
+        id
     }
 
     #[inline]
@@ -99,6 +129,9 @@ impl Translator {
                     .map(|(code, lasti)| self.frame(code, lasti))
                     .collect(),
                 Entry::Node { forward, type_name } => self.node(forward, &type_name),
+                Entry::Owner { stack, name } => std::iter::once(Frame::of_owner(&name))
+                    .chain(self.frames(stack).iter().filter(|frame| frame.owner().is_none()).cloned())
+                    .collect(),
             };
             self.add(frames, batcher);
         }
@@ -131,8 +164,12 @@ impl Translator {
     /// A backward allocation: the node, then the forward call that made it.
     fn node(&self, forward: u32, type_name: &str) -> Box<[Frame]> {
         let node = Frame { function: names::node_name(type_name).into(), file: "<autograd>".into(), line: 0 };
-        let made_by = self.stacks.get((forward as usize).wrapping_sub(1)).map_or(&[][..], |stack| &stack.frames);
-        std::iter::once(node).chain(made_by.iter().cloned()).collect()
+        std::iter::once(node).chain(self.frames(forward).iter().cloned()).collect()
+    }
+
+    /// The frames of a region's stack; none where it has none, or is not known.
+    fn frames(&self, id: u32) -> &[Frame] {
+        self.stacks.get((id as usize).wrapping_sub(1)).map_or(&[][..], |stack| &stack.frames)
     }
 
     /// The next note of the trainer.

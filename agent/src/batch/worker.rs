@@ -271,6 +271,9 @@ impl Worker {
             // Without positions: as of the last boundary of every device, wherever its stream is now.
             Note::Mark(mark, positions) if positions.is_empty() => self.pass_ended(mark),
             Note::Mark(mark, positions) => {
+                if let Some(search) = &mut self.search {
+                    search.passed(&mark.kind);
+                }
                 if let MarkKind::StepEnd(_) = mark.kind {
                     self.windows.step_ended(now, self.taken() + self.counted);
                 }
@@ -332,7 +335,7 @@ impl Worker {
                     holes.announce(batcher, index, hole, wanted);
                 }
                 let event = match translator {
-                    Some(translator) => translator.event(record, batcher),
+                    Some(translator) => translator.event(record, index, batcher),
                     None => record.event(Ticks::as_ns),
                 };
                 batcher.event(index, &event);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use memctl_analysis::LiveSample;
-use memctl_model::StackId;
+use memctl_model::{MarkKind, StackId};
 use memctl_proto::convert::holders::BLOCKS_MAX;
 use memctl_proto::v1::HolderSearch;
 use memctl_proto::v1::holders_answer::Body;
@@ -30,6 +30,8 @@ pub(crate) struct Search {
     region: Arc<Region>,
     paths: SourcePaths,
     under_way: Option<UnderWay>,
+    /// The epoch of the trainer, as far as it has told what it does.
+    epoch: Option<u32>,
 }
 
 /// Whether the trainer behind a region can be asked; where there is no region there is no Python.
@@ -43,7 +45,14 @@ pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch 
 
 impl Search {
     pub(crate) fn new(asks: Arc<Asks>, region: Arc<Region>, paths: SourcePaths) -> Self {
-        Self { asks, region, paths, under_way: None }
+        Self { asks, region, paths, under_way: None, epoch: None }
+    }
+
+    /// The trainer went on: what it answers behind this is of that epoch.
+    pub(crate) fn passed(&mut self, mark: &MarkKind) {
+        if let MarkKind::EpochBegin(epoch) | MarkKind::EpochEnd(epoch) = mark {
+            self.epoch = Some(*epoch);
+        }
     }
 
     /// Goes on with what is asked; `live` gives the oldest live blocks of some stacks. One atomic load when nothing is.
@@ -83,6 +92,7 @@ impl Search {
         let body = match told::read(json, sample.oldest.len(), &self.paths) {
             Ok(mut found) => {
                 (found.live_blocks, found.live_bytes) = (sample.blocks, sample.bytes);
+                found.epoch = self.epoch;
                 Body::Found(found)
             }
             Err(failure) => Body::Failure(failure),
@@ -135,6 +145,9 @@ mod tests {
         let (asks, region, mut search) = search();
         search.turn(Instant::now(), |_, _| panic!("nothing is asked"));
         asks.ask(ask(7));
+        for mark in [MarkKind::EpochBegin(4), MarkKind::StepEnd(9)] {
+            search.passed(&mark);
+        }
         search.turn(Instant::now(), live(300));
         let asked = region.holders_asked().unwrap();
         assert_eq!((asked.ask, asked.budget_ms, asked.blocks.len(), asked.blocks[0]), (7, 50, 256, (1 << 20, 512)));
@@ -143,6 +156,7 @@ mod tests {
         search.answered(7, &json(256));
         let Some(v1::HoldersAnswer { id: 7, body: Some(Body::Found(found)) }) = answer(&asks) else { panic!() };
         assert_eq!((found.live_blocks, found.live_bytes, found.asked_blocks), (300, 300 * 512, 256));
+        assert_eq!(found.epoch, Some(4));
         search.answered(7, &json(256));
         assert_eq!(answer(&asks), None, "a second time");
     }

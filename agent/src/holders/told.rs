@@ -84,6 +84,7 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
         complete: told.complete,
         not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
         holders: told.holders.into_iter().map(holder).collect(),
+        epoch: None,
     };
     checked(found).map_err(|error| format!("the trainer's answer is refused: {error}"))
 }

@@ -22,10 +22,11 @@ pub mod proof;
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use frames::{CodeParts, DEPTH_MAX, RawFrame, Version};
 use intern::{Codes, Near, Stacks};
+use memctl_model::limits::{OWNER_BYTES_MAX, SESSION_OWNED_STACKS_MAX};
 use memctl_model::{Action, Event, PoolId, StackId};
 use places::Trail;
 
@@ -54,6 +55,10 @@ pub struct RawEvent {
     pub action: i32,
     /// CUDA ordinal.
     pub device: i32,
+    /// Address of the name of whose memory it is, which is there for the call; of no meaning where it has no bytes.
+    pub owner: usize,
+    /// Its bytes, UTF-8 as far as the program kept to that; 0: the program named nobody.
+    pub owner_bytes: u64,
 }
 
 /// The autograd node that runs on the calling thread.
@@ -69,7 +74,9 @@ pub struct RawNode {
 shared_layout! {
     /// What the shim has of this module.
     LAYOUT:
-    RawEvent is Event, 48 { addr at 0, size at 8, stream at 16, ticks at 24, pool at 32, action at 40, device at 44 }
+    RawEvent is Event, 64 {
+        addr at 0, size at 8, stream at 16, ticks at 24, pool at 32, action at 40, device at 44, owner at 48, owner_bytes at 56
+    }
     RawNode is Node, 16 { kind at 0, made_by at 8 }
 }
 
@@ -124,6 +131,8 @@ pub struct Hook {
     shim: Shim,
     near: Near,
     known: Stacks,
+    /// Stacks that were written with a name.
+    owned_stacks: AtomicU32,
     latch: AtomicBool,
     unknown: UnsafeCell<Unknown>,
     /// By sequence, neighbours side by side: a tag of 32 bits and the stack.
@@ -208,6 +217,7 @@ impl Hook {
             shim,
             near: Near::default(),
             known: Stacks::default(),
+            owned_stacks: AtomicU32::new(0),
             latch: AtomicBool::new(false),
             unknown: UnsafeCell::new(unknown),
             forward: (0..FORWARD_SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -235,10 +245,15 @@ impl Hook {
                 | Action::SegmentUnmap
                 | Action::Oom
         );
-        // Who finds no room needs no stack.
-        let stack = if asks && producer.has_room() {
+        // Who finds no room needs no stack. An annotation has the name alone: its block has a stack.
+        let stack = if action == Action::Annotate && raw.owner_bytes > 0 && producer.has_room() {
+            // SAFETY: the name is there for the call.
+            unsafe { self.owned(StackId::NONE, raw) }
+        } else if asks && producer.has_room() {
             // SAFETY: as above.
-            self.stack(unsafe { &mut *lane.trail.get() })
+            let stack = self.stack(unsafe { &mut *lane.trail.get() });
+            // SAFETY: the name is there for the call.
+            if raw.owner_bytes == 0 { stack } else { unsafe { self.owned(stack, raw) } }
         } else {
             StackId::NONE
         };
@@ -282,6 +297,25 @@ impl Hook {
         };
         self.remember_forward(id);
         StackId(id)
+    }
+
+    /// The stack with the name of whose memory it is; without it where too many have been told.
+    ///
+    /// # Safety
+    /// The name can be read.
+    #[inline(never)]
+    unsafe fn owned(&self, stack: StackId, raw: &RawEvent) -> StackId {
+        let bytes = raw.owner_bytes.min(OWNER_BYTES_MAX as u64) as usize;
+        // SAFETY: promised by the caller.
+        let name = unsafe { std::slice::from_raw_parts(raw.owner as *const u8, bytes) };
+        let mut key = mix(OTHER ^ bytes as u64, u64::from(stack.0));
+        for part in name.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            key = mix(key, u64::from_le_bytes(word));
+        }
+        let id = self.near.get(key).unwrap_or_else(|| self.far(key, key, || self.learn_owner(key, stack, name)));
+        if id == 0 { stack } else { StackId(id) }
     }
 
     /// The id of what was not among the recent ones.
@@ -404,6 +438,22 @@ impl Hook {
             let name = &name[..name.len().min(dictionary::NAME_BYTES_MAX)];
             unknown.dictionary.append(Kind::Node, 4 + name.len(), |to| {
                 to[..4].copy_from_slice(&forward.to_le_bytes());
+                to[4..].copy_from_slice(name);
+                4 + name.len()
+            })
+        })
+    }
+
+    #[cold]
+    fn learn_owner(&self, key: u64, stack: StackId, name: &[u8]) -> u32 {
+        // Relaxed: a limit; a few more do no harm.
+        if self.owned_stacks.load(Ordering::Relaxed) >= SESSION_OWNED_STACKS_MAX as u32 {
+            return 0;
+        }
+        self.owned_stacks.fetch_add(1, Ordering::Relaxed);
+        self.learn(key, |unknown| {
+            unknown.dictionary.append(Kind::Owner, 4 + name.len(), |to| {
+                to[..4].copy_from_slice(&stack.0.to_le_bytes());
                 to[4..].copy_from_slice(name);
                 4 + name.len()
             })

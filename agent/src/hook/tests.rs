@@ -286,6 +286,71 @@ fn backward_allocations_name_the_node_and_the_forward_call() {
 }
 
 #[test]
+fn a_name_is_learnt_once_for_each_stack_and_costs_nobody_else() {
+    let (region, hook) = hook();
+    let words = &VERSIONS[2];
+    let thread = Thread::new(words, &[(0, 8)]);
+    thread.enter();
+    assert!(hook.check_stacks(words.version, &thread.expected));
+    let named = |addr: u64, action: Action, name: &str| {
+        let (owner, owner_bytes) = (name.as_ptr() as usize, name.len() as u64);
+        let raw =
+            RawEvent { addr, size: 512, device: 1, action: action as i32, owner, owner_bytes, ..RawEvent::default() };
+        // SAFETY: this thread is alone, and the name outlives the call.
+        unsafe { hook.event(&raw) };
+    };
+    let long = "\u{fc}".repeat(OWNER_BYTES_MAX);
+    alloc(&hook, 1);
+    named(2, Action::Alloc, "KV cache");
+    named(3, Action::Alloc, "weights");
+    named(4, Action::Alloc, "KV cache");
+    named(4, Action::FreeRequested, "KV cache");
+    alloc(&hook, 5);
+    named(6, Action::Alloc, &long);
+    named(5, Action::Annotate, "logits");
+    named(5, Action::Annotate, "");
+    STATE.set(0);
+    named(7, Action::Alloc, "KV cache");
+    assert_eq!(stacks(&region), [1, 2, 3, 2, 0, 1, 4, 5, 0, 6]);
+    let mut reader = Reader::new(region.clone());
+    let owners: Vec<(u32, String)> = std::iter::from_fn(|| reader.pop())
+        .filter_map(|entry| match entry {
+            Entry::Owner { stack, name } => Some((stack, name)),
+            _ => None,
+        })
+        .collect();
+    let expected = [(1, "KV cache"), (1, "weights"), (1, &long[..OWNER_BYTES_MAX]), (0, "logits"), (0, "KV cache")];
+    assert_eq!(owners, expected.map(|(stack, name)| (stack, name.to_owned())));
+    assert_eq!(region.stacks_lost(), 0);
+}
+
+#[test]
+fn names_without_end_leave_room_for_stacks() {
+    let (region, hook) = hook();
+    let words = &VERSIONS[2];
+    let thread = Thread::new(words, &[(0, 8)]);
+    thread.enter();
+    assert!(hook.check_stacks(words.version, &thread.expected));
+    // SAFETY: the only consumer.
+    let mut consumer = unsafe { region.consumer(0) };
+    for number in 0..SESSION_OWNED_STACKS_MAX + 100 {
+        let name = format!("step {number}");
+        let (owner, owner_bytes) = (name.as_ptr() as usize, name.len() as u64);
+        let raw = RawEvent { addr: 1, size: 512, owner, owner_bytes, ..RawEvent::default() };
+        // SAFETY: this thread is alone, and the name outlives the call.
+        unsafe { hook.event(&raw) };
+        // So that every event has room.
+        consumer.read(u64::MAX, |_| ());
+    }
+    let other = Thread::new(words, &[(0, 30)]);
+    other.enter();
+    alloc(&hook, 2);
+    STATE.set(0);
+    assert_eq!(stacks(&region), [SESSION_OWNED_STACKS_MAX as u32 + 2]);
+    assert_eq!(region.stacks_lost(), 0);
+}
+
+#[test]
 fn events_of_no_device_or_action_are_left_out() {
     let (region, hook) = hook();
     for (device, action) in [(-1, 0), (2, 0), (0, -1), (0, 10), (0, 1 << 20)] {

@@ -85,6 +85,8 @@ pub struct HostConfig {
     pub source_paths: SourcePaths,
     /// Whether trainers may be asked what holds their tensors.
     pub holders: bool,
+    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    pub holders_unasked: bool,
 }
 
 impl HostConfig {
@@ -100,6 +102,7 @@ impl HostConfig {
             measure_every: Duration::from_secs(1),
             source_paths: SourcePaths::default(),
             holders: true,
+            holders_unasked: false,
         }
     }
 }

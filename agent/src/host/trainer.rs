@@ -172,6 +172,7 @@ fn host(shared: &Shared, session: &SessionInfo, region: &Arc<Region>) -> Result<
     config.backoff = shared.config.backoff;
     config.source_paths = shared.config.source_paths.clone();
     config.holders = shared.config.holders;
+    config.holders_unasked = shared.config.holders_unasked;
     config.spool.clone_from(&shared.config.spool);
     for _ in 0..SPOOL_TRIES {
         match Agent::host(config.clone(), region) {

@@ -65,6 +65,8 @@ pub struct LiveConfig {
     pub python: Option<(u8, u8)>,
     /// Whether the process may be asked what holds its tensors.
     pub holders: bool,
+    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    pub holders_unasked: bool,
 }
 
 /// Why a session in a training process did not start. Training goes on without it.
@@ -200,6 +202,7 @@ fn own_host(config: &LiveConfig, region: &Arc<Region>) -> Result<Agent, StartErr
     let usual = AgentConfig {
         source_paths: config.source_paths.clone(),
         holders: config.holders,
+        holders_unasked: config.holders_unasked,
         ..AgentConfig::new(config.session.clone(), Daemon::Address(config.daemon.clone()).showing(own))
     };
     let with = AgentConfig { spool: config.spool.clone(), orphans: false, ..usual.clone() };

@@ -14,7 +14,7 @@ use crate::hook::{self, RawEvent, RawNode};
 use crate::layout::shared_layout;
 
 /// Version of the structures and functions in `shim.cpp`.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 /// Segments and blocks of one snapshot that are looked at; beyond, the snapshot is given up.
 const BLOCKS_MAX: usize = 4 << 20;
 

@@ -32,6 +32,8 @@ pub enum Kind {
     Stack = 2,
     /// An autograd node's stack: the id of the forward stack (0: unknown), then the type's name.
     Node = 3,
+    /// A stack that says whose memory it is: the id of the stack without that (0: none), then the name.
+    Owner = 4,
 }
 
 /// Bytes in front of every entry: kind and length.
@@ -65,6 +67,13 @@ pub enum Entry {
         forward: u32,
         /// The node's type name as the compiler mangled it.
         type_name: String,
+    },
+    /// The next stack, which says whose memory it is.
+    Owner {
+        /// The stack without that, 0 when there is none.
+        stack: u32,
+        /// The name.
+        name: String,
     },
 }
 
@@ -162,6 +171,7 @@ fn read(bytes: &[u8]) -> Option<(Entry, usize)> {
             Entry::Stack(body.chunks_exact(8).filter_map(|pair| Some((word(pair, 0)?, word(pair, 4)?))).collect())
         }
         kind if kind == Kind::Node as u32 => Entry::Node { forward: word(body, 0)?, type_name: text(body.get(4..)?) },
+        kind if kind == Kind::Owner as u32 => Entry::Owner { stack: word(body, 0)?, name: text(body.get(4..)?) },
         _ => return None,
     };
     Some((entry, HEAD + length.next_multiple_of(ALIGN)))

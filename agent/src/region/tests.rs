@@ -223,6 +223,8 @@ fn dictionary_entries_come_back_in_order() {
     assert_eq!(reader.pop(), Some(entry));
     assert_eq!(reader.pop(), Some(Entry::Stack(vec![(1, 8)])));
     assert_eq!(reader.pop(), Some(Entry::Node { forward: 1, type_name: "N3fooE".into() }));
+    assert!(put(&mut writer, Kind::Owner, b"\x01\0\0\0KV cache"));
+    assert_eq!(reader.pop(), Some(Entry::Owner { stack: 1, name: "KV cache".into() }));
     assert_eq!(reader.pop(), None);
     // Full: refused, and what is there stays.
     assert!(!writer.append(Kind::Node, DICTIONARY_BYTES as usize, |_| unreachable!("there is no room")));

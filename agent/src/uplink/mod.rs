@@ -107,12 +107,14 @@ pub(crate) struct Link {
     pub asks: Arc<Asks>,
     /// What the hello says of that.
     pub readiness: HolderSearch,
+    /// Whether the daemon may ask by itself.
+    pub unasked: bool,
 }
 
 impl Link {
     /// What a process left behind: there is nobody to be asked.
     pub fn of_a_spool(window: Arc<Window>) -> Self {
-        Self { window, asks: Arc::default(), readiness: HolderSearch::NotPython }
+        Self { window, asks: Arc::default(), readiness: HolderSearch::NotPython, unasked: false }
     }
 }
 
@@ -236,7 +238,13 @@ async fn link(
         .max_encoding_message_size(usize::MAX);
     let (outbound, requests) = mpsc::channel(TRANSPORT_QUEUE);
     let (wire, secret) = (WireSession::from(session), secret.bytes().to_vec());
-    let hello = Hello { version: PROTOCOL_VERSION, session: Some(wire), secret, holders: over.readiness as i32 };
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        session: Some(wire),
+        secret,
+        holders: over.readiness as i32,
+        holders_unasked: over.unasked,
+    };
     say(&outbound, Said::Hello(hello)).await?;
     let opened = timeout(WELCOME_MAX, client.push(ReceiverStream::new(requests))).await;
     let mut inbound = opened.map_err(|_| LinkError::Silent(WELCOME_MAX))?.map_err(refused_call)?.into_inner();

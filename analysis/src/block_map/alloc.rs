@@ -61,6 +61,21 @@ impl BlockMap {
         self.raise_allocated_peaks();
     }
 
+    /// The live block at an address has another stack from here on: it was named.
+    #[cold]
+    pub(super) fn rename(&mut self, event: &Event) {
+        let Some(slot) = self.index.find(&self.slab, event.addr).filter(|_| event.stack.is_some()) else { return };
+        let block = self.slab.get_mut(slot);
+        if !block.usage.is_live() {
+            return;
+        }
+        block.stack = event.stack;
+        if block.usage == Use::Allocated {
+            self.sites.leave(block.site, block.size);
+            block.site = self.sites.enter(event.stack, block.birth_epoch, block.birth_phase, block.size);
+        }
+    }
+
     /// Everything but a fitting free block at exactly this address.
     #[cold]
     fn alloc_against_the_map(&mut self, found: Option<Slot>, rounded: u64, event: &Event, birth: Birth) {

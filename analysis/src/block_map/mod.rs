@@ -166,7 +166,8 @@ impl BlockMap {
             Action::SegmentMap => self.segment_map(event),
             Action::SegmentUnmap => self.segment_unmap(event),
             // A failed request changes nothing: what was flushed before it has events of its own.
-            Action::Snapshot | Action::Oom | Action::Annotate => {}
+            Action::Snapshot | Action::Oom => {}
+            Action::Annotate => self.rename(event),
         }
     }
 

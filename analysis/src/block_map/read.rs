@@ -4,7 +4,7 @@
 //! changed; everything else here looks at every block or site, so it is for questions, not for every event;
 //! [`BlockMap::levels`] is for those.
 
-use memctl_model::{Counters, PoolId, PoolRow, SegmentKind, SiteRow};
+use memctl_model::{Counters, PoolId, PoolRow, SegmentKind, SiteRow, StackId};
 
 use super::slab::Use;
 use super::{BlockMap, Segment};
@@ -135,6 +135,14 @@ impl BlockMap {
     #[must_use]
     pub fn block_bytes(&self, addr: u64) -> Option<u64> {
         self.index.find(&self.slab, addr).map(|slot| self.slab.get(slot).size)
+    }
+
+    /// The stack of the live block that begins at an address; none where no such block does. O(1).
+    #[must_use]
+    pub fn block_stack(&self, addr: u64) -> StackId {
+        let live =
+            self.index.find(&self.slab, addr).map(|slot| self.slab.get(slot)).filter(|block| block.usage.is_live());
+        live.map_or(StackId::NONE, |block| block.stack)
     }
 
     /// Every free block, in address order.

@@ -36,7 +36,8 @@ pub(super) enum Says {
 }
 
 pub(super) fn read(stack: &Stack) -> Says {
-    let Some(innermost) = stack.frames.first() else { return Says::Nothing };
+    // Whose memory it is, in the user's words, says nothing of how it is used.
+    let Some(innermost) = stack.calls().first() else { return Says::Nothing };
     // Behind a node stands the forward call that made it: the node is what allocates.
     if &*innermost.file == "<autograd>" {
         return if innermost.function.contains("AccumulateGrad") { Says::AccumulateGrad } else { Says::Autograd };

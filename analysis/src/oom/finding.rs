@@ -112,6 +112,7 @@ fn finding(reports: &[&Report], known: usize) -> Option<Finding> {
         pattern: None,
         processes: Vec::new(),
         bytes_per_minute: None,
+        holders: None,
         severity: Severity::Critical,
         confidence: if facts.exact { 1.0 } else { 0.8 },
         all_ranks: numbers.len() > 1 && numbers.len() == known,

@@ -104,6 +104,31 @@ proptest! {
 }
 
 #[test]
+fn a_block_that_is_named_belongs_to_another_site_from_then_on() {
+    let mut map = BlockMap::new(&AllocatorSettings::default());
+    let event = |action, addr: u64, stack| Event { action, addr, size: 512, stack: StackId(stack), ..Event::default() };
+    let birth = Birth { epoch: 3, ..Birth::default() };
+    map.apply(&event(Action::Alloc, 512, 1), birth);
+    map.apply(&event(Action::Alloc, 1024, 1), birth);
+    let before = map.counters();
+    map.apply(&event(Action::Annotate, 512, 2), Birth::default());
+    // Nobody's, one without a stack, and one of an address inside.
+    for other in [event(Action::Annotate, 8192, 2), event(Action::Annotate, 1024, 0), event(Action::Annotate, 520, 2)] {
+        map.apply(&other, Birth::default());
+    }
+    let rows = |map: &mut BlockMap| -> Vec<(u32, u32, u64)> {
+        map.take_site_rows().iter().map(|row| (row.stack.0, row.birth_epoch, row.blocks)).collect()
+    };
+    assert_eq!(rows(&mut map), [(1, 3, 1), (2, 3, 1)]);
+    assert_eq!((map.counters(), map.block_stack(512), map.block_stack(520)), (before, StackId(2), StackId::NONE));
+    // Given back, and not gone: it has its stack, and is counted nowhere.
+    map.apply(&event(Action::FreeRequested, 512, 0), Birth::default());
+    map.apply(&event(Action::Annotate, 512, 3), Birth::default());
+    assert_eq!((rows(&mut map), map.block_stack(512)), (vec![(1, 3, 1)], StackId(3)));
+    assert_eq!(rows(&mut map), [(1, 3, 1)]);
+}
+
+#[test]
 fn sites_that_come_and_go_are_forgotten_and_too_many_join_the_unnamed_one() {
     let mut map = BlockMap::new(&AllocatorSettings::default());
     let event = |action, block: u64| Event {

@@ -3,7 +3,7 @@
 //! Guarantees: an answer that the data does not carry says so and why; no figure is named that is not there.
 
 use memctl_analysis::{proof, worth};
-use memctl_model::{FindingKind, HumanBytes, Pattern};
+use memctl_model::{FindingKind, HumanBytes, JobState, Pattern};
 
 use super::proving::proof;
 use super::remedy::{Remedy, remedy};
@@ -14,13 +14,15 @@ use crate::format::text::{capital, count, plural, safe};
 use crate::judged::{NotJudged, looked_at};
 use crate::leaks::grows;
 use crate::ledger::ClassShare;
-use crate::naming::place;
+use crate::naming::{command, place};
 use crate::report::{Rank, Report};
 
 /// The class of what no rule knows.
 const UNKNOWN: &str = "unknown";
 /// Callers behind a line.
 const CALLERS: usize = 3;
+/// Chains from a module to a tensor.
+const CHAINS: usize = 2;
 
 /// The six questions with their answers.
 #[must_use]
@@ -32,7 +34,10 @@ pub fn questions(report: &Report, usage: Option<&Usage>, replay: Option<&Advice>
         Question::new("How much is used, and by what?", used(usage)),
         Question::new("Does it grow, and where?", growth(report)),
         Question::new("Is it real demand, or fragmentation?", demand(report, usage, replay)),
-        Question::new("Which line, and which pattern?", pattern(report, main, &remedy)),
+        Question {
+            commands: main.map_or_else(Vec::new, |finding| asking(report, finding, flags)),
+            ..Question::new("Which line, and which pattern?", pattern(report, main, &remedy))
+        },
         change(report, main, &remedy, replay),
         proof(report, main, &remedy, usage, flags),
     ]
@@ -248,7 +253,18 @@ fn pattern(report: &Report, main: Option<&Finding>, remedy: &Remedy) -> Vec<Stri
     }
     let pattern = if remedy.pattern.is_empty() { finding.kind.clone() } else { remedy.pattern.to_owned() };
     texts.push(format!("{pattern} {}", finding.explanation.trim()).trim_end().to_owned());
+    if let Some(holders) = &finding.holders {
+        texts.push(holders.sentence.clone());
+        texts.extend(holders.chains(" → ").into_iter().take(CHAINS));
+    }
     texts
+}
+
+/// The command that asks what holds a leak's blocks, while there is a process that can say so and nobody has asked.
+fn asking(report: &Report, finding: &Finding, flags: &str) -> Vec<String> {
+    let leaks = finding.known_kind().is_some_and(FindingKind::is_leak) && finding.site.is_some();
+    let can_say = leaks && finding.holders.is_none() && report.job.state == JobState::Running;
+    if can_say { vec![command("holders", &report.job, "", flags)] } else { Vec::new() }
 }
 
 fn change(report: &Report, main: Option<&Finding>, remedy: &Remedy, replay: Option<&Advice>) -> Question {

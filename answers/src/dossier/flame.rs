@@ -62,8 +62,10 @@ pub struct Moment {
 pub struct FlameCall {
     /// Callers above it; 0 for everything.
     pub depth: usize,
-    /// `all`, `frame`, `library`, `no_stack` or `smaller`.
+    /// `all`, `frame`, `library`, `owner`, `no_stack` or `smaller`.
     pub kind: &'static str,
+    /// Of an `owner`, whose memory it is, as the process named it; null of all others.
+    pub owner: Option<String>,
     /// Its frames, outermost first: one of a `frame`, those that are folded of a `library`.
     pub frames: Vec<Frame>,
     /// Whether it is the user's own code.
@@ -147,12 +149,14 @@ fn call(tree: &Tree<'_>, node: &Node<'_>, depth: usize) -> FlameCall {
         Call::All => ("all", Vec::new(), false),
         Call::Frame { frame, is_own } => ("frame", vec![(*frame).clone()], *is_own),
         Call::Library(frames) => ("library", frames.iter().map(|frame| (*frame).clone()).collect(), false),
+        Call::Owner(_) => ("owner", Vec::new(), false),
         Call::NoStack => ("no_stack", Vec::new(), false),
         Call::Smaller => ("smaller", Vec::new(), false),
     };
     FlameCall {
         depth,
         kind,
+        owner: if let Call::Owner(owner) = node.call { Some(owner.to_owned()) } else { None },
         frames,
         own,
         bytes: node.bytes,

@@ -129,6 +129,7 @@ mod tests {
             birth_step: 0,
             birth_phase: None,
             site: None,
+            owner: None,
         };
         let classes = SiteClasses::new(&[block("gradients", 2), block("activations", 3), block("gradients", 2)]);
         assert_eq!(classes.of(&None), Some("gradients"));

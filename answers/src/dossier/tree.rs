@@ -30,6 +30,8 @@ pub enum Call<'s> {
     },
     /// Library frames in a row, outermost first.
     Library(Vec<&'s Frame>),
+    /// Memory of one name, as the process gave it.
+    Owner(&'s str),
     /// Memory without a recorded stack.
     NoStack,
     /// Stacks that are too small to be told apart.
@@ -90,10 +92,10 @@ impl<'s> Tree<'s> {
     #[must_use]
     pub fn of_change(early: &'s RankSites, late: &'s RankSites, classes: &SiteClasses) -> Self {
         let mut leaves: Vec<Leaf<'s>> = Vec::new();
-        let mut places: HashMap<&[Frame], usize> = HashMap::new();
+        let mut places: HashMap<(&[Frame], Option<&str>), usize> = HashMap::new();
         for (sites, is_late) in [(&early.sites, false), (&late.sites, true)] {
             for site in sites {
-                let place = *places.entry(&site.stack).or_insert_with(|| {
+                let place = *places.entry((&site.stack, site.owner.as_deref())).or_insert_with(|| {
                     leaves.push(Leaf { site, before_bytes: 0, after_bytes: 0, blocks: 0 });
                     leaves.len() - 1
                 });
@@ -144,7 +146,7 @@ impl<'s> Tree<'s> {
         let mut own: HashMap<&str, bool> = HashMap::new();
         for (number, leaf) in leaves.iter().enumerate() {
             let path = match number < STACKS_MAX {
-                true => calls(&leaf.site.stack, &mut own),
+                true => calls(leaf.site, &mut own),
                 false => vec![Call::Smaller],
             };
             let class = classes.of(&leaf.site.site).map(|class| tree.class_number(class));
@@ -204,10 +206,12 @@ impl<'s> Node<'s> {
     }
 }
 
-/// The calls of a stack, outermost first. A stack without a frame of the user's is shown frame by frame.
-fn calls<'f>(stack: &'f [Frame], own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> {
+/// The calls of a stack, outermost first, and below them whose memory it is. A stack without a frame of the user's is shown
+/// frame by frame.
+fn calls<'f>(site: &'f Site, own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> {
+    let (stack, owner) = (&site.stack, site.owner.as_deref().map(Call::Owner));
     if stack.is_empty() {
-        return vec![Call::NoStack];
+        return [Call::NoStack].into_iter().chain(owner).collect();
     }
     let mut is_own = |frame: &'f Frame| *own.entry(&frame.file).or_insert_with(|| frame.is_user_code());
     let all_library = !stack.iter().any(&mut is_own);
@@ -222,7 +226,8 @@ fn calls<'f>(stack: &'f [Frame], own: &mut HashMap<&'f str, bool>) -> Vec<Call<'
             calls.push(Call::Library(vec![frame]));
         }
     }
-    calls.truncate(CALLS_MAX);
+    calls.truncate(CALLS_MAX - usize::from(owner.is_some()));
+    calls.extend(owner);
     calls
 }
 
@@ -236,9 +241,10 @@ mod tests {
         // Innermost first, as on the wire; `lib.` is a library's.
         let frame = |name: &&str| v1::Frame {
             function: (*name).into(),
-            file: match name.starts_with("lib.") {
-                true => "/usr/lib/python3/site-packages/torch/nn.py".into(),
-                false => "/home/me/train.py".into(),
+            file: match name.split_once('.') {
+                Some(("lib", _)) => "/usr/lib/python3/site-packages/torch/nn.py".into(),
+                Some(("of", _)) => "<owner>".into(),
+                _ => "/home/me/train.py".into(),
             },
             line: 1,
         };
@@ -262,6 +268,7 @@ mod tests {
                 Call::Library(frames) => {
                     frames.iter().map(|frame| frame.function.as_str()).collect::<Vec<_>>().join("+")
                 }
+                Call::Owner(name) => format!("[{name}]"),
                 Call::NoStack => "none".to_owned(),
                 Call::Smaller => "smaller".to_owned(),
             };
@@ -292,6 +299,27 @@ mod tests {
         ];
         assert_eq!(drawn(&tree), expected);
         assert_eq!((tree.root().bytes, tree.root().blocks), (13, 4));
+    }
+
+    #[test]
+    fn a_name_lies_below_the_line_that_allocated_it() {
+        let live = sites(&[
+            (&["of.KV cache", "lib.a", "step"], 4),
+            (&["of.weights", "lib.a", "step"], 2),
+            (&["lib.a", "step"], 1),
+            (&["of.pool"], 3),
+        ]);
+        let expected = [
+            "all +10 -0",
+            " step +7 -0",
+            "  lib.a +7 -0",
+            "   [of.KV cache] +4 -0",
+            "   [of.weights] +2 -0",
+            " none +3 -0",
+            "  [of.pool] +3 -0",
+        ];
+        assert_eq!(drawn(&Tree::of_moment(&live, &SiteClasses::default())), expected);
+        assert_eq!(drawn(&Tree::of_change(&live, &live, &SiteClasses::default())), ["all +0 -0"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! (Over 400 lines: a table of fields with what each means, and the same fields as columns; nothing here decides anything.)
 
+pub mod holders;
 pub mod phrases;
 
 use std::collections::BTreeMap;
@@ -78,6 +79,8 @@ pub struct Finding {
     pub bytes_per_minute_low: Option<i64>,
     /// Upper end.
     pub bytes_per_minute_high: Option<i64>,
+    /// What holds its blocks; null where no process was asked.
+    pub holders: Option<holders::FindingHolders>,
     /// For comparisons.
     #[serde(skip)]
     pub level: Severity,
@@ -207,6 +210,7 @@ impl From<v1::Finding> for Finding {
             pattern,
             mut processes,
             bytes_per_minute,
+            holders,
         } = wire;
         ranks.sort_unstable();
         processes.sort_unstable();
@@ -240,6 +244,7 @@ impl From<v1::Finding> for Finding {
             bytes_per_step_low: rate(bytes_per_step, |rate| rate.low),
             bytes_per_step_high: rate(bytes_per_step, |rate| rate.high),
             subject: (!subject.is_empty()).then_some(subject),
+            holders: holders.map(Into::into),
             level,
         }
     }
@@ -249,7 +254,7 @@ impl Site {
     /// The frame that the daemon named, else the first of the stack that is the user's own code, else its innermost.
     #[must_use]
     pub fn new(site: Option<v1::Frame>, stack: Vec<v1::Frame>) -> Option<Self> {
-        let stack: Vec<Frame> = stack.into_iter().map(Frame::from).collect();
+        let (_, stack) = super::owned(stack);
         let own = || super::site_of(&stack);
         let frame = site.map(Frame::from).or_else(own)?;
         Some(Self { frame, stack })

@@ -26,9 +26,12 @@ pub struct Run {
     /// Record events without the stacks of their allocations.
     #[arg(long)]
     pub no_stacks: bool,
-    /// Forbid to ask the processes which Python objects hold their tensors (memctl holders) [env: MEMCTL_HOLDERS=off].
-    #[arg(long)]
+    /// Forbid to ask the processes which Python objects hold their tensors [env: MEMCTL_HOLDERS=off].
+    #[arg(long, conflicts_with = "holders")]
     pub no_holders: bool,
+    /// Let the daemon ask by itself which Python objects hold the tensors of a leak, once for each leak that it confirms [env: MEMCTL_HOLDERS=leaks].
+    #[arg(long)]
+    pub holders: bool,
     /// What leaves this host of the paths of source files.
     #[arg(long, env = "MEMCTL_SOURCE_PATHS", hide_env_values = true, default_value = "full", value_name = "FORM", value_parser = source_paths())]
     pub source_paths: SourcePathsMode,

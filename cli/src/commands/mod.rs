@@ -20,6 +20,7 @@ mod leaks;
 pub mod questions;
 mod ranks;
 mod report;
+mod report_views;
 mod run;
 mod ui;
 mod what_if;

@@ -16,6 +16,7 @@ use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use memctl_proto::v1::sites_request::Moment;
 
+use super::report_views;
 use crate::advising;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, course, live, report, same_job};
@@ -49,11 +50,19 @@ pub async fn run(
         return Err(Failure::usage("a report is a page for a browser; write it to a file with -f FILE"));
     }
     let selection = args.narrow.selection(now);
-    let dossier = asking(global, async |connection| gather(connection, selection, global).await).await?;
-    let text = match args.markdown {
-        true => page::markdown::page(&dossier),
-        false => page::html::page(&dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0)),
-    };
+    let text = asking(global, async |connection| {
+        let dossier = gather(connection, selection.clone(), global).await?;
+        if args.markdown {
+            return Ok(page::markdown::page(&dossier));
+        }
+        let shell = page::html::Shell::new(&dossier, u64::try_from(now.as_nanosecond()).unwrap_or(0));
+        // `latest` may be another job by now.
+        let job = &dossier.note.job;
+        let same = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection };
+        let answers = report_views::ask(connection, same, &dossier, shell.room(), now).await?;
+        Ok(shell.with(&answers))
+    })
+    .await?;
     let mut target = Target::open(file, out)?;
     target.writer().write_all(text.as_bytes()).map_err(|error| Failure::output(&name_of(file), &error))?;
     target.keep()?;

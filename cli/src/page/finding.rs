@@ -3,6 +3,7 @@
 //! Guarantees: the sentence comes first and whole; how bad it is shows without colours (`!!`, `! `, `i `); a figure that
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
+use memctl_answers::finding::holders::FindingHolders;
 use memctl_answers::finding::phrases::{live, rates, since, stack, sure, until};
 use memctl_answers::finding::{Evidence, Finding};
 use memctl_model::{HumanBytes, Severity};
@@ -69,6 +70,13 @@ fn brief(finding: &Finding, screen: &Screen) -> String {
     let line = format!("{}{}", facts.join(", "), course.unwrap_or_default());
     let line = screen.fit(line.trim_end(), 3);
     out.push_str(&format!("   {}\n", screen.paint(Tone::Faint, &line)));
+    if let Some(holders) = &finding.holders {
+        let held = prose::first_sentence(&holders.sentence);
+        out.push_str(&match screen.columns {
+            Some(_) => prose::hanging("   ", held, usize::MAX, screen),
+            None => format!("   {}\n", safe(held)),
+        });
+    }
     if !finding.advice.trim().is_empty() {
         let advice = prose::first_sentence(&finding.advice);
         // What to do is read by those who act on it: never cut.
@@ -110,12 +118,29 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
     field("rate", &rates(finding));
     field("since", &since(finding, true).unwrap_or_default());
     field("live", &live(finding).map(|live| format!("{live}, on the rank that holds most")).unwrap_or_default());
+    if let Some(holders) = &finding.holders {
+        field("held by", &holders.sentence);
+        for chain in holders.chains(screen.pick(" → ", " > ")) {
+            field("", &chain);
+        }
+        if !holders.holders.is_empty() {
+            field("", &not_looked_at(holders));
+        }
+    }
     field("history", &course(finding, screen));
     field("until", &until(finding).unwrap_or_default());
     field("why", &finding.explanation);
     field("change", &finding.advice);
     field("figures", &figures(finding));
     out
+}
+
+/// What the search for holders left out, where it found some: an answer without any says so itself.
+fn not_looked_at(holders: &FindingHolders) -> String {
+    match holders.not_looked_at.as_slice() {
+        [] => String::new(),
+        some => format!("Not looked at: {}", some.join(" ")),
+    }
 }
 
 /// `all 4`, `0-1,3`.

@@ -11,6 +11,8 @@ use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
 use crate::render::text::{plural, safe};
 
+/// Names and pools shown of a rank.
+const OWNERS_SHOWN: usize = 10;
 /// Ranks shown; each takes a dozen lines.
 const RANKS_SHOWN: usize = 8;
 
@@ -33,7 +35,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out.push_str(&format!("{}\n", screen.fit(&answer.view.moment, 0)));
     for listed in answer.ranks.iter().take(RANKS_SHOWN) {
         out.push('\n');
-        out.push_str(&of_rank(&listed.rank, screen));
+        out.push_str(&of_rank(&listed.rank, answer.job.world_size, screen));
     }
     if let Some(more) = answer.ranks.len().checked_sub(RANKS_SHOWN).filter(|&more| more > 0) {
         let line = format!("and {} (--rank selects)", plural(more as u64, "more rank"));
@@ -52,7 +54,7 @@ pub fn page(answer: &Ledger, screen: &Screen) -> String {
     out
 }
 
-fn of_rank(rank: &Rank, screen: &Screen) -> String {
+fn of_rank(rank: &Rank, world_size: Option<u32>, screen: &Screen) -> String {
     let inexact = if rank.exact { "" } else { ", NOT EXACT" };
     let title = format!(
         "{}  device {}  epoch {}, step {}{inexact}",
@@ -63,9 +65,10 @@ fn of_rank(rank: &Rank, screen: &Screen) -> String {
     );
     let mut out = format!("{}\n", screen.paint(Tone::Strong, &screen.fit(&title, 0)));
     out.push_str(&table(rank).show(screen));
-    for line in unmeasured(rank) {
+    for line in unmeasured(rank, world_size) {
         out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&line, 0))));
     }
+    out.push_str(&named(rank, screen));
     out
 }
 
@@ -81,7 +84,11 @@ fn table(rank: &Rank) -> Table {
     }
     row("allocated".to_owned(), rank.allocated_bytes, Some(1.0));
     row("+ cached".to_owned(), rank.cached_bytes, None);
-    let parts = [("+ context and libraries", rank.context_bytes), ("+ other processes", rank.others_bytes)];
+    let parts = [
+        ("+ NCCL", rank.nccl_bytes),
+        ("+ context and libraries", rank.context_bytes),
+        ("+ other processes", rank.others_bytes),
+    ];
     for (name, bytes) in parts {
         if let Some(bytes) = bytes {
             row(name.to_owned(), bytes, None);
@@ -108,13 +115,59 @@ fn table(rank: &Rank) -> Table {
     table
 }
 
+/// Memory by the names that the process gave it, and private pools; nothing where there is neither.
+fn named(rank: &Rank, screen: &Screen) -> String {
+    let mut out = String::new();
+    if !rank.owners.is_empty() {
+        out.push('\n');
+        let mut table =
+            Table::new(&[left("OWNER", 0), right("BYTES", 0), right("OF ALLOCATED", 2), right("BLOCKS", 1)]);
+        let mut row = |name: String, bytes: u64, share: f64, blocks: String| {
+            table.row(vec![name, HumanBytes::of(bytes).to_string(), percent(share), blocks]);
+        };
+        for owned in rank.owners.iter().take(OWNERS_SHOWN) {
+            row(safe(&owned.owner).into_owned(), owned.live_bytes, owned.share, owned.live_blocks.to_string());
+        }
+        let all = rank.owners.iter().fold(0_u64, |sum, owned| sum.saturating_add(owned.live_bytes));
+        let rest = rank.allocated_bytes.saturating_sub(all);
+        if rank.owners_left_out == 0 && rest > 0 {
+            row("without a name".to_owned(), rest, ratio(rest, rank.allocated_bytes), "-".to_owned());
+        }
+        out.push_str(&table.show(screen));
+        let more = rank.owners.len().saturating_sub(OWNERS_SHOWN) as u64 + rank.owners_left_out;
+        if more > 0 {
+            let line = format!("and {} with less memory (-o json has more)", plural(more, "more name"));
+            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        }
+    }
+    if !rank.pools.is_empty() {
+        out.push('\n');
+        let mut table =
+            Table::new(&[left("PRIVATE POOL", 0), right("RESERVED", 0), right("ALLOCATED", 1), left("OWNER", 0)]);
+        for pool in rank.pools.iter().take(OWNERS_SHOWN) {
+            table.row(vec![
+                safe(&pool.pool).into_owned(),
+                HumanBytes::of(pool.reserved_bytes).to_string(),
+                HumanBytes::of(pool.allocated_bytes).to_string(),
+                pool.owner.as_deref().map_or_else(|| "-".to_owned(), |owner| safe(owner).into_owned()),
+            ]);
+        }
+        out.push_str(&table.show(screen));
+        if let Some(more) = rank.pools.len().checked_sub(OWNERS_SHOWN).filter(|&more| more > 0) {
+            let line = format!("and {} (-o json has more)", plural(more as u64, "more pool"));
+            out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+        }
+    }
+    out
+}
+
 /// `12.3 %`; what is there and rounds to nothing is `< 0.1 %`.
 fn percent(share: f64) -> String {
     let percent = format!("{:.1} %", 100.0 * share);
     if share > 0.0 && percent == "0.0 %" { "< 0.1 %".to_owned() } else { percent }
 }
 
-fn unmeasured(rank: &Rank) -> Vec<String> {
+fn unmeasured(rank: &Rank, world_size: Option<u32>) -> Vec<String> {
     let Some(measured) = &rank.measured_at else {
         return vec![
             "The device was not measured around this moment: its use outside the allocator is unknown.".to_owned(),
@@ -127,6 +180,14 @@ fn unmeasured(rank: &Rank) -> Vec<String> {
         .collect();
     if !missing.is_empty() {
         lines.push(format!("Not measured: {}.", missing.join("; ")));
+    }
+    if rank.nccl_bytes.is_none() && rank.context_bytes.is_some() && world_size != Some(1) {
+        lines.push("NCCL's memory is not told apart: it is part of context and libraries.".to_owned());
+    } else if rank.nccl_bytes.is_some() {
+        lines.push(
+            "NCCL's row has the communicators of PyTorch's process groups; others are in context and libraries."
+                .to_owned(),
+        );
     }
     lines
 }

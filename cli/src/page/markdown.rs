@@ -64,6 +64,7 @@ fn findings(dossier: &Dossier) -> String {
             ("rate", rates(finding)),
             ("since", since(finding, false).unwrap_or_default()),
             ("live", live(finding).unwrap_or_default()),
+            ("held by", finding.holders.as_ref().map_or_else(String::new, |held| held.sentence.clone())),
             ("until", until(finding).unwrap_or_default()),
             ("change", finding.advice.clone()),
         ];

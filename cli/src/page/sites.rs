@@ -3,6 +3,8 @@
 //! Without a choice of ranks the tree is drawn for the one that holds most; the others are a line
 //! each, because four nearly equal trees help nobody.
 
+use std::collections::BTreeMap;
+
 use memctl_answers::Frame;
 use memctl_answers::format::folded::NO_STACK;
 use memctl_answers::naming::{command, name_of, place, process_flag};
@@ -12,7 +14,11 @@ use memctl_model::{HumanBytes, JobState};
 use super::{Page, completeness, heading, next};
 use crate::render::screen::{Screen, Tone};
 use crate::render::table::{Table, left, right};
+use crate::render::text::{plural, safe};
 use crate::render::tree::{Node, draw};
+
+/// Names of whose memory it is that are shown of a rank.
+const OWNERS_SHOWN: usize = 12;
 
 impl Page for Sites {
     fn page(&self, screen: &Screen) -> String {
@@ -44,6 +50,7 @@ pub fn page(sites: &Sites, screen: &Screen) -> String {
         let head = format!("{:>9} {:>7} {:>7}  {}", "BYTES", "SHARE", "BLOCKS", "CALLS, outermost first");
         out.push_str(&format!("{}\n", screen.paint(Tone::Faint, &screen.fit(&head, 0))));
         out.push_str(&draw(&tree(rank, sites.view.all_frames), sites.view.min_share, screen));
+        out.push_str(&owners(rank, screen));
     }
     out.push('\n');
     out.push_str(&completeness(&sites.completeness, sites.job.state == JobState::Running, screen));
@@ -95,6 +102,32 @@ fn ranks(sites: &Sites, screen: &Screen) -> String {
     table.show(screen)
 }
 
+/// Live memory by the name that the process gave it; nothing where none has one.
+fn owners(rank: &RankSites, screen: &Screen) -> String {
+    let mut named: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for site in &rank.sites {
+        if let Some(owner) = &site.owner {
+            let (bytes, blocks) = named.entry(owner).or_default();
+            (*bytes, *blocks) = (bytes.saturating_add(site.live_bytes), blocks.saturating_add(site.live_blocks));
+        }
+    }
+    if named.is_empty() {
+        return String::new();
+    }
+    let mut named: Vec<(&str, (u64, u64))> = named.into_iter().collect();
+    named.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    let mut table = Table::new(&[left("OWNER", 0), right("BYTES", 0), right("BLOCKS", 1)]);
+    for (owner, (bytes, blocks)) in named.iter().take(OWNERS_SHOWN) {
+        table.row(vec![safe(owner).into_owned(), HumanBytes::of(*bytes).to_string(), blocks.to_string()]);
+    }
+    let mut out = format!("\n{}", table.show(screen));
+    if let Some(more) = named.len().checked_sub(OWNERS_SHOWN).filter(|&more| more > 0) {
+        let line = format!("and {} with less memory (-o json has all)", plural(more as u64, "more name"));
+        out.push_str(&format!("{}\n", screen.fit(&line, 0)));
+    }
+    out
+}
+
 fn tree(rank: &RankSites, all_frames: bool) -> Node {
     let mut root = Node::default();
     for site in &rank.sites {
@@ -103,8 +136,15 @@ fn tree(rank: &RankSites, all_frames: bool) -> Node {
     root
 }
 
-/// The calls to show, outermost first: the user's own ones, and the innermost library call below them.
+/// The calls to show, outermost first, and below them whose memory it is, where the process named it.
 fn path(site: &Site, all_frames: bool) -> Vec<String> {
+    let mut path = calls(site, all_frames);
+    path.extend(site.owner.as_ref().map(|owner| format!("[{}]", safe(owner))));
+    path
+}
+
+/// The user's own calls, and the innermost library call below them.
+fn calls(site: &Site, all_frames: bool) -> Vec<String> {
     if site.stack.is_empty() {
         return vec![NO_STACK.to_owned()];
     }

@@ -90,6 +90,7 @@ impl Hosted<'_> {
             trainers_max: host::trainers_max(child::descriptors_max()),
             source_paths,
             holders: !args.no_holders,
+            holders_unasked: asks_at_leaks(args),
             ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
         };
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
@@ -181,9 +182,11 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
     if args.no_stacks {
         environment.push(("MEMCTL_STACKS", "0".into()));
     }
+    // For a process that attaches past this launcher.
     if args.no_holders {
-        // For a process that attaches past this launcher.
         environment.push(("MEMCTL_HOLDERS", "off".into()));
+    } else if args.holders {
+        environment.push(("MEMCTL_HOLDERS", "leaks".into()));
     }
     if let Some(attempt) = args.attempt {
         environment.push(("MEMCTL_ATTEMPT", attempt.to_string().into()));
@@ -193,6 +196,12 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
         environment.push(("MEMCTL_LABELS", pairs.join(",").into()));
     }
     environment
+}
+
+/// Whether the daemon may ask by itself what holds the blocks of a leak.
+fn asks_at_leaks(args: &Run) -> bool {
+    let of_variable = || std::env::var_os("MEMCTL_HOLDERS").is_some_and(|value| value == "leaks");
+    args.holders || (!args.no_holders && of_variable())
 }
 
 /// `MEMCTL_DISABLED` in the environment, as the agent in Python reads it: not empty and not 0.

@@ -35,6 +35,13 @@ pub use serving::{Serving, serve};
 pub use signals::told_to_stop;
 pub use spool::backoff;
 
+/// The page's script and style, which a report has in itself.
+#[must_use]
+pub fn page_files() -> (&'static str, &'static str) {
+    let text = |bytes: &'static [u8]| std::str::from_utf8(bytes).unwrap_or_default();
+    (text(memctl_daemon::http::SCRIPT), text(memctl_daemon::http::STYLE))
+}
+
 fn store_failure(error: &StoreError) -> Failure {
     Failure::unreachable(error.to_string())
 }

@@ -64,11 +64,12 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/memctl.v1.Query/GetFragmentation", Need::Read),
     ("/memctl.v1.Query/GetOom", Need::Read),
     ("/memctl.v1.Query/GetLedger", Need::Read),
-    // It stops a training for a moment, and shows names out of its process: more than a reader may.
+    // It stops a training for a moment: more than a reader may. (What was answered is part of the finding, and readers see it.)
     ("/memctl.v1.Query/FindHolders", Need::Operate),
     // An agent's launcher asks whether the daemon is there.
     ("/memctl.v1.Query/GetStatus", Need::Identity),
     ("/memctl.v1.Query/DeleteJob", Need::Operate),
+    ("/memctl.v1.Page/Ask", Need::Read),
     ("/memctl.v1.Alerts/ListAlerts", Need::Read),
     ("/memctl.v1.Alerts/TestReceivers", Need::Operate),
     ("/memctl.v1.Alerts/AddSilence", Need::Operate),

@@ -165,6 +165,13 @@ pub fn sightings(rules: &Rules, job: &JobFacts, findings: &[Finding], now_ns: u6
     found
 }
 
+/// Why memctl says so, and what holds the blocks where a process said that.
+fn explanation(finding: &Finding) -> String {
+    let named = finding.holders.as_ref().filter(|told| told.asked.outcome.is_ok());
+    let parts = [finding.explanation.as_str(), named.map_or("", |told| &told.sentence)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: u64) -> Alert {
     let fingerprint = finding.fingerprint(&job.name).0;
     let mut labels = rule.labels.clone();
@@ -190,7 +197,7 @@ fn alert(rules: &Rules, rule: &Rule, job: &JobFacts, finding: &Finding, now_ns: 
         rank_count: u32::try_from(finding.ranks.len()).unwrap_or(u32::MAX),
         all_ranks: finding.all_ranks,
         title: cut(&finding.title, TITLE_BYTES_MAX),
-        explanation: cut(&finding.explanation, NAME_BYTES_MAX),
+        explanation: cut(&explanation(finding), NAME_BYTES_MAX),
         advice: cut(&finding.advice, NAME_BYTES_MAX),
         labels,
         annotations: rule.annotations.clone(),

@@ -96,9 +96,11 @@ fn of_nearest(samples: &[Sample], time_ns: u64) -> Around {
     let device = nearest(|sample| sample.device_used_bytes.is_some());
     let process = nearest(|sample| sample.process_used_bytes.is_some());
     let others = nearest(|sample| sample.foreign_used_bytes.is_some());
+    let nccl = nearest(|sample| sample.nccl_bytes.is_some());
     let sample = device.or(process).map(|&first| Sample {
         process_used_bytes: process.and_then(|sample| sample.process_used_bytes),
         foreign_used_bytes: others.and_then(|sample| sample.foreign_used_bytes),
+        nccl_bytes: nccl.and_then(|sample| sample.nccl_bytes),
         device_total_bytes: samples.iter().find_map(|sample| sample.device_total_bytes),
         ..first
     });

@@ -14,10 +14,15 @@ use super::plain;
 /// The page: every address of it is answered with the same file, and its script reads the address.
 const PAGE: &[u8] = include_bytes!("../../../web/dist/index.html");
 
+/// The page's script, which names no other file and may stand in a file of its own.
+pub const SCRIPT: &[u8] = include_bytes!("../../../web/dist/assets/page.js");
+/// Its style.
+pub const STYLE: &[u8] = include_bytes!("../../../web/dist/assets/page.css");
+
 /// What the page loads, by name, with its type.
 const FILES: [(&str, &str, &[u8]); 3] = [
-    ("page.js", "text/javascript; charset=utf-8", include_bytes!("../../../web/dist/assets/page.js")),
-    ("page.css", "text/css; charset=utf-8", include_bytes!("../../../web/dist/assets/page.css")),
+    ("page.js", "text/javascript; charset=utf-8", SCRIPT),
+    ("page.css", "text/css; charset=utf-8", STYLE),
     ("icon.svg", "image/svg+xml", include_bytes!("../../../web/dist/assets/icon.svg")),
 ];
 

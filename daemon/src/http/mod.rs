@@ -13,6 +13,7 @@ mod assets;
 mod door;
 mod health;
 mod live;
+mod over_grpc;
 mod places;
 mod scrape;
 mod serve;
@@ -31,7 +32,9 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
+pub use assets::{SCRIPT, STYLE};
 pub use door::{Door, Key};
+pub use over_grpc::PageService;
 pub use serve::{limits, serve};
 
 use crate::access::Refusal;
@@ -103,16 +106,21 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 30] {
     ]
 }
 
+impl Room {
+    fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
+        let (scrapes, answers) = (Places::new(scrape::SCRAPES_MAX), Places::new(api::ANSWERS_MAX));
+        Self { sources, query, door, scrapes, answers, listeners: Places::new(live::LISTENERS_MAX) }
+    }
+}
+
 /// The pages of this port, behind its door.
 pub fn router(sources: Sources, query: Arc<QueryService>, door: Door) -> Router {
     let pages = pages().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page));
-    let (scrapes, answers) = (Places::new(scrape::SCRAPES_MAX), Places::new(api::ANSWERS_MAX));
-    let listeners = Places::new(live::LISTENERS_MAX);
     pages
         .route_layer(middleware::from_fn_with_state(door.clone(), admit))
         .fallback(|| async { plain(StatusCode::NOT_FOUND, format!("There is no such page.\n\n{PAGES}")) })
         .layer(middleware::map_response(tell))
-        .with_state(Room { sources, query, door, scrapes, answers, listeners })
+        .with_state(Room::new(sources, query, door))
 }
 
 /// Lets a request in as the gate of gRPC does, or says why not.

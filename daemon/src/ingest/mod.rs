@@ -27,9 +27,7 @@ use memctl_proto::PROTOCOL_VERSION;
 use memctl_proto::v1::agent_message::Body as Said;
 use memctl_proto::v1::daemon_message::Body as Answer;
 use memctl_proto::v1::ingest_server::Ingest;
-use memctl_proto::v1::{
-    Ack, AgentMessage, DaemonMessage, Hello, HolderSearch, Item, ItemKind, Refused, RefusedReason, Welcome,
-};
+use memctl_proto::v1::{Ack, AgentMessage, DaemonMessage, Hello, Item, ItemKind, Refused, RefusedReason, Welcome};
 use sequence::{Arrival, Sequence};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,7 +35,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::Instrument as _;
 
 use crate::access::{Caller, Gate};
-use crate::asks::Asked;
+use crate::asks::{Asked, Readiness};
 use crate::clock::steady;
 use crate::listen::Peer;
 use crate::pokes::{Poked, Pokes};
@@ -176,7 +174,7 @@ fn refused(reason: RefusedReason, message: String) -> Answer {
 /// Who said hello, and what.
 struct Greeted {
     session: SessionInfo,
-    search: HolderSearch,
+    readiness: Readiness,
     secret: Option<SecretHash>,
     tenant: Tenant,
     owner: String,
@@ -184,7 +182,7 @@ struct Greeted {
 
 impl Greeted {
     fn opening(&self) -> Opening<'_> {
-        let Self { session: info, search: _, secret, tenant, owner } = self;
+        let Self { session: info, readiness: _, secret, tenant, owner } = self;
         Opening { tenant, info, owner, secret: *secret, now_ns: steady().now_ns }
     }
 }
@@ -204,7 +202,7 @@ impl IngestService {
             return refuse(&self.committer.counts(), &answers, reason, message).await;
         }
         let session = &greeted.session;
-        let (mut claim, asked) = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.search);
+        let (mut claim, asked) = self.streams.claim(greeted.opening().stored_id(), &greeted.tenant, greeted.readiness);
         if tokio::time::timeout(TAKEOVER_MAX, claim.alone()).await.is_err() {
             let message = "an older stream of this session is still being stored; retry later".into();
             return refuse(&self.committer.counts(), &answers, RefusedReason::Busy, message).await;
@@ -271,7 +269,7 @@ impl IngestService {
         };
         // What a newer agent says of it reads as what an older one does not say.
         let search = hello.holders();
-        let Hello { version, session, secret, holders: _ } = hello;
+        let Hello { version, session, secret, holders: _, holders_unasked: unasked } = hello;
         if version != PROTOCOL_VERSION {
             let message = format!(
                 "the agent speaks protocol {version}, this daemon speaks {PROTOCOL_VERSION}: use versions of memctl that match"
@@ -292,7 +290,8 @@ impl IngestService {
                 "a session begins ahead of this daemon's clock; it is stored as beginning now: set the clock of its host");
             session.started_ns = now_ns;
         }
-        Ok(Greeted { session, search, secret, tenant: caller.tenant(), owner: caller.name.clone() })
+        let readiness = Readiness { search, unasked };
+        Ok(Greeted { session, readiness, secret, tenant: caller.tenant(), owner: caller.name.clone() })
     }
 
     /// Reads until the stream ends, the session is taken over, or the daemon shuts down.

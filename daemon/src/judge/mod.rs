@@ -8,12 +8,14 @@
 
 mod explaining;
 mod figures;
+pub(crate) mod holders;
 mod judgement;
 mod kept;
 mod lost;
 mod range;
 mod shown;
 mod task;
+mod unasked;
 mod watching;
 
 use std::collections::{BTreeSet, HashMap};
@@ -200,6 +202,7 @@ impl Judge {
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
+        holders::tell(&*self.store, found, findings).await?;
         judge::sort(findings);
         if !found.goes_on(&self.streams) {
             coverage::of_ended(&mut judgement.not_judged);

@@ -12,6 +12,7 @@ use memctl_proto::v1;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::unasked::Unasked;
 use super::{Judge, Range, figures};
 use crate::alerts::{Alerts, JobFacts};
 use crate::clock::now_ns;
@@ -46,20 +47,24 @@ struct Looking {
     alerts: Alerts,
     /// Whether jobs are judged, or only looked at for their figures.
     judging: bool,
+    /// Asks what holds the blocks of a leak, if that is not forbidden.
+    unasked: Option<Unasked>,
 }
 
 impl Judging {
     /// Starts the task. With judging off it only puts the figures of jobs on the board; questions are judged in any case.
+    /// `holders` says whether processes may be asked what holds the blocks of a leak.
     #[must_use]
     pub fn start(
         judge: Judge,
         pokes: Pokes,
         alerts: Alerts,
-        on: bool,
+        (on, holders): (bool, bool),
         shutting_down: watch::Receiver<bool>,
         tasks: &Tasks,
     ) -> Self {
-        let looking = Looking { judge, pokes, alerts, judging: on };
+        let unasked = holders.then(|| Unasked::new(judge.store.clone(), judge.streams.clone(), pokes.clone()));
+        let looking = Looking { judge, pokes, alerts, judging: on, unasked };
         let running = looking.clone();
         let task = tasks.supervise("judge", move || running.clone().run(shutting_down.clone()));
         Self { looking, task }
@@ -105,7 +110,8 @@ impl Looking {
     }
 
     /// Judges one job; says whether it goes on.
-    async fn look(&self, Poked { tenant, job: name, attempt }: &Poked) -> Result<bool, ReadError> {
+    async fn look(&self, poked: &Poked) -> Result<bool, ReadError> {
+        let Poked { tenant, job: name, attempt } = poked;
         let selection = v1::Selection { job: name.clone(), attempt: Some(*attempt), ..Default::default() };
         let store = Scoped::of(&self.judge.store, &Scope::One(tenant.clone()));
         let found = match find(&*store, &selection).await {
@@ -124,6 +130,9 @@ impl Looking {
         if let Some(judgement) = judgement {
             tracing::debug!(job = name, attempt, findings = judgement.findings.len(), "judged");
             self.alerts.observe(&facts(&found, &summary), &judgement.findings, now_ns());
+            if let Some(unasked) = &self.unasked {
+                unasked.look(poked, &found, &judgement.findings);
+            }
         }
         Ok(summary.state == JobState::Running)
     }

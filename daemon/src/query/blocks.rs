@@ -9,7 +9,7 @@ use memctl_analysis::classes::{Class, Classifier};
 use memctl_analysis::lives::{BlockLife, Lives, OPEN};
 use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_analysis::{Birth, BlockMap};
-use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, Stacks};
+use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
 use memctl_model::{
@@ -18,6 +18,7 @@ use memctl_model::{
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
+use super::ledger::owners;
 use crate::read::error::ReadError;
 use crate::read::job::{Found, find};
 use crate::read::mark_cursor::MarkCursor;
@@ -198,13 +199,14 @@ impl Device<'_> {
             stored_from_event: stored_from,
             stored_to_event: stored_to,
             course: watch.course,
-            segments: segments(&watch.lives),
+            segments: segments(&watch.lives, &stacks),
             blocks: told.columns,
             blocks_left_out: told.left_out,
             classes: Class::ALL.iter().map(|class| class.name()).collect(),
             frames: told.stacks.frames,
             stacks: told.stacks.stacks,
             sites: told.stacks.sites,
+            owners: told.stacks.owners,
             failures: failures(&watch.lives),
             rules: Rules { round_bytes: MIN_BLOCK_BYTES, small_bytes_max: SMALL_BYTES_MAX },
         })
@@ -300,8 +302,12 @@ impl Told {
         let seen = |event: u64| (event != OPEN).then_some(event);
         for (block, class) in order.into_iter().zip(classes) {
             let told = || {
-                let frames: Vec<Frame> = dictionary.frames(block.stack).map(of).collect();
-                (frames, dictionary.site(block.stack).map(of))
+                let stack = dictionary.stack(block.stack);
+                StackTold {
+                    frames: stack.calls().iter().map(of).collect(),
+                    site: stack.site().map(of),
+                    owner: stack.owner().map(str::to_owned),
+                }
             };
             columns.stack.push(stacks.number(block.stack, told));
             columns.address.push(block.addr);
@@ -342,7 +348,8 @@ fn classes(order: &[&BlockLife], step: Option<u64>, dictionary: &StackDictionary
     Classifier::new(&resolve).blocks(&everybody, step, None).into_iter().map(|(class, _)| class).collect()
 }
 
-fn segments(lives: &Lives) -> Vec<Segment> {
+fn segments(lives: &Lives, dictionary: &StackDictionary) -> Vec<Segment> {
+    let owners = owners::of_pools(lives, dictionary);
     let pool = |pool: PoolId| (pool != PoolId::DEFAULT).then(|| format!("{}.{}", pool.first, pool.second));
     lives
         .segments
@@ -352,6 +359,7 @@ fn segments(lives: &Lives) -> Vec<Segment> {
             bytes: segment.bytes,
             stream: format!("{:x}", segment.stream),
             pool: pool(segment.pool),
+            owner: owners.get(&segment.pool).cloned(),
             small: segment.kind == SegmentKind::Small,
             expandable: segment.expandable,
             from_event: (segment.from > 0).then_some(segment.from),

@@ -1,12 +1,12 @@
 //! Which Python object holds the tensors of a site: asked of the running process over its own stream.
 //!
 //! Guarantees: one process is asked, and only one that runs; where no site is named it is that of the worst growth. Whatever
-//! stands in the way is said with the way out. Refuses to answer for a process that has ended: nothing is stored of this.
+//! stands in the way is said with the way out; the answer is kept with the job. Refuses to answer for a process that has
+//! ended.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use memctl_analysis::explained::explains;
 use memctl_answers::naming::is_named;
 use memctl_model::{Finding, Frame, StackId};
 use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX};
@@ -14,6 +14,7 @@ use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use crate::asks::Line;
+use crate::judge::holders::{concerns, keep, stacks_of};
 use crate::judge::{Judge, Range};
 use crate::read::error::ReadError;
 use crate::read::job::{Found, everybody, find};
@@ -79,6 +80,18 @@ pub(super) async fn holders(
         Wanted::Grown(finding) => finding.fingerprint(&found.job.name).to_string(),
         Wanted::Named(_) => String::new(),
     };
+    let asked = v1::HoldersAsked {
+        function: site.function.to_string(),
+        file: site.file.to_string(),
+        line: site.line,
+        finding: finding.clone(),
+        unasked: false,
+        budget_ms,
+        outcome: Some(v1::holders_asked::Outcome::Found(told.clone())),
+    };
+    if let Err(error) = keep(&**store, session.key, &asked).await {
+        tracing::warn!(job = found.job.name, %error, "an answer about holders is told and not kept");
+    }
     Ok(v1::Holders {
         job: Some(answer::found_job(&found, streams)),
         rank: session.info.rank,
@@ -111,11 +124,6 @@ async fn worst(
             "job {name}: {why}: name a site with --site FILE:LINE or --site FUNCTION; `memctl sites --job {name}` lists them"
         ))
     })
-}
-
-fn concerns(finding: &Finding, found: &Found, session: &SessionRow) -> bool {
-    finding.ranks.contains(&session.info.rank)
-        && (finding.processes.is_empty() || finding.processes.contains(&found.process_name(session)))
 }
 
 /// The first process that streams here and has the site.
@@ -158,18 +166,14 @@ async fn choose<'a>(
 
 /// The site, and a process's stacks of it.
 fn stacks(dictionary: &StackDictionary, rank: u32, wanted: &Wanted) -> (Option<Frame>, Vec<u32>) {
-    let mut site = match wanted {
-        Wanted::Named(_) => None,
-        Wanted::Grown(finding) => finding.site.clone(),
+    let words = match wanted {
+        Wanted::Named(words) => words,
+        Wanted::Grown(finding) => return (finding.site.clone(), stacks_of(dictionary, rank, finding)),
     };
-    let mut stacks = Vec::new();
+    let (mut site, mut stacks) = (None, Vec::new());
     for id in (1..=dictionary.len()).filter_map(|id| u32::try_from(id).ok()) {
         let Some(frame) = dictionary.site(StackId(id)) else { continue };
-        let is_it = match wanted {
-            Wanted::Named(words) => is_named(&answer::frame(frame).into(), words),
-            Wanted::Grown(finding) => explains(finding, rank, frame, &dictionary.stack(StackId(id)).frames),
-        };
-        if is_it && stacks.len() < STACKS_MAX {
+        if is_named(&answer::frame(frame).into(), words) && stacks.len() < STACKS_MAX {
             stacks.push(id);
             site.get_or_insert_with(|| frame.clone());
         }

@@ -11,6 +11,7 @@ use memctl_proto::FILE_DESCRIPTOR_SET;
 use memctl_proto::v1::access_server::AccessServer;
 use memctl_proto::v1::alerts_server::AlertsServer;
 use memctl_proto::v1::ingest_server::IngestServer;
+use memctl_proto::v1::page_server::PageServer;
 use memctl_proto::v1::query_server::QueryServer;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -24,6 +25,7 @@ use crate::access::{Access, AccessService, Gate};
 use crate::alerts::{Alerting, Notifying, Pace, Rules};
 use crate::clock::now_ns;
 use crate::health::{self, GuardLayer, Health};
+use crate::http::{Door, PageService};
 use crate::ingest::committer::Committer;
 use crate::ingest::{IngestLimits, IngestService};
 use crate::judge::{Judge, JudgeSettings, Judging};
@@ -130,7 +132,8 @@ pub(super) async fn parts(
         started_ns: now_ns(),
         known: Arc::default(),
     };
-    let judging = Judging::start(judge, pokes, alerting.alerts.clone(), judging.on, shutting_down.clone(), &tasks);
+    let judging =
+        Judging::start(judge, pokes, alerting.alerts.clone(), (judging.on, holders), shutting_down.clone(), &tasks);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     health::report(&health, &reporter).await;
     reporting.spawn(health::keep_reporting(health.clone(), reporter));
@@ -138,6 +141,7 @@ pub(super) async fn parts(
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .build_v1()
         .map_err(|error| ServeError::Reflection(error.to_string()))?;
+    let page = PageService::new(sources.clone(), query.clone(), Door::Gate(gate.clone()));
     let router = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -157,6 +161,7 @@ pub(super) async fn parts(
         )
         // Answers grow with the job (sites, timelines): bounded, but larger than items.
         .add_service(QueryServer::from_arc(query.clone()).max_encoding_message_size(64 << 20))
+        .add_service(PageServer::new(page).max_encoding_message_size(64 << 20))
         .add_service(AccessServer::new(AccessService::new(store.clone(), gate.clone())))
         .add_service(AlertsServer::new(alerting.alerts.clone()).max_encoding_message_size(64 << 20));
     let kept = store.clone();

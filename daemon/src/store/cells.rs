@@ -16,8 +16,8 @@ use super::expiry::{Candidate, Kept, Spending};
 use super::opening::Held;
 use super::plan::{SessionState, checksum};
 use super::rows::{
-    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow, JobRow, OpenedSession,
-    SessionKey, SessionRow, Totals, WatchRow,
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemIndex, ItemPage, ItemRow, JobRow,
+    OpenedSession, SessionKey, SessionRow, Totals, WatchRow,
 };
 use super::wire_form;
 
@@ -350,6 +350,7 @@ pub(super) fn spending(row: &impl Cells) -> Result<Spending, Fault> {
         sessions: row.word(6)?,
         description_bytes: row.word(7)?,
         watch_bytes: row.word(11)?,
+        holders_bytes: row.word(12)?,
         epoch_ends: row.word(8)?,
         epoch_end_bytes: row.word(9)?,
         small_rows: row.word(10)?,
@@ -368,6 +369,13 @@ pub(super) fn watch(row: &impl Cells) -> Result<Option<WatchRow>, Fault> {
     let (seq, form, state) = (row.word(0)?, row.text(1)?, row.blob(2)?);
     let sound = checksum(&state) == row.int(3)?;
     Ok(sound.then(|| WatchRow { seq, form, state: state.into() }))
+}
+
+/// `holders.sql`: what was kept, unless it is not what was stored.
+pub(super) fn holders(row: &impl Cells) -> Result<Option<HoldersRow>, Fault> {
+    let (session, asked_ns, answer) = (row.int(0)?, row.word(1)?, row.blob(2)?);
+    let sound = checksum(&answer) == row.int(3)?;
+    Ok(sound.then(|| HoldersRow { session, asked_ns, answer: answer.into() }))
 }
 
 /// A sum that came in two halves, because a sum of many may not fit 63 bits: of `x >> 32` and of `x & 0xffffffff`.

@@ -50,6 +50,7 @@ pub(super) struct Kept {
     pub sessions: u64,
     pub description_bytes: u64,
     pub watch_bytes: u64,
+    pub holders_bytes: u64,
     pub epoch_ends: u64,
     pub epoch_end_bytes: u64,
     /// Devices and gaps.
@@ -65,6 +66,7 @@ impl Kept {
             sessions,
             description_bytes,
             watch_bytes,
+            holders_bytes,
             epoch_ends,
             epoch_end_bytes,
             small_rows,
@@ -75,6 +77,7 @@ impl Kept {
             sessions.saturating_mul(SESSION_ROW_BYTES),
             description_bytes,
             watch_bytes,
+            holders_bytes,
             epoch_ends.saturating_add(small_rows).saturating_mul(SMALL_ROW_BYTES),
             epoch_end_bytes,
         ]

@@ -18,8 +18,9 @@ use super::expiry::{self, BATCH_ITEMS, Candidate, FUTURE_NS, Kept, Part, Shrink,
 use super::opening::{Held, Opening, stored_id};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, NewItem,
-    OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, HOLDERS_KEPT, HoldersRow, ItemPage, ItemRow,
+    JobRow, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
+    WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, wire_form};
@@ -65,6 +66,7 @@ struct Session {
     devices: BTreeMap<u8, DeviceRow>,
     epoch_ends: BTreeMap<(u8, u32), EpochEndRow>,
     watch: Option<WatchRow>,
+    holders: BTreeMap<u64, HoldersRow>,
 }
 
 impl MemoryStore {
@@ -299,6 +301,21 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+        let inner = self.inner()?;
+        Ok(inner.sessions_of(job).flat_map(|(_, session)| session.holders.values().cloned()).collect())
+    }
+
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
+        if let Some(session) = self.inner()?.sessions.get_mut(&row.session) {
+            session.holders.insert(row.asked_ns, row.clone());
+            while session.holders.len() > HOLDERS_KEPT {
+                session.holders.pop_first();
+            }
+        }
+        Ok(())
+    }
+
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {
         Ok(self.inner()?.spending().into_iter().map(|spending| (spending.job, spending.bytes)).collect())
     }
@@ -499,6 +516,7 @@ impl Inner {
                     items: BTreeMap::new(),
                     gaps: BTreeMap::new(),
                     watch: None,
+                    holders: BTreeMap::new(),
                     devices,
                     epoch_ends: BTreeMap::new(),
                 },
@@ -629,6 +647,7 @@ impl Inner {
                 kept.sessions += 1;
                 kept.description_bytes += wire_form::session_info(&session.info).map_or(0, |bytes| bytes.len() as u64);
                 kept.watch_bytes += session.watch.as_ref().map_or(0, |watch| watch.state.len() as u64);
+                kept.holders_bytes += session.holders.values().map(|row| row.answer.len() as u64).sum::<u64>();
                 kept.epoch_ends += session.epoch_ends.len() as u64;
                 kept.epoch_end_bytes +=
                     session.epoch_ends.values().map(|end| wire_form::epoch_end(end).len() as u64).sum::<u64>();

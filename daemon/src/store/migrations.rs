@@ -19,6 +19,7 @@ const SQLITE: &[Step] = &[
     (4, "tenants", include_str!("../../../migrations/sqlite/0004_tenants.sql")),
     (5, "items_counted_and_checked", include_str!("../../../migrations/sqlite/0005_items_counted_and_checked.sql")),
     (6, "watches", include_str!("../../../migrations/sqlite/0006_watches.sql")),
+    (7, "holders", include_str!("../../../migrations/sqlite/0007_holders.sql")),
 ];
 const POSTGRES: &[Step] = &[
     (1, "init", include_str!("../../../migrations/postgres/0001_init.sql")),
@@ -27,6 +28,7 @@ const POSTGRES: &[Step] = &[
     (4, "tenants", include_str!("../../../migrations/postgres/0004_tenants.sql")),
     (5, "items_counted_and_checked", include_str!("../../../migrations/postgres/0005_items_counted_and_checked.sql")),
     (6, "watches", include_str!("../../../migrations/postgres/0006_watches.sql")),
+    (7, "holders", include_str!("../../../migrations/postgres/0007_holders.sql")),
 ];
 
 /// The newest schema this program knows, the same on both.

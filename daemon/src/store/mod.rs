@@ -46,9 +46,9 @@ pub use memory::MemoryStore;
 pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{
-    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow,
-    JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo,
-    Totals, WatchRow,
+    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, HOLDERS_KEPT, HoldersRow,
+    ItemIndex, ItemPage, ItemRow, JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey,
+    SessionRow, StoreInfo, Totals, WatchRow,
 };
 pub use scoped::Scoped;
 pub use sqlite::SqliteStore;
@@ -283,6 +283,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Keeps what is known of a session in the place of what was kept before; of a session that is gone nothing is kept.
     async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError>;
+
+    /// What processes of a job were asked about holders, by session, then by time; without answers that are not what was stored.
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError>;
+
+    /// Keeps an answer about holders, in the place of the oldest of its session where there are [`rows::HOLDERS_KEPT`]; of a
+    /// session that is gone nothing is kept.
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError>;
 
     /// What every job keeps, by its key: bytes of everything, payloads and rows.
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError>;

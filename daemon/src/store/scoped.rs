@@ -13,9 +13,9 @@ use memctl_proto::v1::ItemKind;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
-    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, ItemPage, ItemRow, JobRow, OpenedSession,
-    Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow,
-    Totals, WatchRow,
+    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, HoldersRow, ItemPage, ItemRow, JobRow,
+    OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant,
+    TokenRow, Totals, WatchRow,
 };
 
 /// See the module.
@@ -139,6 +139,14 @@ impl Store for Scoped {
 
     async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError> {
         self.store.put_watch(session, watch).await
+    }
+
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+        self.store.holders(job).await
+    }
+
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
+        self.store.put_holders(row).await
     }
 
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {

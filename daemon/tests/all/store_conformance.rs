@@ -73,6 +73,7 @@ suite! {
     alert_records::of_many_at_once_one_wins,
     alert_records::what_is_too_large_is_refused_and_what_is_too_much_is_full,
     reading::a_watch_is_kept_with_its_session,
+    reading::answers_about_holders_are_kept_with_their_session,
     tenants::names_repeat_and_nobody_sees_the_others,
     tenants::a_session_is_continued_by_its_agent_alone,
     tenants::tokens_are_kept_and_revoked,

@@ -125,7 +125,8 @@ async fn the_second_opener_learns_who_is_first() {
 }
 
 /// Back to what lay there before migration 3.
-const BEFORE_3: [&str; 13] = [
+const BEFORE_3: [&str; 14] = [
+    "DROP TABLE holders",
     "DROP TABLE watch",
     "DROP TABLE access_token",
     "DROP TABLE audit",

@@ -2,6 +2,7 @@
 
 use memctl_model::{Boundary, EvidenceValue, Finding, Frame, Moment, Pattern, Rate, Severity};
 
+use super::holders;
 use crate::v1;
 
 impl From<&Frame> for v1::Frame {
@@ -63,6 +64,7 @@ pub fn to_wire(finding: &Finding, job: &str) -> v1::Finding {
         explanation,
         advice,
         evidence,
+        holders,
     } = finding;
     let boundary = boundary.map(|boundary| v1::Boundary::from(boundary) as i32);
     v1::Finding {
@@ -94,6 +96,7 @@ pub fn to_wire(finding: &Finding, job: &str) -> v1::Finding {
         pattern: pattern.map_or("", Pattern::name).to_owned(),
         processes: processes.clone(),
         bytes_per_minute: bytes_per_minute.map(Into::into),
+        holders: holders.as_ref().map(holders::to_wire),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Guarantees: what passes [`checked`] has as many parts as an answer may have, none longer than it may be, and holds for
 //! no more blocks than were asked about. Refuses the whole answer otherwise: half of it could name the wrong holder.
 
+use memctl_model::{FindingHolders, Frame, HolderGrowth, HoldersAsked, HoldersFound, TensorHolder};
 use prost::Message as _;
 
 use super::{WireError, at_most};
@@ -60,6 +61,115 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
     Ok(found)
 }
 
+/// What is known of a finding's holders, for the wire.
+#[must_use]
+pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
+    use v1::finding_holders::Outcome;
+    let FindingHolders { asked, growth, sentence } = told;
+    let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
+    let growth = growth.iter().map(|growth| {
+        growth.map_or_else(v1::HolderGrowth::default, |HolderGrowth { since_epoch, tensors_per_epoch }| {
+            v1::HolderGrowth { known: true, since_epoch, tensors_per_epoch }
+        })
+    });
+    v1::FindingHolders {
+        rank: *rank,
+        process: process.clone(),
+        asked_ns: *asked_ns,
+        unasked: *unasked,
+        budget_ms: *budget_ms,
+        outcome: Some(match outcome {
+            Ok(found) => Outcome::Found(found_to_wire(found)),
+            Err(why) => Outcome::Failure(why.clone()),
+        }),
+        sentence: sentence.clone(),
+        growth: growth.collect(),
+    }
+}
+
+fn found_to_wire(found: &HoldersFound) -> v1::HoldersFound {
+    let HoldersFound {
+        live_blocks,
+        live_bytes,
+        asked_blocks,
+        found_blocks,
+        objects,
+        took_us,
+        complete,
+        not_looked_at,
+        holders,
+        epoch,
+    } = found;
+    let holder = |holder: &TensorHolder| {
+        let TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = holder;
+        let (kind, sentence, chain) = (kind.clone(), sentence.clone(), chain.clone());
+        v1::TensorHolder { kind, sentence, chain, blocks: *blocks, bytes: *bytes, tensors: *tensors }
+    };
+    v1::HoldersFound {
+        live_blocks: *live_blocks,
+        live_bytes: *live_bytes,
+        asked_blocks: *asked_blocks,
+        found_blocks: *found_blocks,
+        objects: *objects,
+        took_us: *took_us,
+        complete: *complete,
+        not_looked_at: not_looked_at.clone(),
+        holders: holders.iter().map(holder).collect(),
+        epoch: *epoch,
+    }
+}
+
+/// What was kept of an ask, as it comes out of a store: of a process, whose name and rank are known there.
+///
+/// # Errors
+/// What is missing, and what [`checked`] refuses.
+pub fn from_kept(
+    kept: v1::HoldersAsked,
+    (rank, process): (u32, String),
+    asked_ns: u64,
+) -> Result<HoldersAsked, WireError> {
+    use v1::holders_asked::Outcome;
+    let v1::HoldersAsked { function, file, line, finding, unasked, budget_ms, outcome } = kept;
+    let outcome = match outcome.ok_or(WireError::Missing("holders.outcome"))? {
+        Outcome::Found(found) => Ok(from_wire(checked(found)?)),
+        Outcome::Failure(why) => Err(why),
+    };
+    let site = Frame { function: function.into(), file: file.into(), line };
+    Ok(HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site, finding, outcome })
+}
+
+fn from_wire(found: v1::HoldersFound) -> HoldersFound {
+    let v1::HoldersFound {
+        live_blocks,
+        live_bytes,
+        asked_blocks,
+        found_blocks,
+        objects,
+        took_us,
+        complete,
+        not_looked_at,
+        holders,
+        epoch,
+    } = found;
+    let holder = |holder: v1::TensorHolder| {
+        let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = holder;
+        TensorHolder { kind, sentence, chain, blocks, bytes, tensors }
+    };
+    let holders = holders.into_iter().map(holder).collect();
+    HoldersFound {
+        live_blocks,
+        live_bytes,
+        asked_blocks,
+        found_blocks,
+        objects,
+        took_us,
+        complete,
+        not_looked_at,
+        holders,
+        epoch,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +188,32 @@ mod tests {
     fn an_answer_passes_as_it_is() {
         assert_eq!(checked(found()), Ok(found()));
         assert_eq!(checked(v1::HoldersFound::default()), Ok(v1::HoldersFound::default()));
+    }
+
+    #[test]
+    fn what_was_kept_comes_back_and_goes_out_beside_its_finding() {
+        let full = v1::HoldersFound { live_blocks: 9, epoch: Some(3), not_looked_at: vec!["x".into()], ..found() };
+        let kept = |outcome| v1::HoldersAsked {
+            function: "keep".into(),
+            file: "train.py".into(),
+            line: 17,
+            finding: "id".into(),
+            unasked: true,
+            budget_ms: 100,
+            outcome,
+        };
+        let who = || (2, "rank 2".to_owned());
+        let asked = from_kept(kept(Some(v1::holders_asked::Outcome::Found(full.clone()))), who(), 7).unwrap();
+        assert_eq!((asked.rank, &*asked.process, asked.site.line, &*asked.finding), (2, "rank 2", 17, "id"));
+        let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_per_epoch: 4.0 })];
+        let told = to_wire(&FindingHolders { asked, growth, sentence: "Held by".into() });
+        assert_eq!(told.outcome, Some(v1::finding_holders::Outcome::Found(full)));
+        assert_eq!((told.asked_ns, told.unasked, told.growth[0].since_epoch), (7, true, 1));
+        let failed = from_kept(kept(Some(v1::holders_asked::Outcome::Failure("gone".into()))), who(), 7).unwrap();
+        assert_eq!(failed.outcome, Err("gone".to_owned()));
+        assert!(from_kept(kept(None), who(), 7).is_err());
+        let odd = v1::HoldersFound { found_blocks: 3, ..found() };
+        assert!(from_kept(kept(Some(v1::holders_asked::Outcome::Found(odd))), who(), 7).is_err());
     }
 
     #[test]

@@ -28,6 +28,7 @@ impl From<&Sample> for v1::Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
+            nccl_bytes,
         } = *sample;
         Self {
             device: u32::from(device.0),
@@ -46,6 +47,7 @@ impl From<&Sample> for v1::Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
+            nccl_bytes,
         }
     }
 }
@@ -71,6 +73,7 @@ impl TryFrom<v1::Sample> for Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
+            nccl_bytes,
         } = wire;
         Ok(Self {
             device: device_index(device)?,
@@ -89,6 +92,7 @@ impl TryFrom<v1::Sample> for Sample {
             utilisation_percent,
             host_rss_bytes,
             children_rss_bytes,
+            nccl_bytes,
         })
     }
 }

@@ -131,6 +131,8 @@ pub struct MarkBatch {
     pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// New entries of the session's dictionary of stacks.
+///
+/// (A frame of the file `<owner>` is no call: it is the innermost of its stack, its function the name of whose memory it is.)
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StackBatch {
     /// Id of the first new string; ids count up from 0.
@@ -321,6 +323,9 @@ pub struct Sample {
     pub host_rss_bytes: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "16")]
     pub children_rss_bytes: ::core::option::Option<u64>,
+    /// Device memory of the communicators of PyTorch's process groups, where NCCL tells (2.29.7).
+    #[prost(uint64, optional, tag = "17")]
+    pub nccl_bytes: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionEnd {
@@ -557,6 +562,9 @@ pub struct HoldersFound {
     /// Most blocks first, 8 at most.
     #[prost(message, repeated, tag = "9")]
     pub holders: ::prost::alloc::vec::Vec<TensorHolder>,
+    /// The epoch in which the trainer answered.
+    #[prost(uint32, optional, tag = "10")]
+    pub epoch: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TensorHolder {
@@ -576,6 +584,82 @@ pub struct TensorHolder {
     /// How many tensors the innermost container holds now, where it is one.
     #[prost(uint64, optional, tag = "6")]
     pub tensors: ::core::option::Option<u64>,
+}
+/// What a process was asked, and what came of it, as it is kept with the job.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HoldersAsked {
+    /// The site that was asked about.
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub file: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub line: u32,
+    /// The finding whose site it is; empty where the question named the site.
+    #[prost(string, tag = "4")]
+    pub finding: ::prost::alloc::string::String,
+    /// Whether the daemon asked by itself.
+    #[prost(bool, tag = "5")]
+    pub unasked: bool,
+    #[prost(uint32, tag = "6")]
+    pub budget_ms: u32,
+    #[prost(oneof = "holders_asked::Outcome", tags = "7, 8")]
+    pub outcome: ::core::option::Option<holders_asked::Outcome>,
+}
+/// Nested message and enum types in `HoldersAsked`.
+pub mod holders_asked {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Outcome {
+        #[prost(message, tag = "7")]
+        Found(super::HoldersFound),
+        /// Why it did not answer: one sentence.
+        #[prost(string, tag = "8")]
+        Failure(::prost::alloc::string::String),
+    }
+}
+/// What is known of the holders of a finding's blocks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FindingHolders {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    #[prost(string, tag = "2")]
+    pub process: ::prost::alloc::string::String,
+    #[prost(fixed64, tag = "3")]
+    pub asked_ns: u64,
+    /// Whether the daemon asked by itself.
+    #[prost(bool, tag = "4")]
+    pub unasked: bool,
+    #[prost(uint32, tag = "5")]
+    pub budget_ms: u32,
+    /// All of it in words.
+    #[prost(string, tag = "8")]
+    pub sentence: ::prost::alloc::string::String,
+    /// Of each holder that was found, in the same order.
+    #[prost(message, repeated, tag = "9")]
+    pub growth: ::prost::alloc::vec::Vec<HolderGrowth>,
+    #[prost(oneof = "finding_holders::Outcome", tags = "6, 7")]
+    pub outcome: ::core::option::Option<finding_holders::Outcome>,
+}
+/// Nested message and enum types in `FindingHolders`.
+pub mod finding_holders {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Outcome {
+        #[prost(message, tag = "6")]
+        Found(super::HoldersFound),
+        #[prost(string, tag = "7")]
+        Failure(::prost::alloc::string::String),
+    }
+}
+/// How a holder grew since the process was asked for the first time.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct HolderGrowth {
+    /// Whether an earlier answer counted the same holder's tensors.
+    #[prost(bool, tag = "1")]
+    pub known: bool,
+    #[prost(uint32, tag = "2")]
+    pub since_epoch: u32,
+    #[prost(double, tag = "3")]
+    pub tensors_per_epoch: f64,
 }
 /// Whether a session's process can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -645,6 +729,9 @@ pub struct Hello {
     /// Whether the process can be asked what holds its tensors.
     #[prost(enumeration = "HolderSearch", tag = "4")]
     pub holders: i32,
+    /// Whether the daemon may ask that by itself, once for each leak that it confirms.
+    #[prost(bool, tag = "5")]
+    pub holders_unasked: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Item {
@@ -1224,6 +1311,9 @@ pub struct Finding {
     pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "23")]
     pub bytes_per_minute: ::core::option::Option<Rate>,
+    /// What holds its blocks, where a process was asked.
+    #[prost(message, optional, tag = "24")]
+    pub holders: ::core::option::Option<FindingHolders>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FirstSeen {
@@ -2611,8 +2701,48 @@ pub struct RankLedger {
     /// Live blocks that had no room: the smallest.
     #[prost(uint64, tag = "18")]
     pub blocks_left_out: u64,
+    /// Allocated memory that has a name, by name, most first, 1,000 at most; the rest of `allocated_bytes` has none.
+    #[prost(message, repeated, tag = "19")]
+    pub owners: ::prost::alloc::vec::Vec<OwnerBytes>,
+    /// Names with less memory that had no room.
+    #[prost(uint64, tag = "20")]
+    pub owners_left_out: u64,
+    /// Private pools, most reserved first, 1,000 at most.
+    #[prost(message, repeated, tag = "21")]
+    pub pools: ::prost::alloc::vec::Vec<PoolBytes>,
+    /// Of NCCL's communicators, beside `context_bytes`; absent when not measured, and then part of `context_bytes`.
+    #[prost(uint64, optional, tag = "22")]
+    pub nccl_bytes: ::core::option::Option<u64>,
+    /// What `LiveBlock.owner` counts from 1 on.
+    #[prost(string, repeated, tag = "23")]
+    pub owner_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "26")]
     pub process: ::prost::alloc::string::String,
+}
+/// Memory by the name that the process gave it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OwnerBytes {
+    #[prost(string, tag = "1")]
+    pub owner: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+}
+/// A private pool of the allocator: a CUDA graph's, or a `MemPool`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PoolBytes {
+    #[prost(uint32, tag = "1")]
+    pub pool_first: u32,
+    #[prost(uint32, tag = "2")]
+    pub pool_second: u32,
+    #[prost(uint64, tag = "3")]
+    pub reserved_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub allocated_bytes: u64,
+    /// The name that most of the memory in it has; empty when none has one.
+    #[prost(string, tag = "5")]
+    pub owner: ::prost::alloc::string::String,
 }
 /// A block that was allocated and not yet freed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2638,6 +2768,9 @@ pub struct LiveBlock {
     /// 0 = no stack was recorded.
     #[prost(uint32, tag = "8")]
     pub site: u32,
+    /// 0 = it has no name.
+    #[prost(uint32, tag = "9")]
+    pub owner: u32,
 }
 /// Which part of a job. `job` is a name or `latest`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5225,6 +5358,310 @@ pub mod access_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "memctl.v1.Access";
     impl<T> tonic::server::NamedService for AccessServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PageQuestion {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// What stands below /api/v1/jobs/JOB/, encoded as in an address: `blocks?rank=0&at=peak`.
+    #[prost(string, tag = "2")]
+    pub question: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PageAnswer {
+    /// JSON; a tile's own bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
+}
+/// Generated client implementations.
+pub mod page_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct PageClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl PageClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> PageClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> PageClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            PageClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Answers one of the page's questions about a job, with the bytes that HTTP gives for it.
+        pub async fn ask(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PageQuestion>,
+        ) -> std::result::Result<tonic::Response<super::PageAnswer>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Bounded::default();
+            let path = http::uri::PathAndQuery::from_static("/memctl.v1.Page/Ask");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("memctl.v1.Page", "Ask"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod page_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with PageServer.
+    #[async_trait]
+    pub trait Page: std::marker::Send + std::marker::Sync + 'static {
+        /// Answers one of the page's questions about a job, with the bytes that HTTP gives for it.
+        async fn ask(
+            &self,
+            request: tonic::Request<super::PageQuestion>,
+        ) -> std::result::Result<tonic::Response<super::PageAnswer>, tonic::Status>;
+    }
+    #[derive(Debug)]
+    pub struct PageServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> PageServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for PageServer<T>
+    where
+        T: Page,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/memctl.v1.Page/Ask" => {
+                    #[allow(non_camel_case_types)]
+                    struct AskSvc<T: Page>(pub Arc<T>);
+                    impl<T: Page> tonic::server::UnaryService<super::PageQuestion>
+                    for AskSvc<T> {
+                        type Response = super::PageAnswer;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PageQuestion>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Page>::ask(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AskSvc(inner);
+                        let codec = crate::codec::Bounded::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for PageServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "memctl.v1.Page";
+    impl<T> tonic::server::NamedService for PageServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

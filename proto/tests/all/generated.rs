@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-const PROTOS: [&str; 8] = [
+const PROTOS: [&str; 9] = [
     "memctl/v1/nouns.proto",
     "memctl/v1/holders.proto",
     "memctl/v1/ingest.proto",
@@ -15,6 +15,7 @@ const PROTOS: [&str; 8] = [
     "memctl/v1/explain.proto",
     "memctl/v1/query.proto",
     "memctl/v1/access.proto",
+    "memctl/v1/page.proto",
 ];
 
 fn generate(out: &Path) {

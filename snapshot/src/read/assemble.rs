@@ -10,7 +10,7 @@ use super::events::EventLog;
 use super::found::Found;
 use super::heap::Heap;
 use super::value::{Kind, Value};
-use super::{DeviceRecording, Recording, keys, segments, unmarked};
+use super::{DeviceRecording, Recording, keys, owners, segments, unmarked};
 
 /// How to get what is needed.
 const NEEDED: &str = "the dict of torch.cuda.memory._snapshot() with `device_traces`; call torch.cuda.memory._record_memory_history() before training and torch.cuda.memory._dump_snapshot(\"rank0.pickle\") after it";
@@ -22,10 +22,9 @@ pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Reco
         return Err(not_a_snapshot(heap.describe(top)));
     }
     // The memo is the larger part of what reading needed; it goes before anything else is made.
-    let Heap { tables, found: mut found_all, memo, .. } = heap;
+    let Heap { mut tables, found: mut found_all, memo, .. } = heap;
     drop(memo);
     let found = &mut found_all;
-    found.remarks.stacks_refused = tables.refused;
     let traces = found.traces.take().unwrap_or_default();
     let refused = found.traces_refused > 0 || traces.iter().skip(DEVICES_MAX).any(Option::is_some);
     if refused {
@@ -33,7 +32,13 @@ pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Reco
     }
     let framework = framework(found);
     let states_pools = found.event_keys >> keys::POOL_ID & 1 != 0;
-    let devices = devices(traces, found, states_pools);
+    let mut devices = devices(traces, found, states_pools);
+    if tables.has_owners() {
+        for DeviceRecording { events, final_segments, .. } in &mut devices {
+            owners::settle(events, final_segments, &mut tables);
+        }
+    }
+    (found.remarks.stacks_refused, found.remarks.owners_refused) = (tables.refused, tables.owners_refused);
     let times = devices
         .iter()
         .filter_map(|device| Some((device.events.first()?.time_ns, device.events.last()?.time_ns)))
@@ -41,7 +46,8 @@ pub(crate) fn recording(heap: Heap, top: Value, digests: Digests) -> Result<Reco
     let annotations = std::mem::take(&mut found.annotations);
     let (frames, stacks) = tables.into_stacks();
     let all = unmarked::Events { devices: &devices, times, stacks: Stacks { frames: &frames, stacks: &stacks } };
-    let (marks, boundaries) = unmarked::marks(annotations, &all);
+    let notes = owners::notes(&devices, &frames, &stacks);
+    let (marks, boundaries) = unmarked::marks(annotations, notes, &all);
     let started_ns = marks.first().map(|mark| mark.time_ns).into_iter().chain(times.map(|(first, _)| first)).min();
     let ended_ns = marks.last().map(|mark| mark.time_ns).into_iter().chain(times.map(|(_, last)| last)).max();
     Ok(Recording {

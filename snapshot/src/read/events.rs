@@ -121,6 +121,13 @@ impl EventLog {
         self.chunks.iter().flatten().map(|packed| packed.unpack(&self.lanes))
     }
 
+    /// Gives events another stack, in their order: `stack_of` sees each event and names its stack.
+    pub(crate) fn restack(&mut self, mut stack_of: impl FnMut(&Event) -> StackId) {
+        for packed in self.chunks.iter_mut().flatten() {
+            packed.stack = stack_of(&packed.unpack(&self.lanes));
+        }
+    }
+
     /// Gives events another pool, from the last to the first: `pool_of` sees each event and names its pool.
     pub(crate) fn repool_backwards(&mut self, mut pool_of: impl FnMut(&Event) -> PoolId) {
         for chunk in (0..self.chunks.len()).rev() {

@@ -26,10 +26,12 @@ pub struct Remarks {
     pub unknown_actions: u64,
     /// Trace entries, segments, blocks or annotations with fields missing or of another kind; left out.
     pub malformed_entries: u64,
-    /// Events that carry user metadata, allocator metadata or a compile context, none of which is kept.
+    /// Events that carry allocator metadata or a compile context, neither of which is kept.
     pub events_with_metadata: u64,
     /// Stacks and frames beyond the limits of a session; they count as "no stack".
     pub stacks_refused: u64,
+    /// Events and blocks that did not get the name of whose memory they are, because there are too many names.
+    pub owners_refused: u64,
     /// Segments whose blocks overlapped, left gaps or stuck out; they were put right.
     pub irregular_segments: u64,
 }

@@ -6,7 +6,7 @@
 //! dict of the stack belongs to the stack entry alone; fetching it again gives what it stands for.
 //! (Over 400 lines: the ways in which one container takes another share two slabs and the rule of single ownership.)
 
-use memctl_model::FrameId;
+use memctl_model::{Action, BlockUse, FrameId, StackId};
 
 use super::containers::{Content, DictSlot, ListSlot, Slab, TRACES_MAX};
 use super::error::SnapshotFault;
@@ -14,6 +14,7 @@ use super::events::EventLog;
 use super::found::Found;
 use super::intern::Tables;
 use super::keys;
+use super::owners;
 use super::shapes::{self, Shape, Skipped};
 use super::value::{Kind, Memo, Value};
 
@@ -326,6 +327,13 @@ impl Heap {
                 found.remarks.events_with_metadata += u64::from(shapes::has_metadata(dict));
                 match shapes::event(dict, &self.tables) {
                     Ok(mut event) => {
+                        let owner = shapes::owner(dict);
+                        if owner != keys::EMPTY && owners::is_owned(event.action) {
+                            event.stack = self.tables.owned(event.stack, owner);
+                        } else if event.action == Action::Annotate {
+                            // It names nothing, and who annotated has not requested the block.
+                            event.stack = StackId::NONE;
+                        }
                         found.order_in_time(&mut event, &mut list.last_ns, dict.has(keys::TIME_US));
                         log.push(event).map_err(|_| Misuse::TooManyLanes)?;
                         found.events += 1;
@@ -335,7 +343,11 @@ impl Heap {
                 }
             }
             (Content::Blocks(blocks), Shape::Block) => match shapes::block(dict) {
-                Some(block) => {
+                Some(mut block) => {
+                    let owner = shapes::owner(dict);
+                    if owner != keys::EMPTY && block.usage != BlockUse::Inactive {
+                        block.stack = self.tables.owned(block.stack, owner);
+                    }
                     found.blocks += 1;
                     blocks.push(block);
                 }

@@ -8,7 +8,9 @@ use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use memctl_model::limits::{NAME_BYTES_MAX, SESSION_FRAMES_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX};
+use memctl_model::limits::{
+    NAME_BYTES_MAX, SESSION_FRAMES_MAX, SESSION_OWNED_STACKS_MAX, SESSION_STACKS_MAX, STACK_FRAMES_MAX,
+};
 use memctl_model::{Frame, FrameId, PoolId, StackId};
 
 use super::keys;
@@ -25,11 +27,17 @@ pub(crate) struct Tables {
     stacks: Vec<Vec<FrameId>>,
     stack_ids: HashMap<u64, u32>,
     hasher: RandomState,
+    /// Stacks that say whose memory it is, by the stack without that and the name's text.
+    owned: HashMap<(StackId, u32), StackId>,
+    /// Of each of them, the two.
+    owners: HashMap<StackId, (StackId, u32)>,
     pairs: Vec<(u64, u64)>,
     pair_ids: HashMap<(u64, u64), u32>,
     held_bytes: u64,
     /// Stacks and frames that found no room.
     pub(crate) refused: u64,
+    /// Times that a stack did not get its owner's name, because there are too many.
+    pub(crate) owners_refused: u64,
 }
 
 impl Tables {
@@ -42,10 +50,13 @@ impl Tables {
             stacks: Vec::new(),
             stack_ids: HashMap::new(),
             hasher: RandomState::new(),
+            owned: HashMap::new(),
+            owners: HashMap::new(),
             pairs: Vec::new(),
             pair_ids: HashMap::new(),
             held_bytes: 0,
             refused: 0,
+            owners_refused: 0,
         };
         for word in keys::words() {
             tables.text(word);
@@ -135,6 +146,41 @@ impl Tables {
         }
     }
 
+    /// The number of a stack with the name of whose memory it is, in place of the name that it has.
+    pub(crate) fn owned(&mut self, stack: StackId, name: u32) -> StackId {
+        let calls = self.owner(stack).map_or(stack, |(calls, _)| calls);
+        if name == keys::EMPTY {
+            return calls;
+        }
+        if let Some(&known) = self.owned.get(&(calls, name)) {
+            return known;
+        }
+        if self.owned.len() >= SESSION_OWNED_STACKS_MAX {
+            self.owners_refused += 1;
+            return calls;
+        }
+        let Frame { function, file, line } = Frame::of_owner(self.text_at(name));
+        let (function, file) = (self.text(&function), self.text(&file));
+        let Some(frame) = self.frame(function, file, line) else { return calls };
+        let below = calls.0.checked_sub(1).and_then(|at| self.stacks.get(at as usize)).map_or(&[][..], Vec::as_slice);
+        let frames: Vec<FrameId> = [FrameId(frame)].iter().chain(below).copied().collect();
+        let owned = self.stack(&frames);
+        self.held_bytes += 2 * OVERHEAD_BYTES;
+        self.owned.insert((calls, name), owned);
+        self.owners.insert(owned, (calls, name));
+        owned
+    }
+
+    /// The stack without its owner's name and the name's text, if it has one.
+    pub(crate) fn owner(&self, stack: StackId) -> Option<(StackId, u32)> {
+        self.owners.get(&stack).copied()
+    }
+
+    /// Whether any stack has an owner's name.
+    pub(crate) fn has_owners(&self) -> bool {
+        !self.owned.is_empty()
+    }
+
     /// The number of a pair.
     pub(crate) fn pair(&mut self, pair: (u64, u64)) -> u32 {
         *self.pair_ids.entry(pair).or_insert_with(|| {
@@ -174,6 +220,33 @@ mod tests {
         assert_eq!(tables.stack(&[FrameId(frame), FrameId(frame)]), stack);
         assert_eq!(tables.stack(&[FrameId(frame)]), StackId(2));
         assert_eq!(tables.stack(&[]), StackId::NONE);
+    }
+
+    #[test]
+    fn a_stack_has_one_owner_and_their_number_is_bounded() {
+        let mut tables = Tables::new();
+        let (f, name, other) = (tables.text("f"), tables.text("KV cache"), tables.text("weights"));
+        let frame = tables.frame(f, f, 3).unwrap();
+        let stack = tables.stack(&[FrameId(frame)]);
+        let owned = tables.owned(stack, name);
+        assert_eq!((tables.owned(stack, name), tables.owner(owned)), (owned, Some((stack, name))));
+        assert_eq!(
+            tables.owned(owned, other),
+            tables.owned(stack, other),
+            "the later name takes the place of the first"
+        );
+        assert_eq!(tables.owned(owned, keys::EMPTY), stack);
+        let alone = tables.owned(StackId::NONE, name);
+        assert_eq!(tables.owner(alone), Some((StackId::NONE, name)));
+        for number in 0..SESSION_OWNED_STACKS_MAX + 5 {
+            let name = tables.text(&number.to_string());
+            tables.owned(stack, name);
+        }
+        assert_eq!((tables.owned.len(), tables.owners_refused), (SESSION_OWNED_STACKS_MAX, 8));
+        let (frames, stacks) = tables.into_stacks();
+        let told = |id: StackId| stacks[id.0 as usize - 1].iter().map(|frame| frames[frame.0 as usize].clone());
+        assert_eq!(told(owned).collect::<Vec<_>>()[0].owner(), Some("KV cache"));
+        assert_eq!(told(owned).count(), 2);
     }
 
     #[test]

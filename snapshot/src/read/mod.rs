@@ -19,6 +19,7 @@ mod machine;
 mod marks;
 mod merge;
 mod opcode;
+mod owners;
 mod rare_opcodes;
 mod segments;
 mod shapes;
@@ -36,6 +37,7 @@ pub use events::{Drain, EventLog, LOG_CHUNK_EVENTS};
 pub use found::Remarks;
 pub use marks::mark_precedes;
 pub use merge::{Merged, Moment, merge};
+pub(crate) use owners::ANNOTATED;
 pub use unmarked::FoundBoundaries;
 
 /// Bytes that a recording may hold in memory while it is read, unless the caller says otherwise: about 200 million events.

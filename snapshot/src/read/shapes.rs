@@ -105,10 +105,17 @@ pub(crate) fn event(dict: &DictSlot, tables: &Tables) -> Result<Event, Skipped> 
     })
 }
 
-/// Whether an entry carries metadata of the user's or the allocator's, or a compile context.
+/// The name of whose memory an entry or a block is, as the process said; the empty one where it said none. What frees
+/// memory says nothing of it.
+#[inline]
+pub(crate) fn owner(dict: &DictSlot) -> u32 {
+    dict.get(keys::USER_METADATA).id(Kind::Str).unwrap_or(keys::EMPTY)
+}
+
+/// Whether an entry carries metadata of the allocator's, or a compile context.
 #[inline]
 pub(crate) fn has_metadata(dict: &DictSlot) -> bool {
-    const KEYS: [u32; 3] = [keys::USER_METADATA, keys::COMPILE_CONTEXT, keys::INTERNAL_METADATA];
+    const KEYS: [u32; 2] = [keys::COMPILE_CONTEXT, keys::INTERNAL_METADATA];
     const ANY: u64 = bits(&KEYS);
     dict.seen & ANY != 0
         && KEYS.into_iter().any(|key| {

@@ -52,8 +52,12 @@ impl Events<'_> {
     }
 }
 
-/// All marks of a recording, and which of them were found.
-pub(crate) fn marks(annotations: Vec<Annotation>, events: &Events<'_>) -> (Vec<Mark>, FoundBoundaries) {
+/// All marks of a recording, `notes` among them, and which of them were found.
+pub(crate) fn marks(
+    annotations: Vec<Annotation>,
+    notes: Vec<Mark>,
+    events: &Events<'_>,
+) -> (Vec<Mark>, FoundBoundaries) {
     let times = annotations.iter().map(|annotation| annotation.time_ns);
     let Some(start_ns) = times.clone().chain(events.times.map(|(first, _)| first)).min() else {
         return (Vec::new(), FoundBoundaries::default());
@@ -62,7 +66,8 @@ pub(crate) fn marks(annotations: Vec<Annotation>, events: &Events<'_>) -> (Vec<M
     let given = marks::given(annotations, start_ns);
     let needed = events.times.is_some() && !(given.steps && given.epochs);
     let boundaries = if needed { boundaries::find(events.stacks, || events.in_order()) } else { Boundaries::default() };
-    join(given, boundaries, Span { begin_ns: start_ns, end_ns }, events.times)
+    let (marks, found) = join(given, boundaries, Span { begin_ns: start_ns, end_ns }, events.times);
+    (if notes.is_empty() { marks } else { in_order([marks, notes]) }, found)
 }
 
 /// Given marks with what was found where they are silent.

@@ -7,6 +7,8 @@ use std::io::{self, Read, Write};
 
 use memctl_model::{DeviceIndex, Mark, MarkKind};
 
+use crate::read::ANNOTATED;
+
 /// A mark that waits for its place at the end of the file.
 pub struct Annotation {
     /// Index of its device.
@@ -41,6 +43,8 @@ pub fn note_down(out: &mut impl Write, device: DeviceIndex, mark: &Mark) -> io::
         MarkKind::RegionEnd(name) => write(false, name),
         // Nobody's but memctl's own.
         MarkKind::WindowEnd(_) => Ok(()),
+        // The annotation itself is in the trace, and whoever reads it makes the note anew.
+        MarkKind::Note(name) if name.starts_with(ANNOTATED) => Ok(()),
         // PyTorch knows no moment: it begins and ends at once.
         MarkKind::Note(name) => write(true, name).and_then(|()| write(false, name)),
     }

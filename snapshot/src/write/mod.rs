@@ -3,7 +3,8 @@
 //! Guarantees: `segments` is the state after the last event, `device_traces` the events with their stacks,
 //! `external_annotations` the marks: the shape that `torch.cuda._memory_viz`, its viewer in the browser and the tools that
 //! stand on them read. Events stream through; memory holds the block map, what was written of stacks and the end states.
-//! What memctl does not keep (per-event metadata, frames of segments) is absent or empty.
+//! What memctl does not keep (compile contexts, frames of segments) is absent or empty; an event's `user_metadata` is the
+//! name of whose memory it is.
 //!
 //! Refuses devices that do not count up, and events or marks outside a device.
 
@@ -13,6 +14,7 @@ mod state;
 
 use std::collections::HashMap;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::sync::Arc;
 
 use memctl_analysis::{Birth, BlockMap, initial_state};
 use memctl_model::{
@@ -93,6 +95,8 @@ struct Device {
 struct Written {
     frames: HashMap<Frame, Memo>,
     stacks: HashMap<StackId, Memo>,
+    /// Names of whose memory it is, which are no frames in the file.
+    owners: HashMap<StackId, Arc<str>>,
 }
 
 impl<W: Write> SnapshotWriter<W> {
@@ -120,6 +124,7 @@ impl<W: Write> SnapshotWriter<W> {
     /// From here on stacks are numbered anew: another session's.
     pub fn forget_stacks(&mut self) {
         self.written.stacks.clear();
+        self.written.owners.clear();
     }
 
     /// Begins a device; its allocator was empty unless [`restore`](Self::restore) says otherwise.
@@ -195,6 +200,7 @@ impl<W: Write> SnapshotWriter<W> {
         }
         pickle.word("frames")?;
         self.written.stack(pickle, stack, frames)?;
+        self.written.owner(pickle, stack)?;
         Ok(pickle.end_dict()?)
     }
 
@@ -322,9 +328,21 @@ impl Written {
         if let Some(&memo) = self.stacks.get(&stack) {
             return pickle.again(memo);
         }
-        let memo = self.list(pickle, frames(stack))?;
+        let mut frames = frames(stack).into_iter().peekable();
+        if let Some(name) = frames.peek().and_then(|frame| frame.owner()) {
+            self.owners.insert(stack, name.into());
+            frames.next();
+        }
+        let memo = self.list(pickle, frames)?;
         self.stacks.insert(stack, memo);
         Ok(())
+    }
+
+    /// Whose memory it is, of a stack that was written.
+    fn owner(&self, pickle: &mut Pickle<impl Write>, stack: StackId) -> io::Result<()> {
+        let Some(name) = self.owners.get(&stack) else { return Ok(()) };
+        pickle.word("user_metadata")?;
+        pickle.text(name)
     }
 
     fn list<'a>(

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use memctl_model::{BlockState, BlockUse, DeviceIndex, Frame, Keyframe, SegmentKind, SegmentState, StackId};
 
@@ -16,6 +17,7 @@ pub(super) struct EndState {
     /// In address order.
     segments: Vec<SegmentState>,
     stacks: HashMap<StackId, Stack>,
+    owners: HashMap<StackId, Arc<str>>,
 }
 
 /// The stack of a block that lives.
@@ -39,14 +41,24 @@ impl EndState {
         });
         let mut segments: Vec<SegmentState> = segments.into_iter().chain(own).collect();
         segments.sort_by_key(|segment| segment.addr);
-        let mut stacks = HashMap::new();
+        let (mut stacks, mut owners) = (HashMap::new(), HashMap::new());
         for id in segments.iter().flat_map(|segment| &segment.blocks).filter_map(stack_of) {
             stacks.entry(id).or_insert_with(|| match written.stacks.get(&id) {
-                Some(&memo) => Stack::Written(memo),
-                None => Stack::Kept(frames(id).into_iter().cloned().collect()),
+                Some(&memo) => {
+                    owners.extend(written.owners.get(&id).map(|name| (id, Arc::clone(name))));
+                    Stack::Written(memo)
+                }
+                None => {
+                    let mut kept: Vec<Frame> = frames(id).into_iter().cloned().collect();
+                    if let Some(name) = kept.first().and_then(Frame::owner).map(Arc::from) {
+                        owners.insert(id, name);
+                        kept.remove(0);
+                    }
+                    Stack::Kept(kept)
+                }
             });
         }
-        Self { device, segments, stacks }
+        Self { device, segments, stacks, owners }
     }
 
     /// Writes the segments into the list.
@@ -119,6 +131,11 @@ impl EndState {
                 let Stack::Kept(frames) = &*stack else { return Ok(()) };
                 *stack = Stack::Written(written.list(pickle, frames)?);
             }
+        }
+        if let Some(name) = stack_of(block).and_then(|id| self.owners.get(&id)) {
+            // PyTorch's own blocks do not say it; viewers pass over what they do not know.
+            pickle.word("user_metadata")?;
+            pickle.text(name)?;
         }
         pickle.end_dict()
     }

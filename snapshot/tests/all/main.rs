@@ -3,6 +3,7 @@
 mod hostile;
 mod marks;
 mod memory;
+mod owners;
 mod pickle;
 mod read;
 mod unmarked;

@@ -260,8 +260,12 @@ fn what_cannot_be_used_is_counted() {
         without(event("alloc", 1, 1, 3), "addr"),
         with(event("alloc", 1, 1, 3), "size", str("big")),
         with(event("alloc", 1, 1, 3), "addr", Py::Int(-1)),
-        with(with(event("alloc", 1, 1, 9), "user_metadata", str("fwd")), "compile_context", str("N/A")),
-        with(event("snapshot", 0, 1, 8), "user_metadata", str("")),
+        with(
+            with(event("alloc", 1, 1, 9), "user_metadata", str("fwd")),
+            "compile_context",
+            str("Torch-Compiled Region"),
+        ),
+        with(with(event("snapshot", 0, 1, 8), "user_metadata", Py::Int(7)), "compile_context", str("N/A")),
     ];
     let recording = recording(&snapshot(entries, vec![with(annotation("x", "START", 1), "stage", str("MIDDLE"))]));
     let kept: Vec<_> = events(&recording).iter().map(|e| (e.action, e.addr, e.time_ns)).collect();

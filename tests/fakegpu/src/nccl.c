@@ -21,6 +21,8 @@ struct unique_id {
 };
 struct communicator {
     int ranks, rank, ordinal;
+    uint64_t bytes;
+    void *held; /* these on the device */
 };
 typedef struct communicator *comm;
 typedef struct fake_stream *stream;
@@ -29,7 +31,10 @@ static int make(comm *out, int ranks, int rank) {
     if (!out || ranks < 1 || rank < 0) return INVALID_ARGUMENT;
     *out = malloc(sizeof **out);
     if (!*out) return SYSTEM_ERROR;
-    **out = (struct communicator){ranks, rank, fake_current()};
+    **out = (struct communicator){ranks, rank, fake_current(), 0, NULL};
+    const char *mib = getenv("FAKE_GPU_NCCL_MIB");
+    (*out)->bytes = mib ? strtoull(mib, NULL, 10) << 20 : 0;
+    if ((*out)->bytes && fake_alloc((*out)->ordinal, (*out)->bytes, DEVICE_MEMORY, &(*out)->held)) return SYSTEM_ERROR;
     return SUCCESS;
 }
 
@@ -59,10 +64,17 @@ API int ncclCommSplit(comm from, int color, UNUSED int key, comm *out, UNUSED vo
     return color < 0 ? SUCCESS : make(out, 1, from ? 0 : -1);
 }
 API int ncclCommDestroy(comm of) {
+    if (of && of->held) fake_free(of->held);
     free(of);
     return SUCCESS;
 }
 API int ncclCommAbort(comm of) { return ncclCommDestroy(of); }
+/* NCCL 2.29.7: what can be suspended, whether it is, what cannot be, and all of it. */
+API int ncclCommMemStats(comm of, int statistic, uint64_t *value) {
+    if (!of || !value || statistic < 0 || statistic > 3) return INVALID_ARGUMENT;
+    *value = statistic == 1 ? 0 : statistic == 2 ? of->bytes / 4 : statistic == 3 ? of->bytes : of->bytes - of->bytes / 4;
+    return SUCCESS;
+}
 API int ncclCommFinalize(UNUSED comm of) { return SUCCESS; }
 API int ncclCommGetAsyncError(UNUSED comm of, int *error) { return *error = SUCCESS; }
 API int ncclCommCount(comm of, int *ranks) {

@@ -25,6 +25,7 @@ fn leak(function: &str) -> Finding {
         pattern: None,
         processes: Vec::new(),
         bytes_per_minute: None,
+        holders: None,
         kind: FindingKind::Leak,
         severity: Severity::Warning,
         confidence: 0.97,

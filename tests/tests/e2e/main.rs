@@ -15,6 +15,7 @@ mod fit;
 mod fuzz;
 mod golden;
 mod holders;
+mod holders_unasked;
 mod hostile;
 mod http_hostile;
 mod http_port;

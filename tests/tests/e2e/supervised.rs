@@ -13,8 +13,8 @@ use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
-    ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope, Selection,
-    SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope,
+    Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 use memctl_proto::v1::query_client::QueryClient;
@@ -168,6 +168,14 @@ impl Store for Faulty {
 
     async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError> {
         self.inner.put_watch(session, watch).await
+    }
+
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+        self.inner.holders(job).await
+    }
+
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
+        self.inner.put_holders(row).await
     }
 
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {

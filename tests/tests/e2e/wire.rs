@@ -102,8 +102,7 @@ async fn a_hello_that_cannot_be_is_refused() {
     let (reason, message) = refused(Hello { version: 99, ..hello(&session(1)) }).await;
     assert_eq!(reason, RefusedReason::Version);
     assert!(message.contains("99"), "{message}");
-    let (reason, message) =
-        refused(Hello { version: PROTOCOL_VERSION, session: None, secret: Vec::new(), holders: 0 }).await;
+    let (reason, message) = refused(Hello { version: PROTOCOL_VERSION, session: None, ..Hello::default() }).await;
     assert_eq!((reason, message.as_str()), (RefusedReason::Invalid, "the hello names no session"));
     let odd = SessionInfo { job: "-x\u{1b}[31m".into(), ..session(1) };
     let (reason, message) = refused(hello(&odd)).await;

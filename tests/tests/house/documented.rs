@@ -437,6 +437,12 @@ fn json_is_what_its_page_says() {
     });
     let held = held.unwrap_or_default();
     shapes.faults(&held, &Shapes::of_command(&text, "holders"), "memctl holders: ", &mut found);
+    let mut leaks = serde_json::Value::Null;
+    until("the answer is part of its finding", || {
+        leaks = ask("leaks --job live");
+        leaks["findings"][0]["holders"].is_object()
+    });
+    shapes.faults(&leaks, &Shapes::of_command(&text, "leaks"), "memctl leaks --job live: ", &mut found);
     trainer.end();
     // It works on the store itself, beside the daemon.
     let checked = run(memctl().args(["check", "--deep", "-o", "json", "--data-dir"]).arg(store.path()));

@@ -249,6 +249,8 @@ impl Live {
                     pool: [0, 0],
                     action: action as i32,
                     device: device as i32,
+                    owner: 0,
+                    owner_bytes: 0,
                 };
                 // SAFETY: one at a time: the lock on `foreign` is held, and the allocator's callback does not reach this hook.
                 unsafe { hook.event(&raw) };

@@ -67,6 +67,7 @@ pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
         evidence: growth.evidence(),
         ranks,
         processes,
+        holders: None,
     }
 }
 

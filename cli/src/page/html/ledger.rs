@@ -1,4 +1,4 @@
-//! The ledger on the page: one bar that ends where the device ends, and the same parts as a table that adds up to it.
+//! The ledger as a table that adds up to the device.
 //!
 //! Guarantees: what was not measured is a part with that name, never nothing; where the parts exceed the device, that is said.
 
@@ -8,54 +8,43 @@ use memctl_answers::ledger::Rank;
 use memctl_answers::naming::name_of;
 use memctl_model::HumanBytes;
 
-use super::{absent, along, bytes, flame, percent, table};
+use super::{absent, bytes, percent, table};
 use crate::render::text::{capital, count};
-
-/// Height of the bar.
-const BAR: usize = 30;
 
 /// A part of the device.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part {
     /// In words.
     pub name: String,
-    /// Of the style.
-    pub class: String,
     /// Its bytes.
     pub bytes: u64,
 }
 
-/// The parts, in the order of the bar, and what they add up to when everything is known.
+/// The parts, in order, and what they add up to when everything is known.
 #[must_use]
 pub fn parts(rank: &Rank) -> (Vec<Part>, Option<u64>) {
-    let part = |name: &str, class: &str, bytes: u64| Part { name: name.to_owned(), class: class.to_owned(), bytes };
-    let mut parts: Vec<Part> = rank
-        .classes
-        .iter()
-        .map(|share| {
-            let class = flame::class_number(&share.class).map_or("unknown".to_owned(), |number| format!("c{number}"));
-            part(&share.class.replace('_', " "), &class, share.live_bytes)
-        })
-        .collect();
+    let part = |name: &str, bytes: u64| Part { name: name.to_owned(), bytes };
+    let mut parts: Vec<Part> =
+        rank.classes.iter().map(|share| part(&share.class.replace('_', " "), share.live_bytes)).collect();
     let known = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
     let others = [
-        ("allocated, of no class", "unknown", rank.allocated_bytes.checked_sub(known)),
-        ("cached by the allocator", "cached", Some(rank.cached_bytes)),
-        ("context and libraries", "context", rank.context_bytes),
-        ("other processes", "others", rank.others_bytes),
-        ("not measured", "unknown", rank.unmeasured_bytes),
-        ("unexplained", "unknown", rank.unexplained_bytes.and_then(|rest| u64::try_from(rest).ok())),
+        ("allocated, of no class", rank.allocated_bytes.checked_sub(known)),
+        ("cached by the allocator", Some(rank.cached_bytes)),
+        ("NCCL", rank.nccl_bytes),
+        ("context and libraries", rank.context_bytes),
+        ("other processes", rank.others_bytes),
+        ("not measured", rank.unmeasured_bytes),
+        ("unexplained", rank.unexplained_bytes.and_then(|rest| u64::try_from(rest).ok())),
     ];
-    parts.extend(others.into_iter().filter_map(|(name, class, bytes)| {
+    parts.extend(others.into_iter().filter_map(|(name, bytes)| {
         let bytes = bytes.filter(|bytes| *bytes > 0)?;
-        Some(part(name, class, bytes))
+        Some(part(name, bytes))
     }));
     let used = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
     let rest = rank.device_total_bytes.and_then(|total| total.checked_sub(used)).filter(|bytes| *bytes > 0);
     if let Some(bytes) = rest {
         let name = if rank.device_used_bytes.is_some() { "free" } else { "free, or used by what was not measured" };
-        let class = if rank.device_used_bytes.is_some() { "free" } else { "unknown" };
-        parts.push(part(name, class, bytes));
+        parts.push(part(name, bytes));
     }
     (parts, rank.device_total_bytes)
 }
@@ -76,26 +65,11 @@ pub fn section(dossier: &Dossier) -> String {
         rank.epoch,
         count(rank.step)
     ));
-    let mut left = 0_u64;
-    let mut boxes = String::new();
-    for part in &parts {
-        boxes.push_str(&format!(
-            "<rect class=\"{}\" x=\"{}\" y=\"0\" width=\"{}\" height=\"{BAR}\"><title>{}: {}, {}</title></rect>",
-            part.class,
-            along(left, sum),
-            along(part.bytes, sum),
-            escape(&part.name),
-            HumanBytes::of(part.bytes),
-            percent(part.bytes, sum)
-        ));
-        left = left.saturating_add(part.bytes);
-    }
     let mut rows: Vec<String> = parts
         .iter()
         .map(|part| {
             format!(
-                "<tr><td><ul class=\"legend\"><li><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"{}\" width=\"12\" height=\"12\"/></svg>{}</li></ul></td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-                part.class,
+                "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
                 escape(&part.name),
                 bytes(part.bytes),
                 percent(part.bytes, sum)
@@ -114,7 +88,7 @@ pub fn section(dossier: &Dossier) -> String {
     ));
     let heads = [("part", false), ("bytes", true), ("share", true)];
     format!(
-        "<figure class=\"bar-of-device\">\n<figcaption><strong>{title}</strong></figcaption>\n<svg class=\"bar\" role=\"img\" aria-label=\"The parts of the table below as one bar\" width=\"100%\" height=\"{BAR}\">{boxes}</svg>\n</figure>\n{}{}",
+        "<p><strong>{title}</strong></p>\n{}{}",
         table("Who uses the device's memory", &heads, &rows),
         notes(rank, total, sum)
     )
@@ -123,7 +97,7 @@ pub fn section(dossier: &Dossier) -> String {
 fn notes(rank: &Rank, total: Option<u64>, sum: u64) -> String {
     let mut notes = Vec::new();
     match total {
-        None => notes.push("The device's size was not recorded: the bar ends with what is known.".to_owned()),
+        None => notes.push("The device's size was not recorded: the table ends with what is known.".to_owned()),
         Some(total) if sum > total => notes.push(format!(
             "The parts, measured at different moments, exceed the device by {}.",
             HumanBytes::of(sum - total)

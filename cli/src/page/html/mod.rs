@@ -1,82 +1,101 @@
-//! The page of `memctl report`: one HTML file that is opened anywhere, years later, without a network.
+//! The file of `memctl report`: the page of `memctl ui` with its answers in the file itself, opened anywhere, years later, without
+//! a network.
 //!
-//! Guarantees: a pure function of its answers; everything that came from elsewhere passes [`escape`]; nothing is requested
-//! from anywhere, which the file's own policy enforces; it can be read without its script, with a keyboard and by a screen
-//! reader. What could not be told is said where it would stand.
+//! Guarantees: a pure function of its answers, of at most [`FILE_MAX`]; everything that came from elsewhere passes [`escape`] or
+//! lies compressed in [`Inlined`]; nothing is requested from anywhere, which the file's own policy enforces. Where no script
+//! runs (in mails, among the artefacts of CI) the verdict, the ranks, the sites and the ledger stand there as text and tables.
+//! What could not be told is said where it would stand.
 
-mod course;
-mod flame;
+mod inlined;
 mod ledger;
 mod policy;
 mod tables;
 mod verdict;
 
 use memctl_answers::dossier::Dossier;
-use memctl_answers::dossier::tree::Tree;
 use memctl_answers::format::html::escape;
 use memctl_answers::format::time;
-use memctl_answers::naming::name_of;
 use memctl_model::{HumanBytes, JobState};
 
-use self::flame::Kind;
+pub use self::inlined::Inlined;
 pub use self::tables::change;
 use crate::render::screen::Screen;
-use crate::render::text::{capital, count, plural};
+use crate::render::text::{count, plural};
+use crate::seams::page_files;
 
 /// For texts that other pages make, too: no limit to a line and no colours.
 const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
+/// Bytes of a file.
+const FILE_MAX: usize = 3_000_000;
+/// Bytes of what stands there without a script.
+const STATIC_MAX: usize = 400_000;
+/// Of the tables' rows there are so many parts where there are too many.
+const PARTS: [usize; 4] = [1, 4, 16, 64];
+/// Room beside answers: names, sentences about what was left out.
+const BESIDE: usize = 20_000;
 
-/// The whole file; `written_ns` is when.
-#[must_use]
-pub fn page(dossier: &Dossier, written_ns: u64) -> String {
+/// The file but for its answers.
+#[derive(Debug)]
+pub struct Shell {
+    before: String,
+    after: String,
+}
+
+impl Shell {
+    /// Of a dossier; `written_ns` is when.
+    #[must_use]
+    pub fn new(dossier: &Dossier, written_ns: u64) -> Self {
+        let (script, style) = page_files();
+        let texts = PARTS.iter().map(|part| told(dossier, *part, written_ns));
+        let text = texts.reduce(|best, next| if best.len() > STATIC_MAX { next } else { best }).unwrap_or_default();
+        let before = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+             <title>{}: GPU memory report</title>\n<style>{style}</style>\n</head>\n<body>\n<div id=\"page\">\n{text}</div>\n",
+            policy::policy(),
+            escape(&dossier.note.job.id),
+        );
+        Self { before, after: format!("<script type=\"module\">{script}</script>\n</body>\n</html>\n") }
+    }
+
+    /// What is left for answers.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        FILE_MAX.saturating_sub(self.before.len() + self.after.len() + BESIDE)
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn with(&self, answers: &Inlined) -> String {
+        [self.before.as_str(), &answers.element(), &self.after].concat()
+    }
+}
+
+/// What is read where no script runs; of long tables one part of so many.
+fn told(dossier: &Dossier, part: usize, written_ns: u64) -> String {
     let job = escape(&dossier.note.job.id);
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
-         <title>{job}: GPU memory report</title>\n<style>{}</style>\n</head>\n<body>\n",
-        policy::policy(),
-        policy::STYLE
-    );
-    out.push_str(PATTERNS);
-    out.push_str("<a class=\"skip\" href=\"#verdict\">Skip to the verdict</a>\n");
-    out.push_str(&format!("<header>\n<h1>{job}</h1>\n<p class=\"faint\">{}</p>\n</header>\n", facts(dossier)));
+    let mut out = format!("<main>\n<h1>{job}</h1>\n<p class=\"faint\">{}</p>\n", facts(dossier));
     let parts = [
-        ("verdict", "Verdict", verdict::section(dossier)),
-        ("timeline", "Memory over time", course::section(dossier)),
-        ("ranks", "Ranks", tables::ranks(dossier)),
-        ("change", "What changed", difference(dossier)),
-        ("peak", "Live memory at the peak", live(dossier, true)),
-        ("end", "Live memory at the end", live(dossier, false)),
-        ("sites", "Sites", tables::sites(dossier)),
+        ("verdict", "Verdict", verdict::section(dossier, part)),
+        ("ranks", "Ranks", tables::ranks(dossier, part)),
+        ("sites", "Sites", tables::sites(dossier, part)),
         ("ledger", "The device's memory", ledger::section(dossier)),
     ];
-    out.push_str("<nav aria-label=\"Parts of this report\">");
-    for (id, title, _) in &parts {
-        out.push_str(&format!("<a href=\"#{id}\">{title}</a>"));
-    }
-    out.push_str("</nav>\n<main>\n");
     for (id, title, body) in &parts {
         out.push_str(&format!(
-            "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
+            "<section aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{title}</h2>\n{body}</section>\n"
         ));
     }
     out.push_str(&format!(
-        "</main>\n<footer>Written by memctl {} on {}.</footer>\n<script>{}</script>\n</body>\n</html>\n",
+        "<p class=\"faint\">Written by memctl {} on {}. Timelines, flame graphs and blocks are drawn by this file's script, in a \
+         browser that runs it.</p>\n</main>\n",
         env!("CARGO_PKG_VERSION"),
         time::date(written_ns),
-        policy::SCRIPT
     ));
     out
 }
-
-/// Hatches, which say without a colour what is cached and what is not known.
-const PATTERNS: &str = "<svg class=\"defs\" aria-hidden=\"true\"><defs>\
-<pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-<line class=\"hatched\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\"/></pattern>\
-<pattern id=\"dots\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\">\
-<circle class=\"dotted\" cx=\"2\" cy=\"2\" r=\"1\"/></pattern></defs></svg>\n";
 
 /// How the job stands, how much of it there is.
 fn facts(dossier: &Dossier) -> String {
@@ -90,44 +109,6 @@ fn facts(dossier: &Dossier) -> String {
     parts.push(plural(job.events, "event"));
     parts.extend(job.labels.iter().map(|(key, value)| format!("{key}={value}")));
     escape(&parts.join(" · "))
-}
-
-/// A difference between two epoch ends, which is what a leak looks like.
-fn difference(dossier: &Dossier) -> String {
-    let Some(rank) = dossier.shown() else { return absent("nothing was recorded") };
-    let (Some(early), Some(late)) = (dossier.span.early, dossier.span.late) else {
-        return absent("a difference needs two epoch ends");
-    };
-    let tables = dossier.live(&dossier.parts.early).and_then(|a| Ok((a, dossier.live(&dossier.parts.late)?)));
-    let (from, to) = match tables {
-        Ok(tables) => tables,
-        Err(reason) => return absent(&reason),
-    };
-    let tree = Tree::of_change(from, to, &dossier.classes);
-    let title = format!(
-        "{}: from the end of epoch {early} to the end of epoch {late}",
-        capital(&name_of(&rank.process, rank.rank))
-    );
-    flame::figure(&tree, &title, Kind::Change)
-}
-
-fn live(dossier: &Dossier, at_peak: bool) -> String {
-    let Some(rank) = dossier.shown() else { return absent("nothing was recorded") };
-    let sites = if at_peak { &dossier.parts.peak } else { &dossier.parts.late };
-    let live = match dossier.live(sites) {
-        Ok(live) => live,
-        Err(reason) => return absent(&reason),
-    };
-    let tree = Tree::of_moment(live, &dossier.classes);
-    let moment = match (at_peak, dossier.span.late) {
-        (true, _) => "when most was allocated",
-        (false, Some(_)) => "at the end of its last epoch",
-        (false, None) => "at the end of the recording",
-    };
-    let inexact = if live.exact { "" } else { ", NOT EXACT" };
-    let name = capital(&name_of(&rank.process, rank.rank));
-    let title = format!("{name} {moment} (epoch {}, step {}{inexact})", live.epoch, count(live.step));
-    flame::figure(&tree, &title, Kind::Moment)
 }
 
 /// What stands where something cannot be shown.
@@ -155,11 +136,6 @@ fn signed_bytes(value: i64) -> String {
 fn percent(part: u64, whole: u64) -> String {
     let text = format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64);
     if part > 0 && text == "0.0 %" { "&lt; 0.1 %".to_owned() } else { text }
-}
-
-/// Where something stands along a line, for attributes of SVG.
-fn along(part: u64, whole: u64) -> String {
-    format!("{:.3}%", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
 /// Text of another page in one line.

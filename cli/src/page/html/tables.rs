@@ -20,15 +20,15 @@ const SITES_SHOWN: usize = 40;
 
 /// The ranks; of very many those that are told apart come first.
 #[must_use]
-pub fn ranks(dossier: &Dossier) -> String {
+pub fn ranks(dossier: &Dossier, part: usize) -> String {
     let all = &dossier.note.report.ranks;
     if all.is_empty() {
         return absent("nothing was recorded in this part of the job");
     }
     let mut shown: Vec<&Rank> = all.iter().collect();
-    if all.len() > RANKS_SHOWN {
+    if all.len() > RANKS_SHOWN / part {
         shown.sort_by_key(|rank| !is_odd(rank));
-        shown.truncate(RANKS_SHOWN);
+        shown.truncate(RANKS_SHOWN / part);
     }
     let lines: Vec<String> = shown.iter().map(|rank| line(rank)).collect();
     let heads = [
@@ -93,7 +93,7 @@ fn row(cells: &[(String, bool)]) -> String {
 
 /// Live memory by site.
 #[must_use]
-pub fn sites(dossier: &Dossier) -> String {
+pub fn sites(dossier: &Dossier, part: usize) -> String {
     let late = match dossier.live(&dossier.parts.late) {
         Ok(late) => late,
         Err(reason) => return absent(&reason),
@@ -114,8 +114,8 @@ pub fn sites(dossier: &Dossier) -> String {
         (since.as_str(), true),
         ("live at the peak", true),
     ];
-    let mut lines: Vec<String> = rows.iter().take(SITES_SHOWN).map(|row| of_site(row, dossier)).collect();
-    let rest = rows.get(SITES_SHOWN..).unwrap_or_default();
+    let mut lines: Vec<String> = rows.iter().take(SITES_SHOWN / part).map(|row| of_site(row, dossier)).collect();
+    let rest = rows.get(SITES_SHOWN / part..).unwrap_or_default();
     if !rest.is_empty() {
         let sum = |read: fn(&Row) -> u64| rest.iter().fold(0_u64, |sum, row| sum.saturating_add(read(row)));
         lines.push(format!(

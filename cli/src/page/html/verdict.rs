@@ -18,7 +18,7 @@ use crate::render::text::{capital, plural};
 /// Callers of a site that are named.
 const CALLERS_SHOWN: usize = 8;
 /// Findings that are shown in full; the others are counted.
-pub const FINDINGS_SHOWN: usize = 40;
+const FINDINGS_SHOWN: usize = 40;
 
 /// The sign of a severity.
 #[must_use]
@@ -32,7 +32,7 @@ pub fn sign(severity: Severity) -> &'static str {
 
 /// See the module.
 #[must_use]
-pub fn section(dossier: &Dossier) -> String {
+pub fn section(dossier: &Dossier, part: usize) -> String {
     let note = &dossier.note;
     let inconclusive = note.inconclusive().is_some();
     let class = if inconclusive { "inconclusive" } else { note.severity };
@@ -61,7 +61,7 @@ pub fn section(dossier: &Dossier) -> String {
         out.push_str(&format!("<p>{}</p>\n", in_a_line(&not_judged)));
     }
     out.push_str("</div>\n");
-    out.push_str(&findings(&note.findings));
+    out.push_str(&findings(&note.findings, FINDINGS_SHOWN / part));
     for (at, question) in note.questions.iter().enumerate() {
         out.push_str(&format!("<h3>{} {}</h3>\n{}", at + 1, question.question, answer(question)));
     }
@@ -74,13 +74,13 @@ fn without_head(words: &str) -> String {
     line.strip_prefix("Inconclusive: ").map(str::to_owned).unwrap_or(line)
 }
 
-fn findings(findings: &[Finding]) -> String {
+fn findings(findings: &[Finding], shown: usize) -> String {
     let mut out = String::new();
-    for (at, finding) in findings.iter().take(FINDINGS_SHOWN).enumerate() {
+    for (at, finding) in findings.iter().take(shown).enumerate() {
         let (number, open) = (at + 1, if at == 0 { " open" } else { "" });
         let title = if finding.title.trim().is_empty() { &finding.kind } else { &finding.title };
         out.push_str(&format!(
-            "<details id=\"f{number}\"{open}>\n<summary><span class=\"word {0}\">{1} Finding {number}, {0}</span> {2}</summary>\n<dl>\n",
+            "<details{open}>\n<summary><span class=\"word {0}\">{1} Finding {number}, {0}</span> {2}</summary>\n<dl>\n",
             finding.severity,
             sign(finding.level),
             escape(title)
@@ -101,8 +101,8 @@ fn findings(findings: &[Finding]) -> String {
         field("change", &finding.advice);
         out.push_str("</dl>\n</details>\n");
     }
-    if findings.len() > FINDINGS_SHOWN {
-        let more = plural((findings.len() - FINDINGS_SHOWN) as u64, "more finding");
+    if findings.len() > shown {
+        let more = plural((findings.len() - shown) as u64, "more finding");
         out.push_str(&format!("<p>And {more}.</p>\n"));
     }
     out

@@ -44,6 +44,7 @@ fn finding(kind: FindingKind) -> Finding {
         bytes_per_epoch: None,
         bytes_per_step: None,
         bytes_per_minute: None,
+        holders: None,
         pattern: None,
         processes: Vec::new(),
         live_bytes: None,

@@ -18,6 +18,7 @@ fn notice(title: &str, phase: Phase) -> Notice {
         bytes_per_epoch: None,
         bytes_per_step: None,
         bytes_per_minute: None,
+        holders: None,
         pattern: None,
         processes: Vec::new(),
         live_bytes: None,

@@ -19,6 +19,7 @@ pub fn finding(kind: FindingKind, severity: Severity) -> Finding {
         bytes_per_epoch: None,
         bytes_per_step: None,
         bytes_per_minute: None,
+        holders: None,
         pattern: None,
         processes: Vec::new(),
         live_bytes: None,

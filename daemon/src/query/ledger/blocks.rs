@@ -32,7 +32,14 @@ pub(super) fn list(
     }
     *room -= blocks.len();
     blocks.sort_unstable_by_key(|(_, block)| block.addr);
-    let mut sites = Sites { resolve, of_stack: HashMap::new(), of_frame: HashMap::new(), frames: Vec::new() };
+    let mut sites = Sites {
+        resolve,
+        of_stack: HashMap::new(),
+        of_frame: HashMap::new(),
+        frames: Vec::new(),
+        of_owner: HashMap::new(),
+        owners: Vec::new(),
+    };
     ledger.blocks = blocks
         .into_iter()
         .map(|(class, block)| v1::LiveBlock {
@@ -43,26 +50,39 @@ pub(super) fn list(
             birth_epoch: block.birth_epoch,
             birth_step: block.birth_step,
             birth_phase: block.birth_phase.map_or_else(String::new, |phase| phase.name().to_owned()),
-            site: sites.number(block.stack),
+            site: sites.number(block.stack).0,
+            owner: sites.number(block.stack).1,
         })
         .collect();
-    ledger.sites = sites.frames;
+    (ledger.sites, ledger.owner_names) = (sites.frames, sites.owners);
 }
 
 struct Sites<'a> {
     resolve: &'a dyn Fn(StackId) -> Stack,
-    of_stack: HashMap<StackId, u32>,
+    of_stack: HashMap<StackId, (u32, u32)>,
     of_frame: HashMap<Frame, u32>,
     frames: Vec<v1::Frame>,
+    of_owner: HashMap<String, u32>,
+    owners: Vec<String>,
 }
 
 impl Sites<'_> {
-    /// From 1 on; 0 without a stack.
-    fn number(&mut self, stack: StackId) -> u32 {
+    /// Of the site and of the owner, from 1 on; 0 without a stack or a name.
+    fn number(&mut self, stack: StackId) -> (u32, u32) {
         if let Some(&known) = self.of_stack.get(&stack) {
             return known;
         }
-        let number = (self.resolve)(stack).site().map_or(0, |site| match self.of_frame.get(site) {
+        let resolved = (self.resolve)(stack);
+        let owner = resolved.owner().map_or(0, |owner| match self.of_owner.get(owner) {
+            Some(&known) => known,
+            None => {
+                self.owners.push(owner.to_owned());
+                let number = self.owners.len() as u32;
+                self.of_owner.insert(owner.to_owned(), number);
+                number
+            }
+        });
+        let site = resolved.site().map_or(0, |site| match self.of_frame.get(site) {
             Some(&known) => known,
             None => {
                 self.frames.push(frame(site));
@@ -71,8 +91,8 @@ impl Sites<'_> {
                 number
             }
         });
-        self.of_stack.insert(stack, number);
-        number
+        self.of_stack.insert(stack, (site, owner));
+        (site, owner)
     }
 }
 
@@ -85,7 +105,8 @@ mod tests {
         // Stacks 1 and 2 meet in one line of the user's.
         let frame = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: 3 };
         let inner = frame(if id.0 == 1 { "relu" } else { "gelu" }, "/env/site-packages/torch/nn/functional.py");
-        let frames = if id.is_some() { vec![inner, frame("forward", "model.py")] } else { Vec::new() };
+        let mut frames = if id.is_some() { vec![inner, frame("forward", "model.py")] } else { Vec::new() };
+        frames.splice(..0, (id.0 == 2).then(|| Frame::of_owner("KV cache")));
         Stack { frames }
     }
 
@@ -110,6 +131,8 @@ mod tests {
         let told: Vec<(u64, u32)> = ledger.blocks.iter().map(|block| (block.address, block.site)).collect();
         assert_eq!((told, ledger.blocks_left_out, room), (vec![(5, 0), (7, 1), (9, 1)], 1, 0));
         assert_eq!(ledger.sites.len(), 1, "one line, named once");
+        let owners: Vec<u32> = ledger.blocks.iter().map(|block| block.owner).collect();
+        assert_eq!((owners, ledger.owner_names), (vec![0, 1, 0], vec!["KV cache".to_owned()]));
         let mut next = v1::RankLedger::default();
         list(&mut next, classed(), &resolve, &mut room);
         assert_eq!((next.blocks.len(), next.blocks_left_out), (0, 4));

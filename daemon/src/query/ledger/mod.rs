@@ -4,6 +4,7 @@
 //! is the measurement nearest to that moment, and the answer says when that was.
 
 mod blocks;
+pub(super) mod owners;
 
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::ledger::{HeldThen, Ledger};
@@ -178,6 +179,7 @@ async fn rank(
         allocated_bytes: ledger.allocated_bytes(),
         classes: classes(&ledger.classes),
         cached_bytes: ledger.cached_bytes,
+        nccl_bytes: ledger.nccl_bytes,
         context_bytes: ledger.context_bytes,
         others_bytes: ledger.others_bytes,
         unexplained_bytes: ledger.unexplained_bytes,
@@ -187,6 +189,7 @@ async fn rank(
         exact: position.exact,
         ..v1::RankLedger::default()
     };
+    owners::tell(&mut answer, &keyframe, &resolve);
     if let Some(room) = room {
         blocks::list(&mut answer, classed, &resolve, room);
     }

@@ -12,7 +12,7 @@ use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, checksum, plan, sessions_of};
-use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
+use crate::store::rows::{Append, HOLDERS_KEPT, HoldersRow, OpenedSession, SessionKey, WatchRow};
 use crate::store::wire_form;
 
 /// Bytes of payloads in one statement: the server holds them twice while it runs.
@@ -271,4 +271,14 @@ pub(super) async fn put_watch(pool: &PgPool, session: SessionKey, watch: &WatchR
     let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
     query.execute(pool).await?;
     Ok(())
+}
+
+/// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
+pub(super) async fn put_holders(pool: &PgPool, row: &HoldersRow) -> Result<(), Fault> {
+    let mut tx = pool.begin().await?;
+    let query = sqlx::query(include_str!("sql/holders_put.sql")).bind(row.session).bind(row.asked_ns.cast_signed());
+    query.bind(row.answer.to_vec()).bind(checksum(&row.answer)).execute(&mut *tx).await?;
+    let kept = HOLDERS_KEPT as i64 - 1;
+    sqlx::query(include_str!("sql/holders_trim.sql")).bind(row.session).bind(kept).execute(&mut *tx).await?;
+    Ok(tx.commit().await?)
 }

@@ -15,13 +15,14 @@ use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
 /// Everything of a job, the job itself last.
-const DELETE_JOB: [&str; 9] = [
+const DELETE_JOB: [&str; 10] = [
     "DELETE FROM memctl.payload WHERE job_id = $1",
     "DELETE FROM memctl.chunk WHERE job_id = $1",
     "DELETE FROM memctl.item WHERE job_id = $1",
     "DELETE FROM memctl.epoch_end WHERE job_id = $1",
     "DELETE FROM memctl.gap WHERE job_id = $1",
     "DELETE FROM memctl.watch WHERE job_id = $1",
+    "DELETE FROM memctl.holders WHERE job_id = $1",
     "DELETE FROM memctl.device WHERE job_id = $1",
     "DELETE FROM memctl.session WHERE job_id = $1",
     "DELETE FROM memctl.job WHERE job_id = $1",

@@ -31,8 +31,8 @@ use super::damage::Damage;
 use super::expiry::{self, Part, Shrink, Spending};
 use super::opening::{Held, Opening, stored_id};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
-    Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession,
+    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
@@ -240,6 +240,14 @@ impl Store for PostgresStore {
 
     async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError> {
         self.told("keeping a watch", append::put_watch(&self.pool, session, watch).await)
+    }
+
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+        self.told("reading answers about holders", read::holders(&self.pool, job).await)
+    }
+
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
+        self.told("keeping an answer about holders", append::put_holders(&self.pool, row).await)
     }
 
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {

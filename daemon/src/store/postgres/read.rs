@@ -12,8 +12,8 @@ use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
 use crate::store::opening::Held;
 use crate::store::rows::{
-    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
-    Totals, WatchRow,
+    ChunkRow, DeviceRow, EpochEndRow, Gap, HoldersRow, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey,
+    SessionRow, Totals, WatchRow,
 };
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
@@ -198,6 +198,12 @@ pub(super) async fn heard_latest(pool: &PgPool, before_ns: u64) -> Result<Option
 pub(super) async fn size_bytes(pool: &PgPool) -> Result<u64, Fault> {
     let bytes: i64 = sqlx::query_scalar(include_str!("sql/size.sql")).fetch_one(pool).await?;
     Ok(bytes.max(0).cast_unsigned())
+}
+
+/// What processes of a job were asked about holders.
+pub(super) async fn holders(pool: &PgPool, job: i64) -> Result<Vec<HoldersRow>, Fault> {
+    let rows = sqlx::query(include_str!("sql/holders.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().filter_map(|row| cells::holders(row).transpose()).collect()
 }
 
 /// What was kept of a session's watch, where its bytes are still what was stored.

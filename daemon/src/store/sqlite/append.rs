@@ -11,7 +11,9 @@ use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, checksum, plan, sessions_of};
-use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey, WatchRow};
+use crate::store::rows::{
+    Append, DeviceUpdate, EpochEndRow, HOLDERS_KEPT, HoldersRow, OpenedSession, SessionKey, WatchRow,
+};
 use crate::store::wire_form;
 
 /// Finds or makes job, session and devices.
@@ -257,5 +259,14 @@ pub(super) async fn put_watch(tx: &mut SqliteConnection, session: SessionKey, wa
     let query = sqlx::query(include_str!("sql/watch_put.sql")).bind(session).bind(watch.seq.cast_signed());
     let query = query.bind(watch.form.clone()).bind(watch.state.to_vec()).bind(checksum(&watch.state));
     query.execute(tx).await?;
+    Ok(())
+}
+
+/// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
+pub(super) async fn put_holders(tx: &mut SqliteConnection, row: &HoldersRow) -> Result<(), Fault> {
+    let query = sqlx::query(include_str!("sql/holders_put.sql")).bind(row.session).bind(row.asked_ns.cast_signed());
+    query.bind(row.answer.to_vec()).bind(checksum(&row.answer)).execute(&mut *tx).await?;
+    let kept = HOLDERS_KEPT as i64 - 1;
+    sqlx::query(include_str!("sql/holders_trim.sql")).bind(row.session).bind(kept).execute(tx).await?;
     Ok(())
 }

@@ -15,13 +15,14 @@ use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
 /// Everything of a job, the job itself last.
-const DELETE_JOB: [&str; 9] = [
+const DELETE_JOB: [&str; 10] = [
     "DELETE FROM payload WHERE job_id = ?1",
     "DELETE FROM chunk WHERE job_id = ?1",
     "DELETE FROM item WHERE job_id = ?1",
     "DELETE FROM epoch_end WHERE job_id = ?1",
     "DELETE FROM gap WHERE job_id = ?1",
     "DELETE FROM watch WHERE job_id = ?1",
+    "DELETE FROM holders WHERE job_id = ?1",
     "DELETE FROM device WHERE job_id = ?1",
     "DELETE FROM session WHERE job_id = ?1",
     "DELETE FROM job WHERE job_id = ?1",

@@ -35,8 +35,8 @@ use super::damage::Damage;
 use super::expiry::{self, Part, Shrink, Spending};
 use super::opening::{Held, Opening, stored_id};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
-    Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession,
+    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
@@ -310,6 +310,16 @@ impl Store for SqliteStore {
         let watch = watch.clone();
         self.write("keeping a watch", move |tx| Box::pin(async move { append::put_watch(tx, session, &watch).await }))
             .await
+    }
+
+    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+        self.told("reading answers about holders", read::holders(&self.readers, job).await)
+    }
+
+    async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
+        let row = row.clone();
+        let what = "keeping an answer about holders";
+        self.write(what, move |tx| Box::pin(async move { append::put_holders(tx, &row).await })).await
     }
 
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{ItemPage, NewItem, PAGE_BYTES, Selection, Store, WatchRow};
+use memctl_daemon::store::{HOLDERS_KEPT, HoldersRow, ItemPage, NewItem, PAGE_BYTES, Selection, Store, WatchRow};
 use memctl_proto::v1::ItemKind;
 
 use super::made::{append, chunk, item, keyframe, open};
@@ -181,4 +181,29 @@ pub async fn a_watch_is_kept_with_its_session(store: Arc<dyn Store>) {
     store.delete_job(job).await.unwrap();
     store.put_watch(one, &row(8, b"late")).await.unwrap();
     assert_eq!(store.watch(one).await.unwrap(), None, "of a session that is gone nothing is kept");
+}
+
+pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn Store>) {
+    let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
+    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    let row = |session, asked_ns, answer: &'static [u8]| HoldersRow { session, asked_ns, answer: answer.into() };
+    let before = store.kept_bytes().await.unwrap()[0].1;
+    for (session, asked_ns) in [(other, 5), (one, 9), (one, 3)] {
+        store.put_holders(&row(session, asked_ns, b"\0answer")).await.unwrap();
+    }
+    store.put_holders(&row(one, 9, b"later")).await.unwrap();
+    let kept = store.holders(job).await.unwrap();
+    assert_eq!(kept, [row(one, 3, b"\0answer"), row(one, 9, b"later"), row(other, 5, b"\0answer")]);
+    assert_eq!(store.kept_bytes().await.unwrap()[0].1, before + 19, "they count");
+    // The oldest of a session goes where there are too many, and no other's.
+    for asked_ns in 10..10 + HOLDERS_KEPT as u64 {
+        store.put_holders(&row(one, asked_ns, b"x")).await.unwrap();
+    }
+    let kept: Vec<(i64, u64)> =
+        store.holders(job).await.unwrap().into_iter().map(|row| (row.session, row.asked_ns)).collect();
+    let expected = (10..10 + HOLDERS_KEPT as u64).map(|asked_ns| (one, asked_ns)).chain([(other, 5)]);
+    assert_eq!(kept, expected.collect::<Vec<_>>());
+    store.delete_job(job).await.unwrap();
+    store.put_holders(&row(one, 8, b"late")).await.unwrap();
+    assert!(store.holders(job).await.unwrap().is_empty(), "of a session that is gone nothing is kept");
 }

@@ -95,12 +95,20 @@ fn ledger_as_data() {
     assert_eq!((&rank["classes"][0]["class"], &rank["classes"][4]["class"]), (&"parameters".into(), &"unknown".into()));
     assert_eq!(plain["ranks"][1]["context_bytes"], serde_json::Value::Null);
     assert_eq!(plain["ranks"][1]["unexplained_bytes"], -5 * (1 << 20));
-    let parts = ["allocated_bytes", "cached_bytes", "context_bytes", "others_bytes", "unexplained_bytes"];
+    let parts = ["allocated_bytes", "cached_bytes", "nccl_bytes", "context_bytes", "others_bytes", "unexplained_bytes"];
     let sum: i64 = parts.iter().map(|part| rank[part].as_i64().unwrap()).sum();
     assert_eq!(Some(sum), rank["device_used_bytes"].as_i64());
     let full = json("ledger --job gpt_clean --rank 2 --blocks");
     let rank = &full["ranks"][0];
     assert_eq!((rank["blocks"].as_array().unwrap().len(), &rank["blocks_left_out"]), (3, &3.into()));
+    let owners: Vec<&serde_json::Value> = rank["blocks"].as_array().unwrap().iter().map(|it| &it["owner"]).collect();
+    assert_eq!(owners, [&serde_json::Value::Null, &"KV cache".into(), &serde_json::Value::Null]);
+    assert_eq!(
+        (&rank["owners"][0]["owner"], &rank["owners"][0]["live_bytes"]),
+        (&"KV cache".into(), &(64 << 20).into())
+    );
+    assert_eq!((&rank["pools"][0]["pool"], &rank["pools"][0]["owner"]), (&"0.1".into(), &"graph's inputs".into()));
+    assert_eq!((&rank["pools"][1]["owner"], &rank["nccl_bytes"]), (&serde_json::Value::Null, &serde_json::Value::Null));
     assert_eq!(rank["blocks"][1]["site"]["function"], "forward");
     assert_eq!(
         (&rank["blocks"][2]["site"], &rank["blocks"][2]["birth_phase"]),

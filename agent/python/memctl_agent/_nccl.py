@@ -1,0 +1,134 @@
+"""What NCCL says that its communicators hold on the device (`ncclCommMemStats`, NCCL 2.29.7).
+
+Asked at the end of a step, on the thread that ended it, every few seconds at most. Only the communicators of PyTorch's
+process groups are asked, and of those the ones that a collective has already used: what is being set up, or was never
+used, is left alone, so nothing waits for another rank. PyTorch 2.12 asks NCCL itself, under the communicator's lock
+(`memory_stats`); of 2.9 to 2.11 the address is taken (`_comm_ptr`), and the library that is loaded is asked, if it has
+the function. Guarantees: loads no library, makes no communicator, raises nothing into the program.
+Refuses: communicators that others made, and to guess: where nobody tells, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from typing import Any, Callable, Optional
+
+# NCCL's memory grows with the first use of a communicator and rarely later.
+EVERY_S = 5.0
+# After so many faults nobody is asked any more.
+FAULTS_MAX = 3
+# ncclCommMemStat_t of nccl.h.
+SUSPENDED, PERSISTENT, TOTAL = 1, 2, 3
+LIBRARY = "libnccl.so.2"
+
+
+class Nccl:
+    """Asks NCCL, and tells the native module."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = 0.0
+        self._faults = 0
+        self._library: Any = None
+
+    def step_ended(self, torch: Any, native: Any) -> None:
+        """A step has ended on this thread."""
+        now = self._clock()
+        if now < self._next or self._faults >= FAULTS_MAX:
+            return
+        self._next = now + EVERY_S
+        try:
+            groups = _groups(torch)
+            if groups and not torch.cuda.is_current_stream_capturing():
+                told = self._bytes(torch, groups)
+                if told is not None:
+                    native.counters(torch.cuda.current_device(), nccl=told)
+        except Exception:
+            self._faults += 1
+
+    def _bytes(self, torch: Any, groups: list[Any]) -> Optional[int]:
+        """What the communicators of the current device hold; None where none tells."""
+        told: Optional[int] = None
+        backends: dict[int, Any] = {}
+        for group in groups:
+            backend = _backend(torch, group)
+            if backend is not None:
+                backends[id(backend)] = backend
+        pointers: set[int] = set()
+        for backend in backends.values():
+            if not backend._get_sequence_number_for_group():
+                continue
+            held = _of_torch(backend)
+            if held is None and hasattr(backend, "_comm_ptr"):
+                pointer = int(backend._comm_ptr() or 0)
+                if pointer and pointer not in pointers:
+                    pointers.add(pointer)
+                    held = self._of_library(pointer)
+            if held is not None:
+                told = held + (told or 0)
+        return told
+
+    def _of_library(self, pointer: int) -> Optional[int]:
+        """What the library that is loaded says of a communicator."""
+        if self._library is None:
+            self._library = _loaded()
+        if self._library is False:
+            return None
+        value = ctypes.c_uint64()
+
+        def ask(statistic: int) -> Optional[int]:
+            code = self._library(ctypes.c_void_p(pointer), statistic, ctypes.byref(value))
+            return value.value if code == 0 else None
+
+        # Of one that is suspended the rest has been given back.
+        return ask(PERSISTENT if ask(SUSPENDED) else TOTAL)
+
+
+def _groups(torch: Any) -> list[Any]:
+    """The process groups that this rank is part of, without importing anything."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    if module is None or not torch.distributed.is_initialized():
+        return []
+    return list(module._world.pg_map)
+
+
+def _backend(torch: Any, group: Any) -> Any:
+    """Its backend for CUDA if that is NCCL's; of groups without one None."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except RuntimeError:
+        return None
+    # By name: torch 2.15 has a second class (`ProcessGroupNCCL2`) that does not derive from the first.
+    is_nccl = any(kind.__name__.startswith("ProcessGroupNCCL") for kind in type(backend).__mro__)
+    return backend if is_nccl else None
+
+
+def _of_torch(backend: Any) -> Optional[int]:
+    """What PyTorch says of a backend's communicators; None of versions that do not, or not with this NCCL."""
+    stats = getattr(backend, "memory_stats", None)
+    if stats is None:
+        return None
+    try:
+        found = stats()
+    except RuntimeError:
+        return None
+    if "total" not in found:
+        return None
+    return int(found.get("persist", 0) if found.get("suspended") else found["total"])
+
+
+def _loaded() -> Any:
+    """The function of the library that torch has loaded; False where there is none."""
+    try:
+        # Found only where it is loaded. The interpreter's lock is kept, so no other Python thread ends a communicator
+        # meanwhile.
+        library = ctypes.PyDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        function = library.ncclCommMemStats
+    except (AttributeError, OSError):
+        return False
+    function.restype = ctypes.c_int
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
+    return function

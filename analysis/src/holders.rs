@@ -1,0 +1,277 @@
+//! What processes answered about holders, told beside the finding that it is about.
+//!
+//! Guarantees: the latest answer that names a holder is told, else the latest answer, else why there is none; how a holder
+//! grew comes from two counts of the same process in two epochs, and from nothing else. Refuses to compare holders that two
+//! answers do not call the same.
+
+use memctl_model::{Finding, FindingHolders, HolderGrowth, HoldersAsked, HoldersFound, TensorHolder};
+
+use crate::wording::opening;
+
+/// Holders that a sentence names; the others are counted.
+const NAMED: usize = 3;
+
+/// What is known of a finding's holders. `id` is the finding's fingerprint, `asked` all that processes of the job were asked,
+/// the oldest first.
+#[must_use]
+pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option<FindingHolders> {
+    let own: Vec<&HoldersAsked> = asked.iter().filter(|asked| is_about(asked, finding, id)).collect();
+    let names = |asked: &&&HoldersAsked| asked.outcome.as_ref().is_ok_and(|found| !found.holders.is_empty());
+    let answers = |asked: &&&HoldersAsked| asked.outcome.is_ok();
+    let told = own.iter().rfind(names).or_else(|| own.iter().rfind(answers)).or(own.last())?;
+    let growth = match &told.outcome {
+        Ok(found) => found.holders.iter().map(|holder| growth(holder, found, told, &own)).collect(),
+        Err(_) => Vec::new(),
+    };
+    let sentence = sentence(told, &growth);
+    Some(FindingHolders { asked: (*told).clone(), growth, sentence })
+}
+
+/// Whether a process was asked about this finding's blocks.
+#[must_use]
+pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
+    finding.kind.is_leak() && (asked.finding == id || finding.site.as_ref() == Some(&asked.site))
+}
+
+/// Since the first answer of the same process in an earlier epoch that counts the same holder.
+fn growth(
+    holder: &TensorHolder,
+    found: &HoldersFound,
+    told: &HoldersAsked,
+    own: &[&HoldersAsked],
+) -> Option<HolderGrowth> {
+    let (now, epoch) = (holder.tensors?, found.epoch?);
+    let name = name(holder);
+    let is_only = |found: &HoldersFound| found.holders.iter().filter(|other| self::name(other) == name).count() == 1;
+    if !is_only(found) {
+        return None;
+    }
+    own.iter().filter(|asked| asked.process == told.process).find_map(|asked| {
+        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before))?;
+        let since_epoch = before.epoch.filter(|&since| since < epoch)?;
+        let then = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
+        let epochs = f64::from(epoch - since_epoch);
+        Some(HolderGrowth { since_epoch, tensors_per_epoch: (now as f64 - then as f64) / epochs })
+    })
+}
+
+/// What stays of a holder when it grows: its kind, and its chain without how many items there are.
+fn name(holder: &TensorHolder) -> (&str, Vec<&str>) {
+    let plain = |step: &'_ str| match step.rsplit_once(", ") {
+        Some((noun, count)) if is_count(count) => noun.len(),
+        _ => step.len(),
+    };
+    (&holder.kind, holder.chain.iter().map(|step| &step[..plain(step)]).collect())
+}
+
+/// `1,440 items`.
+fn is_count(words: &str) -> bool {
+    let Some((number, noun)) = words.split_once(' ') else { return false };
+    matches!(noun, "item" | "items") && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
+}
+
+fn sentence(asked: &HoldersAsked, growth: &[Option<HolderGrowth>]) -> String {
+    let found = match &asked.outcome {
+        Ok(found) => found,
+        Err(why) => {
+            return format!(
+                "{} was asked which Python object holds these blocks and did not say: {}.",
+                opening(&asked.process),
+                why.trim_end_matches('.')
+            );
+        }
+    };
+    let when = found.epoch.map_or_else(String::new, |epoch| format!(" in epoch {epoch}"));
+    let who = format!("{} was asked{when}", asked.process);
+    let of = match u64::from(found.asked_blocks) {
+        _ if found.live_blocks == 1 => "the one block that lived there".to_owned(),
+        all if all >= found.live_blocks => format!("all {} blocks that lived there", grouped(found.live_blocks)),
+        some => format!("the oldest {} of {} blocks that lived there", grouped(some), grouped(found.live_blocks)),
+    };
+    let cut = if found.complete { "" } else { " The search is not complete." };
+    if found.holders.is_empty() {
+        let not = found.not_looked_at.join(" ");
+        let not = if not.is_empty() { not } else { format!(" Not looked at: {not}") };
+        return format!("No Python object was found that holds these blocks; {who} about {of}.{cut}{not}");
+    }
+    let share = |holder: &TensorHolder| match holder.blocks {
+        all if all == found.asked_blocks => String::new(),
+        some => format!(" ({} of {} blocks)", grouped(some.into()), grouped(found.asked_blocks.into())),
+    };
+    let grown = |at: usize| match growth.get(at).copied().flatten() {
+        Some(HolderGrowth { since_epoch, tensors_per_epoch }) => {
+            format!(" ({} an epoch since epoch {since_epoch})", signed(tensors_per_epoch))
+        }
+        None => String::new(),
+    };
+    let named = found.holders.iter().enumerate().take(NAMED);
+    let named = named.map(|(at, holder)| format!("{}{}{}", holder.sentence, grown(at), share(holder)));
+    let mut parts: Vec<String> = named.collect();
+    if found.holders.len() > NAMED {
+        parts.push(format!("{} more", found.holders.len() - NAMED));
+    }
+    let without = match found.asked_blocks.saturating_sub(found.found_blocks) {
+        0 => String::new(),
+        some => format!(" For {} of these no holder was found.", grouped(some.into())),
+    };
+    format!("Held by {}. {} about {of}.{without}{cut}", parts.join("; "), opening(&who))
+}
+
+/// `+240`, `-1.5`.
+fn signed(number: f64) -> String {
+    let tenths = (number * 10.0).round() / 10.0;
+    let whole = grouped(tenths.abs().trunc() as u64);
+    let rest = (tenths.abs().fract() * 10.0).round() as u64;
+    let sign = if tenths < 0.0 { '-' } else { '+' };
+    if rest == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{rest}") }
+}
+
+/// `1,440`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{FindingKind, Frame, Severity};
+
+    use super::*;
+
+    fn site(line: u32) -> Frame {
+        Frame { function: "keep".into(), file: "train.py".into(), line }
+    }
+
+    fn finding() -> Finding {
+        Finding { site: Some(site(17)), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
+    }
+
+    fn list(tensors: u64) -> TensorHolder {
+        let chain = ["module `__main__`", "global `KEPT`", &format!("list, {} items", grouped(tensors)), "Tensor"];
+        TensorHolder {
+            kind: "list".into(),
+            sentence: format!("list `KEPT` of module `__main__`, {} tensors", grouped(tensors)),
+            chain: chain.map(str::to_owned).to_vec(),
+            blocks: 256,
+            bytes: 256 << 20,
+            tensors: Some(tensors),
+        }
+    }
+
+    fn found(epoch: u32, holders: Vec<TensorHolder>) -> HoldersFound {
+        HoldersFound {
+            live_blocks: 1_440,
+            live_bytes: 1_440 << 20,
+            asked_blocks: 256,
+            found_blocks: holders.iter().map(|holder| holder.blocks).sum(),
+            complete: true,
+            holders,
+            epoch: Some(epoch),
+            ..HoldersFound::default()
+        }
+    }
+
+    fn asked(asked_ns: u64, outcome: Result<HoldersFound, String>) -> HoldersAsked {
+        HoldersAsked {
+            rank: 0,
+            process: "rank 0".into(),
+            asked_ns,
+            unasked: true,
+            budget_ms: 100,
+            site: site(17),
+            finding: String::new(),
+            outcome,
+        }
+    }
+
+    fn told(asked: &[HoldersAsked]) -> Option<String> {
+        of_finding(&finding(), "id", asked).map(|told| told.sentence)
+    }
+
+    #[test]
+    fn a_holder_is_named_with_what_was_asked() {
+        assert_eq!(
+            told(&[asked(1, Ok(found(3, vec![list(1_440)])))]).unwrap(),
+            "Held by list `KEPT` of module `__main__`, 1,440 tensors. Rank 0 was asked in epoch 3 about the oldest 256 of \
+             1,440 blocks that lived there."
+        );
+        let few = TensorHolder { blocks: 6, tensors: None, sentence: "a dict".into(), kind: "dict".into(), ..list(1) };
+        let several = HoldersFound { complete: false, live_blocks: 256, ..found(3, vec![few.clone(), few]) };
+        assert_eq!(
+            told(&[asked(1, Ok(several))]).unwrap(),
+            "Held by a dict (6 of 256 blocks); a dict (6 of 256 blocks). Rank 0 was asked in epoch 3 about all 256 blocks \
+             that lived there. For 244 of these no holder was found. The search is not complete."
+        );
+    }
+
+    #[test]
+    fn what_was_not_found_and_who_did_not_answer_are_told() {
+        let not_looked_at = vec!["Objects of C extensions.".to_owned()];
+        let none = asked(2, Ok(HoldersFound { not_looked_at, ..found(3, vec![]) }));
+        assert_eq!(
+            told(std::slice::from_ref(&none)).unwrap(),
+            "No Python object was found that holds these blocks; rank 0 was asked in epoch 3 about the oldest 256 of 1,440 \
+             blocks that lived there. Not looked at: Objects of C extensions."
+        );
+        let failed = asked(3, Err("it did not answer.".into()));
+        assert_eq!(
+            told(std::slice::from_ref(&failed)).unwrap(),
+            "Rank 0 was asked which Python object holds these blocks and did not say: it did not answer."
+        );
+        // The latest that says most.
+        let named = asked(1, Ok(found(2, vec![list(9)])));
+        assert!(told(&[named, none.clone(), failed.clone()]).unwrap().starts_with("Held by list `KEPT`"));
+        assert!(told(&[none, failed]).unwrap().starts_with("No Python object"));
+        assert_eq!(told(&[]), None);
+    }
+
+    #[test]
+    fn growth_is_told_where_the_same_holder_was_counted_twice() {
+        let first = asked(1, Ok(found(3, vec![list(480)])));
+        let grown = |earlier: HoldersAsked, later: HoldersFound| {
+            let told = of_finding(&finding(), "id", &[earlier, asked(2, Ok(later))]).unwrap();
+            (told.growth[0].map(|growth| (growth.since_epoch, growth.tensors_per_epoch)), told.sentence)
+        };
+        let (growth, words) = grown(first.clone(), found(7, vec![list(1_440)]));
+        assert_eq!(growth, Some((3, 240.0)));
+        assert!(
+            words.starts_with("Held by list `KEPT` of module `__main__`, 1,440 tensors (+240 an epoch since epoch 3).")
+        );
+        let (_, words) = grown(first.clone(), found(5, vec![list(477)]));
+        assert!(words.contains("(-1.5 an epoch since epoch 3)"), "{words}");
+        // Not counted, in the same epoch, another list, another process, two of one name.
+        for later in [
+            found(7, vec![TensorHolder { tensors: None, ..list(1_440) }]),
+            found(3, vec![list(1_440)]),
+            HoldersFound { epoch: None, ..found(7, vec![list(1_440)]) },
+            found(7, vec![TensorHolder { chain: vec!["global `OTHER`".into()], ..list(1_440) }]),
+            found(7, vec![list(1_440), list(1_441)]),
+        ] {
+            assert_eq!(grown(first.clone(), later).0, None);
+        }
+        let other = HoldersAsked { process: "rank 1".into(), ..first };
+        assert_eq!(grown(other, found(7, vec![list(1_440)])).0, None);
+    }
+
+    #[test]
+    fn only_what_was_asked_about_it_is_told() {
+        let elsewhere = HoldersAsked { site: site(18), ..asked(1, Ok(found(3, vec![list(9)]))) };
+        assert_eq!(told(std::slice::from_ref(&elsewhere)), None);
+        assert!(told(&[HoldersAsked { finding: "id".into(), ..elsewhere }]).is_some());
+        let other = Finding { kind: FindingKind::RankSkew, ..finding() };
+        assert_eq!(of_finding(&other, "id", &[asked(1, Ok(found(3, vec![list(9)])))]), None);
+    }
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([240.0, -1.5, 0.04, 1_234.56].map(signed), ["+240", "-1.5", "+0", "+1,234.6"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What holds the blocks of a finding as data: who was asked, when, what came of it, and how holders grew since.
+//!
+//! Guarantees: where there is no answer the reason is there, and no figure. Refuses to say anything of a finding that no
+//! process was asked about.
+
+use memctl_proto::v1;
+use memctl_proto::v1::finding_holders::Outcome;
+use serde::Serialize;
+
+use crate::format::time;
+use crate::holders::Holder;
+
+/// What is known of the holders of a finding's blocks.
+#[derive(Clone, Debug, Serialize)]
+pub struct FindingHolders {
+    /// All of it in words.
+    pub sentence: String,
+    /// The rank that was asked.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// When it answered.
+    pub asked_at: String,
+    /// The epoch in which it answered.
+    pub epoch: Option<u32>,
+    /// Whether the daemon asked by itself (`memctl run --holders`).
+    pub unasked: bool,
+    /// Why there is no answer; null where there is one.
+    pub failure: Option<String>,
+    /// Live blocks of the site.
+    pub live_blocks: Option<u64>,
+    /// Their bytes.
+    pub live_bytes: Option<u64>,
+    /// The oldest of them, which were asked about.
+    pub asked_blocks: Option<u32>,
+    /// Of these, how many a holder was found for.
+    pub found_blocks: Option<u32>,
+    /// Holders, most blocks first.
+    pub holders: Vec<GrowingHolder>,
+    /// Objects of the interpreter that were looked at.
+    pub objects: Option<u64>,
+    /// How long the process stood still for it.
+    pub took_seconds: Option<f64>,
+    /// How long it might have.
+    pub budget_seconds: f64,
+    /// Whether all that can be looked at was.
+    pub complete: Option<bool>,
+    /// What was not looked at, in sentences.
+    pub not_looked_at: Vec<String>,
+}
+
+/// A holder, and how it grew since the process was asked for the first time.
+#[derive(Clone, Debug, Serialize)]
+pub struct GrowingHolder {
+    /// It.
+    #[serde(flatten)]
+    pub holder: Holder,
+    /// Tensors an epoch; null where they were not counted in two epochs.
+    pub tensors_per_epoch: Option<f64>,
+    /// The epoch since which they were counted.
+    pub since_epoch: Option<u32>,
+}
+
+impl From<v1::FindingHolders> for FindingHolders {
+    fn from(wire: v1::FindingHolders) -> Self {
+        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth } = wire;
+        let (found, failure) = match outcome {
+            Some(Outcome::Found(found)) => (Some(found), None),
+            Some(Outcome::Failure(why)) => (None, Some(why)),
+            None => (None, Some("the answer is of a form that this memctl does not know".to_owned())),
+        };
+        let of = |read: fn(&v1::HoldersFound) -> u64| found.as_ref().map(read);
+        let mut growth = growth.into_iter().map(|growth| growth.known.then_some(growth));
+        let mut growing = |holder: &v1::TensorHolder| {
+            let growth = growth.next().flatten();
+            let tensors_per_epoch = growth.as_ref().map(|growth| growth.tensors_per_epoch);
+            GrowingHolder {
+                holder: Holder::from(holder.clone()),
+                tensors_per_epoch: tensors_per_epoch.filter(|rate| rate.is_finite()),
+                since_epoch: growth.map(|growth| growth.since_epoch),
+            }
+        };
+        Self {
+            sentence,
+            rank,
+            process,
+            asked_at: time::rfc3339(asked_ns),
+            epoch: found.as_ref().and_then(|found| found.epoch),
+            unasked,
+            failure,
+            live_blocks: of(|found| found.live_blocks),
+            live_bytes: of(|found| found.live_bytes),
+            asked_blocks: found.as_ref().map(|found| found.asked_blocks),
+            found_blocks: found.as_ref().map(|found| found.found_blocks),
+            holders: found.iter().flat_map(|found| &found.holders).map(&mut growing).collect(),
+            objects: of(|found| found.objects),
+            took_seconds: found.as_ref().map(|found| found.took_us as f64 / 1e6),
+            budget_seconds: f64::from(budget_ms) / 1e3,
+            complete: found.as_ref().map(|found| found.complete),
+            not_looked_at: found.map_or_else(Vec::new, |found| found.not_looked_at),
+        }
+    }
+}
+
+impl FindingHolders {
+    /// Each holder's chain in a line, with an arrow between two steps.
+    #[must_use]
+    pub fn chains(&self, arrow: &str) -> Vec<String> {
+        let chains = self.holders.iter().map(|growing| growing.holder.chain.join(arrow));
+        chains.filter(|chain| !chain.is_empty()).collect()
+    }
+}

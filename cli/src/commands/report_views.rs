@@ -1,0 +1,291 @@
+//! What the views of a report ask: the page's own questions, to whoever answers, for the rank that the verdict is about, the
+//! ranks that the findings lead to, and those that stand out or are the fullest.
+//!
+//! Guarantees: what the verdict rests on comes first; what finds no room or has no answer is told. Refuses to compute: the
+//! answers are those of `/api/v1`.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use memctl_answers::dossier::{Dossier, drawn, span};
+use memctl_answers::format::time;
+use memctl_answers::report::{Rank, Report};
+use memctl_proto::v1::page_client::PageClient;
+use memctl_proto::v1::{self, PageQuestion};
+use serde_json::Value;
+
+use crate::connect::{ANSWER_BYTES_MAX, Asking, Connection};
+use crate::exit::{Failure, Outcome};
+use crate::page::html::Inlined;
+use crate::render::text::plural;
+
+/// Ranks whose course and moments are in the file.
+const RANKS_MOST: usize = 8;
+/// Findings whose evidence is, and that are kept of very many.
+const FINDINGS_MOST: usize = 20;
+/// Rows that are tried where those of all ranks find no room.
+const FEWER: [usize; 4] = [1024, 256, 64, 8];
+/// Which part of the room the rows of the ranks may take.
+const ROWS_PART: usize = 5;
+/// Points of a course, as the page asks for them.
+const POINTS: &str = "600";
+
+struct Views<'c> {
+    asking: PageClient<Asking>,
+    connection: &'c Connection,
+    selection: v1::Selection,
+    inlined: Inlined,
+}
+
+/// Asks everything that the views show.
+///
+/// # Errors
+/// Nobody answers, or one that is too old for it.
+pub async fn ask(
+    connection: &Connection,
+    selection: v1::Selection,
+    dossier: &Dossier,
+    room: usize,
+    now: Timestamp,
+) -> Result<Inlined, Failure> {
+    let report = &dossier.note.report;
+    let asking = PageClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut inlined = Inlined::new(room);
+    (inlined.job, inlined.attempt) = (report.job.id.clone(), report.job.attempt);
+    inlined.written_at = time::rfc3339(u64::try_from(now.as_nanosecond()).unwrap_or(0));
+    if selection.first_epoch.or(selection.last_epoch).is_some() {
+        inlined.left_out.push("The views show all epochs, not only those that were asked for.".to_owned());
+    }
+    let mut views = Views { asking, connection, selection, inlined };
+    let main = dossier.shown();
+    views.rows("diagnose", report, room).await?;
+    views.rows("query", report, room).await?;
+    views.put("oom", &[]).await?;
+    if report.ranks.len() > 1 {
+        views.rows("heat", report, room).await?;
+    }
+    if let Some(main) = main {
+        let row = report.ranks.iter().find(|row| row.rank == main.rank).unwrap_or(main);
+        let compared = span(report, row);
+        let both = compared.early.zip(compared.late);
+        views.inlined.rank = Some(main.rank);
+        (views.inlined.early, views.inlined.late) = (both.map(|(early, _)| early), both.map(|(_, late)| late));
+        views.rank(report, row, true).await?;
+        views.evidence(report).await?;
+        let others: Vec<u32> = drawn(report, RANKS_MOST).into_iter().filter(|rank| *rank != main.rank).collect();
+        for number in others {
+            if let Some(row) = report.ranks.iter().find(|row| row.rank == number) {
+                views.rank(report, row, false).await?;
+            }
+        }
+        if report.ranks.len() > RANKS_MOST {
+            let rest = plural((report.ranks.len() - RANKS_MOST) as u64, "other rank");
+            views.inlined.left_out.push(format!("Courses and moments of {rest} are not in this file."));
+        }
+    }
+    let Views { mut inlined, .. } = views;
+    inlined.left_out.dedup();
+    Ok(inlined)
+}
+
+impl Views<'_> {
+    /// Everything that is shown of a rank: its course, the peak, what changed; of the one that matters most its blocks.
+    async fn rank(&mut self, report: &Report, row: &Rank, matters: bool) -> Result<(), Failure> {
+        let rank = row.rank.to_string();
+        self.put("timeline", &[("rank", &rank), ("points", POINTS)]).await?;
+        if let (Some(early), Some(late)) = (span(report, row).early, span(report, row).late) {
+            self.change(report, row, early, late).await?;
+        }
+        self.moment(report, row, "peak").await?;
+        if matters {
+            self.of("blocks", report, row, &[("at", "peak")]).await?;
+            self.moment(report, row, "end").await?;
+        }
+        Ok(())
+    }
+
+    /// What the findings' own links lead to.
+    async fn evidence(&mut self, report: &Report) -> Result<(), Failure> {
+        for finding in report.findings.iter().take(FINDINGS_MOST) {
+            let Some(row) = report.ranks.iter().find(|row| finding.ranks.contains(&row.rank)) else { continue };
+            let ends: Vec<u32> = row.epoch_ends.iter().map(|end| end.epoch).collect();
+            let since = finding.first_seen.epoch.unwrap_or(0);
+            match ends.split_last() {
+                Some((late, before)) if !before.is_empty() => {
+                    let early = before.iter().find(|epoch| **epoch >= since).unwrap_or(&before[0]);
+                    self.change(report, row, *early, *late).await?;
+                }
+                _ => self.moment(report, row, "peak").await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn change(&mut self, report: &Report, row: &Rank, early: u32, late: u32) -> Result<(), Failure> {
+        let (early, late) = (format!("epoch:{early}"), format!("epoch:{late}"));
+        self.of("flame", report, row, &[("from", &early), ("at", &late)]).await?;
+        self.of("sites", report, row, &[("at", &early)]).await?;
+        self.of("sites", report, row, &[("at", &late)]).await?;
+        self.of("ledger", report, row, &[("at", &late)]).await
+    }
+
+    async fn moment(&mut self, report: &Report, row: &Rank, at: &str) -> Result<(), Failure> {
+        for verb in ["flame", "sites", "ledger"] {
+            self.of(verb, report, row, &[("at", at)]).await?;
+        }
+        Ok(())
+    }
+
+    /// A question about one rank, whose process is named where it has several.
+    async fn of(&mut self, verb: &str, report: &Report, row: &Rank, more: &[(&str, &str)]) -> Result<(), Failure> {
+        let rank = row.rank.to_string();
+        let has_several = report.ranks.iter().filter(|known| known.rank == row.rank).count() > 1;
+        let process = [("process", row.process.as_str())];
+        let process = if has_several { &process[..] } else { &[] };
+        self.put(verb, &[&[("rank", rank.as_str())], process, more].concat()).await
+    }
+
+    async fn put(&mut self, verb: &str, asked: &[(&str, &str)]) -> Result<(), Failure> {
+        let key = key(verb, asked);
+        if self.inlined.knows(&key) {
+            return Ok(());
+        }
+        match self.answer(verb, asked).await? {
+            Ok(content) if !self.inlined.take(&key, &content) => {
+                self.inlined.left_out.push("More ranks and moments would have made this file larger than 3 MB.".into());
+            }
+            Ok(_) => {}
+            Err(reason) => self.inlined.refuse(&key, &reason),
+        }
+        Ok(())
+    }
+
+    /// What has a row for each rank: of all, or of those that stand out and the fullest.
+    async fn rows(&mut self, verb: &str, report: &Report, room: usize) -> Result<(), Failure> {
+        let content = match self.answer(verb, &[]).await? {
+            Ok(content) => content,
+            Err(reason) => {
+                self.inlined.refuse(verb, &reason);
+                return Ok(());
+            }
+        };
+        let mut part = Inlined::new(room / ROWS_PART);
+        if part.take(verb, &content) && self.inlined.take(verb, &content) {
+            return Ok(());
+        }
+        let order = by_interest(report);
+        for most in FEWER {
+            let kept = fewer(&content, &order[..most.min(order.len())]);
+            let mut part = Inlined::new(room / ROWS_PART);
+            if part.take(verb, &kept) && self.inlined.take(verb, &kept) {
+                let of = report.ranks.len();
+                self.inlined.left_out.push(format!(
+                    "This file lists {} of {}: those that stand out and those with the highest peaks.",
+                    most.min(order.len()),
+                    plural(of as u64, "rank")
+                ));
+                return Ok(());
+            }
+        }
+        self.inlined.refuse(verb, "it has no room in a file of 3 MB");
+        Ok(())
+    }
+
+    /// An answer, or why there is none.
+    async fn answer(&mut self, verb: &str, asked: &[(&str, &str)]) -> Result<Result<Vec<u8>, String>, Failure> {
+        let narrowed = narrowed(&self.selection);
+        let common = narrowed.iter().filter(|(name, _)| !asked.iter().any(|(known, _)| known == name));
+        let pairs = asked.iter().map(|(name, value)| (*name, *value));
+        let pairs = pairs.chain(common.map(|(name, value)| (*name, value.as_str())));
+        let encoded: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let question = format!("{verb}?{}", encoded.join("&"));
+        let asked = PageQuestion { job: self.selection.job.clone(), question };
+        match self.asking.ask(asked).await {
+            Ok(answer) => Ok(Ok(answer.into_inner().content)),
+            Err(status) => {
+                let said = status.message().to_owned();
+                match self.connection.failure(&status) {
+                    failure if failure.outcome == Outcome::Unreachable => Err(failure),
+                    _ => Ok(Err(said)),
+                }
+            }
+        }
+    }
+}
+
+/// A question's name in the file, as the page makes it.
+fn key(verb: &str, asked: &[(&str, &str)]) -> String {
+    let pairs: BTreeMap<&str, &str> = asked.iter().copied().collect();
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if pairs.is_empty() { verb.to_owned() } else { format!("{verb}?{}", pairs.join("&")) }
+}
+
+/// What every question is narrowed to.
+fn narrowed(of: &v1::Selection) -> Vec<(&'static str, String)> {
+    let numbers = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let all = [
+        ("attempt", of.attempt.map(|attempt| attempt.to_string())),
+        ("rank", Some(numbers(&of.ranks))),
+        ("process", Some(of.processes.join(","))),
+        ("device", Some(numbers(&of.devices))),
+        ("since", of.since_ns.map(time::rfc3339)),
+        ("until", of.until_ns.map(time::rfc3339)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?))).collect()
+}
+
+/// As an address carries it.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:,".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// Ranks that stand out first, of the others the fullest first.
+fn by_interest(report: &Report) -> Vec<u32> {
+    let mut rows: Vec<&Rank> = report.ranks.iter().collect();
+    let is_odd =
+        |row: &Rank| !row.stands_out.is_empty() || !row.findings.is_empty() || row.failure.is_some() || row.ooms > 0;
+    rows.sort_by_key(|row| (!is_odd(row), Reverse(row.peak_allocated_bytes), row.rank));
+    let main = memctl_answers::diagnose::rank_of(report).map(|rank| rank.rank);
+    let mut order: Vec<u32> = main.into_iter().collect();
+    rows.iter().filter(|row| Some(row.rank) != main).for_each(|row| order.push(row.rank));
+    order
+}
+
+/// An answer with the rows of these ranks alone, and the first findings.
+fn fewer(content: &[u8], ranks: &[u32]) -> Vec<u8> {
+    let Ok(mut answer) = serde_json::from_slice::<Value>(content) else { return content.to_vec() };
+    if let Some(Value::Array(rows)) = answer.get_mut("ranks") {
+        let is_kept = |row: &Value| ranks.iter().any(|rank| row["rank"].as_u64() == Some(u64::from(*rank)));
+        rows.retain(is_kept);
+    }
+    if let Some(Value::Array(findings)) = answer.get_mut("findings") {
+        findings.truncate(FINDINGS_MOST);
+    }
+    serde_json::to_vec(&answer).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_named_as_the_page_names_it() {
+        assert_eq!(key("query", &[]), "query");
+        assert_eq!(
+            key("flame", &[("rank", "0"), ("from", "epoch:0"), ("at", "epoch:3")]),
+            "flame?at=epoch:3&from=epoch:0&rank=0"
+        );
+        assert_eq!(encoded("a b&c=ü"), "a%20b%26c%3D%C3%BC");
+    }
+
+    #[test]
+    fn rows_of_other_ranks_go() {
+        let answer = br#"{"ranks":[{"rank":0},{"rank":7,"address":18446744073709551615}],"findings":[]}"#;
+        assert_eq!(
+            String::from_utf8(fewer(answer, &[7])).unwrap(),
+            r#"{"findings":[],"ranks":[{"address":18446744073709551615,"rank":7}]}"#
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! What a report's views show: the answers that the page would ask a daemon for, compressed, in the file itself.
+//!
+//! Guarantees: no more than the room that is left is taken, and what found none is told; whatever an answer says, its text is
+//! letters of base64, and what stands beside it can end no element.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Serialize;
+
+use super::policy::base64;
+
+/// Letters of a reason.
+const REASON_MAX: usize = 300;
+
+/// See the module.
+#[derive(Debug, Default, Serialize)]
+pub struct Inlined {
+    /// The job.
+    pub job: String,
+    /// Which run of it.
+    pub attempt: u32,
+    /// Of memctl.
+    pub version: &'static str,
+    /// When.
+    pub written_at: String,
+    /// The rank that the verdict is about.
+    pub rank: Option<u32>,
+    /// The epochs at whose ends it is compared.
+    pub early: Option<u32>,
+    /// See `early`.
+    pub late: Option<u32>,
+    /// What was left out, in sentences.
+    pub left_out: Vec<String>,
+    answers: BTreeMap<String, String>,
+    reasons: BTreeMap<String, String>,
+    #[serde(skip)]
+    room: usize,
+}
+
+impl Inlined {
+    /// Nothing yet, with room for so many bytes.
+    #[must_use]
+    pub fn new(room: usize) -> Self {
+        Self { room, version: env!("CARGO_PKG_VERSION"), ..Self::default() }
+    }
+
+    /// Whether a question is answered, or told not to be.
+    #[must_use]
+    pub fn knows(&self, key: &str) -> bool {
+        self.answers.contains_key(key) || self.reasons.contains_key(key)
+    }
+
+    /// Takes an answer; `false` where there is no room for it.
+    pub fn take(&mut self, key: &str, content: &[u8]) -> bool {
+        let mut packing = GzEncoder::new(Vec::new(), Compression::best());
+        let packed = packing.write_all(content).and_then(|()| packing.finish());
+        let Ok(packed) = packed.map(|bytes| base64(&bytes)) else { return false };
+        self.keep(key, &packed).then(|| self.answers.insert(key.to_owned(), packed)).is_some()
+    }
+
+    /// Tells why a question has no answer.
+    pub fn refuse(&mut self, key: &str, reason: &str) {
+        let reason: String = reason.chars().take(REASON_MAX).collect();
+        if self.keep(key, &reason) {
+            self.reasons.insert(key.to_owned(), reason);
+        }
+    }
+
+    fn keep(&mut self, key: &str, text: &str) -> bool {
+        // As JSON has them, a quote, a comma and a colon around each.
+        let length = text_of(&(key, text)).len() + key.len();
+        let fits = length <= self.room;
+        self.room -= if fits { length } else { 0 };
+        fits
+    }
+
+    /// The element of the file.
+    #[must_use]
+    pub fn element(&self) -> String {
+        format!("<script type=\"application/json\" id=\"report\">{}</script>\n", text_of(self))
+    }
+}
+
+/// JSON that opens no element and ends none.
+fn text_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default().replace('<', "\\u003c")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_not_taken_and_nothing_ends_the_element() {
+        let mut inlined = Inlined::new(400);
+        inlined.job = "</script><script>".into();
+        assert!(inlined.take("query", b"{}"));
+        let noise: Vec<u8> = (0..4000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        assert!(!inlined.take("blocks", &noise));
+        inlined.refuse("</script>", "<!-- gone");
+        assert!(inlined.knows("query") && inlined.knows("</script>") && !inlined.knows("blocks"));
+        let element = inlined.element();
+        assert_eq!(element.matches('<').count(), 2, "{element}");
+        let json = element.split_once('>').unwrap().1.split('<').next().unwrap();
+        let read: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!((&read["job"], &read["reasons"]["</script>"]), (&"</script><script>".into(), &"<!-- gone".into()));
+        assert_eq!(&read["answers"]["query"].as_str().unwrap()[..4], "H4sI");
+    }
+}

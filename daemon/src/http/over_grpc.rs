@@ -1,0 +1,94 @@
+//! The page's questions over gRPC: `memctl report` asks them where there is no HTTP port, and of a store that it opens itself.
+//!
+//! Guarantees: a question is answered by what answers HTTP, for a caller that gRPC's gate has let in; only questions about one
+//! job that a reader may ask are answered. Refuses everything else below `/api/v1`, and answers of over [`ANSWER_MAX`].
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{StatusCode, Uri};
+use memctl_proto::v1::page_server::Page;
+use memctl_proto::v1::{PageAnswer, PageQuestion};
+use tonic::{Code, Request, Response, Status};
+use tower::ServiceExt as _;
+
+use super::{Door, Room, pages};
+use crate::access::Caller;
+use crate::metrics::Sources;
+use crate::query::QueryService;
+
+/// What a message holds.
+const ANSWER_MAX: usize = 60 << 20;
+/// Where questions about one job are.
+const BELOW: &str = "/api/v1/jobs/{job}/";
+
+/// See the module.
+pub struct PageService {
+    router: Router,
+}
+
+impl PageService {
+    /// A service that answers as the HTTP port does.
+    #[must_use]
+    pub fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
+        let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
+        let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
+        Self { router: router.with_state(Room::new(sources, query, door)) }
+    }
+}
+
+#[tonic::async_trait]
+impl Page for PageService {
+    async fn ask(&self, request: Request<PageQuestion>) -> Result<Response<PageAnswer>, Status> {
+        let caller = Caller::of(&request)?;
+        let PageQuestion { job, question } = request.into_inner();
+        let mut asked = axum::http::Request::new(Body::empty());
+        *asked.uri_mut() = address(&job, &question)?;
+        asked.extensions_mut().insert(caller);
+        let answer = match self.router.clone().oneshot(asked).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+        let status = answer.status();
+        let content = to_bytes(answer.into_body(), ANSWER_MAX).await;
+        let content = content.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        match status.is_success() {
+            true => Ok(Response::new(PageAnswer { content: content.into() })),
+            false => Err(Status::new(code(status), String::from_utf8_lossy(&content).trim().to_owned())),
+        }
+    }
+}
+
+/// The address of a question.
+fn address(job: &str, question: &str) -> Result<Uri, Status> {
+    let job: String = job.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let address = format!("{}{question}", BELOW.replace("{job}", &job)).parse();
+    address.map_err(|_| Status::invalid_argument("a question of the page is encoded as in an address"))
+}
+
+/// How the status of HTTP reads in gRPC.
+const fn code(status: StatusCode) -> Code {
+    match status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::BAD_REQUEST => Code::InvalidArgument,
+        StatusCode::CONFLICT => Code::FailedPrecondition,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        _ => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_one_part_of_the_address() {
+        let uri = address("a/b?c#d", "blocks?rank=0&at=peak").unwrap();
+        assert_eq!(uri.path(), "/api/v1/jobs/%61%2F%62%3F%63%23%64/blocks");
+        assert_eq!(uri.query(), Some("rank=0&at=peak"));
+        assert_eq!(address("a", "x y").unwrap_err().code(), Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,214 @@
+//! Asks what holds the blocks of a leak that was just confirmed, without anybody asking, where the process's launcher allows
+//! that (`memctl run --holders`).
+//!
+//! Guarantees: the judge never waits for it; of a finding one process is asked, once, the first by rank that may be; a
+//! process is asked about one finding at a time, about [`SITES_MAX`] in all, and again only where its stream broke off.
+//! Refuses suspicions, and whatever has no site.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use memctl_model::Finding;
+use memctl_proto::convert::holders::BUDGET_MS;
+use memctl_proto::v1;
+use memctl_proto::v1::holders_asked::Outcome;
+
+use super::holders::{concerns, keep, kept, may_be_asked_about, stacks_of};
+use crate::asks::{AskError, Line};
+use crate::pokes::{Poked, Pokes};
+use crate::read::stacks::dictionary;
+use crate::read::{Found, ReadError};
+use crate::store::{SessionKey, Store};
+use crate::streams::Streams;
+
+/// Findings about which a session is asked at most.
+const SITES_MAX: usize = 8;
+/// How often it is asked about one of them, where its answer was lost on the way.
+const TRIES_MAX: u8 = 3;
+/// How long the end of a step is waited for: nobody waits for the answer.
+const STEP_MAX: Duration = Duration::from_secs(120);
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Unasked {
+    store: Arc<dyn Store>,
+    streams: Streams,
+    pokes: Pokes,
+    tried: Arc<Mutex<HashMap<SessionKey, Tried>>>,
+}
+
+/// What a session was asked since its stream began, or since this daemon did.
+#[derive(Default)]
+struct Tried {
+    is_under_way: bool,
+    /// How often, by the finding's fingerprint.
+    sites: HashMap<u64, u8>,
+}
+
+/// What became of a try.
+enum Try {
+    /// The process was asked, or is not to be.
+    Done,
+    /// It was not, for now.
+    Later,
+}
+
+/// Which session is asked about which finding; given up when dropped.
+struct Turn {
+    of: Unasked,
+    session: SessionKey,
+    site: u64,
+    counts: bool,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(tried) = self.of.tried().get_mut(&self.session) {
+            tried.is_under_way = false;
+            if let Some(tries) = tried.sites.get_mut(&self.site).filter(|_| !self.counts) {
+                *tries -= 1;
+            }
+        }
+    }
+}
+
+impl Unasked {
+    pub fn new(store: Arc<dyn Store>, streams: Streams, pokes: Pokes) -> Self {
+        Self { store, streams, pokes, tried: Arc::default() }
+    }
+
+    fn tried(&self) -> MutexGuard<'_, HashMap<SessionKey, Tried>> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to ask about findings of a job that nobody has asked about.
+    pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
+        self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
+        let confirmed = |finding: &&Finding| may_be_asked_about(finding) && !finding.is_suspected();
+        for finding in findings.iter().filter(confirmed).filter(|finding| finding.holders.is_none()) {
+            let mut concerned = found.sessions.iter().filter(|session| concerns(finding, found, session));
+            let line = |key: SessionKey| self.streams.line(key).filter(Line::may_be_asked_unasked);
+            let Some((session, line)) = concerned.find_map(|session| Some((session, line(session.key)?))) else {
+                continue;
+            };
+            let site = finding.fingerprint(&found.job.name).0;
+            let Some(turn) = self.turn(session.key, site) else { continue };
+            let (asking, job, found, finding) = (self.clone(), job.clone(), found.clone(), finding.clone());
+            let rank = session.info.rank;
+            tokio::spawn(async move { asking.ask((&job, &*found), &finding, (rank, line), turn).await });
+        }
+    }
+
+    /// The right to ask a session about a finding, if it may be asked (again).
+    fn turn(&self, session: SessionKey, site: u64) -> Option<Turn> {
+        let mut all = self.tried();
+        let tried = all.entry(session).or_default();
+        let (is_under_way, sites) = (tried.is_under_way, tried.sites.len());
+        match tried.sites.entry(site) {
+            _ if is_under_way => return None,
+            Entry::Occupied(mut tries) if *tries.get() < TRIES_MAX => *tries.get_mut() += 1,
+            Entry::Vacant(tries) if sites < SITES_MAX => {
+                tries.insert(1);
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => return None,
+        }
+        tried.is_under_way = true;
+        Some(Turn { of: self.clone(), session, site, counts: true })
+    }
+
+    async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: (u32, Line), mut turn: Turn) {
+        match self.tried_once(found, finding, of, turn.session).await {
+            Ok(Try::Done) => {}
+            Ok(Try::Later) => {
+                turn.counts = false;
+                return;
+            }
+            Err(error) => tracing::warn!(job = job.job, %error, "what holds the blocks of a leak is not asked now"),
+        }
+        drop(turn);
+        // Whoever follows the job, and alerts, hear of it.
+        self.pokes.poke(job);
+    }
+
+    async fn tried_once(
+        &self,
+        found: &Found,
+        finding: &Finding,
+        (rank, line): (u32, Line),
+        session: SessionKey,
+    ) -> Result<Try, ReadError> {
+        let Some(site) = &finding.site else { return Ok(Try::Done) };
+        // What a daemon before this one asked counts, too.
+        let before = kept(&*self.store, found).await?;
+        let unasked = before.iter().filter(|(key, asked)| *key == session && asked.unasked);
+        if unasked.count() >= SITES_MAX {
+            return Ok(Try::Done);
+        }
+        let stacks = stacks_of(&dictionary(&*self.store, session).await?, rank, finding);
+        if stacks.is_empty() {
+            return Ok(Try::Later);
+        }
+        let wait = STEP_MAX + Duration::from_millis(BUDGET_MS.into());
+        let outcome = match line.ask(stacks, BUDGET_MS, wait).await {
+            Ok(found) => Outcome::Found(found),
+            Err(AskError::Busy) => return Ok(Try::Later),
+            // It may come again.
+            Err(AskError::Gone) => return Ok(Try::Done),
+            Err(error) => Outcome::Failure(error.to_string()),
+        };
+        let id = finding.fingerprint(&found.job.name).to_string();
+        tracing::info!(job = found.job.name, rank, finding = id, "asked what holds the blocks of a leak");
+        let asked = v1::HoldersAsked {
+            function: site.function.to_string(),
+            file: site.file.to_string(),
+            line: site.line,
+            finding: id,
+            unasked: true,
+            budget_ms: BUDGET_MS,
+            outcome: Some(outcome),
+        };
+        keep(&*self.store, session, &asked).await?;
+        Ok(Try::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn unasked() -> Unasked {
+        Unasked::new(Arc::new(MemoryStore::new()), Streams::default(), Pokes::default())
+    }
+
+    #[test]
+    fn a_session_is_asked_about_one_finding_at_a_time_and_about_few_in_all() {
+        let unasked = unasked();
+        let first = unasked.turn(1, 100).unwrap();
+        assert!(unasked.turn(1, 100).is_none() && unasked.turn(1, 101).is_none(), "one is under way");
+        assert!(unasked.turn(2, 100).is_some(), "another session");
+        drop(first);
+        for site in 101..100 + SITES_MAX as u64 {
+            assert!(unasked.turn(1, site).is_some());
+        }
+        assert!(unasked.turn(1, 200).is_none(), "one too many");
+        // An answer that is lost is asked for again, and not for ever.
+        for _ in 1..TRIES_MAX {
+            assert!(unasked.turn(1, 100).is_some());
+        }
+        assert!(unasked.turn(1, 100).is_none());
+    }
+
+    #[test]
+    fn who_could_not_be_asked_is_asked_later() {
+        let unasked = unasked();
+        for _ in 0..9 {
+            let mut turn = unasked.turn(1, 100).unwrap();
+            turn.counts = false;
+        }
+        let counted = (0..9).filter(|_| unasked.turn(1, 100).is_some()).count();
+        assert_eq!(counted, usize::from(TRIES_MAX));
+    }
+}

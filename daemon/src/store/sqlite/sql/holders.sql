@@ -1,0 +1,1 @@
+SELECT session_id, asked_ns, answer, checksum FROM holders WHERE job_id = ?1 ORDER BY session_id, asked_ns

@@ -1,0 +1,265 @@
+//! What holds the blocks of a leak, without anybody asking: once for each leak, where the process allows it; kept with the
+//! job, and told beside the finding. Real daemon, real agent; the training process is the test's own, and so is what it
+//! answers.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use memctl_agent::internals::region::holders::Asked;
+use memctl_agent::{AgentConfig, Daemon};
+use memctl_tests::daemon::{DaemonProcess, free_port};
+use memctl_tests::streaming::until;
+use memctl_tests::trainer::Trainer;
+use memctl_tests::{jobs, memctl, run, run_json};
+use serde_json::Value;
+
+/// A live session of a job, whose agent lets the daemon ask by itself.
+fn config(url: &str, job: &str, rank: u32) -> AgentConfig {
+    let config = AgentConfig::new(jobs::session(job, rank), Daemon::Address(url.into()));
+    AgentConfig { linger: Some(Duration::from_millis(5)), holders_unasked: true, ..config }
+}
+
+fn of(url: &str, verb: &str, job: &str, more: &[&str]) -> Command {
+    let mut command = memctl();
+    command.args([verb, "--job", job, "--daemon", url]).args(more);
+    command
+}
+
+/// As the Python package would answer: a list holds all that is kept.
+fn honest(trainer: &mut Trainer, asked: &Asked) {
+    let (blocks, tensors) = (asked.blocks.len(), trainer.kept().len());
+    let bytes: u64 = asked.blocks.iter().map(|block| block.1).sum();
+    let answer = serde_json::json!({
+        "version": 1, "asked_blocks": blocks, "found_blocks": blocks, "objects": 1_200_345, "took_ms": 81.25,
+        "complete": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
+        "holders": [{
+            "kind": "list", "sentence": format!("list `KEPT` of module `__main__`, {tensors} tensors"),
+            "chain": ["module `__main__`", "global `KEPT`", format!("list, {tensors} items"), "Tensor"],
+            "blocks": blocks, "bytes": bytes, "tensors": tensors
+        }]
+    });
+    trainer.answer(asked.ask, &answer.to_string());
+}
+
+/// The leak that is told of a job, as soon as it is confirmed and `done` says so; the training goes on meanwhile.
+fn leak(
+    trainer: &mut Trainer,
+    url: &str,
+    job: &str,
+    mut answer: impl FnMut(&mut Trainer, &Asked),
+    done: impl Fn(&Value) -> bool,
+) -> Value {
+    let mut told = Value::Null;
+    until("the leak is told", || {
+        let output = trainer.meanwhile(&mut of(url, "leaks", job, &["-o", "json"]), &mut answer);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        told = report["findings"][0].clone();
+        told["severity"] == "warning" && done(&told)
+    });
+    told
+}
+
+fn not_again(_: &mut Trainer, asked: &Asked) {
+    panic!("the trainer is asked (again): {asked:?}");
+}
+
+fn has_holders(finding: &Value) -> bool {
+    finding["holders"].is_object()
+}
+
+fn words(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_confirmed_leak_is_asked_about_once_and_its_chain_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let daemon = DaemonProcess::sqlite(folder.path(), port);
+    let url = daemon.url.clone();
+    let mut trainer = Trainer::start(config(&url, "held", 0));
+    trainer.keeps();
+    let mut asks = 0;
+    let told = leak(
+        &mut trainer,
+        &url,
+        "held",
+        |trainer, asked| {
+            assert_eq!(asked.budget_ms, 100);
+            asks += 1;
+            honest(trainer, asked);
+        },
+        has_holders,
+    );
+    assert_eq!(asks, 1);
+    let holders = &told["holders"];
+    assert_eq!((&holders["unasked"], &holders["rank"], &holders["failure"]), (&true.into(), &0.into(), &Value::Null));
+    assert_eq!(holders["holders"][0]["chain"][1], "global `KEPT`");
+    assert_eq!(holders["holders"][0]["tensors_per_epoch"], Value::Null, "it was counted once");
+    assert_eq!((&holders["took_seconds"], &holders["budget_seconds"]), (&0.081_25.into(), &0.1.into()));
+    let sentence = holders["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("Held by list `KEPT` of module `__main__`, "), "{sentence}");
+    let epoch = holders["epoch"].as_u64().unwrap();
+    assert!(sentence.contains(&format!("Rank 0 was asked in epoch {epoch} about ")), "{sentence}");
+
+    // Every page has it, the alert too; the training goes on and is not asked again.
+    let pages: [(&str, &[&str]); 4] = [("diagnose", &[]), ("leaks", &[]), ("query", &[]), ("report", &["--markdown"])];
+    for (verb, more) in pages {
+        let page = words(&trainer.meanwhile(&mut of(&url, verb, "held", more), not_again));
+        // (Markdown escapes the names.)
+        assert!(page.contains("eld by list ") && page.contains("KEPT"), "{verb}: {page}");
+    }
+    let page = words(&trainer.meanwhile(&mut of(&url, "diagnose", "held", &[]), not_again));
+    assert!(page.contains("module `__main__` → global `KEPT` → list, ") && !page.contains("memctl holders"), "{page}");
+    until("the alert has it", || {
+        let mut alerts = memctl();
+        let output = trainer.meanwhile(alerts.args(["alerts", "-o", "json", "--daemon", &url]), not_again);
+        String::from_utf8_lossy(&output.stdout).contains("Held by list `KEPT`")
+    });
+
+    // A person asks again: the list was counted in two epochs.
+    let steps = trainer.kept().len() as u64;
+    until("two epochs later", || {
+        trainer.meanwhile(&mut of(&url, "sites", "held", &[]), not_again);
+        trainer.kept().len() as u64 > steps + 16
+    });
+    let mut by_hand = 0;
+    trainer.meanwhile(&mut of(&url, "holders", "held", &[]), |trainer, asked| {
+        by_hand += 1;
+        honest(trainer, asked);
+    });
+    assert_eq!(by_hand, 1);
+    let told = leak(&mut trainer, &url, "held", not_again, |finding| finding["holders"]["unasked"] == false);
+    let [first, holder] = [&holders["holders"][0], &told["holders"]["holders"][0]];
+    let epochs = told["holders"]["epoch"].as_u64().unwrap() - epoch;
+    let grown = holder["tensors"].as_u64().unwrap() - first["tensors"].as_u64().unwrap();
+    assert_eq!(holder["since_epoch"], epoch);
+    assert_eq!(holder["tensors_per_epoch"].as_f64(), Some(grown as f64 / epochs as f64));
+    let sentence = told["holders"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains(&format!("an epoch since epoch {epoch})")), "{sentence}");
+
+    // A daemon that starts again neither forgets it nor asks again.
+    assert_eq!(daemon.terminate(), 0);
+    let daemon = DaemonProcess::sqlite(folder.path(), port);
+    for _ in 0..8 {
+        leak(&mut trainer, &url, "held", not_again, has_holders);
+    }
+    trainer.end();
+    let ended = run_json(&mut of(&url, "diagnose", "held", &["-o", "json"]));
+    assert_eq!(ended["findings"][0]["holders"]["sentence"], sentence);
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn who_did_not_allow_it_is_not_asked_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let url = daemon.url.as_str();
+    let mut trainer = Trainer::start(AgentConfig { holders_unasked: false, ..config(url, "plain", 0) });
+    trainer.keeps();
+    for _ in 0..8 {
+        let told = leak(&mut trainer, url, "plain", not_again, |_| true);
+        assert_eq!(told["holders"], Value::Null);
+    }
+    // It is said how to ask.
+    let page = words(&trainer.meanwhile(&mut of(url, "diagnose", "plain", &[]), not_again));
+    assert!(page.contains("memctl holders --job plain"), "{page}");
+    trainer.end();
+    let page = words(&of(url, "diagnose", "plain", &[]).output().unwrap());
+    assert!(!page.contains("memctl holders"), "{page}");
+
+    // Nor by a daemon that forbids it, however much the process allows.
+    let forbidding = tempfile::tempdir().unwrap();
+    let strict = forbids(forbidding.path());
+    let mut trainer = Trainer::start(config(&strict.url, "allowed", 0));
+    trainer.keeps();
+    for _ in 0..8 {
+        leak(&mut trainer, &strict.url, "allowed", not_again, |_| true);
+    }
+    trainer.end();
+    assert_eq!((daemon.terminate(), strict.terminate()), (0, 0));
+}
+
+fn forbids(data: &Path) -> DaemonProcess {
+    let mut command = memctl();
+    command.env("MEMCTL_HOLDERS", "off").arg("daemon").arg("--data-dir").arg(data);
+    DaemonProcess::start(&mut command, free_port())
+}
+
+#[test]
+fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let url = daemon.url.as_str();
+    let mut ranks = [0, 1].map(|rank| Trainer::start(config(url, "both", rank)));
+    let [first, second] = &mut ranks;
+    // Both grow before anything is judged.
+    for _ in 0..64 {
+        assert_eq!((first.step(true), second.step(true)), (None, None));
+    }
+    first.keeps();
+    second.keeps();
+    let mut asked_first = 0;
+    let found_nothing = |trainer: &mut Trainer, asked: &Asked| {
+        let answer = serde_json::json!({
+            "version": 1, "asked_blocks": asked.blocks.len(), "found_blocks": 0, "objects": 9, "took_ms": 1.0,
+            "complete": false, "not_looked_at": ["The budget ended the search."], "holders": []
+        });
+        trainer.answer(asked.ask, &answer.to_string());
+    };
+    let told = leak(
+        first,
+        url,
+        "both",
+        |trainer, asked| {
+            asked_first += 1;
+            found_nothing(trainer, asked);
+        },
+        |finding| {
+            assert_ne!(finding["holders"]["rank"], 1);
+            has_holders(finding)
+        },
+    );
+    assert_eq!(asked_first, 1);
+    let sentence = told["holders"]["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("No Python object was found that holds these blocks; rank 0 was asked in "),
+        "{sentence}"
+    );
+    assert!(
+        sentence.ends_with("The search is not complete. Not looked at: The budget ended the search."),
+        "{sentence}"
+    );
+    for _ in 0..8 {
+        leak(second, url, "both", |_, asked| panic!("rank 1 is asked: {asked:?}"), |_| true);
+    }
+
+    // One that fails, by itself.
+    let mut failing = Trainer::start(config(url, "fails", 0));
+    failing.keeps();
+    let fails = |trainer: &mut Trainer, asked: &Asked| trainer.answer(asked.ask, r#"{"fault": "MemoryError: none"}"#);
+    let told = leak(&mut failing, url, "fails", fails, has_holders);
+    let failure = "the search failed in the trainer: MemoryError: none";
+    assert_eq!((&told["holders"]["failure"], &told["holders"]["complete"]), (&failure.into(), &Value::Null));
+    let page = words(&failing.meanwhile(&mut of(url, "diagnose", "fails", &[]), |_, _| panic!("asked again")));
+    assert!(page.contains(&format!("holds these blocks and did not say: {failure}.")), "{page}");
+    failing.end();
+    ranks.into_iter().for_each(Trainer::end);
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn the_launcher_tells_whatever_it_starts() {
+    let launched = |flags: &[&str], variable: &str| {
+        let data = tempfile::tempdir().unwrap();
+        let mut command = memctl();
+        command.args(["run", "-q", "--data-dir"]).arg(data.path()).args(flags).env("MEMCTL_HOLDERS", variable);
+        run(command.args(["--", "sh", "-c", "echo $MEMCTL_HOLDERS"]))
+    };
+    assert_eq!(launched(&["--holders"], "off"), "leaks\n");
+    assert_eq!(launched(&["--no-holders"], "leaks"), "off\n");
+    assert_eq!(launched(&[], "leaks"), "leaks\n");
+    let both = memctl().args(["run", "--holders", "--no-holders", "--", "true"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+}
