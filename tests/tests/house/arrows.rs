@@ -135,10 +135,11 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 60] = [
+const LAYOUT: [(&str, &str); 63] = [
     ("answers/src/blocks.rs", "STACK_FRAMES_MAX"),
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
+    ("answers/src/diagnose/words.rs", "CHAINS"),
     ("answers/src/dossier/flame.rs", "CALLS_SHOWN"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
@@ -181,6 +182,7 @@ const LAYOUT: [(&str, &str); 60] = [
     ("cli/src/page/html/tables.rs", "SITES_SHOWN"),
     ("cli/src/page/html/verdict.rs", "CALLERS_SHOWN"),
     ("cli/src/page/html/verdict.rs", "FINDINGS_SHOWN"),
+    ("cli/src/page/ledger.rs", "OWNERS_SHOWN"),
     ("cli/src/page/ledger.rs", "RANKS_SHOWN"),
     ("cli/src/page/markdown.rs", "FINDINGS_SHOWN"),
     ("cli/src/page/markdown.rs", "RANKS_SHOWN"),
@@ -191,6 +193,7 @@ const LAYOUT: [(&str, &str); 60] = [
     ("cli/src/page/ranks.rs", "SHOWN"),
     ("cli/src/page/report.rs", "CALLERS_SHOWN"),
     ("cli/src/page/report.rs", "GROWTH_SHOWN"),
+    ("cli/src/page/sites.rs", "OWNERS_SHOWN"),
     ("cli/src/page/timeline.rs", "COLUMNS_DEFAULT"),
     ("cli/src/page/timeline.rs", "COLUMNS_MAX"),
     ("cli/src/page/timeline.rs", "PLOTS_SHOWN"),
