@@ -181,7 +181,7 @@ async fn a_newer_database_is_left_alone() {
     connection.close().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     let Err(error) = opened(&path).await else { panic!("opened") };
-    assert!(matches!(&error, StoreError::Newer { found: 99, known: 6, .. }), "{error}");
+    assert!(matches!(&error, StoreError::Newer { found: 99, known: 7, .. }), "{error}");
     assert!(error.to_string().contains("use the newer memctl"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
