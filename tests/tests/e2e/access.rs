@@ -122,6 +122,7 @@ fn request(path: &str, silence: &str, token: &str) -> Vec<u8> {
         "GetOom" => v1::OomRequest { selection: selection() }.encode_to_vec(),
         "GetLedger" => v1::LedgerRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
         "FindHolders" => v1::HoldersRequest { selection: selection(), ..Default::default() }.encode_to_vec(),
+        "Ask" => v1::PageQuestion { job: JOB.into(), question: "query".into() }.encode_to_vec(),
         "GetStatus" => v1::StatusRequest {}.encode_to_vec(),
         "DeleteJob" => v1::DeleteJobRequest { job: "not-there".into(), attempt: None }.encode_to_vec(),
         "ListAlerts" => v1::ListAlertsRequest { firing_only: false }.encode_to_vec(),
@@ -205,6 +206,16 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
                 role.name()
             );
             answered += usize::from(holds(&bytes, &marker(tenant)));
+        }
+        // One call has all questions of the page about a job; of those about several it knows none.
+        let views = ["diagnose", "timeline?rank=0", "sites?rank=0", "ledger", "flame?rank=0", "blocks?rank=0", "heat", "oom"];
+        for view in views.into_iter().chain(["../../jobs", "..%2F..%2Fjobs", "query/../../../alerts"]) {
+            let question = v1::PageQuestion { job: JOB.into(), question: view.into() }.encode_to_vec();
+            let (bytes, code, words) = call(&asking, "/memctl.v1.Page/Ask", question).await;
+            let refused = view.contains("..");
+            let may = need("/memctl.v1.Page/Ask").expect("a row").roles().contains(role);
+            assert_eq!(code == Code::Ok, may && !refused, "{} {tenant} {view}: {code:?} {words}", role.name());
+            assert!(!holds(&bytes, &foreign) && !words.contains(&foreign), "{} of {tenant} reads {view}", role.name());
         }
     }
     assert!(answered >= 2 * 20, "{answered} answers held what they should");
