@@ -1,12 +1,14 @@
 //! The way of an ask for holders through the agent: from the uplink to the worker, which knows the live blocks, into the
 //! trainer's region, and back.
 //!
-//! - [`Asks`]: what the uplink and the worker hand each other. [`search`]: the worker's part. [`told`]: what trainers write.
+//! - [`Asks`]: what the uplink and the worker hand each other. [`search`]: the worker's part. [`allowance`]: how often.
+//!   [`told`]: what trainers write.
 //!
 //! Guarantees: one ask at a time, a newer one in place of an older one; nothing is queued and nobody waits; an answer is no
 //! item: it is lost with its connection, and no event with it.
 //! Refuses: asks that are no asks, and answers that nobody asked for.
 
+mod allowance;
 pub(crate) mod search;
 mod told;
 
@@ -45,6 +47,10 @@ impl Ask {
         let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
         let stacks = stacks.into_iter().filter(|stack| *stack != 0).map(StackId).collect();
         Self { id, stacks, budget_ms: budget_ms.clamp(1, BUDGET_MS_MAX), until: now + wait }
+    }
+
+    fn budget(&self) -> Duration {
+        Duration::from_millis(self.budget_ms.into())
     }
 }
 

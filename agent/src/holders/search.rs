@@ -1,11 +1,12 @@
 //! The worker's part in an ask: picks the blocks that it is about, hands them to the trainer, and checks what comes back.
 //!
 //! Guarantees: a trainer is asked by a write into its region and never waited for; when nobody waits for the answer any
-//! more the ask is taken back; of what the trainer says, only the answer to the ask that is under way counts, once.
+//! more the ask is taken back; of what the trainer says, only the answer to the ask that is under way counts, once. Searches
+//! take a hundredth of a training's time at most, whoever asks how often.
 //! Refuses: to ask about no block, because an empty answer would read as "nothing holds it".
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memctl_analysis::LiveSample;
 use memctl_model::{MarkKind, StackId};
@@ -13,6 +14,7 @@ use memctl_proto::convert::holders::BLOCKS_MAX;
 use memctl_proto::v1::HolderSearch;
 use memctl_proto::v1::holders_answer::Body;
 
+use super::allowance::Allowance;
 use super::{Ask, Asks, told};
 use crate::region::Region;
 use crate::source_paths::SourcePaths;
@@ -30,6 +32,7 @@ pub(crate) struct Search {
     region: Arc<Region>,
     paths: SourcePaths,
     under_way: Option<UnderWay>,
+    allowance: Allowance,
     /// The epoch of the trainer, as far as it has told what it does.
     epoch: Option<u32>,
 }
@@ -45,7 +48,7 @@ pub(crate) fn readiness(region: Option<&Region>, allowed: bool) -> HolderSearch 
 
 impl Search {
     pub(crate) fn new(asks: Arc<Asks>, region: Arc<Region>, paths: SourcePaths) -> Self {
-        Self { asks, region, paths, under_way: None, epoch: None }
+        Self { asks, region, paths, under_way: None, allowance: Allowance::new(Instant::now()), epoch: None }
     }
 
     /// The trainer went on: what it answers behind this is of that epoch.
@@ -58,24 +61,34 @@ impl Search {
     /// Goes on with what is asked; `live` gives the oldest live blocks of some stacks. One atomic load when nothing is.
     pub(crate) fn turn(&mut self, now: Instant, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
         if let Some(ask) = self.asks.take() {
-            self.begin(ask, live);
+            self.begin(ask, now, live);
         }
         let Some(under_way) = &mut self.under_way else { return };
         if now >= under_way.ask.until {
             self.region.withdraw_holders();
             self.under_way = None;
         } else if !under_way.is_handed {
-            let UnderWay { ask, sample, .. } = under_way;
+            let UnderWay { ask, sample, is_handed } = under_way;
             let blocks: Vec<(u64, u64)> = sample.oldest.iter().map(|block| (block.addr, block.size)).collect();
             // A trainer that is reading the one before has done so by the next turn.
-            under_way.is_handed = self.region.ask_holders(ask.id, ask.budget_ms, &blocks);
+            *is_handed = self.region.ask_holders(ask.id, ask.budget_ms, &blocks);
+            if *is_handed {
+                self.allowance.spend(ask.budget(), now);
+            }
         }
     }
 
-    fn begin(&mut self, ask: Ask, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
+    fn begin(&mut self, ask: Ask, now: Instant, live: impl FnOnce(&[StackId], usize) -> LiveSample) {
         self.region.withdraw_holders();
-        let sample = live(&ask.stacks, BLOCKS_MAX);
         self.under_way = None;
+        if let Some(rest) = self.allowance.rest(now) {
+            let words = format!(
+                "the process has stood still for such searches as long as it may, a hundredth of its time; ask again in {} s",
+                rest.as_secs() + 1
+            );
+            return self.asks.answer(ask.id, Body::Failure(words));
+        }
+        let sample = live(&ask.stacks, BLOCKS_MAX);
         if sample.oldest.is_empty() {
             let words = "no block of this site lives in the process now: what was there has been freed";
             return self.asks.answer(ask.id, Body::Failure(words.to_owned()));
@@ -91,6 +104,7 @@ impl Search {
         };
         let body = match told::read(json, sample.oldest.len(), &self.paths) {
             Ok(mut found) => {
+                self.allowance.give_back(ask.budget().saturating_sub(Duration::from_micros(found.took_us)));
                 (found.live_blocks, found.live_bytes) = (sample.blocks, sample.bytes);
                 found.epoch = self.epoch;
                 Body::Found(found)
@@ -103,8 +117,6 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use memctl_analysis::LiveBlock;
     use memctl_proto::v1;
 
@@ -180,6 +192,28 @@ mod tests {
         assert_eq!(region.holders_asked(), None);
         search.answered(1, &json(1));
         assert_eq!(answer(&asks), None);
+    }
+
+    #[test]
+    fn whoever_asks_without_end_is_told_when_to_come_again() {
+        let (asks, region, mut search) = search();
+        let now = Instant::now();
+        let (mut handed, mut told) = (0, None);
+        for id in 1..100 {
+            asks.ask(v1::HoldersAsk { budget_ms: 300, ..ask(id) });
+            search.turn(now, live(1));
+            handed += u32::from(region.holders_asked().is_some_and(|asked| asked.ask == id));
+            if let Some(v1::HoldersAnswer { id: of, body: Some(Body::Failure(words)) }) = answer(&asks) {
+                assert_eq!(of, id);
+                told = Some(words);
+            }
+        }
+        assert_eq!(handed, 4, "a second is saved, and the last one may take more");
+        let words = told.unwrap();
+        assert!(words.contains("a hundredth of its time; ask again in 21 s"), "{words}");
+        asks.ask(v1::HoldersAsk { budget_ms: 300, ..ask(100) });
+        search.turn(now + Duration::from_secs(22), live(1));
+        assert_eq!(region.holders_asked().map(|asked| asked.ask), Some(100));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Guarantees: a call reaches its service only with a [`Caller`] whose role the table of rights names for it; HTTP asks the
 //! same function ([`Gate::admit`]). A token that comes with a call decides alone: one that does not count is refused, even
 //! where a caller without a token would get in. What a caller was let in for is asked again while a stream goes on
-//! ([`Gate::still`]): a token, a user's or a certificate's entry in the configuration, and a certificate's last day.
+//! ([`Gate::still`]): a token, a user's or a certificate's entry in the configuration, a certificate's last day, and that
+//! there is no token yet, where nobody needs one.
 //! (Over 400 lines: its tests read beside the rules that they try.)
 //! Refuses: to say why a token does not count; whoever has it can find out, and nobody else needs to.
 
@@ -168,6 +169,14 @@ impl Gate {
     pub async fn still(&self, caller: &Caller) -> Result<(), Refusal> {
         match &caller.proof {
             Proof::Lasting => Ok(()),
+            Proof::Open => match self.is_open().await {
+                Ok(false) => Err(wants_token("")),
+                Ok(true) => Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "whether there are tokens cannot be looked up now; streams go on");
+                    Ok(())
+                }
+            },
             Proof::Token(token) => match self.inner.tokens.find(token, now_ns()).await {
                 Ok(Some(row)) if row.role == caller.role.name() => Ok(()),
                 Ok(_) => Err(unknown_token()),
@@ -249,7 +258,8 @@ impl Gate {
         }
         let is_near = address.ip().to_canonical().is_loopback() || access.insecure;
         if is_near && self.is_open().await.map_err(|error| away(&error))? {
-            return Ok(Caller::owner("anybody on this machine", peer.to_string()));
+            let anybody = Caller::owner("anybody on this machine", peer.to_string());
+            return Ok(Caller { proof: Proof::Open, ..anybody });
         }
         let shown = certificate.as_ref().map_or_else(String::new, |certificate| {
             format!(
@@ -257,10 +267,14 @@ impl Gate {
                 certificate.shown()
             )
         });
-        Err(Refusal::Unauthenticated(format!(
-            "{shown}this daemon wants a token: name a file that holds one with --token-file or MEMCTL_TOKEN_FILE, or set MEMCTL_TOKEN"
-        )))
+        Err(wants_token(&shown))
     }
+}
+
+fn wants_token(before: &str) -> Refusal {
+    Refusal::Unauthenticated(format!(
+        "{before}this daemon wants a token: name a file that holds one with --token-file or MEMCTL_TOKEN_FILE, or set MEMCTL_TOKEN"
+    ))
 }
 
 fn unknown_user(uid: u32) -> Refusal {
@@ -416,7 +430,9 @@ mod tests {
         let (store, gate) = gate("");
         let none = HeaderMap::new();
         let near = tcp("127.0.0.1:1");
-        assert_eq!(gate.admit(Some(&near), DELETE, &none).await.unwrap().role, Role::Admin);
+        let anybody = gate.admit(Some(&near), DELETE, &none).await.unwrap();
+        assert_eq!(anybody.role, Role::Admin);
+        gate.still(&anybody).await.unwrap();
         for peer in [Some(&tcp("192.0.2.1:1")), Some(&unix(gate.inner.uid + 1)), None] {
             let refused = gate.admit(peer, ASK, &none).await.unwrap_err();
             assert_eq!(refused.code(), StatusCode::UNAUTHORIZED, "{peer:?}");
@@ -427,6 +443,7 @@ mod tests {
         made(&store, "reader", "a").await;
         gate.forget();
         assert!(gate.admit(Some(&near), ASK, &none).await.is_err(), "now everybody brings one");
+        assert!(gate.still(&anybody).await.is_err(), "whoever came in before goes");
         assert!(gate.admit(Some(&unix(gate.inner.uid)), DELETE, &none).await.is_ok(), "but for the owner");
     }
 

@@ -113,8 +113,10 @@ pub struct Caller {
 /// What vouches for a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nothing that could be taken away: the store's owner, or the daemon's openness at that time.
+    /// Nothing that could be taken away: the store's owner.
     Lasting,
+    /// That the daemon asks nobody on this machine for more, which ends with the first token.
+    Open,
     /// A token.
     Token(tokens::Token),
     /// A user of this machine, named in the configuration.

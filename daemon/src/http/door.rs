@@ -3,7 +3,7 @@
 //! Guarantees: a cookie is checked as the token in it would be, at every request; it is out of reach of scripts and of other
 //! sites, and under TLS never sent without it. What sets or ends one has to come from this page itself. A key is exchanged
 //! once, within the process that printed it, and is compared in constant time. Where nothing but the connection speaks for
-//! a caller, a page of another site that had its name point here is told no data.
+//! a caller, a page of another site that had its name point here is told nothing of anybody.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use axum::extract::{Extension, Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderValue, LOCATION, ORIGIN, SET_COOKIE,
 };
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
 use super::asked::Asked;
@@ -25,8 +25,6 @@ use crate::store::opening::{hash, same};
 
 /// The cookie that holds a token.
 const TOKEN_COOKIE: &str = "memctl-token";
-/// Below it is what the page shows.
-const DATA: &str = "/api/";
 /// What an address of [`Key`] ends with.
 const ENTER: &str = "/enter?key=";
 /// Sent by browsers: where a request comes from.
@@ -115,7 +113,10 @@ impl Door {
             Self::Gate(gate) => {
                 request.bring_along();
                 let caller = gate.admit(peer, path, request.headers).await?;
-                if path.starts_with(DATA) && is_unproved(&caller, peer) && !names_this_machine(request.headers) {
+                if need(path) != Some(Need::Nothing)
+                    && is_unproved(&caller, peer)
+                    && !names_this_machine(request.headers)
+                {
                     return Err(Refusal::Denied(
                         "by this name the daemon answers nobody without a token: use its address (http://127.0.0.1:PORT), or bring a token".into(),
                     ));
@@ -163,7 +164,7 @@ impl Parts<'_> {
 /// Whether nothing but a connection from this machine speaks for a caller.
 fn is_unproved(caller: &Caller, peer: Option<&Peer>) -> bool {
     let near = matches!(peer, Some(Peer::Tcp { address, .. }) if address.ip().to_canonical().is_loopback());
-    near && caller.proof == Proof::Lasting
+    near && caller.proof == Proof::Open
 }
 
 /// A name may be made to point to this machine by whoever owns it; an address and `localhost` may not.
@@ -235,10 +236,14 @@ pub(super) async fn logout(
 }
 
 /// `GET /enter?key=…`: the key becomes a cookie, and the page opens under an address without it.
-pub(super) async fn enter(State(room): State<Room>, uri: Uri, headers: HeaderMap) -> Response {
+pub(super) async fn enter(State(room): State<Room>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
     let Door::Key(key) = &room.door else {
         return plain(StatusCode::NOT_FOUND, "this daemon takes tokens and no keys: the page is at /\n".to_owned());
     };
+    // (The router takes HEAD for GET; whoever only looks whether there is an answer does not enter.)
+    if method != Method::GET {
+        return StatusCode::NO_CONTENT.into_response();
+    }
     let home = [(LOCATION, HeaderValue::from_static("/")), (CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     if key.knows(&headers) {
         return (StatusCode::SEE_OTHER, home).into_response();

@@ -1,7 +1,8 @@
 //! The page's questions over gRPC: `memctl report` asks them where there is no HTTP port, and of a store that it opens itself.
 //!
 //! Guarantees: a question is answered by what answers HTTP, for a caller that gRPC's gate has let in; only questions about one
-//! job that a reader may ask are answered. Refuses everything else below `/api/v1`, and answers of over [`ANSWER_MAX`].
+//! job that a reader may ask are answered; an answer has its place until it is sent. Refuses everything else below `/api/v1`,
+//! and answers of over [`ANSWER_MAX`].
 
 use std::sync::Arc;
 
@@ -13,8 +14,11 @@ use memctl_proto::v1::{PageAnswer, PageQuestion};
 use tonic::{Code, Request, Response, Status};
 use tower::ServiceExt as _;
 
+use super::api::ANSWERS_MAX;
+use super::places::Places;
 use super::{Door, Room, pages};
 use crate::access::Caller;
+use crate::listen::Held;
 use crate::metrics::Sources;
 use crate::query::QueryService;
 
@@ -26,6 +30,7 @@ const BELOW: &str = "/api/v1/jobs/{job}/";
 /// See the module.
 pub struct PageService {
     router: Router,
+    places: Places,
 }
 
 impl PageService {
@@ -34,7 +39,7 @@ impl PageService {
     pub fn new(sources: Sources, query: Arc<QueryService>, door: Door) -> Self {
         let of_a_job = pages().into_iter().filter(|(path, _)| path.starts_with(BELOW));
         let router = of_a_job.fold(Router::new(), |router, (path, page)| router.route(path, page));
-        Self { router: router.with_state(Room::new(sources, query, door)) }
+        Self { router: router.with_state(Room::new(sources, query, door)), places: Places::new(ANSWERS_MAX) }
     }
 }
 
@@ -46,6 +51,9 @@ impl Page for PageService {
         let mut asked = axum::http::Request::new(Body::empty());
         *asked.uri_mut() = address(&job, &question)?;
         asked.extensions_mut().insert(caller);
+        let place = self.places.take().await;
+        let place =
+            place.ok_or_else(|| Status::resource_exhausted("as many answers as may be are under way; come again"))?;
         let answer = match self.router.clone().oneshot(asked).await {
             Ok(answer) => answer,
             Err(never) => match never {},
@@ -54,7 +62,11 @@ impl Page for PageService {
         let content = to_bytes(answer.into_body(), ANSWER_MAX).await;
         let content = content.map_err(|error| Status::resource_exhausted(error.to_string()))?;
         match status.is_success() {
-            true => Ok(Response::new(PageAnswer { content: content.into() })),
+            true => {
+                let mut answer = Response::new(PageAnswer { content: content.into() });
+                answer.extensions_mut().insert(Held::new(place));
+                Ok(answer)
+            }
             false => Err(Status::new(code(status), String::from_utf8_lossy(&content).trim().to_owned())),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,17 @@ pub(super) struct State {
     requests: AtomicU32,
     asked: AtomicBool,
     cut: AtomicBool,
+    untaken: Mutex<Untaken>,
     /// Of the task that serves the connection.
     waker: Mutex<Option<Waker>>,
+}
+
+/// Answers of which something is ready that the peer has yet to take, by a number of their own.
+#[derive(Default)]
+struct Untaken {
+    next: u64,
+    /// Since when, and how long that may be.
+    since: BTreeMap<u64, (Instant, Duration)>,
 }
 
 impl State {
@@ -90,6 +99,7 @@ impl State {
             requests: AtomicU32::new(0),
             asked: AtomicBool::new(false),
             cut: AtomicBool::new(false),
+            untaken: Mutex::default(),
             waker: Mutex::new(None),
         })
     }
@@ -127,11 +137,28 @@ impl State {
         self.active_ms.store(self.opened.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
+    /// An answer begins whose parts may wait so long for the peer to take them.
+    pub(super) fn answer(self: &Arc<Self>, patience: Duration) -> Taking {
+        let mut untaken = self.untaken();
+        untaken.next += 1;
+        let number = untaken.next;
+        drop(untaken);
+        Taking { state: self.clone(), number, patience }
+    }
+
+    fn untaken(&self) -> MutexGuard<'_, Untaken> {
+        self.untaken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Why the connection has to go, if it has; `heard` says whether it has begun to speak.
     pub(super) fn overdue(&self, heard: bool) -> Option<&'static str> {
         let age = self.opened.elapsed();
         if !heard {
             return (age >= SILENCE_MAX).then_some("it said nothing");
+        }
+        // A peer may leave what it asked for in this process without its connection ever being full: by a window of nothing.
+        if self.untaken().since.values().any(|(since, patience)| since.elapsed() >= *patience) {
+            return Some("it does not take its answers");
         }
         let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
         (self.requests.load(Ordering::Relaxed) == 0 && idle >= IDLE_MAX).then_some("nothing was asked on it")
@@ -145,6 +172,31 @@ impl Drop for Underway {
     fn drop(&mut self) {
         self.0.touch();
         self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way to the peer.
+pub(super) struct Taking {
+    state: Arc<State>,
+    number: u64,
+    patience: Duration,
+}
+
+impl Taking {
+    /// Something is ready for the peer.
+    pub(super) fn ready(&self) {
+        self.state.untaken().since.insert(self.number, (Instant::now(), self.patience));
+    }
+
+    /// The peer has taken all that was ready.
+    pub(super) fn taken(&self) {
+        self.state.untaken().since.remove(&self.number);
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.taken();
     }
 }
 
@@ -296,6 +348,25 @@ mod tests {
         drop((honest, request, second, third));
         assert_eq!(connections.count(), 1);
         assert!(connections.cut_silent() && !connections.cut_silent());
+    }
+
+    #[test]
+    fn whoever_takes_no_answer_goes_and_others_wait() {
+        let state = State::new(Whose::Process);
+        let (request, patient) = (state.begin(), state.answer(Duration::from_secs(3_600)));
+        patient.ready();
+        assert_eq!(state.overdue(true), None);
+        let answer = state.answer(Duration::ZERO);
+        assert_eq!(state.overdue(true), None, "nothing is ready");
+        answer.ready();
+        assert_eq!(state.overdue(true), Some("it does not take its answers"));
+        answer.taken();
+        assert_eq!(state.overdue(true), None);
+        answer.ready();
+        drop(answer);
+        assert_eq!(state.overdue(true), None, "the answer is gone");
+        drop((request, patient));
+        assert!(state.untaken().since.is_empty());
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use caps::{ConnectionLimits, Connections};
 pub use connection::{Caller, Connection};
 pub use descriptors::raise_limit;
 pub use peer::{ClientCertificate, Peer};
-pub use requests::{RECEIVING_BYTES, Requests, Watched};
+pub use requests::{Held, RECEIVING_BYTES, Requests, Watched};
 pub use tls::{Certificates, ClientAuth, TlsError, TlsFiles};
 
 /// What is spoken at a place.

@@ -3,7 +3,8 @@
 //! gRPC gathers a message until it is whole, up to 8 MiB a stream; whoever sends all but the last byte holds that much.
 //! Guarantees: what is gathered is counted in one budget. Where the budget is used up a stream that brings more waits; the
 //! oldest message of the peer that holds most is given up when it has had its time, so that half a message for ever
-//! holds up nobody. A message that comes slower than a floor is given up in any case.
+//! holds up nobody. A message that comes slower than a floor is given up in any case. An answer is given to its connection piece
+//! by piece, as the peer takes it, and a connection that takes nothing of what is ready for it ends.
 //! Refuses: to give up what is small and young.
 //! (Over 400 lines: one budget, and every way in which a request takes of it and gives back.)
 
@@ -23,8 +24,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::caps::{Underway, Whose};
-use super::connection::Caller;
+use super::caps::{IDLE_MAX, Taking, Underway, Whose};
+use super::connection::{Caller, STALLED_MAX};
 
 /// Bytes of messages that have not arrived whole, of all streams together.
 pub const RECEIVING_BYTES: usize = 128 << 20;
@@ -36,6 +37,16 @@ const GRACE: Duration = Duration::from_secs(30);
 const SLOWEST: usize = 32 << 10;
 /// How often a stream that waits looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Bytes of an answer that a connection is given at a time: a frame of HTTP/2.
+const PIECE: usize = 16 << 10;
+/// Calls that answer with a stream, which holds little of it in memory, and how long that may wait for its peer.
+const STREAMS: [(&str, Option<Duration>); 4] = [
+    ("/memctl.v1.Ingest/Push", None),
+    // Whoever reads it may be a person with a pager.
+    ("/memctl.v1.Query/Export", Some(IDLE_MAX)),
+    ("/grpc.health.v1.Health/Watch", None),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(IDLE_MAX)),
+];
 /// What comes before a message: a flag, and its length.
 const PREFIX: usize = 5;
 
@@ -89,34 +100,99 @@ where
         };
         let Caller { peer, state } = caller;
         let underway = state.begin();
+        let taking = patience(request.uri().path()).map(|patience| state.answer(patience));
         request.extensions_mut().insert(peer);
         let entry = Entry::new(self.budget.clone(), state.whose);
         let request = request.map(|body| Body::new(Receiving::new(body, entry)));
         let answering = self.inner.call(request);
-        Box::pin(async move { Ok(answering.await?.map(|body| Body::new(Answer { body, _underway: underway }))) })
+        Box::pin(async move {
+            let mut answer = answering.await?;
+            let held = answer.extensions_mut().remove::<Held>();
+            // The head is on its way; what comes behind it is ready.
+            taking.iter().for_each(Taking::ready);
+            let rest = Bytes::new();
+            Ok(answer.map(|body| Body::new(Answer { body, rest, taking, _underway: underway, _held: held })))
+        })
+    }
+}
+
+/// What an answer keeps until it is sent or given up: put into its extensions by whoever makes it.
+#[derive(Clone)]
+pub struct Held {
+    _kept: Arc<dyn Send + Sync>,
+}
+
+impl Held {
+    /// Keeps this.
+    pub fn new(kept: impl Send + Sync + 'static) -> Self {
+        Self { _kept: Arc::new(kept) }
+    }
+}
+
+/// How long what is ready of an answer may wait for its peer; `None`: for ever.
+fn patience(path: &str) -> Option<Duration> {
+    match STREAMS.iter().find(|(stream, _)| *stream == path) {
+        Some((_, patience)) => *patience,
+        None => Some(STALLED_MAX),
     }
 }
 
 /// An answer; its request is under way until it is sent.
 struct Answer {
     body: Body,
+    /// Of a frame that the peer has yet to take.
+    rest: Bytes,
+    /// Where the peer has to take it in time.
+    taking: Option<Taking>,
     _underway: Underway,
+    _held: Option<Held>,
+}
+
+impl Answer {
+    /// What the peer has room for. It is copied, because a part of a message keeps all of it in memory.
+    fn piece(&mut self) -> Frame<Bytes> {
+        let length = self.rest.len().min(PIECE);
+        Frame::data(Bytes::copy_from_slice(&self.rest.split_to(length)))
+    }
 }
 
 impl HttpBody for Answer {
     type Data = Bytes;
     type Error = Status;
 
+    /// Asked for when the peer has room for more.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let this = &mut *self;
+        let next = match this.rest.is_empty() {
+            false => Poll::Ready(Some(Ok(this.piece()))),
+            true => match Pin::new(&mut this.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
+                    Ok(data) if data.len() > PIECE => {
+                        this.rest = data;
+                        this.piece()
+                    }
+                    Ok(data) => Frame::data(data),
+                    Err(trailers) => trailers,
+                }))),
+                other => other,
+            },
+        };
+        if let Some(taking) = &this.taking {
+            match next {
+                Poll::Ready(Some(Ok(_))) => taking.ready(),
+                _ => taking.taken(),
+            }
+        }
+        next
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        // (What is left of a frame is not in the body's own.)
+        if self.rest.is_empty() { self.body.size_hint() } else { SizeHint::default() }
     }
 }
 
@@ -388,6 +464,10 @@ impl HttpBody for Receiving {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message as _;
+
     use super::*;
 
     /// As if so much time had passed.
@@ -406,6 +486,54 @@ mod tests {
         assert_eq!((framing.gathered, framing.whole), (5, 2));
         framing.take(&[9]);
         assert_eq!((framing.gathered, framing.whole), (0, 3));
+    }
+
+    #[test]
+    fn every_answer_that_is_a_stream_is_named() {
+        let sets = [
+            memctl_proto::FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        ];
+        let mut streams = BTreeSet::new();
+        for file in sets.into_iter().flat_map(|set| prost_types::FileDescriptorSet::decode(set).unwrap().file) {
+            for service in &file.service {
+                for method in service.method.iter().filter(|method| method.server_streaming()) {
+                    streams.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+                }
+            }
+        }
+        assert_eq!(streams, STREAMS.iter().map(|(path, _)| (*path).to_owned()).collect());
+        assert_eq!(patience("/memctl.v1.Query/GetReport"), Some(STALLED_MAX));
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_taken_piece_by_piece_and_waits_for_its_peer_meanwhile() {
+        use http_body_util::BodyExt as _;
+
+        let state = super::super::caps::State::new(Whose::Process);
+        let dropped = Arc::new(());
+        let answer = |text: &'static [u8]| Answer {
+            body: Body::new(http_body_util::Full::new(Bytes::from_static(text)).map_err(|never| match never {})),
+            rest: Bytes::new(),
+            taking: Some(state.answer(Duration::ZERO)),
+            _underway: state.begin(),
+            _held: Some(Held::new(dropped.clone())),
+        };
+        let mut long = answer(&[7; 3 * PIECE + 1]);
+        long.taking.as_ref().unwrap().ready();
+        assert!(state.overdue(true).is_some(), "nothing of it was taken");
+        let mut lengths = Vec::new();
+        while let Some(frame) = long.frame().await {
+            lengths.push(frame.unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(lengths, [PIECE, PIECE, PIECE, 1]);
+        assert_eq!(state.overdue(true), None, "all of it was");
+        let short = answer(&[7; 3]).collect().await.unwrap().to_bytes();
+        assert_eq!(&short[..], [7; 3]);
+        assert_eq!(Arc::strong_count(&dropped), 2);
+        drop(long);
+        assert_eq!(Arc::strong_count(&dropped), 1);
     }
 
     #[tokio::test]

@@ -208,7 +208,8 @@ async fn every_role_calls_what_it_may_and_sees_its_own_tenant_alone() {
             answered += usize::from(holds(&bytes, &marker(tenant)));
         }
         // One call has all questions of the page about a job; of those about several it knows none.
-        let views = ["diagnose", "timeline?rank=0", "sites?rank=0", "ledger", "flame?rank=0", "blocks?rank=0", "heat", "oom"];
+        let views =
+            ["diagnose", "timeline?rank=0", "sites?rank=0", "ledger", "flame?rank=0", "blocks?rank=0", "heat", "oom"];
         for view in views.into_iter().chain(["../../jobs", "..%2F..%2Fjobs", "query/../../../alerts"]) {
             let question = v1::PageQuestion { job: JOB.into(), question: view.into() }.encode_to_vec();
             let (bytes, code, words) = call(&asking, "/memctl.v1.Page/Ask", question).await;
@@ -331,6 +332,23 @@ async fn nobody_takes_over_or_ends_the_session_of_another_agent() {
     assert!(matches!(&heard, Heard::Welcome(welcome) if welcome.resume_after == 2), "{heard:?}");
     stream.send(end(3)).await;
     stream.until_durable(3).await;
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_came_in_before_the_first_token_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(folder.path(), free_port());
+    let (mut stream, heard) = open(&daemon, &session(9), &[7; 32]).await;
+    assert!(matches!(heard, Heard::Welcome(_)), "{heard:?}");
+    stream.send(Packed::marks(&[], 100).numbered(1)).await;
+    stream.until_durable(1).await;
+    let url = daemon.url.clone();
+    let made = memctl().args(["token", "create", "t", "--role", "reader", "--tenant", "*", "--daemon", &url]).output();
+    assert!(made.unwrap().status.success());
+    let refused = tokio::time::timeout(Duration::from_secs(60), stream.until_refused());
+    let (reason, words) = refused.await.expect("the stream ends");
+    assert!(reason == v1::RefusedReason::Unauthenticated && words.contains("wants a token"), "{reason:?} {words}");
     assert_eq!(daemon.terminate(), 0);
 }
 

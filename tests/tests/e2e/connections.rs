@@ -129,7 +129,7 @@ async fn who_comes_beyond_a_bound_hears_which_one_and_what_to_do() {
         assert!(said.contains("does not take this connection") && said.contains(words), "{said}");
         if !encrypted {
             let mut plain = TcpStream::connect(daemon.url.trim_start_matches("http://")).unwrap();
-            plain.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            plain.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
             let mut said = String::new();
             plain.read_to_string(&mut said).unwrap();
             assert!(said.starts_with("HTTP/1.1 503 ") && said.contains(words), "{said}");

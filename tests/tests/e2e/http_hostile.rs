@@ -50,14 +50,14 @@ fn what_is_no_question_is_refused_and_costs_nothing() {
         // Who is still sending when the daemon closes may miss what it said.
         let many: String = (0..1_000).map(|at| format!("X-{at}: 1\r\n")).collect();
         for head in [
-            format!("GET /metrics HTTP/1.1\r\nHost: memctl\r\nX-Long: {}\r\n\r\n", "x".repeat(64 << 10)),
-            format!("GET /metrics HTTP/1.1\r\nHost: memctl\r\n{many}\r\n"),
-            format!("GET /{} HTTP/1.1\r\nHost: memctl\r\n\r\n", "x".repeat(1 << 20)),
+            format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(64 << 10)),
+            format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{many}\r\n"),
+            format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(1 << 20)),
         ] {
             assert!(matches!(port.send(head.as_bytes()), Err(_) | Ok(Answer { status: 414 | 431, .. })));
         }
         // A body that is announced is not waited for.
-        let announced = "POST /metrics HTTP/1.1\r\nHost: memctl\r\nContent-Length: 1000000000000\r\n\r\nx";
+        let announced = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\nx";
         let mut pipe = port.connect();
         pipe.write_all(announced.as_bytes()).unwrap();
         let mut head = [0; 12];
@@ -93,7 +93,7 @@ fn a_thousand_silent_connections_hold_up_nobody() {
         // A scraper that keeps its connection is not pushed out.
         let mut kept = port.connect();
         let mut again = || {
-            kept.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: memctl\r\n\r\n").unwrap();
+            kept.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
             let mut bytes = [0; 4096];
             let length = kept.read(&mut bytes).unwrap();
             assert!(bytes[..length].starts_with(b"HTTP/1.1 200"));
@@ -123,7 +123,7 @@ fn a_head_that_never_ends_ends_its_connection() {
     let home = tempfile::tempdir().unwrap();
     let (daemon, [port, _]) = served(home.path());
     let mut slow = TcpStream::connect(port.address).unwrap();
-    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: memctl\r\nX-Slow: ").unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
     slow.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     // The daemon's limit passes; it says so or closes.
     let mut said = Vec::new();

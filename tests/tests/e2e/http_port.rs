@@ -243,7 +243,7 @@ fn the_port_is_off_loopback_with_tls_alone() {
 
 /// The first line of an answer that has no body; the connection stays.
 fn asked(kept: &mut dyn Pipe, path: &str) -> String {
-    kept.write_all(format!("HEAD {path} HTTP/1.1\r\nHost: memctl\r\n\r\n").as_bytes()).unwrap();
+    kept.write_all(format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

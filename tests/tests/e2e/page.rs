@@ -255,15 +255,20 @@ fn what_cannot_be_asked_is_named() {
 fn a_name_that_points_here_reads_nothing_without_a_token() {
     let home = tempfile::tempdir().unwrap();
     let (daemon, port) = served(home.path(), &[]);
-    let by = |host: &str, more: &str| {
-        let request = format!("GET /api/v1/jobs HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+    let of = |path: &str, host: &str, more: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         port.send(request.as_bytes()).unwrap()
     };
-    for host in ["localhost:1", "127.0.0.1", "[::1]:9"] {
-        assert_eq!(by(host, "").status, 200, "{host}");
+    let by = |host: &str, more: &str| of("/api/v1/jobs", host, more);
+    for path in ["/api/v1/jobs", "/metrics"] {
+        for host in ["localhost:1", "127.0.0.1", "[::1]:9"] {
+            assert_eq!(of(path, host, "").status, 200, "{path} {host}");
+        }
+        let refused = of(path, "rebound.example.org", "");
+        assert!(refused.status == 403 && refused.body.contains("127.0.0.1"), "{path}: {}", refused.body);
     }
-    let refused = by("rebound.example.org", "");
-    assert!(refused.status == 403 && refused.body.contains("127.0.0.1"), "{}", refused.body);
+    // What names nothing of anybody is for everybody.
+    assert_eq!(of("/readyz", "rebound.example.org", "").status, 200);
     // Whoever brings a token is known under every name.
     let words = ["token", "create", "t", "--role", "reader", "--tenant", "*", "-q", "--daemon", &daemon.url];
     let bearer = format!("Authorization: Bearer {}\r\n", run(memctl().args(words)).trim());
@@ -415,6 +420,8 @@ fn the_printed_address_opens_once_and_nobody_else_sees_anything() {
     assert_eq!(get(&port, "/enter").status, 403);
     assert_eq!(get(&port, &format!("{}0", &path[..path.len() - 1])).status, 403);
 
+    // A program that only looks whether the address answers does not use it up.
+    assert_eq!(ask(&port, "HEAD", &path, &[]).status, 204);
     let entered = get(&port, &path);
     assert_eq!((entered.status, header(&entered, "location")), (303, Some("/")), "{}", entered.body);
     let set = header(&entered, "set-cookie").unwrap();
