@@ -104,7 +104,7 @@ impl Port {
     #[must_use]
     pub fn ask(&self, method: &str, path: &str, headers: &[String]) -> Answer {
         let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: memctl\r\nConnection: close\r\n{headers}\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
         self.send(request.as_bytes()).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 

@@ -1,6 +1,7 @@
 //! The hook on threads laid out by hand, version by version, and its tables.
 //!
 //! That the layouts are those of the genuine interpreters is tested with them, in `tests/torch`.
+//! (Over 400 lines: the layouts by hand, and what every test of the hook needs of them.)
 
 use std::cell::Cell;
 use std::collections::HashMap;
