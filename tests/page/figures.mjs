@@ -55,7 +55,7 @@ await walked(chromium, [
       // (A replay takes seconds: where one is called for, the page names the command and the terminal waits for it.)
       const told_alike = note.questions.filter((question) => !question.answer.some((sentence) => /replayed/i.test(sentence)));
       await says(told_alike.flatMap((question) => [question.question, ...question.answer, ...question.commands.map(withoutPlace)]));
-      if (told_alike.length < note.questions.length) await says(['`memctl what-if` replays it, this page does not']);
+      if (told_alike.length < note.questions.length) await says(['the page replays it under "Settings"']);
       for (const rank of report.ranks) {
         const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: `Show rank ${rank.rank} over time` }) });
         const shown = await exact(row);
