@@ -5,8 +5,8 @@
 import type { JSX } from 'preact';
 import type { Anatomy as Answer } from '../api/types';
 import { fileName } from '../draw/flame';
+import { colourOf } from '../draw/ledger';
 import { Bytes, Table } from '../parts/parts';
-import { CLASSES } from '../draw/ledger';
 import { count, percent, plural } from '../words/numbers';
 
 /** Parts that are shown of a class, and modules. */
@@ -19,11 +19,6 @@ function Bar({ part, whole, colour }: { part: number; whole: number; colour: str
     </svg>
   );
 }
-
-const colourOf = (name: string): string => {
-  const at = CLASSES.indexOf(name);
-  return at < 0 ? 'unknown' : `c${at}`;
-};
 
 const words = (name: string): string => name.replaceAll('_', ' ');
 

@@ -1,3 +1,5 @@
+// Classes as areas: they lie on each other, move with the view, and are asked for by stretches that hold it.
+
 import { expect, test } from 'vitest';
 import type { ClassPoint } from './classes';
 import { around, placed, stacked, stretchOf } from './classes';

@@ -38,11 +38,9 @@ export function stacked(of: ClassPoint[], top: number): string[] {
   const below = of.map(() => 0);
   return (of[0]?.bytes ?? []).map((_, at) => {
     const floor = of.map((_, point) => `${x[point] ?? ''} ${y(below[point] ?? 0)}`).reverse();
-    let lives = false;
+    const lives = of.some((point) => (point.bytes[at] ?? 0) > 0);
     const roof = of.map((point, index) => {
-      const bytes = point.bytes[at] ?? 0;
-      lives ||= bytes > 0;
-      below[index] = (below[index] ?? 0) + bytes;
+      below[index] = (below[index] ?? 0) + (point.bytes[at] ?? 0);
       return `${x[index] ?? ''} ${y(below[index] ?? 0)}`;
     });
     return lives && of.length > 1 ? `M${roof.join('L')}L${floor.join('L')}Z` : '';

@@ -1,3 +1,5 @@
+// Settings: compared under one limit each; a limit is read or refused.
+
 import { expect, test } from 'vitest';
 import type { Setting } from '../api/types';
 import { groups, limitOf, nameOfSetting } from './settings';
