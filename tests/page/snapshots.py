@@ -10,6 +10,7 @@ place in the last state, so that each round leaves the state as it found it. Tim
 
 import bisect
 import pickle
+import struct
 import sys
 
 
@@ -44,24 +45,77 @@ def rounds(trace: list, segments: list) -> list:
     return [event for number, event in enumerate(trace) if number in kept]
 
 
+class Events:
+    """Writes events one by one, as pickle's second protocol has them: a list of a gigabyte is never in memory."""
+
+    def __init__(self, file) -> None:
+        self.file, self.known = file, {}
+
+    def shared(self, key, value) -> bytes:
+        """What many events have: once as it is, then by its number."""
+        number = self.known.get(key)
+        if number is not None:
+            return b"j" + struct.pack("<I", number)
+        self.known[key] = len(self.known)
+        return value + b"r" + struct.pack("<I", self.known[key])
+
+    def text(self, text: str) -> bytes:
+        raw = text.encode()
+        return self.shared(text, b"X" + struct.pack("<I", len(raw)) + raw)
+
+    def whole(self, number: int) -> bytes:
+        if 0 <= number < 1 << 31:
+            return b"J" + struct.pack("<i", number)
+        length = number.bit_length() // 8 + 1
+        return b"\x8a" + bytes([length]) + number.to_bytes(length, "little", signed=True)
+
+    def value(self, value) -> bytes:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, bool):
+            return b"\x88" if value else b"\x89"
+        if isinstance(value, int):
+            return self.whole(value)
+        if isinstance(value, float):
+            return b"G" + struct.pack(">d", value)
+        if value is None:
+            return b"N"
+        if isinstance(value, tuple):
+            return b"(" + b"".join(self.value(one) for one in value) + b"t"
+        if isinstance(value, list):
+            body = b"](" + b"".join(self.value(one) for one in value) + b"e"
+            return self.shared(id(value), body) if value else b"]"
+        pairs = b"".join(self.text(key) + self.value(one) for key, one in value.items())
+        return b"}(" + pairs + b"u"
+
+
 def main() -> None:
     source, size, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     with open(source, "rb") as file:
         snapshot = pickle.load(file)  # noqa: S301 (one's own recording)
     device = max(range(len(snapshot["device_traces"])), key=lambda at: len(snapshot["device_traces"][at]))
     trace = snapshot["device_traces"][device]
-    segments = [s for s in snapshot["segments"] if s["device"] == device]
-    again = rounds(trace, segments)
+    again = rounds(trace, [s for s in snapshot["segments"] if s["device"] == device])
     length = trace[-1]["time_us"] - trace[0]["time_us"] + 1
-    # (Pickles share strings and stacks: what a round takes is told by the second one.)
-    pair = [dict(event) for event in again + again]
-    once = len(pickle.dumps(pair)) - len(pickle.dumps(pair[: len(again)]))
-    turns = max(1, size // max(once, 1))
-    for turn in range(1, turns + 1):
-        trace.extend({**event, "time_us": event["time_us"] + turn * length} for event in again)
+    turn = 0
     with open(out, "wb") as file:
-        pickle.dump(snapshot, file)
-    print(f"{len(trace)} events, {len(again)} of them a round, {turns} rounds")
+        events = Events(file)
+        file.write(b"\x80\x02}(")
+        for name, value in snapshot.items():
+            file.write(events.text(name))
+            if name != "device_traces":
+                file.write(events.value(value))
+                continue
+            file.write(b"](" + b"]" * device + b"](")
+            for event in trace:
+                file.write(events.value(event))
+            while file.tell() < size:
+                turn += 1
+                for event in again:
+                    file.write(events.value({**event, "time_us": event["time_us"] + turn * length}))
+            file.write(b"ee")
+        file.write(b"u.")
+    print(f"{len(trace) + turn * len(again)} events, {len(again)} of them a round, {turn} rounds")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ const words = (name: string): string => name.replaceAll('_', ' ');
 /** See the module. */
 export function Anatomy({ of }: { of: Answer }): JSX.Element {
   const rest = of.modules.slice(SHOWN);
-  const heads = (first: string): { text: string; number?: boolean }[] => [{ text: first }, { text: 'Of what is allocated' }, { text: 'Live', number: true }, { text: 'Share', number: true }, { text: 'Blocks', number: true }];
+  const heads = (first: string, of: string): { text: string; number?: boolean }[] => [{ text: first }, { text: of }, { text: 'Live', number: true }, { text: 'Share', number: true }, { text: 'Blocks', number: true }];
   return (
     <>
       <p class="faint">
@@ -41,7 +41,7 @@ export function Anatomy({ of }: { of: Answer }): JSX.Element {
               {`${words(one.class)} `}<Bytes of={one.live_bytes} />{`, ${percent(one.live_bytes, of.allocated_bytes)}`}
               <Bar part={one.live_bytes} whole={of.allocated_bytes} colour={colourOf(one.class)} />
             </summary>
-            <Table caption={`${words(one.class)} by module and site, most first`} heads={heads('Module and site')}>
+            <Table caption={`${words(one.class)} by module and site, most first`} heads={heads('Module and site', 'Of this class')}>
               {parts.slice(0, SHOWN).map((part, at) => (
                 <tr key={at}>
                   <th scope="row" class="name">
@@ -61,7 +61,7 @@ export function Anatomy({ of }: { of: Answer }): JSX.Element {
         );
       })}
       {of.modules.length > 1 && (
-        <Table caption="By module, most first" heads={heads('Module')}>
+        <Table caption="By module, most first" heads={heads('Module', 'Of what is allocated')}>
           {of.modules.slice(0, SHOWN).map((held, at) => (
             <tr key={at}>
               <th scope="row" class="name">{held.module === null ? 'in no module' : <code>{held.module}</code>}</th>

@@ -32,8 +32,10 @@ function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
 
 function Row({ of, group, device }: { of: Setting; group: Group; device: Replayed }): JSX.Element {
   const takes = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
-  const change = of.peak_reserved_bytes - group.recorded.peak_reserved_bytes;
   const failed = of.out_of_memory;
+  // (What ended early held less, and says nothing.)
+  const isCompared = of !== group.recorded && failed === null && group.recorded.out_of_memory === null;
+  const change = isCompared ? of.peak_reserved_bytes - group.recorded.peak_reserved_bytes : 0;
   return (
     <tr class={takes ? 'chosen' : undefined}>
       <th scope="row" class="name">
@@ -43,8 +45,8 @@ function Row({ of, group, device }: { of: Setting; group: Group; device: Replaye
       </th>
       <td class="bar-cell"><Bar of={of} most={group.most} /></td>
       <td class="number"><Bytes of={of.peak_reserved_bytes} /></td>
-      <td class={`number ${change < 0 ? 'less' : change > 0 ? 'more' : ''}`}>{of === group.recorded ? '–' : change === 0 ? 'same' : `${change > 0 ? '+' : ''}${bytes(change)}`}</td>
-      <td class="number">{count(of.device_allocs)}</td>
+      <td class={`number ${change < 0 ? 'less' : change > 0 ? 'more' : ''}`}>{!isCompared ? '–' : change === 0 ? 'same' : `${change > 0 ? '+' : ''}${bytes(change)}`}</td>
+      <td class="number">{count(of.device_allocs + of.device_frees)}</td>
       <td class="number">{count(of.retries)}</td>
       <td class="sentence">
         {failed !== null && (
@@ -63,12 +65,13 @@ const HEADS = [
   { text: 'Peak: allocated within reserved' },
   { text: 'Reserved', number: true },
   { text: 'Change', number: true },
-  { text: 'Driver asked', number: true },
+  { text: 'Driver calls', number: true },
   { text: 'Retries', number: true },
   { text: 'To know before it is used' },
 ];
 
 function Device({ of }: { of: Replayed }): JSX.Element {
+  const found = groups(of.settings);
   return (
     <>
       <p class={of.exact ? 'faint' : 'inexact'}>
@@ -77,8 +80,10 @@ function Device({ of }: { of: Replayed }): JSX.Element {
           : `NOT EXACT: the replay does not repeat the recording${of.replayed.differs_at === null ? '' : ` from event ${count(of.replayed.differs_at.event)} on`}; no setting is recommended.`}
       </p>
       {of.recommended !== null && <p class="prose"><strong>★ {of.recommended.why}</strong></p>}
-      {of.exact && of.recommended === null && <p class="prose">No setting of those below is worth a change.</p>}
-      {groups(of.settings).map((group) => (
+      {of.exact && of.recommended === null && (
+        <p class="prose">{found.length > 0 && of.settings.every((setting) => setting.out_of_memory !== null) ? 'Every setting below runs out of memory: none of them helps.' : 'No setting of those below is worth a change.'}</p>
+      )}
+      {found.map((group) => (
         <Table
           key={String(group.limit)}
           caption={group.limit === null ? 'Settings, without a limit: no request fails' : `Settings, where the process may have ${bytes(group.limit)}`}
