@@ -45,6 +45,10 @@ def rounds(trace: list, segments: list) -> list:
     return [event for number, event in enumerate(trace) if number in kept]
 
 
+def batches(of: list) -> list:
+    return [of[at : at + 1000] for at in range(0, len(of), 1000)]
+
+
 class Events:
     """Writes events one by one, as pickle's second protocol has them: a list of a gigabyte is never in memory."""
 
@@ -106,14 +110,22 @@ def main() -> None:
             if name != "device_traces":
                 file.write(events.value(value))
                 continue
-            file.write(b"](" + b"]" * device + b"](")
-            for event in trace:
-                file.write(events.value(event))
+            # (As pickle does it: some at a time. Readers put each batch on a stack.)
+            file.write(b"](" + b"]" * device + b"]")
+            for few in batches(trace):
+                file.write(b"(" + b"".join(map(events.value, few)) + b"e")
+            # (All but the times is the same in each round.)
+            name = events.text("time_us")
+            same = [
+                (b"}(" + b"".join(events.text(k) + events.value(v) for k, v in e.items() if k != "time_us"), e["time_us"])
+                for e in again
+            ]
             while file.tell() < size:
                 turn += 1
-                for event in again:
-                    file.write(events.value({**event, "time_us": event["time_us"] + turn * length}))
-            file.write(b"ee")
+                past = turn * length
+                for few in batches(same):
+                    file.write(b"(" + b"".join(part + name + events.whole(time + past) + b"u" for part, time in few) + b"e")
+            file.write(b"e")
         file.write(b"u.")
     print(f"{len(trace) + turn * len(again)} events, {len(again)} of them a round, {turn} rounds")
 

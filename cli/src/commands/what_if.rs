@@ -4,8 +4,8 @@
 
 use std::io::Write;
 
-use memctl_answers::report::{Rank, Report};
 use memctl_answers::replaying::{Limit, Question, ReplayError, Replaying};
+use memctl_answers::report::{Rank, Report};
 use memctl_answers::what_if::{NEVER, WhatIf};
 use memctl_proto::v1;
 

@@ -153,7 +153,8 @@ mod tests {
             }
         };
         let block = |stack: u32, size: u64| BlockState { stack: StackId(stack), size, ..BlockState::default() };
-        let blocks: Vec<BlockState> = (1..=300).flat_map(|line| [block(line, 512), block(line, u64::from(line))]).collect();
+        let blocks: Vec<BlockState> =
+            (1..=300).flat_map(|line| [block(line, 512), block(line, u64::from(line))]).collect();
         let classed: Vec<(Class, &BlockState)> = blocks.iter().map(|block| (Class::Activations, block)).collect();
         let told = Told::new(&classed, &resolve);
         assert_eq!((told.parts.len(), told.parts_left_out), (PARTS_MAX, 44));

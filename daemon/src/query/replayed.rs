@@ -96,7 +96,12 @@ impl Replays {
                     devices: vec![u32::from(device)],
                     ..v1::Selection::default()
                 };
-                let question = Question { limits: limits.clone(), is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
+                let question = Question {
+                    limits: limits.clone(),
+                    is_interval,
+                    events_max: Some(EVENTS_MAX),
+                    ..Question::default()
+                };
                 self.replay(store, key, asked, question).await?
             }
         };

@@ -29,7 +29,9 @@ fn a_daemon_replays_what_the_command_line_does_and_keeps_it() {
         assert_eq!(shown("")["ranks"][0]["recommended"], plain["ranks"][0]["recommended"]);
         assert_eq!(settings(&shown("&limit=20971520")), settings(&limited));
     }
-    for (asked, status) in [("rank=0,1", 400), ("rank=0&limit=x", 400), ("rank=0&since=2026-01-01T00:00:00Z", 400), ("rank=99", 400)] {
+    for (asked, status) in
+        [("rank=0,1", 400), ("rank=0&limit=x", 400), ("rank=0&since=2026-01-01T00:00:00Z", 400), ("rank=99", 400)]
+    {
         let answer = get(&port, &format!("/api/v1/jobs/{JOB}/what-if?{asked}"));
         assert_eq!(answer.status, status, "{asked}: {}", answer.body);
     }

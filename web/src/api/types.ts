@@ -1,4 +1,4 @@
-// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows.
+// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows. (Over 400 lines: a list of fields.)
 
 export type Severity = 'critical' | 'warning' | 'info';
 

@@ -9,8 +9,8 @@ pub(super) mod owners;
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::ledger::{HeldThen, Ledger};
 use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
-use memctl_proto::{StackDictionary, v1};
 use memctl_proto::v1::ledger_request::Moment;
+use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use super::oom::classes;
