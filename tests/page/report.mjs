@@ -49,7 +49,7 @@ try {
     };
     await page.goto(pathToFileURL(file).href);
     await page.locator('.verdict .headline').waitFor();
-    await page.locator('svg.course path.envelope').waitFor({ state: 'attached' });
+    await page.locator('svg.course path.floor').waitFor({ state: 'attached' });
     await looked('job');
     const views = page.getByRole('navigation', { name: 'Views of this report' });
     const turn = async (name) => {
