@@ -9,8 +9,10 @@
 pub mod access;
 pub mod advice;
 pub mod alerts;
+pub mod anatomy;
 pub mod assert;
 pub mod blocks;
+pub mod classes;
 pub mod conditions;
 pub mod diagnose;
 pub mod dossier;
@@ -28,6 +30,7 @@ pub mod naming;
 pub mod oom;
 pub mod processes;
 pub mod ranks;
+pub mod replaying;
 pub mod report;
 pub mod sites;
 pub mod sparkline;

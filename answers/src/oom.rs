@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use memctl_proto::v1;
+use memctl_replay::Limit;
 use serde::Serialize;
 
 use super::advice::Advice;
@@ -104,6 +105,18 @@ pub struct Failed {
     /// For the plot.
     #[serde(skip)]
     pub time_ns: u64,
+}
+
+impl Failed {
+    /// What the process could have: the ends of what the recording tells of its limit, or what the device had.
+    #[must_use]
+    pub fn limits(&self) -> Vec<Limit> {
+        let after = self.reserved_bytes.saturating_sub(self.flushed_bytes);
+        match (self.limit_at_least_bytes, self.limit_below_bytes) {
+            (Some(low), Some(below)) => vec![Limit::Share(low), Limit::Share(below.saturating_sub(1).max(low))],
+            _ => vec![Limit::Device(after.saturating_add(self.device_free_bytes))],
+        }
+    }
 }
 
 /// Bytes of a class.

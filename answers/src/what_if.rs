@@ -11,6 +11,12 @@ use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
 
+/// What no replay of an allocator covers.
+pub const NEVER: [&str; 2] = [
+    "Memory outside PyTorch's allocator: the context, libraries, other processes.",
+    "When work on another stream would have ended: a free that waited for it completes where it did in the recording.",
+];
+
 /// What other settings would have done.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhatIf {

@@ -7,19 +7,14 @@ use memctl_answers::advice::{Advice, is_called_for};
 use memctl_answers::frag::{Fragmentation, pinned};
 use memctl_answers::naming::{command, process_flag};
 use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::replaying::{EVENTS_MAX, Limit, Question, Replaying};
 use memctl_answers::report::{Rank, Report};
 use memctl_answers::{Completeness, Job};
 use memctl_model::FindingKind;
 use memctl_proto::v1;
-use memctl_replay::Limit;
 
 use crate::ask::same_job;
 use crate::connect::Connection;
-use crate::export::Sink;
-use crate::replaying::{Question, Replaying};
-
-/// Events that are replayed for an answer that was not asked for replays: some seconds under all settings.
-const EVENTS_MAX: u64 = 4_000_000;
 
 /// Whose memory is replayed.
 struct Subject<'a> {
@@ -50,7 +45,7 @@ pub async fn on_note(
     let is_it = |number: u32, process: &str| number == rank.rank && process == rank.process;
     if is_failed {
         if let Some(failed) = failure(connection, &selection, rank.rank, &rank.process).await {
-            (limits, holders) = (limits_of(&failed), failed.held_by);
+            (limits, holders) = (failed.limits(), failed.held_by);
         }
     } else {
         let request = v1::FragmentationRequest { selection: Some(selection.clone()) };
@@ -81,7 +76,7 @@ pub async fn on_fragmentation(
         process: &worst.process,
         device: Some(worst.device),
         pinned: pinned(&worst.held_by),
-        limits: failed.as_ref().map_or_else(Vec::new, limits_of),
+        limits: failed.as_ref().map_or_else(Vec::new, Failed::limits),
     };
     Some(advise(connection, subject, selection.clone()).await)
 }
@@ -96,7 +91,7 @@ pub async fn on_failure(connection: &mut Connection, answer: &Oom, selection: &v
         process: &failed.process,
         device: Some(failed.device),
         pinned: pinned(&failed.held_by),
-        limits: limits_of(failed),
+        limits: failed.limits(),
     };
     Some(advise(connection, subject, selection.clone()).await)
 }
@@ -107,15 +102,6 @@ async fn failure(connection: &mut Connection, selection: &v1::Selection, rank: u
     let wire = connection.query.get_oom(request).await.ok()?.into_inner();
     let oom = Oom::new(wire, None).ok()?;
     oom.failures.into_iter().find(|failed| failed.rank == rank && failed.process == process)
-}
-
-/// What the process could have: the ends of what the recording tells of its limit, or what the device had.
-fn limits_of(failed: &Failed) -> Vec<Limit> {
-    let after = failed.reserved_bytes.saturating_sub(failed.flushed_bytes);
-    match (failed.limit_at_least_bytes, failed.limit_below_bytes) {
-        (Some(low), Some(below)) => vec![Limit::Share(low), Limit::Share(below.saturating_sub(1).max(low))],
-        _ => vec![Limit::Device(after.saturating_add(failed.device_free_bytes))],
-    }
 }
 
 async fn advise(connection: &mut Connection, subject: Subject<'_>, selection: v1::Selection) -> Advice {
@@ -165,7 +151,7 @@ async fn replay(
             return Err(format!("it has more than {EVENTS_MAX} events; `{ask}` replays them"));
         }
     }
-    replaying.finish().map_err(|error| error.to_string())?;
+    replaying.finish();
     let Some(device) = replaying.ranks.into_iter().next() else {
         let why = replaying.not_looked_at.first().map(|text| text.trim_end_matches('.').to_owned());
         return Err(why.unwrap_or_else(|| "nothing of it is stored".to_owned()));

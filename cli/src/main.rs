@@ -15,7 +15,6 @@ mod fitting;
 mod logs;
 mod page;
 mod render;
-mod replaying;
 mod run;
 mod seams;
 mod show;

@@ -10,6 +10,9 @@ use crate::allocator::Limit;
 use crate::settings::{Conf, Version};
 use crate::trial::Outcome;
 
+/// Events that are replayed for an answer that was not asked for replays of its own: some seconds under all settings.
+pub const EVENTS_MAX: u64 = 4_000_000;
+
 /// Settings that are tried where nobody names one.
 const TRIED: [&str; 12] = [
     "expandable_segments:True",

@@ -55,7 +55,7 @@ await walked(chromium, [
       // (A replay takes seconds: where one is called for, the page names the command and the terminal waits for it.)
       const told_alike = note.questions.filter((question) => !question.answer.some((sentence) => /replayed/i.test(sentence)));
       await says(told_alike.flatMap((question) => [question.question, ...question.answer, ...question.commands.map(withoutPlace)]));
-      if (told_alike.length < note.questions.length) await says(['`memctl what-if` replays it, this page does not']);
+      if (told_alike.length < note.questions.length) await says(['the page replays it under "Settings"']);
       for (const rank of report.ranks) {
         const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: `Show rank ${rank.rank} over time` }) });
         const shown = await exact(row);
@@ -102,6 +102,27 @@ await walked(chromium, [
     await page.getByText(/^1.00 GiB does not fit/).waitFor();
     const mib = (bytes) => (bytes / 2 ** 20).toPrecision(3);
     await says([`largest hole in segments of larger blocks of the default stream has ${mib(of_rank[0].largest_usable_bytes)} MiB`]);
+  }],
+  ['settings hold what their replays came to', async () => {
+    const { ranks: [device], not_looked_at } = ask('what-if', '--job', 'gpt_val_graph_leak', '--rank', '0', '--limit', '700MiB');
+    await open('/jobs/gpt_val_graph_leak/settings?rank=0&limit=700MiB');
+    const table = page.getByRole('table', { name: /^Settings, where the process may have 700 MiB/ });
+    const rows = await table.locator('tbody tr').all();
+    assert.equal(rows.length, device.settings.length);
+    for (const [at, setting] of device.settings.entries()) {
+      const text = words(await rows[at].innerText()).toLowerCase();
+      assert.ok((await exact(rows[at])).includes(setting.peak_reserved_bytes), text);
+      for (const caution of setting.cautions) assert.ok(text.includes(words(caution).toLowerCase()), `${caution}: ${text}`);
+      assert.equal(text.includes('out of memory'), setting.out_of_memory !== null, text);
+    }
+    await says(not_looked_at.filter((sentence) => !sentence.startsWith('3 other ranks')));
+  }],
+  ['the peak is taken apart to what its ledger says', async () => {
+    const [rank] = ask('ledger', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
+    await open('/jobs/gpt_val_graph_leak/moment?rank=0&at=peak');
+    const section = page.locator('section[aria-labelledby=anatomy]');
+    const told = (await section.locator('summary [title$=" bytes"]').evaluateAll((all) => all.map((one) => one.title))).map((title) => Number(title.replace(/\D/g, '')));
+    assert.deepEqual(told, rank.classes.map((share) => share.live_bytes));
   }],
   ['nobody complains', async () => { assert.deepEqual(complaints, []); }],
 ]);

@@ -122,6 +122,21 @@ await walked(chromium, [
     await page.waitForURL((url) => url.search.includes('event=2'));
     await page.getByText(/^Event 2, /).waitFor();
   }],
+  ['the peak and its settings: a limit is typed', async () => {
+    await page.goto(`${of.http}/jobs/gpt_clean/moment?rank=0&at=peak`);
+    await page.getByRole('table', { name: /by module and site/ }).first().waitFor();
+    await all('peak');
+    await page.evaluate("document.querySelector('h1').focus()");
+    await tabTo(page, link('Under other settings'));
+    await press('Enter');
+    await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
+    await all('settings');
+    await page.evaluate("document.querySelector('h1').focus()");
+    await tabTo(page, page.getByLabel('The process may have'));
+    await page.keyboard.type('64MiB');
+    await press('Enter');
+    await page.getByRole('table', { name: /^Settings, where the process may have 64\.0 MiB/ }).waitFor();
+  }],
   ['alerts: a silence is ended', async () => {
     await page.goto(`${of.http}/alerts`);
     await page.getByText('Nothing is kept quiet.').waitFor();

@@ -63,10 +63,16 @@ try {
     await turn('The peak');
     await page.locator('section[aria-labelledby=flame] figure').waitFor();
     await page.locator('section[aria-labelledby=ledger] table').waitFor();
+    await page.locator('section[aria-labelledby=anatomy] table').first().waitFor();
     await looked('peak');
+    await turn('Settings');
+    await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
+    await looked('settings');
     await turn('Blocks at the peak');
     await page.locator('main canvas').first().waitFor();
     await looked('blocks');
+    await page.goto(`${pathToFileURL(file).href}#/jobs/reported?rank=0&classes=on`);
+    await page.locator('svg.course path.stacked').first().waitFor({ state: 'attached' });
     // An address of its own for every view; what the file lacks is told with the command.
     await page.goto(`${pathToFileURL(file).href}#/jobs/reported/moment?rank=0&at=epoch:1`);
     await page.reload();

@@ -79,6 +79,9 @@ try {
   await page.keyboard.press('Enter');
   await page.getByRole('tree').waitFor();
   assert.match(page.url(), /\/moment\?rank=0&at=2/);
+  await page.goto(page.url().replace(/at=[^&]*/, 'at=peak'));
+  await page.getByRole('heading', { name: 'The peak by class, module and site' }).waitFor();
+  await page.getByRole('table', { name: /by module and site, most first/ }).first().waitFor();
   await inEveryLight('moment');
 
   // Other ranks over the course, and the pins that were set on it, known to the moment by name.
@@ -143,6 +146,35 @@ try {
   await page.reload();
   await picture.waitFor();
   assert.equal(page.url(), told, 'the address says which event');
+
+  // What live memory was for, beside the levels; closer it is there by itself, and somebody's choice is in the address.
+  await page.goto(deep);
+  await page.getByLabel('Classes').check();
+  await page.locator('svg.course path.stacked').first().waitFor({ state: 'attached' });
+  await page.getByText(/^Classes are known at the ends of steps and epochs alone \([1-9]\d* of them in view\)/).waitFor();
+  assert.match(page.url(), /classes=on/);
+  await inEveryLight('classes');
+  await page.getByLabel('Classes').uncheck();
+  await page.locator('svg.course path.stacked').first().waitFor({ state: 'detached' });
+  await page.goto(deep);
+  await page.getByRole('application', { name: /Memory of/ }).focus();
+  for (const key of ['p', '+', '+']) await page.keyboard.press(key);
+  await page.locator('svg.course path.stacked').first().waitFor({ state: 'attached' });
+
+  // Other settings, and a limit at which requests fail.
+  await page.getByRole('link', { name: 'Under other settings' }).click();
+  await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
+  await page.getByText('The replay repeats the recording').waitFor();
+  await inEveryLight('settings');
+  const limit = page.getByLabel('The process may have');
+  await limit.fill('16 GB');
+  await limit.press('Enter');
+  await page.getByText('16 GB is no size').waitFor();
+  await limit.fill('20MiB');
+  await limit.press('Enter');
+  await page.getByRole('table', { name: /^Settings, where the process may have 20\.0 MiB/ }).waitFor();
+  await page.getByText(/out of memory.* at a request for/).first().waitFor();
+  assert.match(page.url(), /limit=20MiB/);
 
   // Alerts: a silence that others made ends by its button.
   await page.goto(`${origin}/alerts`);

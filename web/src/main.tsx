@@ -14,6 +14,7 @@ import { file } from './report/file';
 import { Head as ReportHead } from './report/Head';
 import { Link } from './parts/parts';
 import { SignIn } from './parts/SignIn';
+import { Settings } from './settings/Settings';
 import { follow, route, type Route } from './route';
 import './style.css';
 
@@ -27,6 +28,8 @@ function titleOf(at: Route): string {
       return `${at.job.name}: ${at.from === null ? 'a moment' : 'what changed'} · memctl`;
     case 'blocks':
       return `${at.job.name}: blocks · memctl`;
+    case 'settings':
+      return `${at.job.name}: settings · memctl`;
     case 'alerts':
       return 'Alerts · memctl';
     case 'nowhere':
@@ -39,11 +42,13 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'jobs':
       return <Jobs filter={at.filter} tenant={at.tenant} />;
     case 'job':
-      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} />;
+      return <Job job={at.job} since={at.since} until={at.until} over={at.over ?? ''} classes={at.classes ?? null} />;
     case 'moment':
       return <Moment job={at.job} at={at.at} from={at.from} />;
     case 'blocks':
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
+    case 'settings':
+      return <Settings job={at.job} limit={at.limit} />;
     case 'alerts':
       return <Alerts tenant={at.tenant} />;
     case 'nowhere':

@@ -15,6 +15,9 @@ test.each<Exclude<Route, { view: 'nowhere' }>>([
   { view: 'moment', job, at: 'peak', from: null },
   { view: 'blocks', job, at: 'peak', event: 123_456_789_012 },
   { view: 'blocks', job, at: 'epoch:3', event: null },
+  { view: 'job', job, since: null, until: null, classes: 'off' },
+  { view: 'settings', job, limit: '40GiB' },
+  { view: 'settings', job, limit: '' },
   { view: 'alerts', tenant: 'lab-a' },
 ])('an address is read as it was written: %o', (route) => {
   const [path = '', query = ''] = addressOf(route).split('?');

@@ -8,9 +8,10 @@ import { file } from './report/file';
 /** A view with what it shows. */
 export type Route =
   | { view: 'jobs'; filter: string; tenant: string | null }
-  | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string }
+  | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off' }
   | { view: 'moment'; job: JobAddress; at: string; from: string | null }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null }
+  | { view: 'settings'; job: JobAddress; limit: string }
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
 
@@ -48,10 +49,13 @@ export function routeOf(path: string, query: string): Route {
   };
   if (view === undefined) {
     const over = text('over');
-    return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }) };
+    const classes = text('classes');
+    const shown = classes === 'on' || classes === 'off' ? { classes } as const : {};
+    return { view: 'job', job, since: text('since'), until: text('until'), ...(over === null ? {} : { over }), ...shown };
   }
   if (view === 'moment') return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from') };
   if (view === 'blocks') return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event') };
+  if (view === 'settings') return { view: 'settings', job, limit: text('limit') ?? '' };
   return { view: 'nowhere', path };
 }
 
@@ -78,7 +82,8 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   const { name, attempt, rank, tenant } = route.job;
   asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
   const at = `/jobs/${encodeURIComponent(name)}`;
-  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null]]);
+  if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null]]);
+  if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null]])}`;
   if (route.view === 'blocks') {
     const event = route.event === null ? null : String(route.event);
     return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event]])}`;

@@ -99,6 +99,9 @@ impl Views<'_> {
         }
         self.moment(report, row, "peak").await?;
         if matters {
+            self.of("anatomy", report, row, &[]).await?;
+            self.of("what-if", report, row, &[]).await?;
+            self.of("classes", report, row, &[]).await?;
             self.of("blocks", report, row, &[("at", "peak")]).await?;
             self.moment(report, row, "end").await?;
         }

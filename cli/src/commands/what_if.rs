@@ -4,25 +4,17 @@
 
 use std::io::Write;
 
+use memctl_answers::replaying::{Limit, Question, ReplayError, Replaying};
 use memctl_answers::report::{Rank, Report};
-use memctl_answers::what_if::WhatIf;
+use memctl_answers::what_if::{NEVER, WhatIf};
 use memctl_proto::v1;
-use memctl_replay::Limit;
 
 use crate::args::{self, Global};
 use crate::ask::{asking, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
-use crate::export::Sink;
 use crate::render::screen::Screen;
-use crate::replaying::{Question, Replaying};
 use crate::show::show;
-
-/// What no replay of an allocator covers.
-const NEVER: [&str; 2] = [
-    "Memory outside PyTorch's allocator: the context, libraries, other processes.",
-    "When work on another stream would have ended: a free that waited for it completes where it did in the recording.",
-];
 
 /// Ranks that are replayed where none was asked for; the others are told.
 const RANKS_MAX: usize = 4;
@@ -105,9 +97,10 @@ async fn replay(
             replaying.part(body).map_err(|error| failed(&error, connection))?;
         }
     }
-    replaying.finish().map_err(|error| failed(&error, connection))
+    replaying.finish();
+    Ok(())
 }
 
-fn failed(error: &crate::export::ExportError, connection: &Connection) -> Failure {
+fn failed(error: &ReplayError, connection: &Connection) -> Failure {
     Failure::unreachable(format!("what {} sent cannot be replayed: {error}", connection.place))
 }

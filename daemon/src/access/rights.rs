@@ -90,6 +90,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/jobs/{job}", Need::Nothing),
     ("/jobs/{job}/moment", Need::Nothing),
     ("/jobs/{job}/blocks", Need::Nothing),
+    ("/jobs/{job}/settings", Need::Nothing),
     ("/alerts", Need::Nothing),
     ("/assets/{file}", Need::Nothing),
     // A token is made a cookie of, by whoever could ask with it; a cookie is given back by anybody.
@@ -110,6 +111,9 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/jobs/{job}/flame", Need::Read),
     ("/api/v1/jobs/{job}/blocks", Need::Read),
     ("/api/v1/jobs/{job}/heat", Need::Read),
+    ("/api/v1/jobs/{job}/classes", Need::Read),
+    ("/api/v1/jobs/{job}/anatomy", Need::Read),
+    ("/api/v1/jobs/{job}/what-if", Need::Read),
     ("/api/v1/alerts", Need::Read),
     ("/api/v1/silences", Need::Read),
     ("/api/v1/silence", Need::Operate),

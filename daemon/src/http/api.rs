@@ -312,9 +312,14 @@ pub async fn oom(
     asking.told(answer).await
 }
 
-/// A daemon replays nothing: who is asked that often must not work for seconds.
+/// A verdict is asked for often, and must not take seconds: settings are replayed for those who ask for them.
 fn unreplayed(rank: u32, process: &str) -> Advice {
-    Advice::none(rank, process, "`memctl what-if` replays it, this page does not".to_owned(), None)
+    Advice::none(
+        rank,
+        process,
+        "the page replays it under \"Settings\", `memctl what-if` in a terminal".to_owned(),
+        None,
+    )
 }
 
 /// Live memory of one device as a tree of calls at `at`, or what changed from `from` to `at`.

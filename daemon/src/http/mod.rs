@@ -18,6 +18,7 @@ mod places;
 mod scrape;
 mod serve;
 mod tiles;
+mod views;
 
 use std::sync::Arc;
 
@@ -71,12 +72,13 @@ struct Room {
 }
 
 /// Every page; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 30] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 34] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
         ("/jobs/{job}/moment", get(assets::page)),
         ("/jobs/{job}/blocks", get(assets::page)),
+        ("/jobs/{job}/settings", get(assets::page)),
         ("/alerts", get(assets::page)),
         ("/assets/{file}", get(assets::asset)),
         ("/login", post(door::login)),
@@ -96,6 +98,9 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 30] {
         ("/api/v1/jobs/{job}/flame", get(api::flame)),
         ("/api/v1/jobs/{job}/blocks", get(api::blocks)),
         ("/api/v1/jobs/{job}/heat", get(api::heat)),
+        ("/api/v1/jobs/{job}/classes", get(views::classes)),
+        ("/api/v1/jobs/{job}/anatomy", get(views::anatomy)),
+        ("/api/v1/jobs/{job}/what-if", get(views::what_if)),
         ("/api/v1/alerts", get(alerts::alerts)),
         ("/api/v1/silences", get(alerts::silences)),
         ("/api/v1/silence", post(alerts::silence)),

@@ -6,8 +6,10 @@
 //!
 //! (Over 400 lines: one service, whose calls share what they are answered from.)
 
+mod anatomy;
 mod answer;
 mod blocks;
+mod classes;
 mod export;
 mod fragmentation;
 mod growth;
@@ -15,6 +17,7 @@ mod holders;
 mod ledger;
 mod oom;
 mod rank;
+mod replayed;
 mod report;
 mod scope;
 mod sites;
@@ -24,8 +27,11 @@ mod timeline;
 
 use std::sync::Arc;
 
+use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
+use memctl_answers::classes::Classes;
 use memctl_answers::tile::Tile;
+use memctl_answers::what_if::WhatIf;
 use memctl_model::limits::JOBS_LISTED;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query;
@@ -34,6 +40,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
+pub use replayed::Wanted;
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
@@ -46,6 +53,7 @@ use crate::read::{ReadError, find};
 use crate::store::{Scope, Scoped, Store, Tenant};
 use crate::streams::Streams;
 use crate::supervise::{self, TaskState, Tasks};
+use replayed::Replays;
 use tiles::Tiles;
 
 /// Jobs listed at most.
@@ -64,6 +72,7 @@ pub struct QueryService {
     alerts: Alerts,
     tasks: Tasks,
     tiles: Arc<Tiles>,
+    replays: Arc<Replays>,
     /// Where the HTTP port is.
     http: Vec<String>,
     /// Whether processes may be asked what holds their tensors.
@@ -92,6 +101,7 @@ impl QueryService {
             alerts,
             tasks,
             tiles: Arc::new(Tiles::new()),
+            replays: Arc::new(Replays::new()),
             http: Vec::new(),
             holders: true,
             started_ns: now_ns(),
@@ -153,6 +163,36 @@ impl QueryService {
         let (store, tiles) = (self.seen(caller, &selection.job).await?, self.tiles.clone());
         let answer = async move { tiles.tile(&*store, &selection, place, session.as_deref()).await };
         Ok(apart(answer).await?.into_inner())
+    }
+
+    /// What live memory was for over time, which the page alone asks for: see `query/classes.rs`.
+    ///
+    /// # Errors
+    /// As every question's.
+    pub async fn classes(&self, caller: &Caller, selection: v1::Selection) -> Result<Classes, Status> {
+        let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
+        let answer = async move { classes::classes(&*store, &streams, &selection).await };
+        Ok(apart(answer).await?.into_inner())
+    }
+
+    /// What lives at the peak of one device, which the page alone asks for: see `query/anatomy.rs`.
+    ///
+    /// # Errors
+    /// As every question's.
+    pub async fn anatomy(&self, caller: &Caller, selection: v1::Selection) -> Result<Anatomy, Status> {
+        let (store, streams) = (self.seen(caller, &selection.job).await?, self.streams.clone());
+        let answer = async move { anatomy::anatomy(&*store, &streams, &selection).await };
+        Ok(apart(answer).await?.into_inner())
+    }
+
+    /// What other settings would have held, which the page alone asks for: see `query/replayed.rs`.
+    ///
+    /// # Errors
+    /// As every question's; another replay is under way.
+    pub async fn what_if(&self, caller: &Caller, wanted: Wanted) -> Result<WhatIf, Status> {
+        let store = self.seen(caller, &wanted.selection.job).await?;
+        let (streams, replays) = (self.streams.clone(), self.replays.clone());
+        Ok(apart(async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.

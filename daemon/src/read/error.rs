@@ -85,6 +85,9 @@ pub enum ReadError {
     /// What is asked of a running process has no answer now.
     #[error("{0}")]
     NotNow(String),
+    /// Others are answered first.
+    #[error("{0}")]
+    Busy(String),
     /// Whoever set the daemon up forbids it.
     #[error("{0}")]
     Forbidden(String),
@@ -155,7 +158,7 @@ impl From<ReadError> for Status {
             ReadError::Damaged { .. } => Self::data_loss(message),
             ReadError::TooLarge { .. } => Self::resource_exhausted(message),
             ReadError::Fault(_) => Self::internal(message),
-            ReadError::Store(_) => Self::unavailable(message),
+            ReadError::Store(_) | ReadError::Busy(_) => Self::unavailable(message),
         }
     }
 }

@@ -31,6 +31,7 @@ mod otlp;
 mod oversize;
 mod own_daemon;
 mod page;
+mod page_replays;
 mod page_tiles;
 mod page_views;
 mod pages;

@@ -156,7 +156,7 @@ fn the_page_is_told_what_the_command_line_prints() {
             let path = format!("/api/v1/jobs/{job}/{verb}{asked}");
             assert_eq!(json(&get(&port, &path)), printed(&[&[verb, "--job", job], flags].concat()), "{path}");
         }
-        // Its commands lead to the store that was asked, which has no name over HTTP; a daemon replays nothing, and says so.
+        // Its commands lead to the store that was asked, which has no name over HTTP; a verdict waits for no replay, and says so.
         let without = |mut note: Value| {
             for name in ["questions", "replay"] {
                 note[name] = Value::Null;
@@ -360,7 +360,7 @@ fn a_cookie_is_the_token_that_was_signed_in_with_and_shows_its_tenant_alone() {
             }
             asked += 1;
         }
-        assert_eq!(asked, 14);
+        assert_eq!(asked, 17);
         let out = ask(port, "POST", "/logout", &["Sec-Fetch-Site: same-origin"]);
         let ended = format!("memctl-token=; Path=/; HttpOnly; SameSite=Strict{secure}; Max-Age=0");
         assert_eq!((out.status, header(&out, "set-cookie")), (204, Some(ended.as_str())));

@@ -52,9 +52,9 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     ),
     (
         "memctl-answers",
-        &["memctl-model", "memctl-proto", "memctl-analysis"],
+        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-replay"],
         &["clap", "tokio", "tonic", "sqlx", "indicatif", "terminal_size", "unicode-width"],
-        "answers/ says what JSON says, for whoever shows it: model, proto and analysis; no terminal, no command line, no connection",
+        "answers/ says what JSON says, for whoever shows it: model, proto, analysis and replay; no terminal, no command line, no connection",
     ),
     (
         "memctl",

@@ -1,4 +1,4 @@
-// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows.
+// The answers of `/api/v1`, as docs/json.md describes them; of each what the page shows. (Over 400 lines: a list of fields.)
 
 export type Severity = 'critical' | 'warning' | 'info';
 
@@ -400,4 +400,62 @@ export interface Silence {
 
 export interface Silences {
   silences: Silence[];
+}
+
+export interface Classes {
+  classes: string[];
+  points: { at: string; boundary: string; epoch: number; step: number; exact: boolean; bytes: number[] }[];
+  points_left_out: number;
+  looked_until: string | null;
+}
+
+export interface AnatomyPart {
+  class: string;
+  module: string | null;
+  site: Frame | null;
+  live_bytes: number;
+  live_blocks: number;
+}
+
+export interface Anatomy {
+  rank: number;
+  process: string;
+  epoch: number;
+  step: number;
+  exact: boolean;
+  allocated_bytes: number;
+  classes: { class: string; live_bytes: number; share: number }[];
+  modules: { module: string | null; live_bytes: number; live_blocks: number }[];
+  parts: AnatomyPart[];
+  modules_left_out: number;
+  parts_left_out: number;
+  left_out_bytes: number;
+}
+
+export interface Setting {
+  allocator_conf: string;
+  limit_bytes: number | null;
+  peak_reserved_bytes: number;
+  peak_allocated_bytes: number;
+  device_allocs: number;
+  device_frees: number;
+  retries: number;
+  out_of_memory: { event: number; step: number | null; requested_bytes: number; site: Frame | null } | null;
+  cautions: string[];
+}
+
+export interface Replayed {
+  rank: number;
+  process: string;
+  device: number;
+  exact: boolean;
+  recorded: { allocator_conf: string; torch: string | null; peak_reserved_bytes: number };
+  replayed: { peak_reserved_bytes: number; differs_at: { event: number; step: number | null } | null };
+  settings: Setting[];
+  recommended: { allocator_conf: string; saves_bytes: number; why: string } | null;
+}
+
+export interface WhatIf {
+  ranks: Replayed[];
+  not_looked_at: string[];
 }

@@ -7,7 +7,9 @@ import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
+import { placed, stacked, stretchOf } from '../draw/classes';
 import { UNITS, bands, clamp, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
+import { colourOf } from '../draw/ledger';
 import { Link } from '../parts/parts';
 import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
@@ -15,6 +17,7 @@ import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
 import { Painted } from './Painted';
+import { useClasses } from './classes';
 
 /** Points of other ranks that are asked for: more than one a pixel shows nothing. */
 const POINTS = 600;
@@ -48,6 +51,8 @@ interface Of {
   diverges: number | null;
   /** Ranks that are laid over this one, as somebody wrote them. */
   over: string;
+  /** Whether classes are shown, where somebody said so. */
+  classes: 'on' | 'off' | null;
 }
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
@@ -102,8 +107,17 @@ export function Course(of: Of): JSX.Element {
   const inDoubt = of.rank !== null && !of.rank.completeness.exact;
   const phases = Object.keys(PHASES).filter((name) => marked.phases.some((phase) => phase.name === name));
 
-  const show = (since: string | null, until: string | null, laid: string): void => {
-    go({ view: 'job', job: of.job, since, until, ...(laid === '' ? {} : { over: laid }) }, true);
+  const isWhole = view.from <= all.from && view.to >= all.to;
+  // (Zoomed out the envelope is the picture.)
+  const wantsClasses = of.classes === null ? !isWhole : of.classes === 'on';
+  const classed = useClasses(of, isOneOfSeveral, wantsClasses, view, all);
+  const areas = useMemo(() => stacked(classed.points, top), [classed.points, top]);
+  const isNear = (point: { time: number }): boolean => point.time >= view.from && point.time <= view.to;
+  const boundaries = classed.points.filter(isNear).length;
+  const isStacked = wantsClasses && areas.some((area) => area !== '');
+
+  const show = (since: string | null, until: string | null, laid: string, classes = of.classes): void => {
+    go({ view: 'job', job: of.job, since, until, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
   };
   const look = (to: Stretch): void => {
     setView(to);
@@ -261,6 +275,10 @@ export function Course(of: Of): JSX.Element {
         <button type="button" onClick={() => { look(zoomed(view, all, 1 / CLOSER, middle)); }} aria-label="Further">−</button>
         <button type="button" onClick={() => { look(all); }}>Whole</button>
         <button type="button" onClick={peak}>Peak</button>
+        <label>
+          <input type="checkbox" checked={wantsClasses} onChange={(event) => { show(of.since, of.until, of.over, event.currentTarget.checked ? 'on' : 'off'); }} />{' '}
+          Classes
+        </label>
         <ul class="legend">
           <li><i class="key envelope" />allocated, lowest to highest</li>
           <li><i class="key floor" />lowest from here on: what never came back</li>
@@ -268,7 +286,8 @@ export function Course(of: Of): JSX.Element {
           {inDoubt && <li><i class="key doubt" />NOT EXACT: events are missing</li>}
           {showsLimit && <li><i class="key limit" />the device's limit</li>}
           {over.map((rank) => <li key={rank.name}><i class={`key ${rank.colour}`} />{rank.name}, highest</li>)}
-          {phases.map((name) => <li key={name}><i class={`key ${PHASES[name] ?? 'c6'}`} />{name}</li>)}
+          {isStacked && classed.names.map((name, at) => areas[at] !== '' && <li key={name}><i class={`key ${colourOf(name)}`} />{name.replaceAll('_', ' ')}</li>)}
+          {phases.map((name) => <li key={name}><i class={`key strip ${PHASES[name] ?? 'c6'}`} />{`${name} (phase)`}</li>)}
         </ul>
       </figcaption>
       <div
@@ -313,7 +332,12 @@ export function Course(of: Of): JSX.Element {
             {marked.steps.map((step) => (
               <path key={step.from} class="step" d={`M${UNITS * share(view, step.from)} 0V${UNITS}`} />
             ))}
-            <path class="floor" d={drawn} />
+            {isStacked ? (
+              <g transform={placed(stretchOf(classed.points), view)}>
+                {areas.map((area, at) => area !== '' && <path key={at} class={`stacked ${colourOf(classed.names[at] ?? null)}`} d={area} />)}
+              </g>
+            ) : null}
+            <path class={isStacked ? 'floor outline' : 'floor'} d={drawn} />
             {over.map((rank) => <path key={rank.name} class={`over ${rank.colour}`} d={overlay(rank.samples, view, top)} />)}
             {marked.phases.map((phase) => (
               <rect key={`${phase.name} ${phase.from}`} class={PHASES[phase.name] ?? 'c6'} x={UNITS * share(view, phase.from)} y="970" width={UNITS * (share(view, phase.to) - share(view, phase.from))} height="30">
@@ -353,7 +377,8 @@ export function Course(of: Of): JSX.Element {
           )}
         </svg>
       </div>
-      <p id="course-said" class="said" role="status">{said}</p>
+      <p id="course-said" class="said" role="status">{said}{isStacked && cursor !== null && ` ${classed.at(cursor)}`}</p>
+      {wantsClasses && <p class="faint">{classed.words(boundaries)}</p>}
       <p class="tools">
         <button type="button" onClick={() => { pin(of.job, 'a', pinned(middle)); }} disabled={cursor === null}>Pin A here</button>
         <button type="button" onClick={() => { pin(of.job, 'b', pinned(middle)); }} disabled={cursor === null}>Pin B here</button>
@@ -362,6 +387,7 @@ export function Course(of: Of): JSX.Element {
           <Link to={{ view: 'moment', job: moments, at: pins.b, from: pins.a }} class="act">What changed from A to B</Link>
         )}
         <Link to={{ view: 'moment', job: moments, at: 'peak', from: null }}>The peak</Link>
+        <Link to={{ view: 'settings', job: moments, limit: '' }}>Under other settings</Link>
         <Link to={{ view: 'blocks', job: moments, at: cursor === null ? 'peak' : pinned(cursor), event: null }}>
           {cursor === null ? 'Blocks at the peak' : 'Blocks at this moment'}
         </Link>

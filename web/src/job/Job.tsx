@@ -23,7 +23,7 @@ export function chosenRank(report: Report, asked: number | null): number {
 }
 
 /** See the module. */
-export function Job({ job, since, until, over }: { job: JobAddress; since: string | null; until: string | null; over: string }): JSX.Element {
+export function Job({ job, since, until, over, classes }: { job: JobAddress; since: string | null; until: string | null; over: string; classes: 'on' | 'off' | null }): JSX.Element {
   const runs = (answer: { job: { state: string } }): boolean => answer.job.state === 'running';
   const own = (news: { job: string }): boolean => news.job === job.name;
   const note = useAsked<Diagnosis>(question(job, 'diagnose'), runs, own);
@@ -81,6 +81,7 @@ export function Job({ job, since, until, over }: { job: JobAddress; since: strin
             since={since}
             until={until}
             over={over}
+            classes={classes}
             diverges={heat.answer?.ranks.find((row) => row.rank === rank && row.process === line.process)?.diverges_at ?? null}
           />
         )}

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { JobRow } from '../api/types';
-import { fits } from './Jobs';
+import { fits, worst } from './Jobs';
 
 const JOB = {
   id: 'gpt2-ft',
@@ -14,4 +14,12 @@ test('a filter finds all its words, also in what kind of finding is the worst', 
   for (const wanted of ['gpt2 running', 'team=nlp', 'warning', 'eval graph', '49.6 VISION', '']) expect(fits(JOB, wanted), wanted).toBe(true);
   for (const missing of ['gpt3', 'gpt2 finished', 'eval_oom']) expect(fits(JOB, missing), missing).toBe(false);
   expect(fits({ ...JOB, verdict: null }, 'gpt2')).toBe(true);
+});
+
+test('of a long list the critical ones come first, those that run before those that are over', () => {
+  const job = (id: string, state: string, severity: string | null): JobRow => ({ ...JOB, id, state, verdict: { ...JOB.verdict, severity } }) as unknown as JobRow;
+  const hurt = [job('a', 'finished', 'warning'), job('b', 'finished', 'critical'), job('c', 'running', 'critical'), job('d', 'running', 'info')];
+  const sound = Array.from({ length: 30 }, (_, at) => job(`s${at}`, 'finished', null));
+  expect(worst([...hurt, ...sound]).map((one) => one.id)).toEqual(['c', 'b', 'a']);
+  expect(worst(hurt)).toEqual([]);
 });

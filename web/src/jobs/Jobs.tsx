@@ -1,6 +1,6 @@
 // The first screen: is anything wrong?
 //
-// Guarantees: the worst come first above the list, by their own sentence; what has something new is asked for again; a row never moves
+// Guarantees: of a long list the worst stand above it, by their own sentence, and a list that is cut says so; what has something new is asked for again; a row never moves
 // by itself while the page is open on it but for jobs that begin.
 
 import type { JSX } from 'preact';
@@ -24,6 +24,22 @@ const HEADS = [
   { text: 'Events', number: true },
   { text: 'Stored', number: true },
 ];
+
+/** Jobs that are asked for: beyond that the command line is the better list. */
+const ASKED = 500;
+/** So many jobs are seen at a glance; of more the worst stand above the list. */
+const GLANCE = 20;
+/** Of these so many. */
+const WORST = 5;
+
+/** The jobs that need somebody most, when there are too many to see it: critical ones first, of them those that run. */
+export function worst(of: JobRow[]): JobRow[] {
+  if (of.length <= GLANCE) return [];
+  const rank = (job: JobRow): number => (job.verdict?.severity === 'critical' ? 0 : 2) + (job.state === 'running' ? 0 : 1);
+  return of.filter(isHurt).sort((a, b) => rank(a) - rank(b)).slice(0, WORST);
+}
+
+const isHurt = (job: JobRow): boolean => job.verdict?.severity === 'critical' || job.verdict?.severity === 'warning';
 
 /** Whether a job has all words of a filter somewhere in what its row says. */
 export function fits(job: JobRow, filter: string): boolean {
@@ -80,7 +96,7 @@ function Row({ job, all, now }: { job: JobRow; all: JobRow[]; now: number }): JS
 
 /** See the module. */
 export function Jobs({ filter, tenant }: { filter: string; tenant: string | null }): JSX.Element {
-  const path = tenant === null ? 'jobs' : `jobs?tenant=${encodeURIComponent(tenant)}`;
+  const path = `jobs?limit=${ASKED}${tenant === null ? '' : `&tenant=${encodeURIComponent(tenant)}`}`;
   // New jobs begin at any time.
   const { answer, trouble } = useAsked<Answer>(path, () => true);
   const search = useRef<HTMLInputElement>(null);
@@ -98,7 +114,8 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
   const now = Date.now();
   const all = answer?.jobs ?? [];
   const shown = all.filter((job) => fits(job, filter));
-  const hurt = shown.filter((job) => job.verdict?.severity === 'critical' || job.verdict?.severity === 'warning').length;
+  const hurt = shown.filter(isHurt).length;
+  const first = worst(shown);
   return (
     <main>
       <h1 tabIndex={-1}>Jobs</h1>
@@ -135,8 +152,20 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
               ? 'No jobs yet: `memctl run -- python train.py` records one, `memctl import FOLDER --job NAME` reads snapshots.'
               : `${shown.length === all.length ? '' : `${count(shown.length)} of `}${plural(all.length, 'job')}, ${
                   hurt === 0 ? 'none with a warning or worse' : `${count(hurt)} with a warning or worse`
-                }.`}
+                }.${all.length < ASKED ? '' : ` These are the newest ${count(ASKED)}: \`memctl jobs --limit N\` lists more.`}`}
           </p>
+          {first.length > 0 && (
+            <ul class="worst" aria-label="The worst of them">
+              {first.map((job) => (
+                <li key={addressOf({ view: 'job', job: addressFor(job, all), since: null, until: null })}>
+                  <Word of={inShort(job.verdict)} />{' '}
+                  <Link to={{ view: 'job', job: addressFor(job, all), since: null, until: null }}>{job.id}</Link>
+                  {` ${inShort(job.verdict).sentence} `}
+                  <span class="faint">{job.state === 'running' ? 'running' : ago(moment(job.ended_at ?? job.started_at), now)}</span>
+                </li>
+              ))}
+            </ul>
+          )}
           {shown.length > 0 && (
             <Table caption="Jobs, newest first" heads={HEADS}>
               {shown.map((job) => (

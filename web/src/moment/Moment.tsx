@@ -3,8 +3,9 @@
 // Guarantees: the address says rank and moments; a part that cannot be shown says why, and the others are shown.
 
 import type { JSX } from 'preact';
+import { Anatomy } from '../anatomy/Anatomy';
 import { useAsked } from '../api/ask';
-import type { Flame, FlameMoment, Ledger, Report, Sites } from '../api/types';
+import type { Anatomy as AnatomyAnswer, Flame, FlameMoment, Ledger, Report, Sites } from '../api/types';
 import { chosenRank } from '../job/Job';
 import { Link, Waiting } from '../parts/parts';
 import { pinName, pinsOf, type Pins } from '../parts/pins';
@@ -74,6 +75,8 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
   const before = useAsked<Sites>(asks && from !== null ? question(job, 'sites', { ...more, at: from }) : null);
   const of_ledger = at === 'end' || at.startsWith('epoch:') ? at : 'peak';
   const ledger = useAsked<Ledger>(asks ? question(job, 'ledger', { ...more, at: of_ledger }) : null);
+  const isPeak = at === 'peak' && from === null;
+  const anatomy = useAsked<AnatomyAnswer>(asks && isPeak ? question(job, 'anatomy', more) : null);
   const epochs = (rank?.epoch_ends ?? []).map((end) => end.epoch).slice(-LISTED);
   const show = (to: { at?: string; from?: string | null; rank?: number }): void => {
     go(
@@ -120,6 +123,7 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
           <Choice label="At" value={at} none={null} epochs={epochs} pins={pins} to={(value) => { show({ at: value ?? 'peak' }); }} />
           <Choice label="Compared with" value={from} none="nothing" epochs={epochs} pins={pins} to={(value) => { show({ from: value }); }} />
           <Link to={{ view: 'blocks', job: { ...job, rank: number }, at, event: null }}>Blocks at this moment</Link>
+          {isPeak && <Link to={{ view: 'settings', job: { ...job, rank: number }, limit: '' }}>Under other settings</Link>}
           {from === null && compared !== null && (
             <Link to={{ view: 'moment', job: { ...job, rank: number }, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` }} class="act">
               What changed over the epochs
@@ -142,6 +146,12 @@ export function Moment({ job, at, from }: { job: JobAddress; at: string; from: s
           </>
         )}
       </section>
+      {isPeak && (
+        <section aria-labelledby="anatomy">
+          <h2 id="anatomy">The peak by class, module and site</h2>
+          {anatomy.answer === null ? <Waiting trouble={report.trouble ?? anatomy.trouble} what="the peak's anatomy" /> : <Anatomy of={anatomy.answer} />}
+        </section>
+      )}
       <section aria-labelledby="sites">
         <h2 id="sites">Sites</h2>
         {sites.answer === null || (from !== null && before.answer === null) ? (

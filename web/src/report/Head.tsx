@@ -33,6 +33,9 @@ export function Head({ of, at }: { of: ReportFile; at: Route }): JSX.Element {
               <Link to={{ view: 'blocks', job, at: 'peak', event: null }} current={is('blocks')}>
                 Blocks at the peak
               </Link>
+              <Link to={{ view: 'settings', job, limit: '' }} current={is('settings')}>
+                Settings
+              </Link>
             </>
           )}
         </nav>

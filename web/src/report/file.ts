@@ -65,6 +65,8 @@ export function commandOf(job: string, { verb, asked }: Question): string {
   if (verb === 'sites' || (verb === 'flame' && !asked.has('from'))) return `memctl sites ${of}${at === '' ? '' : when}`;
   if (verb === 'ledger') return `memctl ledger ${of}${at === '' ? ' --peak' : when}`;
   if (verb === 'timeline') return `memctl timeline ${of}`;
+  if (verb === 'what-if') return `memctl what-if ${of}${asked.has('limit') ? ` --limit ${word(asked.get('limit') ?? '')}` : ''}`;
+  if (verb === 'anatomy') return `memctl ledger ${of} --peak`;
   return 'memctl ui';
 }
 
@@ -81,7 +83,7 @@ export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | 
   const question = questionOf(path);
   const { verb, asked } = question;
   // The whole course has every stretch of it.
-  if (verb === 'timeline') for (const name of ['since', 'until']) asked.delete(name);
+  if (verb === 'timeline' || verb === 'classes') for (const name of ['since', 'until']) asked.delete(name);
   const packed = of.answers[keyOf(question)] ?? null;
   if (packed !== null) return unpacked(packed);
   if (verb === 'timeline') {

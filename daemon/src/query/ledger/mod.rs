@@ -8,9 +8,9 @@ pub(super) mod owners;
 
 use memctl_analysis::classes::{Classifier, Shares};
 use memctl_analysis::ledger::{HeldThen, Ledger};
-use memctl_model::{FindingKind, Gap, Stack, StackId};
-use memctl_proto::v1;
+use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
 use memctl_proto::v1::ledger_request::Moment;
+use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use super::oom::classes;
@@ -91,9 +91,9 @@ const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::
 
 /// A moment of a device: behind so many events.
 #[derive(Clone, Copy)]
-struct Position {
+pub(super) struct Position {
     at: u64,
-    exact: bool,
+    pub exact: bool,
     /// Whether what lives then has outlived its step, whatever the marks say.
     between_steps: bool,
     /// Epoch and step that ended there, where that is known.
@@ -112,7 +112,8 @@ fn no_epoch(job: &str, rank: u32, epoch: u32) -> ReadError {
     ReadError::NoEpoch { job: job.to_owned(), epoch, known: format!(" on rank {rank}") }
 }
 
-async fn peak(
+/// When most was allocated; none where no event is stored.
+pub(super) async fn peak(
     store: &dyn Store,
     session: &SessionRow,
     device: &DeviceRow,
@@ -137,6 +138,41 @@ async fn peak(
     Ok(Some(Position { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
 }
 
+/// The state at a moment, and what its blocks are read with.
+pub(super) struct Then {
+    pub keyframe: Keyframe,
+    pub stacks: StackDictionary,
+    pub epoch: u32,
+    pub step: u64,
+    /// The step whose blocks have not outlived it yet; none between steps.
+    pub under_way: Option<u64>,
+}
+
+/// Replays to a moment.
+pub(super) async fn then(
+    store: &dyn Store,
+    session: &SessionRow,
+    device: &DeviceRow,
+    chunks: &[ChunkRow],
+    position: Position,
+) -> Result<Then, ReadError> {
+    // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
+    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < position.at).collect();
+    let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
+    let times_ns =
+        (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
+    let cursor = MarkCursor::between(store, session.key, times_ns).await?;
+    let (keyframe, cursor) = state_at(store, session, device.info.index.0, position.at, cursor).await?;
+    let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
+    Ok(Then {
+        keyframe,
+        stacks: dictionary(store, session.key).await?,
+        epoch: position.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
+        step: position.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
+        under_way: if position.between_steps { None } else { cursor.step() },
+    })
+}
+
 async fn rank(
     store: &dyn Store,
     session: &SessionRow,
@@ -145,17 +181,9 @@ async fn rank(
     position: Position,
     room: Option<&mut usize>,
 ) -> Result<v1::RankLedger, ReadError> {
-    // The chunks behind the moment's keyframe: births in them are told by the marks of their time.
-    let near: Vec<&ChunkRow> = chunks.iter().filter(|chunk| chunk.index.first_event < position.at).collect();
-    let near = &near[near.len().saturating_sub(KEYFRAME_CHUNKS)..];
-    let times_ns =
-        (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
-    let cursor = MarkCursor::between(store, session.key, times_ns).await?;
-    let (keyframe, cursor) = state_at(store, session, device.info.index.0, position.at, cursor).await?;
-    let stacks = dictionary(store, session.key).await?;
+    let Then { keyframe, stacks, epoch, step, under_way } = then(store, session, device, chunks, position).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let step = if position.between_steps { None } else { cursor.step() };
-    let classed = Classifier::new(&resolve).blocks(&keyframe, step, None);
+    let classed = Classifier::new(&resolve).blocks(&keyframe, under_way, None);
     let mut shares = Shares::default();
     classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
     let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));
@@ -169,13 +197,12 @@ async fn rank(
         at_device_bytes: held(measured.device_ns).await?,
     };
     let ledger = Ledger::new(shares, reserved, measured.sample.as_ref(), then);
-    let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     let mut answer = v1::RankLedger {
         rank: session.info.rank,
         device: u32::from(device.info.index.0),
         time_ns: keyframe.time_ns,
-        epoch: position.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
-        step: position.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
+        epoch,
+        step,
         allocated_bytes: ledger.allocated_bytes(),
         classes: classes(&ledger.classes),
         cached_bytes: ledger.cached_bytes,

@@ -1,4 +1,5 @@
-//! Recorded events, as an export streams them in, replayed under many settings at once.
+//! Recorded events, as an export streams them in, replayed under many settings at once: behind `memctl what-if`, advice and the
+//! page.
 //!
 //! Guarantees: one pass; memory in proportion to the live blocks and the trials, whatever the number of events; what the figures
 //! do not cover is said with them (`figures`). Refuses an allocator that packs inside the driver.
@@ -6,18 +7,34 @@
 mod figures;
 
 use memctl_analysis::{Birth, BlockMap};
-use memctl_answers::Frame;
-use memctl_answers::naming::name_of;
-use memctl_answers::what_if::{At, Ended, Rank};
 use memctl_model::{Action, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, Mark, MarkKind, SessionInfo};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1;
 use memctl_proto::v1::export_part::Body;
 use memctl_replay::advice::tried;
-use memctl_replay::{Conf, ConfError, Follow, Limit, Remark, SideBySide, Start, Trial, Version};
+use memctl_replay::{Conf, ConfError, Follow, Remark, SideBySide, Start, Trial, Version};
 
-use crate::export::{ExportError, Sink};
+pub use memctl_replay::Limit;
+pub use memctl_replay::advice::EVENTS_MAX;
+
+use crate::Frame;
+use crate::naming::name_of;
+use crate::what_if::{At, Ended, Rank};
+
+/// Why nothing can be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// What came is not what it should be.
+    #[error(transparent)]
+    Wire(#[from] memctl_proto::WireError),
+    /// A chunk does not decode.
+    #[error(transparent)]
+    Chunk(#[from] memctl_proto::chunk::ChunkError),
+    /// Parts came in an order that has no meaning.
+    #[error("the export came out of order: {0}")]
+    Order(&'static str),
+}
 
 /// What is asked of the replays.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +137,7 @@ impl Replaying {
     ///
     /// # Errors
     /// No memory for the decoder.
-    pub fn new(question: Question) -> Result<Self, ExportError> {
+    pub fn new(question: Question) -> Result<Self, ReplayError> {
         let decoder = Decoder::new()?;
         let (events, ranks, not_looked_at) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { question, decoder, events, device: None, ranks, not_looked_at, refused: None, is_too_long: false })
@@ -181,8 +198,8 @@ impl Replaying {
     }
 
     /// The events that were decoded last.
-    fn replay(&mut self) -> Result<(), ExportError> {
-        let Some(device) = &self.device else { return Err(ExportError::Order("events before their rank")) };
+    fn replay(&mut self) -> Result<(), ReplayError> {
+        let Some(device) = &self.device else { return Err(ReplayError::Order("events before their rank")) };
         let (begins, ends) = device.span(&self.question);
         let events = std::mem::take(&mut self.events);
         for event in events.iter().filter(|event| event.time_ns <= ends) {
@@ -265,7 +282,7 @@ impl Device {
         }
     }
 
-    fn marks(&mut self, batch: &v1::MarkBatch) -> Result<(), ExportError> {
+    fn marks(&mut self, batch: &v1::MarkBatch) -> Result<(), ReplayError> {
         for Mark { time_ns, kind } in convert::marks::from_wire(batch)? {
             if let MarkKind::StepEnd(step) = kind {
                 self.steps.push((time_ns, step));
@@ -275,12 +292,16 @@ impl Device {
     }
 }
 
-impl Sink for Replaying {
-    fn part(&mut self, part: Body) -> Result<(), ExportError> {
+impl Replaying {
+    /// Takes the next part.
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    pub fn part(&mut self, part: Body) -> Result<(), ReplayError> {
         match part {
             Body::Start(start) => {
                 self.finish_device();
-                let session = start.session.ok_or(ExportError::Order("a rank without its session"))?;
+                let session = start.session.ok_or(ReplayError::Order("a rank without its session"))?;
                 self.device = Some(Device {
                     rank: start.rank,
                     device: start.device,
@@ -325,8 +346,8 @@ impl Sink for Replaying {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), ExportError> {
+    /// Ends the last device.
+    pub fn finish(&mut self) {
         self.finish_device();
-        Ok(())
     }
 }

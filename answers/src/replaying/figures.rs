@@ -3,12 +3,12 @@
 //! Guarantees: a recommendation rests on an exact replay; what limits the figures comes with them as remarks. Refuses to judge:
 //! what is worth a change is for `memctl_replay::advice` to say.
 
-use memctl_answers::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 use memctl_model::{HumanBytes, SessionInfo};
 use memctl_replay::advice::{cautions, conclusion, conclusion_between, recommended};
 use memctl_replay::{self as replay, Agreement, Limit, Outcome, Version};
 
 use super::{Begins, Named, Running};
+use crate::what_if::{At, Ended, Rank, Recommended, Recorded, Replayed, Setting};
 
 impl Named {
     fn cautions(&self, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {

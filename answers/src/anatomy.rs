@@ -1,0 +1,74 @@
+//! What lives at a device's peak: by class, by module, and by class, module and site together.
+//!
+//! Guarantees: the classes sum to what was allocated; parts that had no room are counted, with their bytes. A block that was
+//! allocated in no module's forward has none, and stands so.
+
+use serde::Serialize;
+
+use crate::ledger::ClassShare;
+use crate::{Completeness, Frame, Job};
+
+/// See the module.
+#[derive(Clone, Debug, Serialize)]
+pub struct Anatomy {
+    /// See [`SCHEMA`](crate::SCHEMA).
+    pub schema: u32,
+    /// The job.
+    pub job: Job,
+    /// What the answer rests on.
+    pub completeness: Completeness,
+    /// The rank.
+    pub rank: u32,
+    /// The process, by its name within the job.
+    pub process: String,
+    /// Device index in the process.
+    pub device: u32,
+    /// The moment.
+    pub at: String,
+    /// Epoch of the moment.
+    pub epoch: u32,
+    /// Step of the moment.
+    pub step: u64,
+    /// Whether the figures are exact.
+    pub exact: bool,
+    /// Handed out by the allocator.
+    pub allocated_bytes: u64,
+    /// Allocated bytes by class; empty classes are omitted.
+    pub classes: Vec<ClassShare>,
+    /// By module, most first.
+    pub modules: Vec<Held>,
+    /// By class, module and site, most first.
+    pub parts: Vec<Part>,
+    /// Modules that had no room in the answer.
+    pub modules_left_out: u64,
+    /// Parts that had no room in the answer.
+    pub parts_left_out: u64,
+    /// Their bytes.
+    pub left_out_bytes: u64,
+}
+
+/// What was allocated in one module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Its class, or the line that calls it; null for what was allocated in none.
+    pub module: Option<String>,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+}
+
+/// What was allocated for one purpose, in one module, at one site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Its class.
+    pub class: &'static str,
+    /// The module's class, or the line that calls it; null for what was allocated in none.
+    pub module: Option<String>,
+    /// The innermost frame of the user's own code; null when no stack was recorded.
+    pub site: Option<Frame>,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+}

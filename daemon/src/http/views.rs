@@ -1,0 +1,83 @@
+//! `/api/v1/jobs/JOB/classes`, `anatomy` and `what-if`: what the page shows of one device beside what the command line prints.
+//!
+//! Guarantees: as [`super::api`]; a replay of settings is of the process that was asked for, under the limit that was asked for,
+//! else under what a request of it that failed tells of its limit.
+
+use axum::extract::{Extension, Path, State};
+use axum::http::Uri;
+use memctl_answers::oom::{Failed, Oom};
+use memctl_answers::replaying::Limit;
+use memctl_proto::v1;
+use memctl_proto::v1::query_server::Query as _;
+
+use super::Room;
+use super::api::{Answered, Asking, Trouble};
+use super::asked::Asked;
+use crate::access::Caller;
+use crate::query::Wanted;
+
+/// What live memory was for at the boundaries of one device.
+pub async fn classes(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let selection = asked.selection(&job)?;
+    let asking = Asking { room: &room, caller };
+    asking.told(async { Ok(room.query.classes(&asking.caller, selection).await?) }).await
+}
+
+/// What lives at the peak of one device.
+pub async fn anatomy(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&[])?;
+    let selection = asked.selection(&job)?;
+    whole(&selection)?;
+    let asking = Asking { room: &room, caller };
+    asking.told(async { Ok(room.query.anatomy(&asking.caller, selection).await?) }).await
+}
+
+/// As `memctl what-if`, of one process.
+pub async fn what_if(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["limit"])?;
+    let (selection, limit) = (asked.selection(&job)?, asked.large("limit")?);
+    whole(&selection)?;
+    let asking = Asking { room: &room, caller };
+    let answer = async {
+        let limits = match limit {
+            Some(bytes) => vec![Limit::Share(bytes)],
+            None => {
+                let request = asking.request(v1::OomRequest { selection: Some(selection.clone()) });
+                let failed = Oom::new(room.query.get_oom(request).await?.into_inner(), None)?;
+                let mut limits = failed.failures.first().map_or_else(Vec::new, Failed::limits);
+                limits.dedup();
+                limits
+            }
+        };
+        let is_interval = limits.len() > 1;
+        Ok(room.query.what_if(&asking.caller, Wanted { selection, limits, is_interval }).await?)
+    };
+    asking.told(answer).await
+}
+
+/// The peak and a replay are those of the whole recording.
+fn whole(selection: &v1::Selection) -> Result<(), Trouble> {
+    match selection.since_ns.or(selection.until_ns) {
+        None => Ok(()),
+        Some(_) => Err("this is told of a whole recording, without since= and until=".to_owned().into()),
+    }
+}

@@ -1,0 +1,221 @@
+//! What live memory was for over time, from the site tables of a device's boundaries.
+//!
+//! Guarantees: the ends of epochs of the whole stretch that is asked for, and the steps within it as far as [`BYTES_MAX`] of
+//! stored tables reach; at most [`POINTS_MAX`] boundaries are told, and how many are not is said. One page of items is in memory
+//! at a time. Refuses more than one process at a time.
+
+use std::collections::BTreeMap;
+
+use memctl_analysis::classes::{Class, Classifier};
+use memctl_answers::SCHEMA;
+use memctl_answers::classes::{Classes, Point};
+use memctl_answers::format::time::rfc3339;
+use memctl_model::{Boundary, SiteTable, Stack, StackId};
+use memctl_proto::StackDictionary;
+use memctl_proto::item::Content;
+use memctl_proto::v1::{self, ItemKind};
+
+use super::answer;
+use crate::read::error::ReadError;
+use crate::read::job::find;
+use crate::read::stacks::{dictionary, open};
+use crate::store::{EpochEndRow, SessionRow, Store};
+use crate::streams::Streams;
+
+/// Boundaries told: more than a picture has columns for.
+const POINTS_MAX: usize = 512;
+/// Ends of epochs among them.
+const ENDS_MAX: usize = 128;
+/// Stored bytes of tables that are opened for the steps of an answer.
+const BYTES_MAX: usize = 32 << 20;
+/// Items read at once.
+const PAGE: u32 = 64;
+
+/// What is read for an answer.
+struct Reading<'a> {
+    session: &'a SessionRow,
+    device: u8,
+    /// From the first to the last moment that is asked for.
+    times_ns: (u64, u64),
+    stacks: StackDictionary,
+    /// By time, event and kind.
+    points: BTreeMap<(u64, u64, u8), Point>,
+}
+
+/// Answers the question.
+pub(super) async fn classes(
+    store: &dyn Store,
+    streams: &Streams,
+    selection: &v1::Selection,
+) -> Result<Classes, ReadError> {
+    let found = find(store, selection).await?;
+    let [session] = found.sessions.as_slice() else {
+        return Err(ReadError::Invalid(
+            "classes over time are told of one process: rank=N, and process=NAME where it has several".into(),
+        ));
+    };
+    let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+        return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
+    };
+    let device = row.info.index.0;
+    let times_ns = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
+    let stacks = dictionary(store, session.key).await?;
+    let mut reading = Reading { session, device, times_ns, stacks, points: BTreeMap::new() };
+    let ends = store.epoch_ends(found.job.key).await?;
+    let ends: Vec<&EpochEndRow> =
+        ends.iter().filter(|end| end.session == session.key && end.device == device).collect();
+    reading.ends(store, &ends).await?;
+    let looked_until = reading.steps(store, &ends).await?;
+    let (points, points_left_out) = thinned(reading.points.into_values().collect());
+    Ok(Classes {
+        schema: SCHEMA,
+        job: answer::found_job(&found, streams).into(),
+        completeness: answer::completeness(found.completeness(streams)).into(),
+        rank: session.info.rank,
+        process: found.process_name(session),
+        device: u32::from(device),
+        classes: Class::ALL.iter().map(|class| class.name()).collect(),
+        points,
+        points_left_out,
+        looked_until: looked_until.map(rfc3339),
+    })
+}
+
+impl Reading<'_> {
+    /// The ends of epochs, evenly chosen of too many.
+    async fn ends(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<(), ReadError> {
+        let inside: Vec<&&EpochEndRow> = ends.iter().filter(|end| self.is_asked(end.time_ns)).collect();
+        let last = inside.len().saturating_sub(1);
+        let chosen = |at: usize| at * last / ENDS_MAX.min(inside.len()).saturating_sub(1).max(1);
+        let mut seqs: Vec<u64> = (0..ENDS_MAX.min(inside.len())).map(|at| inside[chosen(at)].table_seq).collect();
+        seqs.sort_unstable();
+        seqs.dedup();
+        for few in seqs.chunks(PAGE as usize / 4) {
+            for row in store.items_at(self.session.key, few).await? {
+                self.tables(open(self.session.key, &row)?, row.seq, |table| table.boundary == Boundary::EpochEnd)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All other boundaries, from the last end of an epoch before what is asked for; up to which moment, where it ends early.
+    async fn steps(&mut self, store: &dyn Store, ends: &[&EpochEndRow]) -> Result<Option<u64>, ReadError> {
+        let before = ends.iter().filter(|end| end.time_ns < self.times_ns.0).map(|end| end.table_seq).max();
+        // (The item with the epoch's end may have the first steps of the next one as well.)
+        let mut next = Some(before.unwrap_or(1).saturating_sub(1));
+        let (mut read, mut seen_ns) = (0_usize, 0);
+        while let Some(after) = next {
+            let page = store.items_after(self.session.key, ItemKind::SiteTables, after, PAGE).await?;
+            for row in page.items {
+                read = read.saturating_add(row.payload.len());
+                let last = self.tables(open(self.session.key, &row)?, row.seq, |_| true)?;
+                seen_ns = seen_ns.max(last);
+            }
+            next = page.looked_to;
+            if seen_ns > self.times_ns.1 {
+                return Ok(None);
+            }
+            if read > BYTES_MAX && next.is_some() {
+                return Ok(Some(seen_ns));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds the tables of an item; the time of its last one.
+    fn tables(&mut self, content: Content, seq: u64, is_it: impl Fn(&SiteTable) -> bool) -> Result<u64, ReadError> {
+        let Content::SiteTables(tables) = content else { return Ok(0) };
+        let (device, times_ns, mut last) = (self.device, self.times_ns, 0);
+        let (points, stacks) = (&mut self.points, &self.stacks);
+        let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+        let mut classifier = Classifier::new(&resolve);
+        let take = |table: &SiteTable| {
+            last = last.max(table.time_ns);
+            let is_asked = (times_ns.0..=times_ns.1).contains(&table.time_ns);
+            if table.device.0 != device || !is_asked || !is_it(table) {
+                return;
+            }
+            let shares = classifier.of_rows(&table.rows);
+            let point = Point {
+                at: rfc3339(table.time_ns),
+                boundary: table.boundary.name(),
+                epoch: table.epoch,
+                step: table.step,
+                exact: table.exact,
+                bytes: Class::ALL.iter().map(|&class| shares.of(class)).collect(),
+            };
+            points.insert((table.time_ns, table.at_event, table.boundary as u8), point);
+        };
+        tables.each(take).map_err(ReadError::wire(self.session.key, seq))?;
+        // (Some more than are told: the choice is even over the whole stretch.)
+        halve(points);
+        Ok(last)
+    }
+
+    fn is_asked(&self, time_ns: u64) -> bool {
+        (self.times_ns.0..=self.times_ns.1).contains(&time_ns)
+    }
+}
+
+/// Whether a boundary is told before others.
+fn is_end(point: &Point) -> bool {
+    point.boundary != Boundary::StepEnd.name() && point.boundary != Boundary::WindowEnd.name()
+}
+
+/// Keeps memory bounded where there are very many steps.
+fn halve(points: &mut BTreeMap<(u64, u64, u8), Point>) {
+    if points.len() > 64 * POINTS_MAX {
+        let mut at = 0_usize;
+        points.retain(|_, point| {
+            at += 1;
+            is_end(point) || at.is_multiple_of(2)
+        });
+    }
+}
+
+/// As many as are told: the ends of epochs, and of the others an even choice.
+fn thinned(points: Vec<Point>) -> (Vec<Point>, u64) {
+    if points.len() <= POINTS_MAX {
+        return (points, 0);
+    }
+    let all = points.len();
+    let ends = points.iter().filter(|point| is_end(point)).count().min(POINTS_MAX / 2);
+    let others = (all - ends).max(1);
+    let room = POINTS_MAX - ends;
+    let (mut seen, mut kept_ends) = (0_usize, 0_usize);
+    let kept: Vec<Point> = points
+        .into_iter()
+        .filter(|point| {
+            if is_end(point) && kept_ends < ends {
+                kept_ends += 1;
+                return true;
+            }
+            seen += 1;
+            (seen - 1) * room / others != seen * room / others
+        })
+        .collect();
+    let left_out = all - kept.len();
+    (kept, left_out as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(step: u64, boundary: Boundary) -> Point {
+        Point { at: String::new(), boundary: boundary.name(), epoch: 0, step, exact: true, bytes: vec![step] }
+    }
+
+    #[test]
+    fn of_many_steps_an_even_choice_is_told_with_every_end_of_an_epoch() {
+        let all: Vec<Point> = (0..10_000)
+            .map(|step| point(step, if step % 1_000 == 999 { Boundary::EpochEnd } else { Boundary::StepEnd }))
+            .collect();
+        let (kept, left_out) = thinned(all.clone());
+        assert!(kept.len() <= POINTS_MAX && kept.len() > POINTS_MAX - 3, "{}", kept.len());
+        assert_eq!(kept.len() as u64 + left_out, 10_000);
+        assert_eq!(kept.iter().filter(|point| is_end(point)).count(), 10);
+        assert!(kept.windows(2).all(|pair| pair[1].step - pair[0].step < 40), "no stretch is left out");
+        assert_eq!(thinned(all[..POINTS_MAX].to_vec()), (all[..POINTS_MAX].to_vec(), 0));
+    }
+}

@@ -1,0 +1,62 @@
+// Live memory by class at the boundaries of a device, from an answer to stacked areas.
+//
+// Guarantees: pure; an area lies on the ones before it, and their top is what was live at each boundary. Between two boundaries
+// the edges are straight: nothing is known there. Coordinates are of a square of UNITS over a stretch that does not move with
+// the view, so that zooming makes no new text.
+
+import type { Classes } from '../api/types';
+import { moment } from '../words/numbers';
+import { UNITS, share, type Stretch } from './course';
+
+/** A boundary whose time is a number. */
+export interface ClassPoint {
+  time: number;
+  name: string;
+  bytes: number[];
+}
+
+/** The boundaries of an answer. */
+export function classPoints(of: Classes): ClassPoint[] {
+  return of.points.map((point) => ({
+    time: moment(point.at),
+    name: point.boundary === 'epoch' ? `end of epoch ${point.epoch}` : point.boundary === 'step' ? `end of step ${point.step}` : point.boundary === 'end' ? 'end of the recording' : 'end of a window',
+    bytes: point.bytes,
+  }));
+}
+
+/** From the first to the last of them. */
+export function stretchOf(of: ClassPoint[]): Stretch {
+  const [first, last] = [of[0], of.at(-1)];
+  return first && last ? { from: first.time, to: Math.max(last.time, first.time + 1e-3) } : { from: 0, to: 1 };
+}
+
+/** An area a class, the first one lowest; empty where nothing of it ever lives. */
+export function stacked(of: ClassPoint[], top: number): string[] {
+  const within = stretchOf(of);
+  const x = of.map((point) => (UNITS * share(within, point.time)).toFixed(3));
+  const y = (value: number): string => (UNITS * (1 - value / top)).toFixed(1);
+  const below = of.map(() => 0);
+  return (of[0]?.bytes ?? []).map((_, at) => {
+    const floor = of.map((_, point) => `${x[point] ?? ''} ${y(below[point] ?? 0)}`).reverse();
+    const lives = of.some((point) => (point.bytes[at] ?? 0) > 0);
+    const roof = of.map((point, index) => {
+      below[index] = (below[index] ?? 0) + (point.bytes[at] ?? 0);
+      return `${x[index] ?? ''} ${y(below[index] ?? 0)}`;
+    });
+    return lives && of.length > 1 ? `M${roof.join('L')}L${floor.join('L')}Z` : '';
+  });
+}
+
+/** How an area over its own stretch comes to lie in a view. */
+export function placed(within: Stretch, view: Stretch): string {
+  const length = Math.max(view.to - view.from, 1e-6);
+  return `translate(${(UNITS * share(view, within.from)).toFixed(3)} 0) scale(${((within.to - within.from) / length).toFixed(9)} 1)`;
+}
+
+/** What is asked for around a view: the same for many views, so that not every turn of the wheel asks anew. */
+export function around(view: Stretch, all: Stretch): Stretch | null {
+  const length = 2 ** Math.ceil(Math.log2(Math.max(view.to - view.from, 1)));
+  const from = Math.floor(view.from / length) * length - length / 2;
+  const to = from + 3 * length;
+  return from <= all.from && to >= all.to ? null : { from: Math.max(from, all.from), to: Math.min(to, all.to) };
+}

@@ -1,0 +1,67 @@
+// The classes of one device's live memory for what is in view, asked for as the view comes to rest.
+//
+// Guarantees: what is drawn stays until finer boundaries have come; what is not known is said in words: classes are told at
+// boundaries alone.
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useAsked } from '../api/ask';
+import type { Classes, RankTimeline } from '../api/types';
+import { around, classPoints, type ClassPoint } from '../draw/classes';
+import type { Stretch } from '../draw/course';
+import { question, type JobAddress } from '../route';
+import { bytes, count, duration, rfc3339 } from '../words/numbers';
+
+/** What moves for longer is not asked for on its way. */
+const SETTLED_MS = 150;
+
+/** See the module. */
+export interface Known {
+  names: string[];
+  points: ClassPoint[];
+  /** The boundary nearest to a time, in words. */
+  at: (time: number) => string;
+  /** What the areas show and what they do not, with so many boundaries in view. */
+  words: (boundaries: number) => string;
+}
+
+const NONE: ClassPoint[] = [];
+
+/** See the module. */
+export function useClasses(of: { job: JobAddress; line: RankTimeline }, isOneOfSeveral: boolean, wants: boolean, view: Stretch, all: Stretch): Known {
+  const wanted = around(view, all);
+  const more: Record<string, string | null> = {
+    rank: String(of.line.rank),
+    process: isOneOfSeveral ? of.line.process : null,
+    ...(wanted === null ? {} : { since: rfc3339(wanted.from), until: rfc3339(wanted.to) }),
+  };
+  const path = wants ? question(of.job, 'classes', more) : null;
+  const [asked, setAsked] = useState(path);
+  useEffect(() => {
+    const timer = setTimeout(() => { setAsked(path); }, SETTLED_MS);
+    return () => { clearTimeout(timer); };
+  }, [path]);
+  const fine = useAsked<Classes>(asked);
+  const [last, setLast] = useState<Classes | null>(null);
+  useEffect(() => {
+    if (fine.answer !== null) setLast(fine.answer);
+  }, [fine.answer]);
+  const answer = wants ? (fine.answer ?? last) : null;
+  const points = useMemo(() => (answer === null ? NONE : classPoints(answer)), [answer]);
+  const names = answer?.classes ?? [];
+  const at = (time: number): string => {
+    const near = points.reduce<ClassPoint | null>((best, point) => (best === null || Math.abs(point.time - time) < Math.abs(best.time - time) ? point : best), null);
+    if (near === null) return '';
+    const told = names.flatMap((name, index) => (near.bytes[index] ?? 0) > 0 ? [`${name.replaceAll('_', ' ')} ${bytes(near.bytes[index])}`] : []);
+    const away = Math.abs(near.time - time);
+    return `At the ${near.name}${away >= 1 ? `, ${duration(away)} ${near.time < time ? 'before' : 'later'}` : ''}: ${told.length === 0 ? 'nothing live' : told.join(', ')}.`;
+  };
+  const words = (boundaries: number): string => {
+    if (fine.trouble !== null) return `Classes cannot be shown: ${fine.trouble}`;
+    if (answer === null) return 'Loading the classes…';
+    if (points.length < 2) return 'Classes are known at the ends of steps and epochs alone, and fewer than two are stored here.';
+    const left = answer.points_left_out > 0 ? ` ${count(answer.points_left_out)} more boundaries between them are not drawn; a closer look shows them.` : '';
+    const until = answer.looked_until === null ? '' : ' Of the steps in view only the first are drawn: there are too many.';
+    return `Classes are known at the ends of steps and epochs alone (${count(boundaries)} of them in view), with straight lines between: what comes and goes within a step is in the envelope and in no class.${left}${until}`;
+  };
+  return { names, points, at, words };
+}

@@ -1,0 +1,157 @@
+// One process's recorded requests under other allocator settings: a bar a setting, the one to take marked, with what to know
+// before it is used, and where it runs out of memory under a limit.
+//
+// Guarantees: figures and the recommendation are those of `memctl what-if`; what no figure covers stands below them. A daemon
+// replays one process at a time: who waits is told so. Refuses to recommend: that comes with the answer.
+
+import type { JSX } from 'preact';
+import { useAsked } from '../api/ask';
+import type { Replayed, Report, Setting, WhatIf } from '../api/types';
+import { fileName } from '../draw/flame';
+import { chosenRank } from '../job/Job';
+import { Bytes, Link, Table, Waiting } from '../parts/parts';
+import { file } from '../report/file';
+import { go, question, type JobAddress } from '../route';
+import { bytes, count } from '../words/numbers';
+import { groups, limitOf, nameOfSetting, type Group } from '../words/settings';
+import { nameOf } from '../words/verdict';
+
+/** Ranks that the choice lists. */
+const LISTED = 512;
+
+function Bar({ of, most }: { of: Setting; most: number }): JSX.Element {
+  const x = (value: number): number => (1000 * value) / Math.max(most, 1);
+  return (
+    <svg class="setting" viewBox="0 0 1000 16" preserveAspectRatio="none" width="100%" height="16" aria-hidden="true">
+      <rect class="held" width={x(of.peak_reserved_bytes)} height="16" />
+      <rect class="used" width={x(of.peak_allocated_bytes)} height="16" />
+      {of.limit_bytes !== null && of.limit_bytes <= most && <path class="limit" d={`M${x(of.limit_bytes)} 0V16`} />}
+    </svg>
+  );
+}
+
+function Row({ of, group, device }: { of: Setting; group: Group; device: Replayed }): JSX.Element {
+  const takes = device.recommended?.allocator_conf === of.allocator_conf && group.isFirst && of !== group.recorded;
+  const failed = of.out_of_memory;
+  // (What ended early held less, and says nothing.)
+  const isCompared = of !== group.recorded && failed === null && group.recorded.out_of_memory === null;
+  const change = isCompared ? of.peak_reserved_bytes - group.recorded.peak_reserved_bytes : 0;
+  return (
+    <tr class={takes ? 'chosen' : undefined}>
+      <th scope="row" class="name">
+        <code>{nameOfSetting(of)}</code>
+        {of === group.recorded && <span class="faint"> as recorded</span>}
+        {takes && <strong> ★ recommended</strong>}
+      </th>
+      <td class="bar-cell"><Bar of={of} most={group.most} /></td>
+      <td class="number"><Bytes of={of.peak_reserved_bytes} /></td>
+      <td class={`number ${change < 0 ? 'less' : change > 0 ? 'more' : ''}`}>{!isCompared ? '–' : change === 0 ? 'same' : `${change > 0 ? '+' : ''}${bytes(change)}`}</td>
+      <td class="number">{count(of.device_allocs + of.device_frees)}</td>
+      <td class="number">{count(of.retries)}</td>
+      <td class="sentence">
+        {failed !== null && (
+          <strong class="inexact">
+            {`✖ out of memory${failed.step === null ? '' : ` in step ${count(failed.step)}`}, at a request for ${bytes(failed.requested_bytes)}${failed.site === null ? '' : ` in ${failed.site.function} (${fileName(failed.site.file)}${failed.site.line === null ? '' : `:${failed.site.line}`})`}. `}
+          </strong>
+        )}
+        {of.cautions.map((text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`).join(' ')}
+      </td>
+    </tr>
+  );
+}
+
+const HEADS = [
+  { text: 'Setting' },
+  { text: 'Peak: allocated within reserved' },
+  { text: 'Reserved', number: true },
+  { text: 'Change', number: true },
+  { text: 'Driver calls', number: true },
+  { text: 'Retries', number: true },
+  { text: 'To know before it is used' },
+];
+
+function Device({ of }: { of: Replayed }): JSX.Element {
+  const found = groups(of.settings);
+  return (
+    <>
+      <p class={of.exact ? 'faint' : 'inexact'}>
+        {of.exact
+          ? `The replay repeats the recording, every segment and every address (${of.recorded.torch ?? 'torch of an unknown version'}).`
+          : `NOT EXACT: the replay does not repeat the recording${of.replayed.differs_at === null ? '' : ` from event ${count(of.replayed.differs_at.event)} on`}; no setting is recommended.`}
+      </p>
+      {of.recommended !== null && <p class="prose"><strong>★ {of.recommended.why}</strong></p>}
+      {of.exact && of.recommended === null && (
+        <p class="prose">{found.length > 0 && of.settings.every((setting) => setting.out_of_memory !== null) ? 'Every setting below runs out of memory: none of them helps.' : 'No setting of those below is worth a change.'}</p>
+      )}
+      {found.map((group) => (
+        <Table
+          key={String(group.limit)}
+          caption={group.limit === null ? 'Settings, without a limit: no request fails' : `Settings, where the process may have ${bytes(group.limit)}`}
+          heads={HEADS}
+        >
+          {group.settings.map((setting) => <Row key={setting.allocator_conf} of={setting} group={group} device={of} />)}
+        </Table>
+      ))}
+      <ul class="legend">
+        <li><i class="key used" />highest allocated</li>
+        <li><i class="key held" />highest reserved: what the process takes from the device</li>
+        {of.settings.some((setting) => setting.limit_bytes !== null) && <li><i class="key limit" />the limit</li>}
+      </ul>
+    </>
+  );
+}
+
+/** See the module. */
+export function Settings({ job, limit }: { job: JobAddress; limit: string }): JSX.Element {
+  const report = useAsked<Report>(question(job, 'query'));
+  const ranks = report.answer?.ranks ?? [];
+  const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
+  const rank = ranks.find((known) => known.rank === number) ?? null;
+  const several = ranks.filter((known) => known.rank === number).length > 1;
+  const most = limitOf(limit);
+  const asked = { rank: number === null ? null : String(number), process: several ? (rank?.process ?? null) : null, limit: most === null ? null : String(most) };
+  const settings = useAsked<WhatIf>(number !== null && report.answer !== null && !(limit !== '' && most === null) ? question(job, 'what-if', asked) : null);
+  const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
+  const show = (to: { rank?: number; limit?: string }): void => {
+    go({ view: 'settings', job: { ...job, rank: to.rank ?? number }, limit: to.limit ?? limit }, true);
+  };
+  return (
+    <main>
+      <p class="trail">
+        <Link to={{ view: 'jobs', filter: '', tenant: null }}>Jobs</Link>
+        {' › '}
+        <Link to={{ view: 'job', job: { ...job, rank: number }, since: null, until: null }}>{job.name}</Link>
+      </p>
+      <h1 tabIndex={-1}>{`${name.charAt(0).toUpperCase()}${name.slice(1)} under other allocator settings`}</h1>
+      {report.answer !== null && (
+        <div class="tools">
+          <label>
+            Rank{' '}
+            <select value={String(number ?? 0)} onChange={(event) => { show({ rank: Number(event.currentTarget.value) }); }}>
+              {[...new Set(ranks.slice(0, LISTED).map((known) => known.rank))].map((known) => <option key={known} value={String(known)}>{known}</option>)}
+            </select>
+          </label>
+          {file === null && (
+            <label>
+              The process may have{' '}
+              <input type="search" class="few" placeholder="40GiB" value={limit} onChange={(event) => { show({ limit: event.currentTarget.value.trim() }); }} />
+            </label>
+          )}
+        </div>
+      )}
+      <section aria-labelledby="settings">
+        <h2 id="settings">Settings</h2>
+        {limit !== '' && most === null ? (
+          <p class="prose trouble" role="alert">{`${limit} is no size; one is written as 40GiB or 512MiB.`}</p>
+        ) : settings.answer === null ? (
+          <Waiting trouble={report.trouble ?? settings.trouble} what="the replay" />
+        ) : (
+          <>
+            {settings.answer.ranks.map((device) => <Device key={device.device} of={device} />)}
+            <p class="prose faint">{`Not looked at: ${settings.answer.not_looked_at.join(' ')}`}</p>
+          </>
+        )}
+      </section>
+    </main>
+  );
+}
