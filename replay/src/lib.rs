@@ -8,12 +8,13 @@
 //! Guarantees: pure and deterministic; no input makes it panic; memory in proportion to the live blocks and the segments, not to
 //! the events. Rules and constants: c10/cuda/CUDACachingAllocator.cpp of torch 2.4 to 2.15.
 //!
-//! Refuses: `backend:cudaMallocAsync`, which packs inside the driver; and to know when an event on another stream would have
+//! Refuses: to say more than bounds of `backend:cudaMallocAsync`, which packs inside the driver; and to know when an event on another stream would have
 //! passed: a free that waited completes where it completed in the recording, or earlier when a replayed retry waits for it.
 
 pub mod advice;
 mod ahead;
 pub mod allocator;
+mod bounds;
 pub mod fit;
 mod follow;
 mod names;

@@ -81,8 +81,13 @@ impl Naive {
     fn free(&self, stream: u64, pool: (u32, bool)) -> Vec<Block> {
         let is_in = |it: &&Block| it.state == State::Free && it.stream == stream && it.pool == pool;
         let mut free: Vec<Block> = self.blocks.iter().filter(is_in).copied().collect();
-        free.sort_by_key(|it| (it.size, it.addr));
+        free.sort_by_key(|it| (it.size, self.age(it), it.addr));
         free
+    }
+
+    /// What decides between equally large blocks before the address does.
+    fn age(&self, it: &Block) -> usize {
+        if self.conf.older_segments_first { it.of } else { 0 }
     }
 
     fn at(&self, addr: u64) -> usize {
@@ -317,7 +322,7 @@ impl Naive {
         let idle = |of: &Self| -> Vec<Block> {
             let is_idle = |it: &&Block| it.state == State::Free && it.pool == pool && of.is_whole(it);
             let mut idle: Vec<Block> = of.blocks.iter().filter(is_idle).copied().collect();
-            idle.sort_by_key(|it| (it.stream, it.size, it.addr));
+            idle.sort_by_key(|it| (it.stream, it.size, of.age(it), it.addr));
             idle
         };
         let age = |it: &Block| (searches - it.since) as f64;
@@ -463,8 +468,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(conf: &str, limit: Limit) -> Self {
-        let conf = Conf::parse(conf, Version::NEWEST).unwrap_or_else(|error| panic!("{conf}: {error}")).0;
+    fn new(conf: &str, version: Version, limit: Limit) -> Self {
+        let conf = Conf::parse(conf, version).unwrap_or_else(|error| panic!("{conf}: {error}")).0;
         let one = Allocator::new(conf.clone(), limit);
         Self { one, naive: Naive { conf, limit, ..Naive::default() }, live: Vec::new(), pending: Vec::new() }
     }
@@ -529,9 +534,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_program_is_served_alike(steps in steps(), conf in 0..CONFS.len(), limit in 0..4_usize) {
+    fn every_program_is_served_alike(
+        steps in steps(),
+        conf in 0..CONFS.len(),
+        version in prop::sample::select(vec![Version::of(2, 11), Version::NEWEST]),
+        limit in 0..4_usize,
+    ) {
         let limit = [Limit::None, Limit::Share(200 * MIB), Limit::Share(420 * MIB), Limit::Device(150 * MIB)][limit];
-        let mut pair = Pair::new(CONFS[conf], limit);
+        let mut pair = Pair::new(CONFS[conf], version, limit);
         for step in &steps {
             pair.step(step)?;
         }

@@ -23,6 +23,7 @@ mod pool;
 mod release;
 mod restore;
 mod slab;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -84,6 +85,8 @@ pub struct Allocator {
     pool_of: BTreeMap<(PoolId, bool), usize>,
     reservations: BTreeMap<ReservationId, Reservation>,
     reservations_made: u32,
+    /// Segments of either kind that the driver gave.
+    segments_made: u32,
     pending: Pending,
     turns: u64,
     addresses: Addresses,
@@ -109,6 +112,7 @@ impl Allocator {
             pool_of,
             reservations: BTreeMap::new(),
             reservations_made: 0,
+            segments_made: 0,
             pending: Pending::default(),
             turns: 0,
             addresses: Addresses::default(),
@@ -135,6 +139,12 @@ impl Allocator {
         let size = sizes::round(&self.conf.roundup_power2_divisions, requested);
         let pool = self.pool(pool, size <= sizes::SMALL_BYTES_MAX);
         Ask { size, stream, pool, segment: sizes::segment(size, self.conf.large_segment_bytes) }
+    }
+
+    /// The age of a segment that comes now, as far as ages decide.
+    fn next_age(&mut self) -> u32 {
+        self.segments_made = self.segments_made.saturating_add(1);
+        if self.conf.older_segments_first { self.segments_made } else { 0 }
     }
 
     /// The index of a pool, which is made if it is new.

@@ -30,6 +30,9 @@ pub struct Conf {
     pub expandable_segments: bool,
     /// `per_process_memory_fraction`; `None` = all of the device.
     pub memory_fraction: Option<f64>,
+    /// No setting but the version's: of equally large blocks, whether that of the segment which came first is taken, or the one
+    /// with the lowest address. See [`Version::OLDER_SEGMENTS_FIRST`].
+    pub older_segments_first: bool,
 }
 
 impl Default for Conf {
@@ -42,6 +45,7 @@ impl Default for Conf {
             roundup_power2_divisions: [0; 16],
             expandable_segments: false,
             memory_fraction: None,
+            older_segments_first: false,
         }
     }
 }
@@ -87,6 +91,7 @@ impl Conf {
             roundup_power2_divisions: *roundup_power2_divisions,
             expandable_segments: *expandable_segments,
             memory_fraction: said.memory_fraction,
+            older_segments_first: version >= Version::OLDER_SEGMENTS_FIRST,
         }
     }
 

@@ -18,17 +18,36 @@ impl Version {
     /// The oldest whose rules are known.
     pub const OLDEST: Self = Self::of(2, 4);
 
+    /// The first that takes a block of the older segment where several are equally large; those before take the lowest address.
+    /// (`BlockComparatorSizeCounterAddress` in CUDACachingAllocator.cpp, PR 183591: a segment has its number from `cudaMalloc`, an
+    /// expandable one from the reservation of its addresses.)
+    pub const OLDER_SEGMENTS_FIRST: Self = Self::of(2, 13);
+
+    /// The last before that.
+    const NEWEST_BY_ADDRESS: Self = Self::of(2, 12);
+
     /// A version by its numbers.
     #[must_use]
     pub const fn of(major: u32, minor: u32) -> Self {
         Self { major, minor }
     }
 
-    /// The version that a session names, `torch 2.11.0+cu130`; the newest where it names none, or only the oldest that it can be,
-    /// `torch >= 2.10`.
+    /// The version that a session names, `torch 2.11.0+cu130`. Where it names only the oldest that it can be, `torch >= 2.10`, the
+    /// newest before the next that a snapshot shows: from 2.13 on they have pinned memory in them (`host_segments`). The newest
+    /// where it names none.
     #[must_use]
     pub fn of_framework(framework: Option<&str>) -> Self {
-        framework.filter(|text| !text.contains(">=")).and_then(Self::read).unwrap_or(Self::NEWEST)
+        match framework.and_then(Self::read) {
+            Some(version) if Self::is_named(framework) => version,
+            Some(oldest) if oldest < Self::OLDER_SEGMENTS_FIRST => Self::NEWEST_BY_ADDRESS,
+            _ => Self::NEWEST,
+        }
+    }
+
+    /// The version whose rule for equally large blocks is the other one.
+    #[must_use]
+    pub fn by_the_other_rule(self) -> Self {
+        if self < Self::OLDER_SEGMENTS_FIRST { Self::NEWEST } else { Self::NEWEST_BY_ADDRESS }
     }
 
     /// Whether a session names its version, and not only the oldest that it can be.
@@ -63,7 +82,10 @@ mod tests {
     #[test]
     fn a_session_names_its_version_or_a_bound() {
         assert_eq!(Version::of_framework(Some("torch 2.8.0+cu128")), Version::of(2, 8));
-        assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::of(2, 12));
+        assert_eq!(Version::of_framework(Some("torch >= 2.13")), Version::NEWEST);
+        assert_eq!(Version::of(2, 8).by_the_other_rule(), Version::NEWEST);
+        assert_eq!(Version::NEWEST.by_the_other_rule(), Version::of(2, 12));
         assert_eq!(Version::of_framework(Some("torch")), Version::NEWEST);
         assert_eq!(Version::of_framework(None), Version::NEWEST);
         assert_eq!(Version::oldest_of_framework(Some("torch >= 2.10")), Version::of(2, 10));
