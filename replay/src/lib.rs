@@ -29,6 +29,6 @@ pub use allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, L
 pub use follow::{Agreement, Follow, KnownLimit};
 pub use names::{BlockName, named};
 pub use request::{Request, Requested};
-pub use settings::{Conf, ConfError, Remark, Version};
+pub use settings::{Conf, ConfError, Remark, Ties, Version};
 pub use side_by_side::{Ended, SideBySide};
 pub use trial::{Ending, Outcome, Start, Trial};

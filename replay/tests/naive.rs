@@ -7,7 +7,7 @@
 //! (It is long because it is all of an allocator, in one place to be read beside PyTorch's rules.)
 
 use memctl_model::PoolId;
-use memctl_replay::{Allocator, BlockId, Conf, DriverCall, DriverEvent, Limit, Version};
+use memctl_replay::{Allocator, BlockId, Conf, DriverCall, DriverEvent, Limit, Ties, Version};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -87,7 +87,7 @@ impl Naive {
 
     /// What decides between equally large blocks before the address does.
     fn age(&self, it: &Block) -> usize {
-        if self.conf.older_segments_first { it.of } else { 0 }
+        if self.conf.ties == Ties::OlderSegment { it.of } else { 0 }
     }
 
     fn at(&self, addr: u64) -> usize {

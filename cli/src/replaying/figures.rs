@@ -161,10 +161,7 @@ fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> O
 
 /// By whose rules a session was replayed that does not name its version.
 fn version_remark(version: Version, is_told_apart: bool) -> String {
-    let rule = match version < Version::OLDER_SEGMENTS_FIRST {
-        true => "of equally large blocks the lowest is taken",
-        false => "of equally large blocks that of the older segment is taken",
-    };
+    let rule = format!("of equally large blocks {}", version.ties().words());
     let why = if is_told_apart { ", by which alone the recording is repeated" } else { "" };
     format!("its version of torch is not known exactly: replayed by the rules of {version} ({rule}{why})")
 }

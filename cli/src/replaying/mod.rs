@@ -155,7 +155,7 @@ impl Replaying {
         let framework = device.session.framework.as_deref();
         let is_named = Version::is_named(framework);
         let version = Version::of_framework(framework);
-        let other = version.by_the_other_rule();
+        let other = version.by_another_rule();
         let (version, other) =
             if self.question.by_other_rule && !is_named { (other, version) } else { (version, other) };
         let settings = &device.session.settings;

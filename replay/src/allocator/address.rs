@@ -46,19 +46,22 @@ pub(super) struct Addresses {
 impl Addresses {
     /// A place for an ordinary segment; `None` where there is no address left.
     pub fn place(&mut self, size: u64) -> Option<u64> {
-        let hint = self.hints.front().copied().filter(|hint| hint.call == DriverCall::Alloc && hint.size == size);
+        let hint = self.hints.front().copied().filter(|hint| hint.call == DriverCall::Alloc);
         let own = self.space.find(size);
-        let follows = !self.is_on_its_own || matches!(own, Place::New(_));
-        if let Some(Hint { addr, .. }) = hint
-            && follows
-            && (!self.is_on_its_own || self.space.is_unknown(addr))
+        // (Where the driver had room that nobody knows of, it has it for another size, too, if nothing says otherwise.)
+        let may_follow = |hint: &Hint| match self.is_on_its_own || hint.size != size {
+            true => !matches!(own, Place::Hole(_)) && self.space.is_old(hint.addr),
+            false => true,
+        };
+        if let Some(Hint { addr, size: recorded, .. }) = hint.filter(may_follow)
             && self.adopt(addr, size)
         {
             self.hints.pop_front();
+            self.is_on_its_own |= recorded != size;
             return Some(addr);
         }
         self.is_on_its_own = true;
-        if let Place::Hole(addr) | Place::New(Some(addr)) = own
+        if let Place::Hole(addr) | Place::Old(addr) | Place::New(Some(addr)) = own
             && self.take(addr, size)
         {
             self.space.enter(own, size);

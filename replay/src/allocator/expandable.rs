@@ -117,7 +117,8 @@ impl Allocator {
         self.blocks.get_mut(slot).mapped = true;
         if mapped < block.size {
             self.blocks.get_mut(slot).size = mapped;
-            let rest = Block { addr: block.addr + mapped, size: block.size - mapped, ..block };
+            let age = self.age_beside(block.age);
+            let rest = Block { addr: block.addr + mapped, size: block.size - mapped, age, ..block };
             let rest = self.blocks.splice(slot, rest, block.next);
             self.insert_unmapped(rest);
         }
@@ -140,12 +141,13 @@ impl Allocator {
         }
         self.unlist(slot);
         if begin > block.addr {
-            let head = Block { size: begin - block.addr, ..block };
+            let head = Block { size: begin - block.addr, age: self.age_beside(block.age), ..block };
             let head = self.blocks.splice(block.prev, head, slot);
             self.insert_free(head);
         }
         if end < block.addr + block.size {
-            let tail = Block { addr: end, size: block.addr + block.size - end, ..block };
+            let age = self.age_beside(block.age);
+            let tail = Block { addr: end, size: block.addr + block.size - end, age, ..block };
             let tail = self.blocks.splice(slot, tail, block.next);
             self.insert_free(tail);
         }

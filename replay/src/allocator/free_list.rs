@@ -1,11 +1,11 @@
-//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then (from torch 2.13 on)
-//! the age of the segment, then address.
+//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then (from torch 2.12 on)
+//! age, then address.
 //!
 //! A stream's blocks stand in leaves of up to [`LEAF`] keys, and one row of the leaves' last keys leads to them. Key is size, age
 //! and address in one number, so that a search is two rows of comparisons without a branch to guess; this is most of what a
 //! replayed event costs, and a pool has dozens of free blocks, seldom thousands.
 //!
-//! Guarantees: the smallest block of a stream that is large enough, of equal ones that of the oldest segment, of these the lowest;
+//! Guarantees: the smallest block of a stream that is large enough, of equal ones the oldest, of these the lowest;
 //! memory follows the blocks that are listed; a step costs a leaf, and the logarithm of the leaves. Refuses to know what a block
 //! is. Sizes and addresses are multiples of [`UNIT`] below [`BYTES_MAX`].
 
@@ -25,7 +25,7 @@ const SPARSE: usize = LEAF / 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FreeKey {
     stream: u64,
-    /// Size, then the age of the segment, then address.
+    /// Size, then age, then address.
     place: u128,
 }
 

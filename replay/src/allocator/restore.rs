@@ -122,7 +122,7 @@ impl Allocator {
                 continue;
             }
             let block = Block::free(state.addr, state.size, segment.stream, pool as u32, reservation);
-            let block = Block { age, ..block };
+            let block = Block { age: self.age_beside(age), ..block };
             last = self.blocks.splice(last, block, NIL);
             if is_free {
                 continue;

@@ -40,7 +40,8 @@ pub(super) struct Block {
     pub mapped: bool,
     /// The expandable segment that it lies in.
     pub reservation: Option<ReservationId>,
-    /// Its segment's place among those that the driver gave, where that decides between equally large blocks; else 0.
+    /// Its segment's place among those that were made, or its own among the blocks, where that decides between equally large
+    /// ones ([`crate::Ties`]); else 0.
     pub age: u32,
     /// While free: the searches of its pool before it came into the free list, for collection. While pending: its turn.
     pub since: u64,

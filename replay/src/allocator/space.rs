@@ -19,14 +19,18 @@ const CHUNK_BYTES: u64 = 32 << 20;
 const PAGE_BYTES: u64 = 2 << 20;
 /// Segments that are this far from each other at most count as one below the other.
 const NEAR_BYTES: u64 = 2 * PAGE_BYTES;
+/// Room that was there before the recording: larger is not supposed.
+const OLD_BYTES_MAX: u64 = 1 << 30;
 /// Where nothing was recorded, everything is placed below here.
 const FROM: u64 = 1 << 46;
 
 /// Where a segment would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Into a chunk.
+    /// Into a chunk that the recording or the trial made.
     Hole(u64),
+    /// Into room that was there before, as far as is known.
+    Old(u64),
     /// Into a new one; `None` where no address is left below.
     New(Option<u64>),
 }
@@ -75,7 +79,7 @@ impl Space {
         if let Some((&number, chunk)) = with_room {
             let holes = self.holes.range(chunk.begin..chunk.end).map(|(&addr, &(room, of))| (room, addr, of));
             if let Some((_, addr, _)) = holes.filter(|&(room, _, of)| of == number && room >= size).min() {
-                return Place::Hole(addr);
+                return if chunk.stays { Place::Old(addr) } else { Place::Hole(addr) };
             }
         }
         let bytes = self.rounded(size);
@@ -90,7 +94,7 @@ impl Space {
     /// A segment lies where it was found to go.
     pub fn enter(&mut self, place: Place, size: u64) {
         match place {
-            Place::Hole(addr) => self.fill(addr, size),
+            Place::Hole(addr) | Place::Old(addr) => self.fill(addr, size),
             Place::New(Some(addr)) => {
                 let end = addr + self.rounded(size);
                 self.add_chunk(addr, size, end, false);
@@ -99,19 +103,23 @@ impl Space {
         }
     }
 
-    /// Whether nothing is known of an address but that it is above the lowest chunk.
-    pub fn is_unknown(&self, addr: u64) -> bool {
+    /// Whether an address is above the lowest chunk and in none that was made: what is there was before.
+    pub fn is_old(&self, addr: u64) -> bool {
         let is_in = |begin: u64, bytes: u64| addr - begin < bytes;
         let before = self.gaps.range(..=addr).next_back();
         let is_gap = before.is_some_and(|(&begin, &bytes)| is_in(begin, bytes));
-        let is_chunks = self.chunks.values().any(|chunk| (chunk.begin..chunk.end).contains(&addr));
-        self.has_chunks() && self.lowest.is_some_and(|lowest| addr >= lowest) && !is_gap && !is_chunks
+        let is_made = self.chunks.values().any(|chunk| !chunk.stays && (chunk.begin..chunk.end).contains(&addr));
+        self.has_chunks() && self.lowest.is_some_and(|lowest| addr >= lowest) && !is_gap && !is_made
     }
 
     /// A segment lies where a recording has it.
     pub fn adopt(&mut self, addr: u64, size: u64) {
-        let hole = self.holes.range(..=addr).next_back();
-        if hole.is_some_and(|(&begin, &(room, _))| addr - begin <= room && room - (addr - begin) >= size) {
+        let hole = self.holes.range(..=addr).next_back().map(|(&begin, &(room, of))| (begin, begin + room, of));
+        let into = hole.filter(|&(_, end, _)| addr < end && end - addr >= size);
+        self.forget_refuted(size, into.map(|(.., of)| of));
+        if let Some((begin, ..)) = into {
+            // A segment lies at the low end of a hole: what is below this one is somebody's.
+            self.cut(begin, addr);
             return self.fill(addr, size);
         }
         let end = addr.saturating_add(size);
@@ -125,13 +133,37 @@ impl Space {
             }
         }
         let is_new = self.lowest.is_none_or(|lowest| addr < lowest) || self.in_gap(addr);
-        let wanted = if self.has_chunks() { end.next_multiple_of(CHUNK_BYTES) } else { end };
-        // What is above may be another's.
+        let stays = !(is_new && is_chunk);
         let segment = self.segments.range(addr + 1..).next().map(|(&addr, _)| addr);
         let chunk = self.chunks.values().map(|chunk| chunk.begin).filter(|&begin| begin > addr).min();
-        let chunk_end = wanted.min(segment.unwrap_or(wanted)).min(chunk.unwrap_or(wanted)).max(end);
+        let known = segment.into_iter().chain(chunk).min();
+        let wanted = match (self.has_chunks(), known) {
+            (false, _) => end,
+            // What was there before may go on to the next that is known: what refutes that is looked for (`forget_refuted`).
+            (true, Some(known)) if stays && known.saturating_sub(end) <= OLD_BYTES_MAX => known,
+            (true, _) => end.next_multiple_of(CHUNK_BYTES),
+        };
+        let chunk_end = wanted.min(known.unwrap_or(wanted)).max(end);
         self.cut(addr, end);
-        self.add_chunk(addr, size, chunk_end, !(is_new && is_chunk));
+        self.add_chunk(addr, size, chunk_end, stays);
+    }
+
+    /// A recorded segment that went elsewhere says that there was no room of its size in older room which comes first.
+    fn forget_refuted(&mut self, size: u64, into: Option<u32>) {
+        let older = |&(&number, chunk): &(&u32, &Chunk)| {
+            chunk.stays && chunk.largest >= size && into.is_none_or(|into| number > into)
+        };
+        let refuted: Vec<(u32, u64, u64)> =
+            self.chunks.iter().filter(older).map(|(&number, chunk)| (number, chunk.begin, chunk.end)).collect();
+        for (number, begin, end) in refuted {
+            let holes = self.holes.range(begin..end);
+            let large: Vec<u64> =
+                holes.filter(|&(_, &(room, of))| of == number && room >= size).map(|(&addr, _)| addr).collect();
+            for addr in large {
+                self.holes.remove(&addr);
+            }
+            self.measure(number);
+        }
     }
 
     fn in_gap(&self, addr: u64) -> bool {
@@ -276,7 +308,7 @@ mod tests {
         let place = space.find(mib * MIB);
         space.enter(place, mib * MIB);
         match place {
-            Place::Hole(addr) | Place::New(Some(addr)) => TOP - addr / MIB,
+            Place::Hole(addr) | Place::Old(addr) | Place::New(Some(addr)) => TOP - addr / MIB,
             Place::New(None) => panic!("no address is left"),
         }
     }
