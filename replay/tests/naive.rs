@@ -24,6 +24,8 @@ enum State {
 struct Block {
     /// Which segment or reservation it is a part of.
     of: usize,
+    /// Its place among all blocks that were made or cut off.
+    born: usize,
     addr: u64,
     size: u64,
     requested: u64,
@@ -42,6 +44,7 @@ struct Naive {
     /// By address.
     blocks: Vec<Block>,
     segments: usize,
+    births: usize,
     searches: std::collections::HashMap<(u32, bool), u64>,
     turns: u64,
     reserved: u64,
@@ -87,7 +90,16 @@ impl Naive {
 
     /// What decides between equally large blocks before the address does.
     fn age(&self, it: &Block) -> usize {
-        if self.conf.ties == Ties::OlderSegment { it.of } else { 0 }
+        match self.conf.ties {
+            Ties::LowestAddress => 0,
+            Ties::OlderBlock => it.born,
+            Ties::OlderSegment => it.of,
+        }
+    }
+
+    fn birth(&mut self) -> usize {
+        self.births += 1;
+        self.births
     }
 
     fn at(&self, addr: u64) -> usize {
@@ -155,6 +167,7 @@ impl Naive {
             let since = self.searches.get(&pool).copied().unwrap_or(0);
             let behind = Block { addr: block + size, size: rest, state: State::Free, since, ..self.blocks[at] };
             self.blocks[at].size = size;
+            self.blocks[at].born = self.birth();
             self.blocks.insert(at + 1, behind);
         }
         let it = &mut self.blocks[at];
@@ -211,13 +224,14 @@ impl Naive {
 
     fn whole(addr: u64, size: u64, stream: u64, pool: (u32, bool)) -> Block {
         let (of, state) = (0, State::Free);
-        Block { of, addr, size, requested: 0, stream, pool, expandable: true, state, since: 0 }
+        Block { of, born: 0, addr, size, requested: 0, stream, pool, expandable: true, state, since: 0 }
     }
 
     fn insert(&mut self, block: Block) {
         self.segments += 1;
         let at = self.blocks.partition_point(|it| it.addr < block.addr);
-        self.blocks.insert(at, Block { of: self.segments, ..block });
+        let born = self.birth();
+        self.blocks.insert(at, Block { of: self.segments, born, ..block });
     }
 
     fn expand(&mut self, size: u64, stream: u64, pool: (u32, bool)) -> Option<u64> {
@@ -269,7 +283,8 @@ impl Naive {
             return false;
         }
         if mapped < self.blocks[at].size {
-            let behind = Block { addr: addr + mapped, size: self.blocks[at].size - mapped, ..self.blocks[at] };
+            let born = self.birth();
+            let behind = Block { addr: addr + mapped, size: self.blocks[at].size - mapped, born, ..self.blocks[at] };
             self.blocks.insert(at + 1, behind);
         }
         (self.blocks[at].size, self.blocks[at].state) = (mapped, State::Free);
@@ -285,7 +300,8 @@ impl Naive {
         for step in [-1, 1] {
             if let Some(other) = self.beside(at, step).filter(|&it| self.blocks[it].state == self.blocks[at].state) {
                 let (low, high) = (at.min(other), at.max(other));
-                let since = self.blocks[at].since;
+                let Block { since, born, .. } = self.blocks[at];
+                self.blocks[low].born = born;
                 self.blocks[low].size += self.blocks[high].size;
                 self.blocks[low].since = since;
                 self.blocks.remove(high);
@@ -390,10 +406,10 @@ impl Naive {
         let since = self.searches.get(&it.pool).copied().unwrap_or(0);
         let mut parts = vec![Block { addr: begin, size: end - begin, state: State::Unmapped, ..*it }];
         if begin > it.addr {
-            parts.insert(0, Block { size: begin - it.addr, since, ..*it });
+            parts.insert(0, Block { size: begin - it.addr, since, born: self.birth(), ..*it });
         }
         if end < it.addr + it.size {
-            parts.push(Block { addr: end, size: it.addr + it.size - end, since, ..*it });
+            parts.push(Block { addr: end, size: it.addr + it.size - end, since, born: self.birth(), ..*it });
         }
         self.blocks.splice(at..=at, parts);
         self.reserved -= end - begin;
@@ -537,7 +553,7 @@ proptest! {
     fn every_program_is_served_alike(
         steps in steps(),
         conf in 0..CONFS.len(),
-        version in prop::sample::select(vec![Version::of(2, 11), Version::NEWEST]),
+        version in prop::sample::select(vec![Version::of(2, 11), Version::of(2, 12), Version::NEWEST]),
         limit in 0..4_usize,
     ) {
         let limit = [Limit::None, Limit::Share(200 * MIB), Limit::Share(420 * MIB), Limit::Device(150 * MIB)][limit];

@@ -6,7 +6,9 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use memctl_model::Action;
-use memctl_replay::{Agreement, Conf, DriverCall, Follow, Hint, Limit, Outcome, Request, SideBySide, Start, Trial};
+use memctl_replay::{
+    Agreement, Conf, DriverCall, Follow, Hint, Limit, Outcome, Request, SideBySide, Start, Ties, Trial,
+};
 use serde_json::Value;
 use support::{Recorded, load, run};
 
@@ -68,6 +70,44 @@ fn the_trainings_of_leakbench_are_replayed_exactly() {
         trainings += 1;
     }
     assert!(trainings >= 18, "{trainings} trainings");
+}
+
+/// Genuine torch of the versions that choose between equally large blocks in their own ways, on the fake GPU; and whatever else
+/// lies in the folders that `MEMCTL_RECORDINGS` names, apart by colons.
+#[test]
+fn every_version_is_replayed_by_its_own_rule() {
+    let more = std::env::var("MEMCTL_RECORDINGS").unwrap_or_default();
+    let folders = more.split(':').filter(|it| !it.is_empty()).map(PathBuf::from);
+    let mut sum = Agreement::default();
+    let (mut recordings, mut differing) = (0, Vec::new());
+    for folder in folders.chain(["ties", "rows", "rows_2.15", "rows_h100"].map(data)) {
+        let files = std::fs::read_dir(&folder).expect("recordings").flatten().map(|it| it.path());
+        let is_recording = |path: &PathBuf| path.to_string_lossy().contains(".pickle");
+        let mut files: Vec<PathBuf> = files.filter(is_recording).collect();
+        files.sort();
+        for path in files {
+            let recorded = load(&path);
+            let (follow, _) = run(&recorded, Limit::None, Vec::new());
+            let agreement = follow.agreement();
+            if !agreement.is_exact() {
+                differing.push(format!("{}: {agreement:?}", path.display()));
+            }
+            sum.events += agreement.events;
+            sum.segment_events += agreement.segment_events;
+            sum.blocks += agreement.blocks;
+            recordings += 1;
+        }
+    }
+    let Agreement { events, segment_events, blocks, .. } = sum;
+    println!(
+        "{recordings} recordings, {events} events: {segment_events} segment events and {blocks} addresses compared"
+    );
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+    let versions: Vec<Ties> = ["2.12_churn", "2.15_churn"]
+        .map(|name| load(&data("ties").join(format!("{name}.pickle.zst"))).conf.ties)
+        .into_iter()
+        .collect();
+    assert_eq!(versions, [Ties::OlderBlock, Ties::OlderSegment]);
 }
 
 #[test]

@@ -81,17 +81,19 @@ impl Addresses {
         is_free
     }
 
-    /// A place for an expandable segment; `None` where there is no address left.
-    pub fn reserve(&mut self, size: u64) -> Option<u64> {
-        if let Some(&hint) = self.hints.front()
-            && hint.call == DriverCall::Map
-            && self.take(hint.addr, size)
-        {
-            return Some(hint.addr);
+    /// A place for an expandable segment, and its bytes; `None` where there is no address left. Where the recording's lies below
+    /// another that is nearer, both are as large as that is far: their size is the device's.
+    pub fn reserve(&mut self, size: u64, least: u64) -> Option<(u64, u64)> {
+        if let Some(&Hint { call: DriverCall::Map, addr, .. }) = self.hints.front() {
+            let above = self.taken.range(addr..).next().map(|(&begin, _)| begin - addr);
+            let bytes = above.filter(|&room| room >= least).map_or(size, |room| room.min(size));
+            if self.take(addr, bytes) {
+                return Some((addr, bytes));
+            }
         }
         let highest = self.taken.last_key_value().map_or(0, |(_, &end)| end);
         let addr = highest.max(RESERVATIONS_FROM);
-        self.take(addr, size).then_some(addr)
+        self.take(addr, size).then_some((addr, size))
     }
 
     /// Where the recording mapped first for the present request, if it did.

@@ -50,8 +50,8 @@ impl Allocator {
             }
         }
         self.end_reservations_before_hint();
-        let bytes = self.reservation_bytes.max(ask.size.next_multiple_of(self.page_bytes(ask.pool)));
-        let addr = self.addresses.reserve(bytes)?;
+        let least = ask.size.next_multiple_of(self.page_bytes(ask.pool));
+        let (addr, bytes) = self.addresses.reserve(self.reservation_bytes.max(least), least)?;
         let number = self.add_reservation(addr, bytes, ask.pool);
         let age = self.next_age();
         let block = Block { mapped: false, age, ..Block::free(addr, bytes, ask.stream, ask.pool as u32, Some(number)) };

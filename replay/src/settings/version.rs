@@ -53,15 +53,14 @@ impl Version {
         Self { major, minor }
     }
 
-    /// The version that a session names, `torch 2.11.0+cu130`. Where it names only the oldest that it can be, `torch >= 2.10`, the
-    /// newest before the next that a snapshot shows: from 2.12 on their events have pools, from 2.13 on there is pinned memory in
-    /// them (`host_segments`). The newest where it names none.
+    /// The version that a session names, `torch 2.11.0+cu130`. Where it names only the oldest that it can be, `torch >= 2.10`: 2.11
+    /// where that is older than 2.12, whose snapshots show themselves (their events have pools), else the newest, though it may be
+    /// 2.12 ([`Self::by_another_rule`]). The newest where it names none.
     #[must_use]
     pub fn of_framework(framework: Option<&str>) -> Self {
         match framework.and_then(Self::read) {
             Some(version) if Self::is_named(framework) => version,
             Some(oldest) if oldest < Self::BY_BLOCK => Self::of(2, 11),
-            Some(oldest) if oldest < Self::BY_SEGMENT => Self::BY_BLOCK,
             _ => Self::NEWEST,
         }
     }
@@ -115,8 +114,8 @@ mod tests {
     fn a_session_names_its_version_or_a_bound() {
         assert_eq!(Version::of_framework(Some("torch 2.8.0+cu128")), Version::of(2, 8));
         assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::of(2, 11));
-        assert_eq!(Version::of_framework(Some("torch >= 2.12")), Version::of(2, 12));
-        assert_eq!(Version::of_framework(Some("torch >= 2.13")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch >= 2.12")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch >= 2.12")).by_another_rule(), Version::of(2, 12));
         for version in [Version::of(2, 8), Version::of(2, 12), Version::NEWEST] {
             assert_ne!(version.ties(), version.by_another_rule().ties());
         }
