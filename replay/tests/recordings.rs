@@ -297,3 +297,21 @@ fn segment_bytes(requested: u64) -> u64 {
         rounded => rounded.next_multiple_of(2 << 20),
     }
 }
+
+/// Peaks of the driver's pool on an H100 (driver 580.159, torch 2.11.0): `memory_stats()` of the same trainings under that backend.
+#[test]
+fn what_cuda_malloc_async_held_lies_within_its_bounds() {
+    for (name, held) in [("churn", 872_415_232), ("varying_length", 603_979_776)] {
+        let recorded = load(&data("rows_h100").join(format!("{name}.pickle.zst")));
+        let (_, trials) = run(&recorded, Limit::None, vec![Trial::bounded(Limit::None, &recorded.start.segments)]);
+        let outcome = trials[0].outcome();
+        let [low, high] = outcome.bounds.expect("bounds");
+        assert!((low..=high).contains(&held), "{name}: {held} is not within {low} and {high}");
+        assert_eq!((outcome.counts.peak_reserved_bytes, outcome.out_of_memory), (high, None));
+        // Its limit is compared with what was asked for and lives.
+        let live = outcome.counts.peak_requested_bytes;
+        let limited = [live, live - 1].map(|limit| Trial::bounded(Limit::Share(limit), &recorded.start.segments));
+        let (_, trials) = run(&recorded, Limit::None, limited.to_vec());
+        assert!(trials[0].out_of_memory().is_none() && trials[1].out_of_memory().is_some());
+    }
+}

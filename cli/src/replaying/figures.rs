@@ -36,9 +36,19 @@ impl Running {
         (rank, device, process): (u32, u32, String),
         say: &dyn Fn(&replay::Ended, u64) -> Ended,
     ) -> (Rank, Vec<String>) {
-        let Self { map, replays, version, other, trials, differs_at, device_allocs, device_frees, begins, is_interval } =
-            self;
-        let is_told_apart = other.as_ref().is_some_and(|other| !other.agreement().is_exact());
+        let Self {
+            map,
+            replays,
+            version,
+            other,
+            is_second,
+            trials,
+            differs_at,
+            device_allocs,
+            device_frees,
+            begins,
+            is_interval,
+        } = self;
         let (follow, done) = replays.finish();
         let agreement = *follow.agreement();
         let outcomes: Vec<Outcome> = done.iter().map(|(trial, _)| trial.outcome()).collect();
@@ -97,7 +107,7 @@ impl Running {
         };
         let mut remarks = remarks(&begins, &agreement);
         if other.is_some() {
-            remarks.insert(0, version_remark(version, agreement.is_exact() && is_told_apart));
+            remarks.insert(0, version_remark(version, agreement.is_exact() && is_second));
         }
         (rank, remarks)
     }
@@ -160,9 +170,9 @@ fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> O
 }
 
 /// By whose rules a session was replayed that does not name its version.
-fn version_remark(version: Version, is_told_apart: bool) -> String {
+fn version_remark(version: Version, is_second: bool) -> String {
     let rule = format!("of equally large blocks {}", version.ties().words());
-    let why = if is_told_apart { ", by which alone the recording is repeated" } else { "" };
+    let why = if is_second { ", by which alone the recording is repeated" } else { "" };
     format!("its version of torch is not known exactly: replayed by the rules of {version} ({rule}{why})")
 }
 

@@ -86,6 +86,8 @@ struct Running {
     version: Version,
     /// The recording by the other rule for equally large blocks, where nobody says which holds.
     other: Option<Follow>,
+    /// Whether it is replayed again, by the rule that was the other one.
+    is_second: bool,
     trials: Vec<Named>,
     differs_at: Option<At>,
     device_allocs: u64,
@@ -210,6 +212,7 @@ impl Replaying {
             map,
             version,
             other,
+            is_second: self.question.by_other_rule,
             differs_at: None,
             replays: SideBySide::new(follow, trials),
             trials: named,

@@ -297,10 +297,10 @@ impl Fit {
     }
 
     /// Bytes of a request that neither recording shows: kernels that split a reduction ask for memory for its parts from some size
-    /// on (`at::native::gpu_reduce_kernel`, Reduce.cuh), as large as the largest of what grows, or stop to.
+    /// on (`at::native::gpu_reduce_kernel`, Reduce.cuh), or stop to. Twice the largest of what grows was the most that was seen.
     fn scratch(&self, number: f64) -> u64 {
         let grown = self.laws.iter().filter(|law| !matches!(law, Law::Constant(_)));
-        grown.map(|law| law.bytes(number, Bound::Likely)).max().unwrap_or(0)
+        grown.map(|law| law.bytes(number, Bound::Likely)).max().unwrap_or(0).saturating_mul(2)
     }
 
     /// What has to be left free. From one recording also what its forecast may be off: that it fits is a promise.
