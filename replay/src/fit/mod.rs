@@ -255,6 +255,7 @@ impl Fit {
         let high = as_here.into_iter().fold(high, u64::max).saturating_add(scratch);
         let fits = limit.map(|limit| {
             let within = limit - limit / 100 * self.margin_percent(number).min(100);
+            let within = if self.is_another_peak(&likely) { within.saturating_sub(scratch) } else { within };
             let lives = |number: f64, bound: Bound, limit: u64| {
                 self.replay(number, bound, Limit::Device(limit)).out_of_memory.is_none()
             };
@@ -264,8 +265,7 @@ impl Fit {
                 let mut near = NEAR.into_iter().zip(&near);
                 near.all(|(share, it)| lives(number * share, Bound::Likely, as_tight(it)))
             };
-            let has_room = likely.counts.peak_allocated_bytes.saturating_add(scratch) <= within;
-            high.max(reserved) <= within || has_room && here() && nearby()
+            high.max(reserved) <= within || here() && nearby()
         });
         let percent = self.spread_percent(number);
         let spread = |bytes: u64| (bytes / 100).saturating_mul(percent).min(bytes);
@@ -294,6 +294,14 @@ impl Fit {
             if fits(middle) { fitting = middle } else { above = middle }
         }
         Some(fitting)
+    }
+
+    /// Whether most is allocated at a moment that was the highest in neither recording: between them the peak did not grow, and
+    /// here it has. What kernels ask for at that moment was never seen at such a size, so "fits" leaves room for it.
+    fn is_another_peak(&self, here: &Outcome) -> bool {
+        let peak = |number: f64| self.replay(number, Bound::Likely, Limit::None).counts.peak_allocated_bytes;
+        let many = peak(self.numbers.1);
+        self.scaled.is_none() && many <= peak(self.numbers.0) && here.counts.peak_allocated_bytes > many
     }
 
     /// Bytes of a request that neither recording shows: kernels that split a reduction ask for memory for its parts from some size
