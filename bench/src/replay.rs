@@ -36,8 +36,9 @@ impl Source {
         let events: Vec<Event> = device.events.iter().collect();
         let (settings, last) = (&recording.settings, &device.final_segments);
         let start = initial_state(settings, device.device, last, events.iter().copied());
-        let version = Version::of_framework(recording.framework.as_deref());
-        Some(Self { conf: Conf::recorded(settings, version), segments: start.keyframe.segments, events })
+        let (framework, segments) = (recording.framework.as_deref(), start.keyframe.segments);
+        let version = Follow::version(framework, settings, &segments, events.iter().copied());
+        Some(Self { conf: Conf::recorded(settings, version), segments, events })
     }
 
     fn follow(&self) -> Agreement {

@@ -137,21 +137,15 @@ async fn replay(
     limits.dedup();
     let is_interval = limits.len() > 1;
     let question = Question { limits, is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
-    let mut replaying = Replaying::new(question).map_err(|error| error.to_string())?;
-    let request = v1::ExportRequest { selection: Some(selection), without_events: false };
-    let words = |status: tonic::Status| status.message().to_owned();
-    let mut parts = connection.query.export(request).await.map_err(words)?.into_inner();
-    while let Some(part) = parts.message().await.map_err(words)? {
-        if let Some(body) = part.body {
-            replaying.part(body).map_err(|error| error.to_string())?;
-        }
-        if replaying.is_too_long {
-            let flag = process_flag(subject.process, subject.rank);
-            let ask = command("what-if", subject.job, &flag, &connection.flags);
-            return Err(format!("it has more than {EVENTS_MAX} events; `{ask}` replays them"));
-        }
+    let mut replaying = replayed(connection, &selection, question.clone()).await?;
+    if replaying.wants_other_rule {
+        replaying = replayed(connection, &selection, Question { by_other_rule: true, ..question }).await?;
     }
-    replaying.finish();
+    if replaying.is_too_long {
+        let flag = process_flag(subject.process, subject.rank);
+        let ask = command("what-if", subject.job, &flag, &connection.flags);
+        return Err(format!("it has more than {EVENTS_MAX} events; `{ask}` replays them"));
+    }
     let Some(device) = replaying.ranks.into_iter().next() else {
         let why = replaying.not_looked_at.first().map(|text| text.trim_end_matches('.').to_owned());
         return Err(why.unwrap_or_else(|| "nothing of it is stored".to_owned()));
@@ -160,4 +154,26 @@ async fn replay(
         return Err("the recording does not name its version of torch".to_owned());
     }
     Ok(Advice::replayed(device, &replaying.not_looked_at, subject.pinned.clone()))
+}
+
+/// One pass over what is stored, or over as much of it as may be.
+async fn replayed(
+    connection: &mut Connection,
+    selection: &v1::Selection,
+    question: Question,
+) -> Result<Replaying, String> {
+    let mut replaying = Replaying::new(question).map_err(|error| error.to_string())?;
+    let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
+    let words = |status: tonic::Status| status.message().to_owned();
+    let mut parts = connection.query.export(request).await.map_err(words)?.into_inner();
+    while let Some(part) = parts.message().await.map_err(words)? {
+        if let Some(body) = part.body {
+            replaying.part(body).map_err(|error| error.to_string())?;
+        }
+        if replaying.is_too_long {
+            return Ok(replaying);
+        }
+    }
+    replaying.finish();
+    Ok(replaying)
 }

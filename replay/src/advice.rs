@@ -46,6 +46,9 @@ pub fn tried(version: Version) -> Vec<&'static str> {
 #[must_use]
 pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<String> {
     let mut cautions = Vec::new();
+    if let Some(bounds) = outcome.bounds {
+        return vec![bounded(bounds)];
+    }
     if conf.expandable_segments {
         cautions.push(
             "expandable segments cannot be shared between processes with CUDA IPC by every version, nor registered as NCCL user \
@@ -71,6 +74,15 @@ pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<Strin
     cautions
 }
 
+/// What bounds say, and what they rest on.
+fn bounded([low, high]: [u64; 2]) -> String {
+    let (low, high) = (HumanBytes::of(low), HumanBytes::of(high));
+    format!(
+        "it packs inside the driver, which nothing outside can replay: it holds between {low}, what lives at once, and {high}, if \
+         memory is used again only for requests of the same size; and its memory is not recorded event by event"
+    )
+}
+
 /// The setting to take: its index among the trials and the bytes that it saves; `None` when none is worth it.
 ///
 /// Where the recorded setting fails, the one that does not and that has to empty its cache least often.
@@ -78,7 +90,9 @@ pub fn cautions(conf: &Conf, baseline: &Outcome, outcome: &Outcome) -> Vec<Strin
 pub fn recommended(baseline: &Outcome, trials: &[Outcome]) -> Option<(usize, u64)> {
     let held = baseline.counts.peak_reserved_bytes;
     let saved = |trial: &Outcome| held.saturating_sub(trial.counts.peak_reserved_bytes);
-    let survives = trials.iter().enumerate().filter(|(_, trial)| trial.out_of_memory.is_none());
+    // (What has only bounds was not replayed.)
+    let is_known = |trial: &Outcome| trial.out_of_memory.is_none() && trial.bounds.is_none();
+    let survives = trials.iter().enumerate().filter(|(_, trial)| is_known(trial));
     if baseline.out_of_memory.is_some() {
         let least = |(_, trial): &(usize, &Outcome)| (trial.counts.retries, trial.counts.peak_reserved_bytes);
         return survives.min_by_key(least).map(|(index, trial)| (index, saved(trial)));
@@ -175,7 +189,8 @@ pub fn conclusion(baseline: &Outcome, trials: &[(&str, Outcome)], limit: Limit) 
 fn none_helps(baseline: &Outcome, trials: &[(&str, Outcome)]) -> String {
     let start = format!("No allocator setting helps: of {} others that were replayed", trials.len());
     let held = baseline.counts.peak_reserved_bytes;
-    let Some((text, best)) = trials.iter().min_by_key(|(_, trial)| trial.counts.peak_reserved_bytes) else {
+    let replayed = trials.iter().filter(|(_, trial)| trial.bounds.is_none());
+    let Some((text, best)) = replayed.min_by_key(|(_, trial)| trial.counts.peak_reserved_bytes) else {
         return "No other allocator setting was replayed.".to_owned();
     };
     if best.counts.peak_reserved_bytes >= held {
@@ -228,7 +243,7 @@ mod tests {
 
     fn outcome(peak_reserved_bytes: u64, device_allocs: u64) -> Outcome {
         let counts = Counts { peak_reserved_bytes, device_allocs, ..Counts::default() };
-        Outcome { counts, out_of_memory: None, survived: 0 }
+        Outcome { counts, out_of_memory: None, survived: 0, bounds: None }
     }
 
     #[test]

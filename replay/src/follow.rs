@@ -9,12 +9,12 @@
 //! Refuses to guess a limit: without one, retries are not told from `empty_cache()`, and [`Agreement::flushes`] counts these.
 
 use foldhash::HashSet;
-use memctl_model::{Action, Event, PoolId, SegmentState};
+use memctl_model::{Action, AllocatorSettings, Event, PoolId, SegmentState};
 
 use crate::allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit};
 use crate::names::{BlockName, Names};
 use crate::request::{Request, Requested};
-use crate::settings::Conf;
+use crate::settings::{Conf, Version};
 
 /// Segment events that wait at most: what a process with 16 TiB in small segments could have.
 const WAITING_MAX: usize = 1 << 23;
@@ -97,6 +97,28 @@ impl Follow {
             at: 0,
             agreement,
         }
+    }
+
+    /// The version whose rules a recording is followed by: the one that its session names; else the likeliest, or another where
+    /// that one alone repeats it.
+    pub fn version(
+        framework: Option<&str>,
+        settings: &AllocatorSettings,
+        segments: &[SegmentState],
+        events: impl Iterator<Item = Event> + Clone,
+    ) -> Version {
+        let likely = Version::of_framework(framework);
+        if Version::is_named(framework) {
+            return likely;
+        }
+        let repeats = |version: Version| {
+            let mut follow = Self::new(Conf::recorded(settings, version), Limit::None, segments);
+            events.clone().for_each(|event| follow.event(&event, |_, _| {}));
+            follow.finish(|_, _| {});
+            follow.agreement().is_exact()
+        };
+        let other = likely.by_another_rule();
+        if !repeats(likely) && repeats(other) { other } else { likely }
     }
 
     /// Takes the next event; tells the requests that it turned out to be, with the index of the event.

@@ -8,12 +8,13 @@
 //! Guarantees: pure and deterministic; no input makes it panic; memory in proportion to the live blocks and the segments, not to
 //! the events. Rules and constants: c10/cuda/CUDACachingAllocator.cpp of torch 2.4 to 2.15.
 //!
-//! Refuses: `backend:cudaMallocAsync`, which packs inside the driver; and to know when an event on another stream would have
+//! Refuses: to say more than bounds of `backend:cudaMallocAsync`, which packs inside the driver; and to know when an event on another stream would have
 //! passed: a free that waited completes where it completed in the recording, or earlier when a replayed retry waits for it.
 
 pub mod advice;
 mod ahead;
 pub mod allocator;
+mod bounds;
 pub mod fit;
 mod follow;
 mod names;
@@ -28,6 +29,6 @@ pub use allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, L
 pub use follow::{Agreement, Follow, KnownLimit};
 pub use names::{BlockName, named};
 pub use request::{Request, Requested};
-pub use settings::{Conf, ConfError, Remark, Version};
+pub use settings::{Conf, ConfError, Remark, Ties, Version};
 pub use side_by_side::{Ended, SideBySide};
 pub use trial::{Ending, Outcome, Start, Trial};

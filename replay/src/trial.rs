@@ -6,6 +6,7 @@
 use memctl_model::{BlockUse, SegmentState};
 
 use crate::allocator::{Allocator, BlockId, Counts, Hint, Limit};
+use crate::bounds::Bounds;
 use crate::names::{BlockName, Names, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub out_of_memory: Option<Ending>,
     /// Requests that failed in the recording and not here; what would have followed is not known.
     pub survived: u64,
+    /// Lowest and highest peak of reserved bytes where nothing can be replayed ([`Trial::bounded`]): the figures have the highest.
+    pub bounds: Option<[u64; 2]>,
 }
 
 /// See the module.
@@ -53,6 +56,15 @@ pub struct Trial {
     names: Vec<BlockName>,
     out_of_memory: Option<Ending>,
     survived: u64,
+    bounded: Option<Bounded>,
+}
+
+/// A trial of an allocator that cannot be replayed: what lives, and its bounds.
+#[derive(Clone, Debug)]
+struct Bounded {
+    bounds: Bounds,
+    /// By name, what was asked for the block that lives.
+    live: Vec<Option<Requested>>,
 }
 
 impl Trial {
@@ -60,7 +72,7 @@ impl Trial {
     #[must_use]
     pub fn new(conf: Conf, limit: Limit, segments: &[SegmentState], start: Start) -> Self {
         let allocator = Allocator::new(conf, limit);
-        let mut trial = Self { allocator, live: Vec::new(), names: Vec::new(), out_of_memory: None, survived: 0 };
+        let mut trial = Self::of(allocator);
         match start {
             Start::AsFound => {
                 let names = Names::of(segments);
@@ -72,6 +84,23 @@ impl Trial {
             }
             Start::Afresh => trial.ask_for_what_lived(segments),
         }
+        trial
+    }
+
+    fn of(allocator: Allocator) -> Self {
+        let (live, names) = (Vec::new(), Vec::new());
+        Self { allocator, live, names, out_of_memory: None, survived: 0, bounded: None }
+    }
+
+    /// A trial of `backend:cudaMallocAsync`, from what lived when the recording began: it ends in bounds.
+    #[must_use]
+    pub fn bounded(limit: Limit, segments: &[SegmentState]) -> Self {
+        let mut trial = Self::of(Allocator::new(Conf::default(), Limit::None));
+        let mut bounded = Bounded { bounds: Bounds::new(limit), live: Vec::new() };
+        for (name, segment, block) in named(segments) {
+            bounded.ask(name, Requested { bytes: block.requested, stream: segment.stream, pool: segment.pool });
+        }
+        trial.bounded = Some(bounded);
         trial
     }
 
@@ -92,6 +121,9 @@ impl Trial {
     pub fn request(&mut self, event: u64, request: &Request<'_>) {
         if self.out_of_memory.is_some() {
             return;
+        }
+        if self.bounded.is_some() {
+            return self.bound(event, request);
         }
         match *request {
             Request::Alloc { block, requested, hints } => return self.ask(event, block, requested, hints),
@@ -115,6 +147,9 @@ impl Trial {
 
     /// A request for memory, before the first that fails.
     pub(crate) fn ask(&mut self, event: u64, block: BlockName, requested: Requested, hints: &[Hint]) {
+        if self.bounded.is_some() {
+            return self.bound(event, &Request::Alloc { block, requested, hints });
+        }
         self.allocator.hint(hints.iter().copied());
         self.alloc(event, block, requested);
         self.forget_completed();
@@ -123,10 +158,37 @@ impl Trial {
 
     /// A free that completes as soon as it is asked for: both in one.
     pub(crate) fn free(&mut self, block: BlockName) {
+        if let Some(bounded) = &mut self.bounded {
+            return bounded.free(block);
+        }
         if self.out_of_memory.is_none()
             && let Some(id) = self.leave(block)
         {
             self.allocator.free(id);
+        }
+    }
+
+    /// A request where nothing can be replayed.
+    fn bound(&mut self, event: u64, request: &Request<'_>) {
+        let Some(bounded) = &mut self.bounded else { return };
+        let failed = match *request {
+            Request::Alloc { block, requested, .. } if !bounded.ask(block, requested) => Some(requested),
+            Request::Failed { requested } if bounded.bounds.alloc(&requested) => {
+                bounded.bounds.free(&requested);
+                self.survived += 1;
+                None
+            }
+            Request::Failed { requested } => Some(requested),
+            Request::FreeCompleted { block } => {
+                bounded.free(block);
+                None
+            }
+            _ => None,
+        };
+        if let Some(requested) = failed {
+            let [reserved_bytes, _] = bounded.bounds.peak_reserved();
+            let allocated_bytes = bounded.bounds.live_requested();
+            self.out_of_memory.get_or_insert(Ending { event, requested, reserved_bytes, allocated_bytes });
         }
     }
 
@@ -217,6 +279,40 @@ impl Trial {
     /// What it has come to so far.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
-        Outcome { counts: *self.allocator.counts(), out_of_memory: self.out_of_memory, survived: self.survived }
+        let (out_of_memory, survived) = (self.out_of_memory, self.survived);
+        let Some(Bounded { bounds, .. }) = &self.bounded else {
+            return Outcome { counts: *self.allocator.counts(), out_of_memory, survived, bounds: None };
+        };
+        let (peak, [low, high]) = (bounds.peak_requested(), bounds.peak_reserved());
+        // (That allocator counts what was asked for as allocated.)
+        let counts = Counts {
+            peak_allocated_bytes: peak,
+            peak_requested_bytes: peak,
+            peak_reserved_bytes: high,
+            ..Counts::default()
+        };
+        Outcome { counts, out_of_memory, survived, bounds: Some([low, high]) }
+    }
+}
+
+impl Bounded {
+    /// Whether it is served.
+    fn ask(&mut self, block: BlockName, requested: Requested) -> bool {
+        self.free(block);
+        let is_served = self.bounds.alloc(&requested);
+        if is_served {
+            let at = block as usize;
+            if self.live.len() <= at {
+                self.live.resize(at + 1, None);
+            }
+            self.live[at] = Some(requested);
+        }
+        is_served
+    }
+
+    fn free(&mut self, block: BlockName) {
+        if let Some(requested) = self.live.get_mut(block as usize).and_then(Option::take) {
+            self.bounds.free(&requested);
+        }
     }
 }

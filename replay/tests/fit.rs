@@ -1,7 +1,10 @@
 //! Real models at two batches, forecast at others and compared with what runs at these really held.
+//!
+//! `MEMCTL_FIT_MODELS=FOLDER` prints the same of what `tests/workloads/fit_models.py` left in a folder: `MODEL_plain_bN.json`, and
+//! `MODEL_plain_bN.pickle` at batch 4 and 8.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memctl_analysis::initial_state;
 use memctl_model::{Event, Frame, StackId};
@@ -11,8 +14,11 @@ use serde_json::Value;
 
 /// A recording's requests.
 fn script(name: &str) -> (Conf, Script) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name).join("rank0.pickle.zst");
-    let recording = memctl_snapshot::load(&path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    script_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name).join("rank0.pickle.zst"))
+}
+
+fn script_of(path: &Path) -> (Conf, Script) {
+    let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     let version = Version::of_framework(recording.framework.as_deref());
     let device = recording.devices.iter().max_by_key(|device| device.events.len()).expect("a device");
     let events: Vec<Event> = device.events.iter().collect();
@@ -109,4 +115,43 @@ fn two_trainings_are_not_taken_for_one() {
     let (follow, request) = (Script::new(&[]), Request::EmptyCache);
     assert!(follow.clone().push(&request, 0).is_ok());
     let _ = stack_key(std::iter::empty::<&Frame>());
+}
+
+#[test]
+fn models_of_the_fake_gpu_lie_within_their_intervals() {
+    let Some(folder) = std::env::var_os("MEMCTL_FIT_MODELS").map(PathBuf::from) else { return };
+    let peaks = |model: &str, batch: u32| {
+        let text = std::fs::read_to_string(folder.join(format!("{model}_plain_b{batch}.json"))).ok()?;
+        let row: Value = serde_json::from_str(&text).ok()?;
+        Some((row["peak_reserved"].as_u64()?, row["peak_allocated"].as_u64()?))
+    };
+    let mut outside = 0;
+    for model in ["encoder", "lstm", "vgg", "unet", "vit", "mixer"] {
+        let recorded = |batch: u32| {
+            let path = folder.join(format!("{model}_plain_b{batch}.pickle"));
+            path.exists().then(|| script_of(&path))
+        };
+        let (Some((conf, four)), Some((_, eight))) = (recorded(4), recorded(8)) else { continue };
+        let fit = Fit::new((4.0, four), (8.0, eight), conf).expect("one training");
+        println!("{model}: {:?}", fit.aligned());
+        for batch in [16, 32, 64] {
+            let Some((reserved, allocated)) = peaks(model, batch) else { continue };
+            let forecast = fit.at(f64::from(batch), None);
+            let (low, high) = (forecast.low_bytes, forecast.high_bytes);
+            let fits = [90, 97, 100, 103, 110, 120]
+                .map(|percent| fit.at(f64::from(batch), Some(reserved / 100 * percent)).fits);
+            let counts = forecast.likely.counts;
+            outside += usize::from(!(low..=high).contains(&reserved));
+            println!(
+                "{model} {batch}: reserved {} MiB, forecast {}, {} to {}; allocated {}, forecast {}; fits {fits:?}",
+                reserved >> 20,
+                counts.peak_reserved_bytes >> 20,
+                low >> 20,
+                high >> 20,
+                allocated >> 20,
+                counts.peak_allocated_bytes >> 20,
+            );
+        }
+    }
+    println!("{outside} outside");
 }

@@ -7,7 +7,7 @@
 //! (It is long because it is all of an allocator, in one place to be read beside PyTorch's rules.)
 
 use memctl_model::PoolId;
-use memctl_replay::{Allocator, BlockId, Conf, DriverCall, DriverEvent, Limit, Version};
+use memctl_replay::{Allocator, BlockId, Conf, DriverCall, DriverEvent, Limit, Ties, Version};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +24,8 @@ enum State {
 struct Block {
     /// Which segment or reservation it is a part of.
     of: usize,
+    /// Its place among all blocks that were made or cut off.
+    born: usize,
     addr: u64,
     size: u64,
     requested: u64,
@@ -42,6 +44,7 @@ struct Naive {
     /// By address.
     blocks: Vec<Block>,
     segments: usize,
+    births: usize,
     searches: std::collections::HashMap<(u32, bool), u64>,
     turns: u64,
     reserved: u64,
@@ -81,8 +84,22 @@ impl Naive {
     fn free(&self, stream: u64, pool: (u32, bool)) -> Vec<Block> {
         let is_in = |it: &&Block| it.state == State::Free && it.stream == stream && it.pool == pool;
         let mut free: Vec<Block> = self.blocks.iter().filter(is_in).copied().collect();
-        free.sort_by_key(|it| (it.size, it.addr));
+        free.sort_by_key(|it| (it.size, self.age(it), it.addr));
         free
+    }
+
+    /// What decides between equally large blocks before the address does.
+    fn age(&self, it: &Block) -> usize {
+        match self.conf.ties {
+            Ties::LowestAddress => 0,
+            Ties::OlderBlock => it.born,
+            Ties::OlderSegment => it.of,
+        }
+    }
+
+    fn birth(&mut self) -> usize {
+        self.births += 1;
+        self.births
     }
 
     fn at(&self, addr: u64) -> usize {
@@ -150,6 +167,7 @@ impl Naive {
             let since = self.searches.get(&pool).copied().unwrap_or(0);
             let behind = Block { addr: block + size, size: rest, state: State::Free, since, ..self.blocks[at] };
             self.blocks[at].size = size;
+            self.blocks[at].born = self.birth();
             self.blocks.insert(at + 1, behind);
         }
         let it = &mut self.blocks[at];
@@ -206,13 +224,14 @@ impl Naive {
 
     fn whole(addr: u64, size: u64, stream: u64, pool: (u32, bool)) -> Block {
         let (of, state) = (0, State::Free);
-        Block { of, addr, size, requested: 0, stream, pool, expandable: true, state, since: 0 }
+        Block { of, born: 0, addr, size, requested: 0, stream, pool, expandable: true, state, since: 0 }
     }
 
     fn insert(&mut self, block: Block) {
         self.segments += 1;
         let at = self.blocks.partition_point(|it| it.addr < block.addr);
-        self.blocks.insert(at, Block { of: self.segments, ..block });
+        let born = self.birth();
+        self.blocks.insert(at, Block { of: self.segments, born, ..block });
     }
 
     fn expand(&mut self, size: u64, stream: u64, pool: (u32, bool)) -> Option<u64> {
@@ -264,7 +283,8 @@ impl Naive {
             return false;
         }
         if mapped < self.blocks[at].size {
-            let behind = Block { addr: addr + mapped, size: self.blocks[at].size - mapped, ..self.blocks[at] };
+            let born = self.birth();
+            let behind = Block { addr: addr + mapped, size: self.blocks[at].size - mapped, born, ..self.blocks[at] };
             self.blocks.insert(at + 1, behind);
         }
         (self.blocks[at].size, self.blocks[at].state) = (mapped, State::Free);
@@ -280,7 +300,8 @@ impl Naive {
         for step in [-1, 1] {
             if let Some(other) = self.beside(at, step).filter(|&it| self.blocks[it].state == self.blocks[at].state) {
                 let (low, high) = (at.min(other), at.max(other));
-                let since = self.blocks[at].since;
+                let Block { since, born, .. } = self.blocks[at];
+                self.blocks[low].born = born;
                 self.blocks[low].size += self.blocks[high].size;
                 self.blocks[low].since = since;
                 self.blocks.remove(high);
@@ -317,7 +338,7 @@ impl Naive {
         let idle = |of: &Self| -> Vec<Block> {
             let is_idle = |it: &&Block| it.state == State::Free && it.pool == pool && of.is_whole(it);
             let mut idle: Vec<Block> = of.blocks.iter().filter(is_idle).copied().collect();
-            idle.sort_by_key(|it| (it.stream, it.size, it.addr));
+            idle.sort_by_key(|it| (it.stream, it.size, of.age(it), it.addr));
             idle
         };
         let age = |it: &Block| (searches - it.since) as f64;
@@ -385,10 +406,10 @@ impl Naive {
         let since = self.searches.get(&it.pool).copied().unwrap_or(0);
         let mut parts = vec![Block { addr: begin, size: end - begin, state: State::Unmapped, ..*it }];
         if begin > it.addr {
-            parts.insert(0, Block { size: begin - it.addr, since, ..*it });
+            parts.insert(0, Block { size: begin - it.addr, since, born: self.birth(), ..*it });
         }
         if end < it.addr + it.size {
-            parts.push(Block { addr: end, size: it.addr + it.size - end, since, ..*it });
+            parts.push(Block { addr: end, size: it.addr + it.size - end, since, born: self.birth(), ..*it });
         }
         self.blocks.splice(at..=at, parts);
         self.reserved -= end - begin;
@@ -463,8 +484,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(conf: &str, limit: Limit) -> Self {
-        let conf = Conf::parse(conf, Version::NEWEST).unwrap_or_else(|error| panic!("{conf}: {error}")).0;
+    fn new(conf: &str, version: Version, limit: Limit) -> Self {
+        let conf = Conf::parse(conf, version).unwrap_or_else(|error| panic!("{conf}: {error}")).0;
         let one = Allocator::new(conf.clone(), limit);
         Self { one, naive: Naive { conf, limit, ..Naive::default() }, live: Vec::new(), pending: Vec::new() }
     }
@@ -529,9 +550,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_program_is_served_alike(steps in steps(), conf in 0..CONFS.len(), limit in 0..4_usize) {
+    fn every_program_is_served_alike(
+        steps in steps(),
+        conf in 0..CONFS.len(),
+        version in prop::sample::select(vec![Version::of(2, 11), Version::of(2, 12), Version::NEWEST]),
+        limit in 0..4_usize,
+    ) {
         let limit = [Limit::None, Limit::Share(200 * MIB), Limit::Share(420 * MIB), Limit::Device(150 * MIB)][limit];
-        let mut pair = Pair::new(CONFS[conf], limit);
+        let mut pair = Pair::new(CONFS[conf], version, limit);
         for step in &steps {
             pair.step(step)?;
         }

@@ -4,7 +4,7 @@
 //! those of the product: peak reserved memory, out of memory or not, retries, and whether a run lives with the replayed peak as
 //! its limit. Refuses rows of trainings without a recording.
 //!
-//! `MEMCTL_WHATIF_ROWS=FOLDER` takes the rows of another folder than the bundled one, and prints every row that differs;
+//! `MEMCTL_WHATIF_ROWS=FOLDER` takes the rows of another folder than the bundled ones, and prints every row that differs;
 //! `MEMCTL_WHATIF_ESTIMATES=FILE` writes the replayed peaks, for `whatif_rows.py --limits FILE`.
 
 mod support;
@@ -64,9 +64,12 @@ impl Row {
     }
 }
 
-fn folder() -> PathBuf {
-    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rows");
-    std::env::var_os("MEMCTL_WHATIF_ROWS").map_or(bundled, PathBuf::from)
+fn folders() -> Vec<PathBuf> {
+    let bundled = || {
+        ["rows", "rows_2.15", "rows_h100"]
+            .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name))
+    };
+    std::env::var_os("MEMCTL_WHATIF_ROWS").map_or_else(|| bundled().to_vec(), |folder| vec![PathBuf::from(folder)])
 }
 
 fn recording(folder: &Path, kind: &str) -> Option<PathBuf> {
@@ -102,15 +105,16 @@ fn compare(path: &Path, rows: Vec<Value>) -> (Vec<Row>, BTreeMap<String, u64>) {
 
 #[test]
 fn genuine_runs_under_other_settings_and_limits_are_forecast() {
-    let folder = folder();
-    let text = std::fs::read_to_string(folder.join("rows.jsonl")).expect("rows");
-    let mut by_kind: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for line in text.lines() {
-        let row: Value = serde_json::from_str(line).expect("a row is JSON");
-        by_kind.entry(row["kind"].as_str().expect("a kind").to_owned()).or_default().push(row);
+    let mut by_kind: BTreeMap<(PathBuf, String), Vec<Value>> = BTreeMap::new();
+    for folder in folders() {
+        for line in std::fs::read_to_string(folder.join("rows.jsonl")).expect("rows").lines() {
+            let row: Value = serde_json::from_str(line).expect("a row is JSON");
+            let kind = row["kind"].as_str().expect("a kind").to_owned();
+            by_kind.entry((folder.clone(), kind)).or_default().push(row);
+        }
     }
     let (mut all, mut estimates) = (Vec::new(), String::new());
-    for (kind, rows) in by_kind {
+    for ((folder, kind), rows) in by_kind {
         let Some(path) = recording(&folder, &kind) else { continue };
         let (rows, peaks) = compare(&path, rows);
         for (conf, limit) in peaks {

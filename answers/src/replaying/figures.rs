@@ -36,7 +36,19 @@ impl Running {
         (rank, device, process): (u32, u32, String),
         say: &dyn Fn(&replay::Ended, u64) -> Ended,
     ) -> (Rank, Vec<String>) {
-        let Self { map, replays, trials, differs_at, device_allocs, device_frees, begins, is_interval } = self;
+        let Self {
+            map,
+            replays,
+            version,
+            other,
+            is_second,
+            trials,
+            differs_at,
+            device_allocs,
+            device_frees,
+            begins,
+            is_interval,
+        } = self;
         let (follow, done) = replays.finish();
         let agreement = *follow.agreement();
         let outcomes: Vec<Outcome> = done.iter().map(|(trial, _)| trial.outcome()).collect();
@@ -57,7 +69,7 @@ impl Running {
             retries: outcome.counts.retries,
             out_of_memory,
             cautions: it.cautions(&baseline_of(it.limit), outcome),
-            bounds: None,
+            bounds: outcome.bounds.map(Vec::from),
         });
         let counts = follow.counts();
         let peaks = map.peaks();
@@ -93,7 +105,11 @@ impl Running {
             recommended,
             says,
         };
-        (rank, remarks(session, &begins, &agreement))
+        let mut remarks = remarks(&begins, &agreement);
+        if other.is_some() {
+            remarks.insert(0, version_remark(version, agreement.is_exact() && is_second));
+        }
+        (rank, remarks)
     }
 }
 
@@ -153,13 +169,16 @@ fn group_at<'t>(trials: &'t [Named], outcomes: &'t [Outcome], first: usize) -> O
     Some(Group { baseline, others, limit: own.limit })
 }
 
+/// By whose rules a session was replayed that does not name its version.
+fn version_remark(version: Version, is_second: bool) -> String {
+    let rule = format!("of equally large blocks {}", version.ties().words());
+    let why = if is_second { ", by which alone the recording is repeated" } else { "" };
+    format!("its version of torch is not known exactly: replayed by the rules of {version} ({rule}{why})")
+}
+
 /// What the figures do not cover; parts of sentences.
-fn remarks(session: &SessionInfo, begins: &Begins, agreement: &Agreement) -> Vec<String> {
+fn remarks(begins: &Begins, agreement: &Agreement) -> Vec<String> {
     let mut remarks = Vec::new();
-    if !Version::is_named(session.framework.as_deref()) {
-        let newest = Version::NEWEST;
-        remarks.push(format!("its version of torch is not known exactly: replayed by the rules of {newest}"));
-    }
     if begins.at_event > 0 {
         remarks.push(format!("the {} events before are not replayed", begins.at_event));
     }

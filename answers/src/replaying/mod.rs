@@ -2,7 +2,11 @@
 //! page.
 //!
 //! Guarantees: one pass; memory in proportion to the live blocks and the trials, whatever the number of events; what the figures
-//! do not cover is said with them (`figures`). Refuses an allocator that packs inside the driver.
+//! do not cover is said with them (`figures`). Refuses recordings of an allocator that packs inside the driver; of one that would
+//! have, there are bounds.
+//!
+//! Where a session does not name its version of torch, the rule by which equally large blocks are taken is followed both ways; where
+//! the other repeats the recording, [`Replaying::wants_other_rule`] says that the same has to be replayed again by that.
 
 mod figures;
 
@@ -51,6 +55,8 @@ pub struct Question {
     pub from: Option<u64>,
     /// The last step.
     pub until: Option<u64>,
+    /// By the other rule for equally large blocks than the version suggests; for sessions that do not name theirs.
+    pub by_other_rule: bool,
 }
 
 /// See the module. Takes the parts of any number of ranks.
@@ -67,6 +73,8 @@ pub struct Replaying {
     pub refused: Option<String>,
     /// A device has more events than were asked for: nothing is said of it.
     pub is_too_long: bool,
+    /// A device whose session does not name its version is repeated by the other rule for equally large blocks.
+    pub wants_other_rule: bool,
 }
 
 /// The device whose parts come in.
@@ -91,6 +99,12 @@ struct Before {
 struct Running {
     map: BlockMap,
     replays: SideBySide,
+    /// Whose rules.
+    version: Version,
+    /// The recording by the other rule for equally large blocks, where nobody says which holds.
+    other: Option<Follow>,
+    /// Whether it is replayed again, by the rule that was the other one.
+    is_second: bool,
     trials: Vec<Named>,
     differs_at: Option<At>,
     device_allocs: u64,
@@ -105,6 +119,8 @@ struct Named {
     /// What the allocator would accept without effect.
     remarks: Vec<Remark>,
     limit: Limit,
+    /// Its allocator packs inside the driver.
+    is_bounded: bool,
 }
 
 /// What was there before the first event.
@@ -140,12 +156,27 @@ impl Replaying {
     pub fn new(question: Question) -> Result<Self, ReplayError> {
         let decoder = Decoder::new()?;
         let (events, ranks, not_looked_at) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { question, decoder, events, device: None, ranks, not_looked_at, refused: None, is_too_long: false })
+        Ok(Self {
+            question,
+            decoder,
+            events,
+            device: None,
+            ranks,
+            not_looked_at,
+            refused: None,
+            is_too_long: false,
+            wants_other_rule: false,
+        })
     }
 
     fn begin(&mut self, keyframe: &Keyframe) {
         let Some(device) = &mut self.device else { return };
-        let version = Version::of_framework(device.session.framework.as_deref());
+        let framework = device.session.framework.as_deref();
+        let is_named = Version::is_named(framework);
+        let version = Version::of_framework(framework);
+        let other = version.by_another_rule();
+        let (version, other) =
+            if self.question.by_other_rule && !is_named { (other, version) } else { (version, other) };
         let settings = &device.session.settings;
         if matches!(Conf::parse(&settings.conf, version), Err(ConfError::Async)) {
             self.not_looked_at.push(format!("Rank {}: {}.", device.rank, ConfError::Async));
@@ -165,28 +196,40 @@ impl Replaying {
         let mut named = Vec::new();
         for &limit in &limits {
             // The recorded settings come first: what the others are compared with.
-            named.push(Named { text: settings.conf.clone(), conf: own.clone(), remarks: Vec::new(), limit });
+            let (text, conf) = (settings.conf.clone(), own.clone());
+            named.push(Named { text, conf, remarks: Vec::new(), limit, is_bounded: false });
             for text in texts.iter().filter(|text| **text != settings.conf) {
-                match Conf::parse(text, version) {
-                    Ok((conf, remarks)) => named.push(Named { text: text.clone(), conf, remarks, limit }),
+                let (conf, remarks, is_bounded) = match Conf::parse(text, version) {
+                    Ok((conf, remarks)) => (conf, remarks, false),
+                    Err(ConfError::Async) => (Conf::default(), Vec::new(), true),
                     Err(error) => {
                         self.refused = Some(format!("--set {text}: {error}"));
                         return;
                     }
-                }
+                };
+                named.push(Named { text: text.clone(), conf, remarks, limit, is_bounded });
             }
         }
-        let trials: Vec<Trial> =
-            named.iter().map(|it| Trial::new(it.conf.clone(), it.limit, &keyframe.segments, Start::Afresh)).collect();
+        let segments = &keyframe.segments;
+        let trial = |it: &Named| match it.is_bounded {
+            true => Trial::bounded(it.limit, segments),
+            false => Trial::new(it.conf.clone(), it.limit, segments, Start::Afresh),
+        };
+        let trials: Vec<Trial> = named.iter().map(trial).collect();
         let mut map = BlockMap::new(settings);
         map.restore(keyframe);
         let blocks = keyframe.segments.iter().flat_map(|segment| &segment.blocks);
         let live_bytes = blocks.filter(|block| block.usage != BlockUse::Inactive).map(|block| block.size).sum();
         let total = session_total(&device.session, device.device);
         let share = own.memory_fraction.zip(total).map(|(share, total)| Limit::Share((share * total as f64) as u64));
+        let other = (!is_named).then(|| Conf::recorded(settings, other));
+        let other = other.map(|conf| Follow::new(conf, share.unwrap_or_default(), &keyframe.segments));
         let follow = Follow::new(own, share.unwrap_or_default(), &keyframe.segments);
         device.running = Some(Running {
             map,
+            version,
+            other,
+            is_second: self.question.by_other_rule,
             differs_at: None,
             replays: SideBySide::new(follow, trials),
             trials: named,
@@ -221,6 +264,7 @@ impl Replaying {
         if let Some(Device { running: Some(running), rank, device, process, session, dictionary, steps, .. }) =
             self.device.take()
         {
+            self.wants_other_rule |= running.is_repeated_otherwise() && !self.question.by_other_rule;
             let (rank, remarks) = running.figures(&session, (rank, device, process), &|ended, at_event| Ended {
                 event: at_event + ended.ending.event,
                 step: step_at(&steps, ended.time_ns),
@@ -275,6 +319,9 @@ impl Device {
             Action::SegmentFree | Action::SegmentUnmap => running.device_frees += 1,
             _ => {}
         }
+        if let Some(other) = &mut running.other {
+            other.event(event, |_, _| {});
+        }
         running.replays.event(event);
         if let (None, Some(differs)) = (running.differs_at, running.replays.follow().agreement().differs_at) {
             let step = step_at(&self.steps, event.time_ns);
@@ -289,6 +336,14 @@ impl Device {
             }
         }
         Ok(())
+    }
+}
+
+impl Running {
+    /// Whether the recording is not repeated, and would be by the other rule for equally large blocks.
+    fn is_repeated_otherwise(&self) -> bool {
+        let is_exact = |follow: &Follow| follow.agreement().is_exact();
+        !is_exact(self.replays.follow()) && self.other.as_ref().is_some_and(is_exact)
     }
 }
 

@@ -39,21 +39,28 @@ pub async fn run(
         let selection = args.selection();
         let report = report(connection, selection.clone(), global).await?;
         let chosen = chosen(&report, !selection.ranks.is_empty());
-        let mut replaying = Replaying::new(question).map_err(|error| failed(&error, connection))?;
+        let (mut ranks, mut not_looked_at) = (Vec::new(), Vec::new());
         for rank in &chosen {
-            replay(connection, same_job(selection.clone(), &report, rank), &mut replaying).await?;
+            let selection = same_job(selection.clone(), &report, rank);
+            let mut replaying = replayed(connection, &selection, &question).await?;
+            if replaying.wants_other_rule {
+                let question = Question { by_other_rule: true, ..question.clone() };
+                replaying = replayed(connection, &selection, &question).await?;
+            }
+            if let Some(refused) = replaying.refused {
+                return Err(Failure::usage(refused));
+            }
+            ranks.extend(replaying.ranks);
+            not_looked_at.extend(replaying.not_looked_at);
         }
-        if let Some(refused) = replaying.refused {
-            return Err(Failure::usage(refused));
-        }
-        for rank in &mut replaying.ranks {
+        for rank in &mut ranks {
             let is_same = |row: &&Rank| (row.rank, row.device, &row.process) == (rank.rank, rank.device, &rank.process);
             rank.recorded.retries = report.ranks.iter().find(is_same).and_then(|row| row.alloc_retries);
         }
         let left_out = report.ranks.len() - chosen.len();
-        let mut answer = WhatIf::new(report.job, report.completeness, replaying.ranks, left_out);
+        let mut answer = WhatIf::new(report.job, report.completeness, ranks, left_out);
         answer.hint = report.hint;
-        answer.not_looked_at = replaying.not_looked_at;
+        answer.not_looked_at = not_looked_at;
         if left_out > 0 {
             answer.not_looked_at.push(format!("{left_out} other ranks (--rank selects)."));
         }
@@ -84,12 +91,14 @@ fn chosen(report: &Report, all: bool) -> Vec<Rank> {
     ranks.split_off(ranks.len().saturating_sub(RANKS_MAX))
 }
 
-async fn replay(
+/// One rank, replayed.
+async fn replayed(
     connection: &mut Connection,
-    selection: v1::Selection,
-    replaying: &mut Replaying,
-) -> Result<(), Failure> {
-    let request = v1::ExportRequest { selection: Some(selection), without_events: false };
+    selection: &v1::Selection,
+    question: &Question,
+) -> Result<Replaying, Failure> {
+    let mut replaying = Replaying::new(question.clone()).map_err(|error| failed(&error, connection))?;
+    let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
     let parts = connection.query.export(request).await;
     let mut parts = parts.map_err(|status| connection.failure(&status))?.into_inner();
     while let Some(part) = parts.message().await.map_err(|status| connection.failure(&status))? {
@@ -98,7 +107,7 @@ async fn replay(
         }
     }
     replaying.finish();
-    Ok(())
+    Ok(replaying)
 }
 
 fn failed(error: &ReplayError, connection: &Connection) -> Failure {

@@ -106,6 +106,14 @@ fn settings(rank: &Rank, screen: &Screen) -> String {
         left("ENDS", 1),
     ]);
     for setting in &rank.settings {
+        let reserved = match setting.bounds.as_deref() {
+            Some([low, high]) => format!("{} to {}", bytes(*low), bytes(*high)),
+            _ => bytes(setting.peak_reserved_bytes),
+        };
+        let calls = match setting.bounds {
+            Some(_) => "-".to_owned(),
+            None => (setting.device_allocs + setting.device_frees).to_string(),
+        };
         let ends = match &setting.out_of_memory {
             Some(_) => ("OUT OF MEMORY".to_owned(), Some(Tone::Alert)),
             None => ("well".to_owned(), None),
@@ -113,14 +121,17 @@ fn settings(rank: &Rank, screen: &Screen) -> String {
         table.toned(vec![
             (conf(&setting.allocator_conf), None),
             (setting.limit_bytes.map_or_else(|| "-".to_owned(), bytes), None),
-            (bytes(setting.peak_reserved_bytes), None),
+            (reserved, None),
             (bytes(setting.peak_allocated_bytes), None),
-            ((setting.device_allocs + setting.device_frees).to_string(), None),
+            (calls, None),
             (setting.retries.to_string(), None),
             ends,
         ]);
     }
-    table.show(screen)
+    let bounded = rank.settings.iter().filter(|setting| setting.bounds.is_some());
+    let words = bounded.flat_map(|setting| setting.cautions.iter().map(|words| (named(setting), words)));
+    let words = words.map(|(name, words)| indented(&format!("Of {name} there are only bounds: {words}."), screen));
+    table.show(screen) + &words.collect::<String>()
 }
 
 fn named(setting: &Setting) -> String {

@@ -147,39 +147,50 @@ impl Replays {
         if let Some(done) = self.known(&key) {
             return Ok(done);
         }
-        let request = v1::ExportRequest { selection: Some(selection), without_events: false };
-        let mut parts = export::export(store, request).await?;
-        let replayed = tokio::task::spawn_blocking(move || {
-            let done = replayed(&mut parts, question);
-            if let Ok(done) = &done {
-                self.keep(key, done.clone());
+        // In a task of its own: whoever asked may go, and the place is given back when the work is done.
+        let replayed = tokio::spawn(async move {
+            let mut replaying = passed(&store, &selection, question.clone()).await?;
+            if replaying.wants_other_rule {
+                replaying = passed(&store, &selection, Question { by_other_rule: true, ..question }).await?;
             }
+            let done = Done::of(replaying)?;
+            self.keep(key, done.clone());
             drop(place);
-            done
+            Ok(done)
         });
         replayed.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
     }
 }
 
-/// All parts of an export through the replays.
-fn replayed(parts: &mut export::Parts, question: Question) -> Result<Done, ReadError> {
-    let mut replaying = Replaying::new(question).map_err(|error| ReadError::Fault(error.to_string()))?;
-    while let Some(part) = parts.blocking_recv() {
-        let part = part.map_err(|status| ReadError::Fault(status.message().to_owned()))?;
-        if let Some(body) = part.body {
-            replaying.part(body).map_err(|error| ReadError::Fault(error.to_string()))?;
+/// One pass of all parts of an export through the replays.
+async fn passed(store: &Arc<dyn Store>, selection: &v1::Selection, question: Question) -> Result<Replaying, ReadError> {
+    let request = v1::ExportRequest { selection: Some(selection.clone()), without_events: false };
+    let mut parts = export::export(store.clone(), request).await?;
+    let pass = tokio::task::spawn_blocking(move || {
+        let mut replaying = Replaying::new(question).map_err(|error| ReadError::Fault(error.to_string()))?;
+        while let Some(part) = parts.blocking_recv() {
+            let part = part.map_err(|status| ReadError::Fault(status.message().to_owned()))?;
+            if let Some(body) = part.body {
+                replaying.part(body).map_err(|error| ReadError::Fault(error.to_string()))?;
+            }
+            if replaying.is_too_long {
+                return Err(ReadError::NotNow(too_long("memctl what-if")));
+            }
         }
-        if replaying.is_too_long {
-            return Err(ReadError::NotNow(too_long("memctl what-if")));
+        replaying.finish();
+        Ok(replaying)
+    });
+    pass.await.map_err(|error| ReadError::Fault(crate::supervise::words(error)))?
+}
+
+impl Done {
+    fn of(Replaying { ranks, not_looked_at, .. }: Replaying) -> Result<Self, ReadError> {
+        if ranks.is_empty() {
+            let why = not_looked_at.first().map_or("nothing of it is stored", |text| text.trim_end_matches('.'));
+            return Err(ReadError::NotNow(why.to_owned()));
         }
+        Ok(Self { ranks, not_looked_at })
     }
-    replaying.finish();
-    let Replaying { ranks, not_looked_at, .. } = replaying;
-    if ranks.is_empty() {
-        let why = not_looked_at.first().map_or("nothing of it is stored", |text| text.trim_end_matches('.'));
-        return Err(ReadError::NotNow(why.to_owned()));
-    }
-    Ok(Done { ranks, not_looked_at })
 }
 
 fn too_long(command: &str) -> String {

@@ -1,25 +1,22 @@
 //! Addresses: where the driver puts segments, and where expandable segments lie.
 //!
-//! Addresses matter because ties of the best fit are broken by them. While a recording is followed, the addresses are the
-//! recorded ones (hints); elsewhere they are made as CUDA's are seen to come: chunks of 32 MiB and more, each below the one before,
-//! filled from their low end, holes first.
+//! Addresses matter because ties of the best fit are broken by them. While a trial has asked the driver for nothing but what the
+//! recording asked for, the addresses are the recorded ones (hints). From its first own segment on the driver would have put
+//! later ones elsewhere, too, so they are placed as the recording's driver places its own (`space`).
 //!
-//! Guarantees: no two segments overlap, whatever the hints say. Refuses to move a segment.
+//! Guarantees: no two segments overlap, whatever the hints say; addresses are multiples of 512. Refuses to move a segment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 
 use super::DriverCall;
+use super::free_list::BYTES_MAX;
+use super::space::{Place, Space};
+use crate::sizes::MIN_BLOCK_BYTES;
 
 /// An expandable segment: its number.
 pub(super) type ReservationId = NonZeroU32;
 
-/// The driver reserves addresses in multiples of this many bytes.
-const CHUNK_BYTES: u64 = 32 << 20;
-/// Below here chunks are made; what CUDA gives lies above.
-const CHUNKS_BELOW: u64 = 1 << 46;
-/// No address lies above, so that none overflows.
-const ADDRESSES_BELOW: u64 = 1 << 63;
 /// From here on expandable segments are made, this far from each other at least.
 const RESERVATIONS_FROM: u64 = 1 << 50;
 
@@ -34,67 +31,69 @@ pub struct Hint {
     pub size: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     /// What the recording got while it served the present request.
     pub hints: VecDeque<Hint>,
     /// Everything that is taken: begin and end.
     taken: BTreeMap<u64, u64>,
-    /// Free parts of chunks: begin and bytes.
-    holes: BTreeMap<u64, u64>,
-    lowest: u64,
-}
-
-impl Default for Addresses {
-    fn default() -> Self {
-        Self { hints: VecDeque::new(), taken: BTreeMap::new(), holes: BTreeMap::new(), lowest: CHUNKS_BELOW }
-    }
+    /// What the driver makes of it.
+    space: Space,
+    /// Whether a segment was placed that the recording does not have.
+    is_on_its_own: bool,
 }
 
 impl Addresses {
-    /// A place for an ordinary segment.
-    pub fn place(&mut self, size: u64) -> u64 {
-        if let Some(&hint) = self.hints.front()
-            && hint.call == DriverCall::Alloc
-            && hint.size == size
-            && self.take(hint.addr, size)
+    /// A place for an ordinary segment; `None` where there is no address left.
+    pub fn place(&mut self, size: u64) -> Option<u64> {
+        let hint = self.hints.front().copied().filter(|hint| hint.call == DriverCall::Alloc);
+        let own = self.space.find(size);
+        // (Where the driver had room that nobody knows of, it has it for another size, too, if nothing says otherwise.)
+        let may_follow = |hint: &Hint| match self.is_on_its_own || hint.size != size {
+            true => !matches!(own, Place::Hole(_)) && self.space.is_old(hint.addr),
+            false => true,
+        };
+        if let Some(Hint { addr, size: recorded, .. }) = hint.filter(may_follow)
+            && self.adopt(addr, size)
         {
             self.hints.pop_front();
-            return hint.addr;
+            self.is_on_its_own |= recorded != size;
+            return Some(addr);
         }
-        if let Some((addr, room)) =
-            self.holes.iter().find(|&(_, &room)| room >= size).map(|(&addr, &room)| (addr, room))
+        self.is_on_its_own = true;
+        if let Place::Hole(addr) | Place::Old(addr) | Place::New(Some(addr)) = own
             && self.take(addr, size)
         {
-            self.holes.remove(&addr);
-            self.add_hole(addr + size, room - size);
-            return addr;
+            self.space.enter(own, size);
+            return Some(addr);
         }
-        let chunk = size.next_multiple_of(CHUNK_BYTES);
-        while self.lowest > chunk {
-            self.lowest -= chunk;
-            if self.take(self.lowest, size) {
-                self.add_hole(self.lowest + size, chunk - size);
-                return self.lowest;
+        // (What a recording claims to hold can be in the way, or nothing left below it.)
+        let highest = self.taken.last_key_value().map_or(0, |(_, &end)| end);
+        self.take(highest, size).then_some(highest)
+    }
+
+    /// A segment lies where the recording has it, if nothing is there.
+    pub fn adopt(&mut self, addr: u64, size: u64) -> bool {
+        let is_free = self.take(addr, size);
+        if is_free {
+            self.space.adopt(addr, size);
+        }
+        is_free
+    }
+
+    /// A place for an expandable segment, and its bytes; `None` where there is no address left. Where the recording's lies below
+    /// another that is nearer, both are as large as that is far: their size is the device's.
+    pub fn reserve(&mut self, size: u64, least: u64) -> Option<(u64, u64)> {
+        if let Some(&Hint { call: DriverCall::Map, addr, .. }) = self.hints.front() {
+            let above = self.taken.range(addr..).next().map(|(&begin, _)| begin - addr);
+            let bytes = above.filter(|&room| room >= least).map_or(size, |room| room.min(size));
+            if self.take(addr, bytes) {
+                return Some((addr, bytes));
             }
         }
         let highest = self.taken.last_key_value().map_or(0, |(_, &end)| end);
-        self.take(highest, size);
-        highest
-    }
-
-    /// A place for an expandable segment.
-    pub fn reserve(&mut self, size: u64) -> u64 {
-        if let Some(&hint) = self.hints.front()
-            && hint.call == DriverCall::Map
-            && self.take(hint.addr, size)
-        {
-            return hint.addr;
-        }
-        let highest = self.taken.last_key_value().map_or(0, |(_, &end)| end);
         let addr = highest.max(RESERVATIONS_FROM);
-        self.take(addr, size);
-        addr
+        self.take(addr, size).then_some((addr, size))
     }
 
     /// Where the recording mapped first for the present request, if it did.
@@ -111,7 +110,10 @@ impl Addresses {
 
     /// Takes a range, if it is free.
     pub fn take(&mut self, addr: u64, size: u64) -> bool {
-        let Some(end) = addr.checked_add(size).filter(|&end| end <= ADDRESSES_BELOW) else { return false };
+        let Some(end) = addr.checked_add(size).filter(|&end| end <= BYTES_MAX) else { return false };
+        if !addr.is_multiple_of(MIN_BLOCK_BYTES) || !size.is_multiple_of(MIN_BLOCK_BYTES) {
+            return false;
+        }
         let is_free = self.taken.range(..end).next_back().is_none_or(|(_, &before)| before <= addr);
         if is_free {
             self.taken.insert(addr, end);
@@ -122,25 +124,6 @@ impl Addresses {
     /// A range is free again.
     pub fn give_back(&mut self, addr: u64, size: u64) {
         self.taken.remove(&addr);
-        if (self.lowest..CHUNKS_BELOW).contains(&addr) {
-            self.add_hole(addr, size);
-        }
-    }
-
-    fn add_hole(&mut self, addr: u64, size: u64) {
-        if size == 0 {
-            return;
-        }
-        let (mut begin, mut end) = (addr, addr + size);
-        if let Some((&before, &room)) = self.holes.range(..addr).next_back()
-            && before + room == addr
-        {
-            self.holes.remove(&before);
-            begin = before;
-        }
-        if let Some(room) = self.holes.remove(&end) {
-            end += room;
-        }
-        self.holes.insert(begin, end - begin);
+        self.space.give_back(addr, size);
     }
 }

@@ -141,11 +141,12 @@ impl Allocator {
         if !self.device_has_room(ask.segment) {
             return None;
         }
-        let addr = self.addresses.place(ask.segment);
+        let addr = self.addresses.place(ask.segment)?;
         self.counts.device_allocs += 1;
         self.counts.reserve(ask.segment);
         self.calls.push(DriverEvent { call: DriverCall::Alloc, addr, size: ask.segment });
-        Some(self.blocks.insert(Block::free(addr, ask.segment, ask.stream, ask.pool as u32, None)))
+        let age = self.next_age();
+        Some(self.blocks.insert(Block { age, ..Block::free(addr, ask.segment, ask.stream, ask.pool as u32, None) }))
     }
 
     pub(super) fn device_has_room(&self, bytes: u64) -> bool {

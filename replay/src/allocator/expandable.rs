@@ -22,7 +22,7 @@ pub(super) struct Reservation {
 impl Allocator {
     /// Maps what the request lacks; gives the block, in no list.
     pub(super) fn expand(&mut self, ask: &Ask) -> Option<Slot> {
-        let mut slot = self.expandable_place(ask);
+        let mut slot = self.expandable_place(ask)?;
         if !self.blocks.get(slot).mapped {
             let bytes = self.blocks.get(slot).size.min(ask.size);
             self.map(slot, bytes).then_some(())?;
@@ -39,24 +39,25 @@ impl Allocator {
     }
 
     /// The first place of the stream where the request fits: an unmapped range, or the free block in front of one.
-    fn expandable_place(&mut self, ask: &Ask) -> Slot {
+    fn expandable_place(&mut self, ask: &Ask) -> Option<Slot> {
         let unmapped = &self.pools[ask.pool].unmapped;
         let ranges = unmapped.range((ask.stream, 0)..=(ask.stream, u64::MAX));
         for (_, &slot) in ranges {
             let before = self.blocks.get(slot).prev;
             let first = if self.is_allocatable(before) { before } else { slot };
             if self.has_room(first, ask.size) {
-                return first;
+                return Some(first);
             }
         }
         self.end_reservations_before_hint();
-        let bytes = self.reservation_bytes.max(ask.size.next_multiple_of(self.page_bytes(ask.pool)));
-        let addr = self.addresses.reserve(bytes);
+        let least = ask.size.next_multiple_of(self.page_bytes(ask.pool));
+        let (addr, bytes) = self.addresses.reserve(self.reservation_bytes.max(least), least)?;
         let number = self.add_reservation(addr, bytes, ask.pool);
-        let block = Block { mapped: false, ..Block::free(addr, bytes, ask.stream, ask.pool as u32, Some(number)) };
+        let age = self.next_age();
+        let block = Block { mapped: false, age, ..Block::free(addr, bytes, ask.stream, ask.pool as u32, Some(number)) };
         let slot = self.blocks.insert(block);
         self.insert_unmapped(slot);
-        slot
+        Some(slot)
     }
 
     /// The recording's next expandable segment shows where those before it end at the latest: their size is the device's.
@@ -116,7 +117,8 @@ impl Allocator {
         self.blocks.get_mut(slot).mapped = true;
         if mapped < block.size {
             self.blocks.get_mut(slot).size = mapped;
-            let rest = Block { addr: block.addr + mapped, size: block.size - mapped, ..block };
+            let age = self.age_beside(block.age);
+            let rest = Block { addr: block.addr + mapped, size: block.size - mapped, age, ..block };
             let rest = self.blocks.splice(slot, rest, block.next);
             self.insert_unmapped(rest);
         }
@@ -139,12 +141,13 @@ impl Allocator {
         }
         self.unlist(slot);
         if begin > block.addr {
-            let head = Block { size: begin - block.addr, ..block };
+            let head = Block { size: begin - block.addr, age: self.age_beside(block.age), ..block };
             let head = self.blocks.splice(block.prev, head, slot);
             self.insert_free(head);
         }
         if end < block.addr + block.size {
-            let tail = Block { addr: end, size: block.addr + block.size - end, ..block };
+            let age = self.age_beside(block.age);
+            let tail = Block { addr: end, size: block.addr + block.size - end, age, ..block };
             let tail = self.blocks.splice(slot, tail, block.next);
             self.insert_free(tail);
         }

@@ -1,14 +1,21 @@
-//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then address.
+//! The free blocks of a pool, in the order in which the allocator searches them: by stream, then size, then (from torch 2.12 on)
+//! age, then address.
 //!
-//! A stream's blocks stand in leaves of up to [`LEAF`] keys, and one row of the leaves' last keys leads to them. Key is size and
-//! address in one number, so that a search is two rows of comparisons without a branch to guess; this is most of what a replayed
-//! event costs, and a pool has dozens of free blocks, seldom thousands.
+//! A stream's blocks stand in leaves of up to [`LEAF`] keys, and one row of the leaves' last keys leads to them. Key is size, age
+//! and address in one number, so that a search is two rows of comparisons without a branch to guess; this is most of what a
+//! replayed event costs, and a pool has dozens of free blocks, seldom thousands.
 //!
-//! Guarantees: the smallest block of a stream that is large enough, of equal ones the lowest; memory follows the blocks that are
-//! listed; a step costs a leaf, and the logarithm of the leaves. Refuses to know what a block is.
+//! Guarantees: the smallest block of a stream that is large enough, of equal ones the oldest, of these the lowest;
+//! memory follows the blocks that are listed; a step costs a leaf, and the logarithm of the leaves. Refuses to know what a block
+//! is. Sizes and addresses are multiples of [`UNIT`] below [`BYTES_MAX`].
 
 use super::slab::{Block, Slot};
+use crate::sizes::MIN_BLOCK_BYTES;
 
+/// What sizes and addresses are counted in: 48 bits of each and 32 of the age are one number.
+const UNIT: u64 = MIN_BLOCK_BYTES;
+/// No size and no address is as large: what a GPU's addresses have room for.
+pub(super) const BYTES_MAX: u64 = UNIT << 48;
 /// Keys of a leaf at most.
 const LEAF: usize = 32;
 /// A leaf of fewer keys is merged with the one beside it, where both have room in half of one.
@@ -18,22 +25,26 @@ const SPARSE: usize = LEAF / 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FreeKey {
     stream: u64,
-    /// Size in the high half, address in the low one.
+    /// Size, then age, then address.
     place: u128,
 }
 
 impl FreeKey {
     pub fn of(block: &Block) -> Self {
-        Self { stream: block.stream, place: place(block.size, block.addr) }
+        Self { stream: block.stream, place: place(block.size, block.age, block.addr) }
     }
 
     pub fn size(self) -> u64 {
-        (self.place >> 64) as u64
+        size(self.place)
     }
 }
 
-fn place(size: u64, addr: u64) -> u128 {
-    u128::from(size) << 64 | u128::from(addr)
+fn place(size: u64, age: u32, addr: u64) -> u128 {
+    u128::from(size / UNIT) << 80 | u128::from(age) << 48 | u128::from(addr / UNIT)
+}
+
+fn size(place: u128) -> u64 {
+    (place >> 80) as u64 * UNIT
 }
 
 /// A listed block, and where it was found: as long as nothing is put into its list or taken out.
@@ -217,8 +228,8 @@ impl FreeList {
 
     /// The smallest block of a stream with at least this many bytes.
     pub fn best_fit(&self, stream: u64, size: u64) -> Option<Found> {
-        let lane = self.lane(stream).ok()?;
-        let (leaf, at) = self.lanes[lane].lower(place(size, 0));
+        let lane = self.lane(stream).ok().filter(|_| size < BYTES_MAX)?;
+        let (leaf, at) = self.lanes[lane].lower(place(size, 0, 0));
         self.found(lane, leaf, at)
     }
 
@@ -232,11 +243,11 @@ impl FreeList {
     pub fn below(&self, stream: u64, size: u64) -> impl Iterator<Item = (u64, Slot)> {
         let lane = self.lane(stream).ok().map(|lane| &self.lanes[lane]);
         let blocks = lane.into_iter().flat_map(move |lane| {
-            let (last, at) = lane.lower(place(size, 0));
+            let (last, at) = lane.lower(place(size.min(BYTES_MAX - UNIT), 0, 0));
             let leaves = lane.leaves[..=last].iter().enumerate().rev();
             leaves.flat_map(move |(leaf, it)| it.pairs(if leaf == last { at } else { LEAF }).rev())
         });
-        blocks.map(|(key, slot)| ((key >> 64) as u64, slot))
+        blocks.map(|(place, slot)| (self::size(place), slot))
     }
 
     /// All of them, in order.
@@ -271,7 +282,8 @@ mod tests {
     use super::*;
 
     fn key(stream: u64, size: u64, addr: u64) -> FreeKey {
-        FreeKey { stream, place: place(size, addr) }
+        // (Neighbours in address are of different ages, so that both decide.)
+        FreeKey { stream, place: place(size * UNIT, (addr % 3) as u32, addr * UNIT) }
     }
 
     /// Puts and takes at random, and what a tree says of the same.
@@ -294,7 +306,7 @@ mod tests {
             }
             let mut behind = tree.range((Bound::Included(self::key(stream, size, 0)), Bound::Unbounded));
             let fit = behind.next().filter(|(it, _)| it.stream == stream);
-            let found = list.best_fit(stream, size);
+            let found = list.best_fit(stream, size * UNIT);
             prop_assert_eq!(found.map(|it| it.slot), fit.map(|(_, &slot)| slot));
             let after = fit.and_then(|_| behind.next().filter(|(it, _)| it.stream == stream));
             prop_assert_eq!(found.and_then(|it| list.after(it)).map(|it| it.slot), after.map(|(_, &slot)| slot));
@@ -302,7 +314,7 @@ mod tests {
         prop_assert!(list.iter().eq(tree.iter().map(|(&key, &slot)| (key, slot))));
         for stream in 0..3 {
             let below = tree.range(key(stream, 0, 0)..key(stream, 20, 0)).rev().map(|(it, &slot)| (it.size(), slot));
-            prop_assert!(list.below(stream, 20).eq(below));
+            prop_assert!(list.below(stream, 20 * UNIT).eq(below));
         }
         while let Some(found) = (0..3).find_map(|stream| list.best_fit(stream, 0)) {
             list.take(found);

@@ -23,6 +23,7 @@ mod pool;
 mod release;
 mod restore;
 mod slab;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -30,7 +31,7 @@ use std::collections::BTreeMap;
 
 use memctl_model::PoolId;
 
-use crate::settings::Conf;
+use crate::settings::{Conf, Ties};
 use crate::sizes;
 pub use address::Hint;
 use address::{Addresses, ReservationId};
@@ -84,6 +85,8 @@ pub struct Allocator {
     pool_of: BTreeMap<(PoolId, bool), usize>,
     reservations: BTreeMap<ReservationId, Reservation>,
     reservations_made: u32,
+    /// Segments of either kind that were made; and blocks, where their age decides.
+    blocks_made: u32,
     pending: Pending,
     turns: u64,
     addresses: Addresses,
@@ -109,6 +112,7 @@ impl Allocator {
             pool_of,
             reservations: BTreeMap::new(),
             reservations_made: 0,
+            blocks_made: 0,
             pending: Pending::default(),
             turns: 0,
             addresses: Addresses::default(),
@@ -135,6 +139,17 @@ impl Allocator {
         let size = sizes::round(&self.conf.roundup_power2_divisions, requested);
         let pool = self.pool(pool, size <= sizes::SMALL_BYTES_MAX);
         Ask { size, stream, pool, segment: sizes::segment(size, self.conf.large_segment_bytes) }
+    }
+
+    /// The age of what comes now, as far as ages decide.
+    fn next_age(&mut self) -> u32 {
+        self.blocks_made = self.blocks_made.saturating_add(1);
+        if self.conf.ties == Ties::LowestAddress { 0 } else { self.blocks_made }
+    }
+
+    /// The age of a block that is cut off another.
+    fn age_beside(&mut self, other: u32) -> u32 {
+        if self.conf.ties == Ties::OlderBlock { self.next_age() } else { other }
     }
 
     /// The index of a pool, which is made if it is new.
@@ -185,7 +200,7 @@ impl Allocator {
             let rest = self.blocks.get_mut(slot);
             rest.addr += ask.size;
             rest.size -= ask.size;
-            let low = Block { size: ask.size, ..block };
+            let low = Block { size: ask.size, age: self.age_beside(block.age), ..block };
             given = self.blocks.splice(block.prev, low, slot);
             self.insert_free(slot);
         }

@@ -9,6 +9,7 @@ use super::address::ReservationId;
 use super::free_list::FreeKey;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
+use crate::sizes::MIN_BLOCK_BYTES;
 
 /// What was taken over.
 #[derive(Clone, Debug, Default)]
@@ -25,12 +26,13 @@ impl Allocator {
         let mut restored = Restored::default();
         let (whole, pages): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| !segment.expandable);
         for segment in whole {
-            if !tiles(segment) || !self.addresses.take(segment.addr, segment.size) {
+            if !tiles(segment) || !self.addresses.adopt(segment.addr, segment.size) {
                 restored.left_out += 1;
                 continue;
             }
             let pool = self.pool(segment.pool, segment.kind == SegmentKind::Small);
-            self.lay(segment, pool, None, NIL, &mut restored);
+            let age = self.next_age();
+            self.lay(segment, pool, (None, age), NIL, &mut restored);
         }
         // Ranges of one stream and pool lie in one expandable segment as long as they fit into one.
         let mut open: Vec<(u64, usize, u64, Slot)> = Vec::new();
@@ -56,7 +58,8 @@ impl Allocator {
                     }
                     let number = self.add_reservation(segment.addr, bytes, pool);
                     let all = Block::free(segment.addr, bytes, segment.stream, pool as u32, Some(number));
-                    let slot = self.blocks.insert(Block { mapped: false, ..all });
+                    let age = self.next_age();
+                    let slot = self.blocks.insert(Block { mapped: false, age, ..all });
                     open.push((segment.stream, pool, segment.addr + bytes, slot));
                     open.len() - 1
                 }
@@ -88,7 +91,7 @@ impl Allocator {
             before = self.blocks.splice(block.prev, gap, rest);
             self.insert_unmapped(before);
         }
-        let last = self.lay(segment, pool, block.reservation, before, restored);
+        let last = self.lay(segment, pool, (block.reservation, block.age), before, restored);
         let end = segment.addr + segment.size;
         let left = block.addr + block.size - end;
         self.blocks.get_mut(last).next = NIL;
@@ -107,7 +110,7 @@ impl Allocator {
         &mut self,
         segment: &SegmentState,
         pool: usize,
-        reservation: Option<ReservationId>,
+        (reservation, age): (Option<ReservationId>, u32),
         before: Slot,
         restored: &mut Restored,
     ) -> Slot {
@@ -119,6 +122,7 @@ impl Allocator {
                 continue;
             }
             let block = Block::free(state.addr, state.size, segment.stream, pool as u32, reservation);
+            let block = Block { age: self.age_beside(age), ..block };
             last = self.blocks.splice(last, block, NIL);
             if is_free {
                 continue;
@@ -150,11 +154,13 @@ impl Allocator {
 fn tiles(segment: &SegmentState) -> bool {
     let mut at = segment.addr;
     for block in &segment.blocks {
-        if block.addr != at || block.size == 0 {
+        if block.addr != at || block.size == 0 || !block.size.is_multiple_of(MIN_BLOCK_BYTES) {
             return false;
         }
         let Some(end) = at.checked_add(block.size) else { return false };
         at = end;
     }
-    segment.size > 0 && segment.addr.checked_add(segment.size) == Some(at)
+    segment.addr.is_multiple_of(MIN_BLOCK_BYTES)
+        && segment.size > 0
+        && segment.addr.checked_add(segment.size) == Some(at)
 }

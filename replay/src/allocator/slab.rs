@@ -40,7 +40,10 @@ pub(super) struct Block {
     pub mapped: bool,
     /// The expandable segment that it lies in.
     pub reservation: Option<ReservationId>,
-    /// While free: the searches of its pool before it came into the free list, which make its age. While pending: its turn.
+    /// Its segment's place among those that were made, or its own among the blocks, where that decides between equally large
+    /// ones ([`crate::Ties`]); else 0.
+    pub age: u32,
+    /// While free: the searches of its pool before it came into the free list, for collection. While pending: its turn.
     pub since: u64,
 }
 
@@ -58,6 +61,7 @@ impl Block {
             usage: Use::Free,
             mapped: true,
             reservation,
+            age: 0,
             since: 0,
         }
     }

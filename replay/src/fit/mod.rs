@@ -5,6 +5,10 @@
 //! replayed with the bytes of another number ([`Fit::at`]). Of one recording somebody says what scales ([`Scale`]), which is
 //! weaker. A [`Script`] can be replayed without some of its requests (`edit`), or with modules checkpointed (`checkpoint`).
 //!
+//! How much more is reserved than allocated hangs on how sizes happen to fit into segments, and at another number a program makes
+//! requests that neither recording has. So the same requests are also replayed at numbers near the one that is asked for, and the
+//! interval covers what is reserved for each allocated byte there.
+//!
 //! Guarantees: deterministic; what was found in one recording only, or changed in no simple way, or is in doubt, widens the
 //! interval. Refuses more requests than [`REQUESTS_MAX`], and to tell what another number would make a program do that it did at
 //! neither.
@@ -104,6 +108,9 @@ const SPREAD_PERCENT: u64 = 2;
 /// What a forecast from one recording may be off beyond what is in doubt, in percent for each doubling of the number: what scales
 /// is concluded, not seen.
 const SPREAD_ALONE_PERCENT: u64 = 3;
+
+/// Where else it is looked at how much is reserved for each allocated byte, as shares of the number.
+const NEAR: [f64; 8] = [0.8, 0.87, 0.93, 0.97, 1.03, 1.07, 1.13, 1.2];
 
 /// A recording, and how its requests follow the number.
 #[derive(Clone, Debug)]
@@ -236,12 +243,29 @@ impl Fit {
         let peak = |bound| self.replay(number, bound, Limit::None).counts.peak_reserved_bytes;
         let (low, high) = (peak(Bound::Low), peak(Bound::High));
         let reserved = likely.counts.peak_reserved_bytes;
+        // Of each number near this one: the number, and how much more is allocated here.
+        let allocated = |outcome: &Outcome| outcome.counts.peak_allocated_bytes.max(1) as f64;
+        let near = NEAR.map(|share| self.replay(number * share, Bound::Likely, Limit::None));
+        let scratch = self.scratch(number);
+        let as_here =
+            near.map(|it| (it.counts.peak_reserved_bytes as f64 * (allocated(&likely) / allocated(&it))) as u64);
+        // (Nothing less is reserved than what is allocated.)
+        let least = self.replay(number, Bound::Low, Limit::None).counts.peak_allocated_bytes;
+        let low = as_here.into_iter().fold(low, u64::min).saturating_sub(scratch).max(least);
+        let high = as_here.into_iter().fold(high, u64::max).saturating_add(scratch);
         let fits = limit.map(|limit| {
             let within = limit - limit / 100 * self.margin_percent(number).min(100);
-            high.max(reserved) <= within
-                || [Bound::Likely, Bound::High]
-                    .into_iter()
-                    .all(|bound| self.replay(number, bound, Limit::Device(within)).out_of_memory.is_none())
+            let within = if self.is_another_peak(&likely) { within.saturating_sub(scratch) } else { within };
+            let lives = |number: f64, bound: Bound, limit: u64| {
+                self.replay(number, bound, Limit::Device(limit)).out_of_memory.is_none()
+            };
+            let here = || [Bound::Likely, Bound::High].into_iter().all(|bound| lives(number, bound, within));
+            let as_tight = |it: &Outcome| (within as f64 * (allocated(it) / allocated(&likely))) as u64;
+            let nearby = || {
+                let mut near = NEAR.into_iter().zip(&near);
+                near.all(|(share, it)| lives(number * share, Bound::Likely, as_tight(it)))
+            };
+            high.max(reserved) <= within || here() && nearby()
         });
         let percent = self.spread_percent(number);
         let spread = |bytes: u64| (bytes / 100).saturating_mul(percent).min(bytes);
@@ -270,6 +294,21 @@ impl Fit {
             if fits(middle) { fitting = middle } else { above = middle }
         }
         Some(fitting)
+    }
+
+    /// Whether most is allocated at a moment that was the highest in neither recording: between them the peak did not grow, and
+    /// here it has. What kernels ask for at that moment was never seen at such a size, so "fits" leaves room for it.
+    fn is_another_peak(&self, here: &Outcome) -> bool {
+        let peak = |number: f64| self.replay(number, Bound::Likely, Limit::None).counts.peak_allocated_bytes;
+        let many = peak(self.numbers.1);
+        self.scaled.is_none() && many <= peak(self.numbers.0) && here.counts.peak_allocated_bytes > many
+    }
+
+    /// Bytes of a request that neither recording shows: kernels that split a reduction ask for memory for its parts from some size
+    /// on (`at::native::gpu_reduce_kernel`, Reduce.cuh), or stop to. Twice the largest of what grows was the most that was seen.
+    fn scratch(&self, number: f64) -> u64 {
+        let grown = self.laws.iter().filter(|law| !matches!(law, Law::Constant(_)));
+        grown.map(|law| law.bytes(number, Bound::Likely)).max().unwrap_or(0).saturating_mul(2)
     }
 
     /// What has to be left free. From one recording also what its forecast may be off: that it fits is a promise.

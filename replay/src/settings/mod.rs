@@ -11,7 +11,7 @@ use memctl_model::AllocatorSettings;
 
 use crate::sizes::{LARGE_SEGMENT_BYTES, LARGE_SEGMENT_BYTES_MAX};
 pub use parse::{ConfError, Remark};
-pub use version::Version;
+pub use version::{Ties, Version};
 
 /// `PYTORCH_CUDA_ALLOC_CONF` as an allocator understands it.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub struct Conf {
     pub expandable_segments: bool,
     /// `per_process_memory_fraction`; `None` = all of the device.
     pub memory_fraction: Option<f64>,
+    /// Which of equally large blocks is taken: the version's, no setting.
+    pub ties: Ties,
 }
 
 impl Default for Conf {
@@ -42,6 +44,7 @@ impl Default for Conf {
             roundup_power2_divisions: [0; 16],
             expandable_segments: false,
             memory_fraction: None,
+            ties: Ties::default(),
         }
     }
 }
@@ -87,6 +90,7 @@ impl Conf {
             roundup_power2_divisions: *roundup_power2_divisions,
             expandable_segments: *expandable_segments,
             memory_fraction: said.memory_fraction,
+            ties: version.ties(),
         }
     }
 

@@ -85,7 +85,7 @@ const SINCE: [(&str, Version); 3] = [
 ];
 
 pub(super) fn parse(text: &str, version: Version) -> Result<(Conf, Vec<Remark>), ConfError> {
-    let mut conf = Conf::default();
+    let mut conf = Conf { ties: version.ties(), ..Conf::default() };
     let mut rounding = None;
     let mut words = Words::of(text);
     let mut remarks = Vec::new();

@@ -11,7 +11,36 @@ pub struct Version {
     pub minor: u32,
 }
 
+/// Which of equally large free blocks of a stream is taken (`BlockComparatorSize` and its successors in
+/// CUDACachingAllocator.cpp).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ties {
+    /// The one with the lowest address: until 2.11.
+    #[default]
+    LowestAddress,
+    /// The one that was made first, by `cudaMalloc`, or by cutting it off another: 2.12 (PR 178362).
+    OlderBlock,
+    /// One of the segment that was made first, of these the lowest: from 2.13 on (PR 183591). A segment is made by `cudaMalloc`, an
+    /// expandable one by the reservation of its addresses.
+    OlderSegment,
+}
+
+impl Ties {
+    /// In words, for a sentence that begins with "of equally large blocks".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::LowestAddress => "the lowest is taken",
+            Self::OlderBlock => "the one that was cut off first is taken",
+            Self::OlderSegment => "that of the older segment is taken",
+        }
+    }
+}
+
 impl Version {
+    const BY_BLOCK: Self = Self::of(2, 12);
+    const BY_SEGMENT: Self = Self::of(2, 13);
+
     /// The newest whose rules are known.
     pub const NEWEST: Self = Self::of(2, 15);
 
@@ -24,11 +53,32 @@ impl Version {
         Self { major, minor }
     }
 
-    /// The version that a session names, `torch 2.11.0+cu130`; the newest where it names none, or only the oldest that it can be,
-    /// `torch >= 2.10`.
+    /// The version that a session names, `torch 2.11.0+cu130`. Where it names only the oldest that it can be, `torch >= 2.10`: 2.11
+    /// where that is older than 2.12, whose snapshots show themselves (their events have pools), else the newest, though it may be
+    /// 2.12 ([`Self::by_another_rule`]). The newest where it names none.
     #[must_use]
     pub fn of_framework(framework: Option<&str>) -> Self {
-        framework.filter(|text| !text.contains(">=")).and_then(Self::read).unwrap_or(Self::NEWEST)
+        match framework.and_then(Self::read) {
+            Some(version) if Self::is_named(framework) => version,
+            Some(oldest) if oldest < Self::BY_BLOCK => Self::of(2, 11),
+            _ => Self::NEWEST,
+        }
+    }
+
+    /// Which of equally large blocks it takes.
+    #[must_use]
+    pub fn ties(self) -> Ties {
+        match self {
+            _ if self >= Self::BY_SEGMENT => Ties::OlderSegment,
+            _ if self >= Self::BY_BLOCK => Ties::OlderBlock,
+            _ => Ties::LowestAddress,
+        }
+    }
+
+    /// A version that takes another of equally large blocks: the likeliest where this one's rule does not repeat a recording.
+    #[must_use]
+    pub fn by_another_rule(self) -> Self {
+        if self.ties() == Ties::OlderSegment { Self::BY_BLOCK } else { Self::NEWEST }
     }
 
     /// Whether a session names its version, and not only the oldest that it can be.
@@ -63,7 +113,12 @@ mod tests {
     #[test]
     fn a_session_names_its_version_or_a_bound() {
         assert_eq!(Version::of_framework(Some("torch 2.8.0+cu128")), Version::of(2, 8));
-        assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch >= 2.10")), Version::of(2, 11));
+        assert_eq!(Version::of_framework(Some("torch >= 2.12")), Version::NEWEST);
+        assert_eq!(Version::of_framework(Some("torch >= 2.12")).by_another_rule(), Version::of(2, 12));
+        for version in [Version::of(2, 8), Version::of(2, 12), Version::NEWEST] {
+            assert_ne!(version.ties(), version.by_another_rule().ties());
+        }
         assert_eq!(Version::of_framework(Some("torch")), Version::NEWEST);
         assert_eq!(Version::of_framework(None), Version::NEWEST);
         assert_eq!(Version::oldest_of_framework(Some("torch >= 2.10")), Version::of(2, 10));

@@ -25,10 +25,11 @@ pub struct Recorded {
 /// Reads one.
 pub fn load(path: &Path) -> Recorded {
     let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
-    let version = Version::of_framework(recording.framework.as_deref());
     let device = recording.devices.iter().max_by_key(|device| device.events.len()).expect("a device");
     let events: Vec<Event> = device.events.iter().collect();
     let start = initial_state(&recording.settings, device.device, &device.final_segments, events.iter().copied());
+    let (framework, segments) = (recording.framework.as_deref(), &start.keyframe.segments);
+    let version = Follow::version(framework, &recording.settings, segments, events.iter().copied());
     let conf = Conf::recorded(&recording.settings, version);
     Recorded { conf, version, start: start.keyframe, events, assumed_sizes: start.assumed_sizes }
 }

@@ -104,6 +104,7 @@ fn framework(found: &Found) -> Option<String> {
     let has = |key: u32| found.event_keys >> key & 1 != 0;
     let since = match () {
         () if has(keys::INTERNAL_METADATA) => "2.15",
+        () if found.has_host_segments => "2.14",
         () if has(keys::POOL_ID) => "2.12",
         () if has(keys::USER_METADATA) => "2.10",
         () if has(keys::COMPILE_CONTEXT) => "2.8",

@@ -54,6 +54,8 @@ pub(crate) struct Found {
     pub event_keys: u64,
     /// Whether there was a list of annotations at all.
     pub has_annotations: bool,
+    /// Whether there was a list of pinned memory.
+    pub has_host_segments: bool,
     pub top_keys: Vec<Arc<str>>,
 }
 
@@ -66,6 +68,7 @@ impl Found {
 
     pub(crate) fn note_key(&mut self, key: &Arc<str>) {
         self.has_annotations |= &**key == "external_annotations";
+        self.has_host_segments |= &**key == "host_segments";
         if self.top_keys.len() < NAMED_KEYS_MAX && !self.top_keys.contains(key) {
             self.top_keys.push(Arc::clone(key));
         }

@@ -40,7 +40,7 @@ pub struct Ran {
 const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes. --device-memory and --under are what the process may reserve.";
 /// What no forecast covers.
 const OTHER_SIZES: [&str; 2] = [
-    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch.",
+    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, and for how memory is cut at sizes nearby.",
     "Sizes below the smaller recording are less certain than those above.",
 ];
 /// What weighs on a forecast from one recording.
