@@ -11,7 +11,7 @@ use memctl_model::{PoolId, StackId};
 use crate::request::Requested;
 
 /// Acts of one step that are kept; a longer step is not played again.
-pub(super) const ACTS_MAX: usize = 1 << 21;
+pub(super) const ACTS_MAX: usize = 1 << 17;
 
 /// A block: the step that asked for it, and its place among that step's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
