@@ -1,14 +1,16 @@
 //! One step ahead: runs whose device becomes full, and runs that come close and go on.
 //!
 //! Guarantees: what a run records under its limit is made by the allocator's own rules, request by request, and ends with the
-//! request that fails; what is told is asked for at each step's end, from what came before it alone. A run counts as told when
-//! the end of a step before the failing one told it. Runs that come close have 0.3 to 5 % more than the least they live with.
+//! request that fails; what is told is asked for at each step's end, from what came before it alone, and only while the judge, which
+//! sees the same run's tables, has confirmed a leak. A run counts as told when the end of a step before the failing one told it, and
+//! as told falsely when it is told anything and never fails. Runs that fail have the least limit that a part of their steps lives
+//! with; those that come close have 0.3 to 5 % more than the least that they live with.
 //! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: nobody knows their steps.
 
 use memctl_model::{Action, Boundary, Event, MarkKind, StackId};
 use memctl_replay::{
-    Ahead, Allocator, BlockId, BlockName, Conf, Follow, Limit, Request, Requested, Shortage, Start, Trial, Version,
-    named,
+    Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, STEPS_AHEAD, Shortage, Start,
+    Trial, Version, named,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -20,6 +22,7 @@ use super::draw::Draw;
 use super::events::pass;
 use super::overlay::Overlay;
 use super::runs::Run;
+use super::tally::{Share, table};
 
 /// Steps that have to have ended before the one that fails.
 const STEPS_BEFORE: usize = 8;
@@ -28,6 +31,8 @@ const TRIES: u64 = 64;
 /// Numbers of runs that no other table looks at.
 const FIRST_NUMBER: u64 = 1 << 33;
 
+/// Steps before the one that fails, before which it is told early.
+const EARLY: usize = 16;
 /// Between the least that a run lives with and the next attempt at it.
 const FINER: f64 = 1.003;
 
@@ -217,11 +222,38 @@ fn confirmed(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec
     confirmed
 }
 
-fn make(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Value> {
+/// One run: what it was, and what came.
+struct Outcome {
+    training: &'static str,
+    number: u64,
+    limit: u64,
+    /// The step that failed, counted from 1, and the request.
+    failed: Option<(usize, Requested, StackId)>,
+    /// Whether the same run without what leaks lives with the same limit.
+    by_leak: bool,
+    /// What was told at the end of each step, counted from 1, that told something.
+    told: Vec<(usize, Fails)>,
+}
+
+impl Outcome {
+    /// What was told last before the step that failed.
+    fn before(&self) -> Option<(usize, Fails)> {
+        let (failed, ..) = self.failed?;
+        self.told.iter().rfind(|(step, _)| *step < failed).copied()
+    }
+
+    /// Steps from the first time that something was told to the one that failed.
+    fn early(&self) -> Option<usize> {
+        let ((failed, ..), (first, _)) = (self.failed?, self.told.first()?);
+        failed.checked_sub(*first)
+    }
+}
+
+fn make(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
     (0..TRIES).find_map(|attempt| attempt_one(corpus, fails, FIRST_NUMBER + number * TRIES + attempt, detectors))
 }
 
-fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Value> {
+fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
     let run = corpus.make(fails, number);
     let mut draw = Draw::fork(corpus.part.seed_of(fails, number), "ahead");
     let rank = run.truth.as_ref().map_or(0, |truth| truth.ranks[0]);
@@ -229,46 +261,88 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     let doings = doings(base, overlay);
     let conf = Conf::recorded(&base.settings, Version::NEWEST);
     let peaks = peaks(&doings, &conf);
+    // Full somewhere in the last half, or never.
     let at = if fails { (draw.real(0.5, 0.97) * peaks.len() as f64) as usize } else { peaks.len() };
-    let most = *peaks[..at].iter().max()?;
-    let upto = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds)).nth(at - 1)?.0;
+    let most = *peaks.get(..at)?.iter().max()?;
+    let ends = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds));
+    let (upto, _) = ends.skip(at.checked_sub(1)?).next()?;
     let mut limit = least(&doings[..=upto], &conf, most);
-    let mut twin = None;
+    let mut by_leak = false;
     if fails {
         let (step, ..) = live_with(&doings, &conf, limit, None)?;
         if step <= STEPS_BEFORE {
             return None;
         }
         let without = self::doings(base, run.harmless.get(rank)?.clone());
-        twin = live_with(&without, &conf, limit, None).map(|(step, ..)| step);
+        by_leak = live_with(&without, &conf, limit, None).is_none();
     } else {
         limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
     }
     let confirmed = confirmed(&run, rank, detectors);
     let mut told = Vec::new();
-    let failed = live_with(&doings, &conf, limit, Some(&mut |step, ahead: &mut Ahead| {
+    let mut look = |step: usize, ahead: &mut Ahead| {
         let grows = confirmed.get(step - 1).is_some_and(|&it| it);
-        if let Some(it) = ahead.look(Limit::Device(limit)).filter(|_| grows) {
-            told.push(json!([step, it.steps, it.requested.bytes, it.stack.0, it.shortage == Shortage::Capacity, it.allocated_bytes, it.of == memctl_replay::Of::Most]));
-        }
-    }));
-    if failed.is_some() != fails {
-        return None;
-    }
-    let leak = run.truth.as_ref().map(|truth| format!("{} {} {}", truth.cause.name(), truth.rate.name(), truth.size.name()));
-    let last_peaks: Vec<u64> = failed.map_or_else(Vec::new, |(step, ..)| peaks[step.saturating_sub(12)..step].to_vec());
-    let benign: Vec<&str> = run.benign.iter().map(|it| it.name()).collect();
-    let line = json!({"fails": fails, "training": run.name, "number": number, "limit": limit, "most": most, "at": at, "steps": peaks.len(), "leak": leak, "benign": benign, "failed": failed.map(|(step, it, stack)| json!([step, it.bytes, stack.0])), "twin": twin, "epochs": base.epochs.len(), "confirmed": confirmed.iter().position(|&it| it), "peaks": last_peaks, "told": told});
-    println!("{line}");
-    Some(line)
+        told.extend(ahead.look(Limit::Device(limit)).filter(|_| grows).map(|fails| (step, fails)));
+    };
+    let failed = live_with(&doings, &conf, limit, Some(&mut look));
+    (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
 }
 
 /// The table, and the same for a file.
-pub fn report(corpus: &Corpus, runs: u64, _wrong: bool) -> (String, Value) {
-    let _ = super::in_parallel(runs + runs / 3, |number, detectors| {
-        let fails = number.is_multiple_of(4);
-        let number = if fails { number / 4 } else { number };
-        Some((fails, make(corpus, fails, number, detectors)?))
-    });
-    (String::new(), Value::Null)
+pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
+    let outcomes: Vec<(bool, Outcome)> = super::in_parallel(runs + runs / 5, |number, detectors| {
+        let fails = number.is_multiple_of(6);
+        let number = if fails { number / 6 } else { number };
+        let outcome = make(corpus, fails, number, detectors)?;
+        if wrong {
+            println!("{}", line(&outcome));
+        }
+        Some((fails, outcome))
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    let (full, close): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|(fails, _)| *fails);
+    let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.told.is_empty()));
+    let head = ["runs that fail", "all", "told a step ahead", "the place named", "and its bytes", "of capacity", "told no earlier"];
+    let by_leak: Vec<&Outcome> = full.iter().map(|(_, it)| it).filter(|it| it.by_leak).collect();
+    let all: Vec<&Outcome> = full.iter().map(|(_, it)| it).collect();
+    let (rows, figures): (Vec<_>, Vec<_>) =
+        [("all", all), ("not without the leak", by_leak)].into_iter().map(|(name, runs)| of(name, &runs)).unzip();
+    let text = format!(
+        "One step ahead, {STEPS_AHEAD} steps looked at; told falsely in {false_ones} of {} runs that come close.\n\n{}",
+        close.len(),
+        table(&head, &rows)
+    );
+    (text, json!({ "fail": figures, "false": false_ones.json(), "close": close.len() }))
+}
+
+/// The row of some of the runs that fail.
+fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
+    let told = Share::count(runs.iter().map(|it| it.before().is_some()));
+    let named = |with_bytes: bool| {
+        Share::count(runs.iter().filter_map(|it| {
+            let ((_, fails), (_, requested, stack)) = (it.before()?, it.failed?);
+            Some(fails.stack == stack && (!with_bytes || fails.requested.bytes == requested.bytes))
+        }))
+    };
+    let capacity =
+        Share::count(runs.iter().filter_map(|it| Some(it.before()?.1.shortage == Shortage::Capacity)));
+    let early = Share::count(runs.iter().filter_map(|it| Some(it.early()? <= EARLY)));
+    let shares = [told, named(false), named(true), capacity, early];
+    let row = [name.to_owned(), runs.len().to_string()].into_iter().chain(shares.iter().map(ToString::to_string));
+    let names = ["told", "place", "bytes", "capacity", "not_early"];
+    let figures: serde_json::Map<String, Value> =
+        names.iter().zip(&shares).map(|(&name, share)| (name.to_owned(), share.json())).collect();
+    (row.collect(), json!({ "runs": name, "count": runs.len(), "figures": figures }))
+}
+
+/// What came of a run.
+fn line(outcome: &Outcome) -> String {
+    let Outcome { training, number, limit, failed, by_leak, told } = outcome;
+    let (first, last) = (told.first(), outcome.before());
+    format!(
+        "run {number} of {training}, {limit} bytes: failed {failed:?} (by its leak: {by_leak}), told {} times, first {first:?}, last {last:?}",
+        told.len()
+    )
 }
