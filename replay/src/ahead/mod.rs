@@ -33,8 +33,8 @@ use step::{Act, Name, Step, Want};
 pub const STEPS_MIN: u64 = 4;
 /// Steps whose requests are kept.
 pub const STEPS_KEPT: usize = 3;
-/// How far is looked ahead: two step ends have to foresee the same, and a step has to be left then.
-pub const STEPS_AHEAD: u32 = 3;
+/// How far is looked ahead: two step ends have to foresee something, and a step or two have to be left then.
+pub const STEPS_AHEAD: u32 = 4;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
