@@ -30,7 +30,6 @@ const STEPS_BEFORE: usize = 8;
 const TRIES: u64 = 64;
 /// Numbers of runs that no other table looks at.
 const FIRST_NUMBER: u64 = 1 << 33;
-
 /// Steps before the one that fails, before which it is told early.
 const EARLY: usize = 16;
 /// Between the least that a run lives with and the next attempt at it.
@@ -304,7 +303,15 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
     .collect();
     let (full, close): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|(fails, _)| *fails);
     let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.told.is_empty()));
-    let head = ["runs that fail", "all", "told a step ahead", "the place named", "and its bytes", "of capacity", "told no earlier"];
+    let head = [
+        "runs that fail",
+        "all",
+        "told a step ahead",
+        "the place named",
+        "and its bytes",
+        "of capacity",
+        "told no earlier",
+    ];
     let by_leak: Vec<&Outcome> = full.iter().map(|(_, it)| it).filter(|it| it.by_leak).collect();
     let all: Vec<&Outcome> = full.iter().map(|(_, it)| it).collect();
     let (rows, figures): (Vec<_>, Vec<_>) =
@@ -326,8 +333,7 @@ fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
             Some(fails.stack == stack && (!with_bytes || fails.requested.bytes == requested.bytes))
         }))
     };
-    let capacity =
-        Share::count(runs.iter().filter_map(|it| Some(it.before()?.1.shortage == Shortage::Capacity)));
+    let capacity = Share::count(runs.iter().filter_map(|it| Some(it.before()?.1.shortage == Shortage::Capacity)));
     let early = Share::count(runs.iter().filter_map(|it| Some(it.early()? <= EARLY)));
     let shares = [told, named(false), named(true), capacity, early];
     let row = [name.to_owned(), runs.len().to_string()].into_iter().chain(shares.iter().map(ToString::to_string));

@@ -124,8 +124,7 @@ impl Look {
     ) -> Result<Self, ReadError> {
         let from = row.events.saturating_sub(EVENTS_BACK);
         let keyframe = keyframe_before(store, session.key, row.info.index.0, from).await?;
-        let conf =
-            Conf::recorded(&session.info.settings, Version::of_framework(session.info.framework.as_deref()));
+        let conf = Conf::recorded(&session.info.settings, Version::of_framework(session.info.framework.as_deref()));
         let segments = keyframe.as_ref().map_or(&[][..], |keyframe| &keyframe.segments);
         Ok(Self {
             ahead: Ahead::new(conf, segments),
