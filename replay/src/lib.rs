@@ -24,7 +24,7 @@ mod side_by_side;
 mod sizes;
 mod trial;
 
-pub use ahead::{Ahead, Fails, Shortage};
+pub use ahead::{Ahead, Fails, Of, STEPS_AHEAD, Shortage};
 pub use allocator::{Allocator, BlockId, Counts, DriverCall, DriverEvent, Hint, Limit, OutOfMemory};
 pub use follow::{Agreement, Follow, KnownLimit};
 pub use names::{BlockName, named};

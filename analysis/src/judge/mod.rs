@@ -12,6 +12,7 @@
 
 mod candidate;
 mod evidence;
+mod foreseen;
 mod frames;
 mod group;
 mod growth;
@@ -32,6 +33,7 @@ pub mod who;
 mod words;
 mod wrong_device;
 
+pub use foreseen::{Foreseen, foreseen};
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;

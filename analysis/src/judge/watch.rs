@@ -188,6 +188,14 @@ impl RankWatch {
         self.facts.rank
     }
 
+    /// What the process may use of its device: all but what was lately used outside its allocator. None where the device's size
+    /// is not known.
+    #[must_use]
+    pub fn limit_bytes(&self) -> Option<u64> {
+        let total = self.facts.device_total_bytes.filter(|&total| total > 0)?;
+        Some(total.saturating_sub(self.history.outside_bytes().unwrap_or(0)))
+    }
+
     /// Who it is.
     #[must_use]
     pub fn who(&self) -> Who {

@@ -1,23 +1,27 @@
 //! One step ahead: runs whose device becomes full, and runs that come close and go on.
 //!
 //! Guarantees: what a run records under its limit is made by the allocator's own rules, request by request, and ends with the
-//! request that fails; what is told is asked for at each step's end, from what came before it alone. A run counts as told when
-//! the end of a step before the failing one told it. Runs that come close have 0.3 to 5 % more than the least they live with.
+//! request that fails; what is told is asked for at each step's end, from what came before it alone, and only while the judge, which
+//! sees the same run's tables, has confirmed a leak. A run counts as told when the end of a step before the failing one told it, and
+//! as told falsely when it is told anything and never fails. Runs that fail have the least limit that a part of their steps lives
+//! with; those that come close have 0.3 to 5 % more than the least that they live with.
 //! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: nobody knows their steps.
 
-use memctl_model::{Action, Event, MarkKind, StackId};
+use memctl_model::{Action, Boundary, Event, MarkKind, StackId};
 use memctl_replay::{
-    Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial, Version,
-    named,
+    Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, STEPS_AHEAD, Shortage, Start,
+    Trial, Version, named,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
 use super::Corpus;
 use super::base::{Base, Passing};
+use super::detect::{Detector, Level};
 use super::draw::Draw;
 use super::events::pass;
 use super::overlay::Overlay;
+use super::runs::Run;
 use super::tally::{Share, table};
 
 /// Steps that have to have ended before the one that fails.
@@ -26,8 +30,8 @@ const STEPS_BEFORE: usize = 8;
 const TRIES: u64 = 64;
 /// Numbers of runs that no other table looks at.
 const FIRST_NUMBER: u64 = 1 << 33;
-/// How far is looked ahead.
-const STEPS_AHEAD: u32 = 6;
+/// Steps before the one that fails, before which it is told early.
+const EARLY: usize = 16;
 /// Between the least that a run lives with and the next attempt at it.
 const FINER: f64 = 1.003;
 
@@ -38,14 +42,6 @@ enum Doing {
     FreeCompleted(BlockName),
     EmptyCache,
     StepEnds,
-}
-
-/// What came out of a run under a limit.
-struct Ended {
-    /// The step that failed, counted from 1, and the request.
-    failed: Option<(usize, Requested, StackId)>,
-    /// What was told at the end of each step, counted from 1, that told something.
-    told: Vec<(usize, Fails)>,
 }
 
 fn doings(base: &Base, overlay: Overlay) -> Vec<Doing> {
@@ -166,47 +162,97 @@ impl Recorder {
     }
 }
 
-/// A run under a limit; `ahead` is asked at every step's end once more than eight tenths are used.
-fn live_with(doings: &[Doing], conf: &Conf, bytes: u64, is_asked: bool) -> Ended {
-    let limit = Limit::Device(bytes);
-    let mut recorder = Recorder::new(conf.clone(), limit);
-    let mut ahead = memctl_replay::Ahead::new(conf.clone(), &[]);
-    let (mut step, mut told) = (1, Vec::new());
+/// A run under a limit: the step that failed, counted from 1, and the request. `tell` hears of every step's end.
+fn live_with(
+    doings: &[Doing],
+    conf: &Conf,
+    bytes: u64,
+    mut tell: Option<&mut dyn FnMut(usize, &mut Ahead)>,
+) -> Option<(usize, Requested, StackId)> {
+    let mut recorder = Recorder::new(conf.clone(), Limit::Device(bytes));
+    let mut ahead = Ahead::new(conf.clone(), &[]);
+    let mut step = 1;
     for doing in doings {
         if matches!(doing, Doing::StepEnds) {
-            if is_asked {
+            if let Some(tell) = &mut tell {
                 ahead.step_ends();
-                let is_near = ahead.last_peak_bytes().is_some_and(|peak| peak > bytes / 10 * 8);
-                told.extend(is_near.then(|| ahead.look(limit, STEPS_AHEAD)).flatten().map(|fails| (step, fails)));
+                tell(step, &mut ahead);
             }
             step += 1;
             continue;
         }
+        let is_told = tell.is_some();
         let goes_on = recorder.does(doing, &mut |event| {
-            if is_asked {
+            if is_told {
                 ahead.event(event);
             }
         });
         if let (false, &Doing::Alloc { requested, stack, .. }) = (goes_on, doing) {
-            return Ended { failed: Some((step, requested, stack)), told };
+            return Some((step, requested, stack));
         }
     }
-    Ended { failed: None, told }
+    None
 }
 
-/// One run: whether it was to fail, and what came.
+/// The least limit, to a third of a percent, that so many steps live with; from the most that they had handed out on.
+fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
+    let lives = |limit| live_with(doings, conf, limit, None).is_none();
+    let (mut low, mut high) = (most, (most as f64 * FINER) as u64);
+    while !lives(high) {
+        (low, high) = (high, high + 2 * (high - low).max(1 << 20));
+    }
+    while (high - low) as f64 > 0.003 * low as f64 {
+        let middle = low.midpoint(high);
+        if lives(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+/// At which of its steps' ends the judge has confirmed growth of this rank.
+fn confirmed(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec<bool> {
+    let mut confirmed = Vec::new();
+    let stream = &run.streams[rank];
+    super::score::pass(run, &mut detectors[..1], |now, _, verdicts| {
+        let grows = verdicts.iter().any(|it| it.level == Level::Alarm && it.ranks.contains(&(rank as u32)));
+        if stream.table(now.round).is_some_and(|table| table.boundary == Boundary::StepEnd) {
+            confirmed.push(grows);
+        }
+    });
+    confirmed
+}
+
+/// One run: what it was, and what came.
 struct Outcome {
     training: &'static str,
     number: u64,
     limit: u64,
-    ended: Ended,
+    /// The step that failed, counted from 1, and the request.
+    failed: Option<(usize, Requested, StackId)>,
+    /// Whether the same run without what leaks lives with the same limit.
+    by_leak: bool,
+    /// What was told at the end of each step, counted from 1, that told something.
+    told: Vec<(usize, Fails)>,
 }
 
-fn make(corpus: &Corpus, fails: bool, number: u64) -> Option<Outcome> {
-    (0..TRIES).find_map(|attempt| attempt_one(corpus, fails, FIRST_NUMBER + number * TRIES + attempt))
+impl Outcome {
+    /// What was told last before the step that failed.
+    fn before(&self) -> Option<(usize, Fails)> {
+        let (failed, ..) = self.failed?;
+        self.told.iter().rfind(|(step, _)| *step < failed).copied()
+    }
+
+    /// Steps from the first time that something was told to the one that failed.
+    fn early(&self) -> Option<usize> {
+        let ((failed, ..), (first, _)) = (self.failed?, self.told.first()?);
+        failed.checked_sub(*first)
+    }
 }
 
-fn attempt_one(corpus: &Corpus, fails: bool, number: u64) -> Option<Outcome> {
+fn make(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
+    (0..TRIES).find_map(|attempt| attempt_one(corpus, fails, FIRST_NUMBER + number * TRIES + attempt, detectors))
+}
+
+fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
     let run = corpus.make(fails, number);
     let mut draw = Draw::fork(corpus.part.seed_of(fails, number), "ahead");
     let rank = run.truth.as_ref().map_or(0, |truth| truth.ranks[0]);
@@ -214,83 +260,95 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64) -> Option<Outcome> {
     let doings = doings(base, overlay);
     let conf = Conf::recorded(&base.settings, Version::NEWEST);
     let peaks = peaks(&doings, &conf);
-    let highest = *peaks.iter().max()?;
-    let training = run.name;
+    // Full somewhere in the last half, or never.
+    let at = if fails { (draw.real(0.5, 0.97) * peaks.len() as f64) as usize } else { peaks.len() };
+    let most = *peaks.get(..at)?.iter().max()?;
+    let ends = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds));
+    let (upto, _) = ends.skip(at.checked_sub(1)?).next()?;
+    let mut limit = least(&doings[..=upto], &conf, most);
+    let mut by_leak = false;
     if fails {
-        // Full somewhere in the last half, by what leaks.
-        let at = (draw.real(0.5, 0.97) * peaks.len() as f64) as usize;
-        let limit = *peaks[..at].iter().max()?;
-        let ended = live_with(&doings, &conf, limit, true);
-        let (step, ..) = ended.failed?;
-        return (step > STEPS_BEFORE).then_some(Outcome { training, number, limit, ended });
+        let (step, ..) = live_with(&doings, &conf, limit, None)?;
+        if step <= STEPS_BEFORE {
+            return None;
+        }
+        let without = self::doings(base, run.harmless.get(rank)?.clone());
+        by_leak = live_with(&without, &conf, limit, None).is_none();
+    } else {
+        limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
     }
-    let mut limit = highest;
-    while live_with(&doings, &conf, limit, false).failed.is_some() {
-        limit = (limit as f64 * FINER) as u64;
-    }
-    limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
-    let ended = live_with(&doings, &conf, limit, true);
-    ended.failed.is_none().then_some(Outcome { training, number, limit, ended })
+    let confirmed = confirmed(&run, rank, detectors);
+    let mut told = Vec::new();
+    let mut look = |step: usize, ahead: &mut Ahead| {
+        let grows = confirmed.get(step - 1).is_some_and(|&it| it);
+        told.extend(ahead.look(Limit::Device(limit)).filter(|_| grows).map(|fails| (step, fails)));
+    };
+    let failed = live_with(&doings, &conf, limit, Some(&mut look));
+    (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
 }
 
 /// The table, and the same for a file.
 pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
-    let outcomes: Vec<(bool, Outcome)> = super::in_parallel(runs + runs / 5, |number, _| {
+    let outcomes: Vec<(bool, Outcome)> = super::in_parallel(runs + runs / 5, |number, detectors| {
         let fails = number.is_multiple_of(6);
         let number = if fails { number / 6 } else { number };
-        Some((fails, make(corpus, fails, number)?))
+        let outcome = make(corpus, fails, number, detectors)?;
+        if wrong {
+            println!("{}", line(&outcome));
+        }
+        Some((fails, outcome))
     })
     .into_iter()
     .flatten()
     .collect();
     let (full, close): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|(fails, _)| *fails);
-    if wrong {
-        full.iter()
-            .chain(&close)
-            .filter_map(|(fails, outcome)| complaint(*fails, outcome))
-            .for_each(|line| println!("{line}"));
-    }
-    let before = |outcome: &Outcome| {
-        let (failed, ..) = outcome.ended.failed?;
-        outcome.ended.told.iter().rfind(|(step, _)| *step < failed).copied()
-    };
-    let told = Share::count(full.iter().map(|(_, outcome)| before(outcome).is_some()));
-    let named = Share::count(full.iter().filter_map(|(_, outcome)| {
-        let ((_, fails), (_, requested, stack)) = (before(outcome)?, outcome.ended.failed?);
-        Some(fails.requested.bytes == requested.bytes && fails.stack == stack)
-    }));
-    let capacity =
-        Share::count(full.iter().filter_map(|(_, outcome)| Some(before(outcome)?.1.shortage == Shortage::Capacity)));
-    let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.ended.told.is_empty()));
+    let false_ones = Share::count(close.iter().map(|(_, outcome)| !outcome.told.is_empty()));
     let head = [
         "runs that fail",
+        "all",
         "told a step ahead",
-        "the request named",
+        "the place named",
+        "and its bytes",
         "of capacity",
-        "runs that come close",
-        "told falsely",
+        "told no earlier",
     ];
-    let row = vec![
-        full.len().to_string(),
-        told.to_string(),
-        named.to_string(),
-        capacity.to_string(),
-        close.len().to_string(),
-        false_ones.to_string(),
-    ];
-    let text = format!("One step ahead, {STEPS_AHEAD} steps looked at:\n\n{}", table(&head, &[row]));
-    (text, json!({ "told": told.json(), "named": named.json(), "false": false_ones.json() }))
+    let by_leak: Vec<&Outcome> = full.iter().map(|(_, it)| it).filter(|it| it.by_leak).collect();
+    let all: Vec<&Outcome> = full.iter().map(|(_, it)| it).collect();
+    let (rows, figures): (Vec<_>, Vec<_>) =
+        [("all", all), ("not without the leak", by_leak)].into_iter().map(|(name, runs)| of(name, &runs)).unzip();
+    let text = format!(
+        "One step ahead, {STEPS_AHEAD} steps looked at; told falsely in {false_ones} of {} runs that come close.\n\n{}",
+        close.len(),
+        table(&head, &rows)
+    );
+    (text, json!({ "fail": figures, "false": false_ones.json(), "close": close.len() }))
 }
 
-fn complaint(fails: bool, outcome: &Outcome) -> Option<String> {
-    let Outcome { training, number, limit, ended } = outcome;
-    let Ended { failed, told } = ended;
-    let last = told.last();
-    let is_wrong = match failed {
-        Some((failed, requested, stack)) => last.is_none_or(|(step, fails)| {
-            step >= failed || fails.requested.bytes != requested.bytes || fails.stack != *stack
-        }),
-        None => last.is_some(),
+/// The row of some of the runs that fail.
+fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
+    let told = Share::count(runs.iter().map(|it| it.before().is_some()));
+    let named = |with_bytes: bool| {
+        Share::count(runs.iter().filter_map(|it| {
+            let ((_, fails), (_, requested, stack)) = (it.before()?, it.failed?);
+            Some(fails.stack == stack && (!with_bytes || fails.requested.bytes == requested.bytes))
+        }))
     };
-    is_wrong.then(|| format!("run {number} of {training} (fails: {fails}), {limit} bytes: failed {failed:?}, told {} times, last {last:?}", told.len()))
+    let capacity = Share::count(runs.iter().filter_map(|it| Some(it.before()?.1.shortage == Shortage::Capacity)));
+    let early = Share::count(runs.iter().filter_map(|it| Some(it.early()? <= EARLY)));
+    let shares = [told, named(false), named(true), capacity, early];
+    let row = [name.to_owned(), runs.len().to_string()].into_iter().chain(shares.iter().map(ToString::to_string));
+    let names = ["told", "place", "bytes", "capacity", "not_early"];
+    let figures: serde_json::Map<String, Value> =
+        names.iter().zip(&shares).map(|(&name, share)| (name.to_owned(), share.json())).collect();
+    (row.collect(), json!({ "runs": name, "count": runs.len(), "figures": figures }))
+}
+
+/// What came of a run.
+fn line(outcome: &Outcome) -> String {
+    let Outcome { training, number, limit, failed, by_leak, told } = outcome;
+    let (first, last) = (told.first(), outcome.before());
+    format!(
+        "run {number} of {training}, {limit} bytes: failed {failed:?} (by its leak: {by_leak}), told {} times, first {first:?}, last {last:?}",
+        told.len()
+    )
 }

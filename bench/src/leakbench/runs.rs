@@ -56,6 +56,8 @@ pub struct Run {
     pub benign: Vec<Kind>,
     /// What is added to each rank's stream, where it was recorded.
     pub overlays: Vec<Overlay>,
+    /// The same without what leaks.
+    pub harmless: Vec<Overlay>,
     /// What each rank's stream comes to.
     pub streams: Vec<Stream>,
     /// Added stacks.
@@ -80,6 +82,7 @@ impl Run {
             truth: None,
             benign: Vec::new(),
             overlays: Vec::new(),
+            harmless: Vec::new(),
             streams: Vec::new(),
             sites,
             device_total_bytes,
@@ -226,6 +229,7 @@ impl Run {
             for (plan, _) in benign.iter().filter(|(_, on)| on.contains(&rank)) {
                 benign::grow(&base, plan, &mut overlay);
             }
+            self.harmless.push(overlay.clone());
             if let Some(drawn) = drawn.filter(|drawn| drawn.ranks.contains(&rank)) {
                 let Some(left) = drawn.leak(&base, rank, &self.sites, &mut overlay) else { return false };
                 let truth = self.truth.get_or_insert_with(|| drawn.truth(&base, &left));

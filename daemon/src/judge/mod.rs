@@ -6,6 +6,7 @@
 //! and no other job anything.
 //! Refuses to keep verdicts: they are made anew from what is known, so that nothing stale is ever told.
 
+mod ahead;
 mod explaining;
 mod figures;
 pub(crate) mod holders;
@@ -80,6 +81,8 @@ pub struct Judge {
     memory: usize,
     /// Parts of jobs are watched one after the other: nobody keeps these watches.
     apart: Arc<Semaphore>,
+    /// Devices that are looked ahead at, over all jobs.
+    ahead: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -103,14 +106,15 @@ struct Known {
 struct Seen {
     watch: JobWatch,
     explained: Option<explaining::Kept>,
+    ahead: ahead::Looks,
 }
 
 impl Judge {
     /// A judge over a store whose watches may take so many bytes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
-        let apart = Arc::new(Semaphore::new(1));
-        Self { store, streams, board: Board::default(), jobs: Arc::default(), memory, apart }
+        let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
+        Self { store, streams, board: Board::default(), jobs: Arc::default(), memory, apart, ahead }
     }
 
     /// Where the figures of jobs are put as they are judged.
@@ -182,7 +186,7 @@ impl Judge {
         }
         let seen = self.watch(found.job.key);
         let mut seen = seen.lock().await;
-        let Seen { watch, explained } = &mut *seen;
+        let Seen { watch, explained, ahead } = &mut *seen;
         let keep = |bytes| self.keep(found.job.key, bytes);
         // Single events are replayed by tasks of their own, so both go on at the same time.
         let (explained, ()) = tokio::try_join!(
@@ -192,6 +196,8 @@ impl Judge {
         let watches = watch.watches(counts_of(found));
         let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
+        let foreseen = ahead.look((&*self.store, &self.streams, &self.ahead), found, watch, &findings).await;
+        findings.extend(foreseen);
         of_devices(&mut findings, watch, found, asked);
         Ok(Judgement::new(findings, watch, asked, whole))
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memctl_analysis::judge::stacks::{OUTSIDE, STACKS_MAX};
 use memctl_analysis::judge::{RankFacts, RankWatch, Stacks};
-use memctl_model::{Sample, SiteTable};
+use memctl_model::{Frame, Sample, SiteTable, StackId};
 use memctl_proto::StackDictionary;
 use memctl_proto::item::Content;
 use memctl_proto::v1::{Boundaries, ItemKind};
@@ -316,6 +316,12 @@ impl JobWatch {
             tell(bytes);
         }
         Ok(())
+    }
+
+    /// The frames of a session's stack, innermost first.
+    #[must_use]
+    pub fn frames(&self, key: SessionKey, stack: StackId) -> Vec<Frame> {
+        self.sessions.get(&key).map_or_else(Vec::new, |session| session.stacks.frames(stack).cloned().collect())
     }
 
     /// The watches of devices that count.

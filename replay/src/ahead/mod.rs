@@ -1,11 +1,13 @@
-//! One step ahead: the last step's requests, served again from the state in which it ended, under what the device has.
+//! One step ahead: the steps that were seen, served again from the state in which the last one ended, under what the device has.
+//!
+//! Two steps are looked at: the last one, played [`STEPS_AHEAD`] times, and the one that needed most of the last [`SPAN`] to twice
+//! as many, played now and behind these. Something is told where two step ends in a row foresaw it.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
-//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] steps.
-//! Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows what a step is. What a program will do
-//! that it has not done yet (a longer batch, a validation) is not seen.
-//!
-//! The daemon does not ask it: `memctl-bench leakbench --ahead` says how often it is right, which is not often enough for an alert.
+//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 2 steps.
+//! Refuses to say that anything grows: whoever asks knows that (a cache that fills repeats itself like a leak until it is full),
+//! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
+//! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
 
 mod play;
 mod recurring;
@@ -31,8 +33,14 @@ use step::{Act, Name, Step, Want};
 pub const STEPS_MIN: u64 = 4;
 /// Steps whose requests are kept.
 pub const STEPS_KEPT: usize = 3;
-/// Steps for which nothing is told after something was foreseen that did not come.
+/// How far is looked ahead: two step ends have to foresee something, and a step or two have to be left then.
+pub const STEPS_AHEAD: u32 = 4;
+/// Steps over which the one that needs most is looked for: these, and as many before them.
+const SPAN: u64 = 32;
+/// Steps for which nothing is told after something was foreseen of the next step that did not come.
 const MISSED_FOR: u64 = 16;
+/// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
+const FAR: (u64, u64) = (3, 4);
 
 /// Why a request will fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +51,22 @@ pub enum Shortage {
     Fragmentation,
 }
 
+/// Which step is seen to come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// The last one.
+    Last,
+    /// The one that needed most.
+    Most,
+}
+
 /// A request that will fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fails {
     /// In how many steps: 1 is the one that comes next.
     pub steps: u32,
+    /// Which step it is in.
+    pub of: Of,
     /// Its place among the requests of its step.
     pub index: u64,
     /// What it will ask for.
@@ -70,6 +89,8 @@ pub struct Ahead {
     /// Whole steps, the last one last.
     steps: VecDeque<Step>,
     running: Step,
+    /// The steps that needed most, of the [`SPAN`] before these and of these.
+    most: [Option<Step>; 2],
     /// What was seen at the last step's end, by the number of the step that followed.
     before: Option<(u64, Fails)>,
     /// When something was seen last that did not come.
@@ -96,7 +117,7 @@ impl Ahead {
         }
         let allocated = follow.counts().allocated_bytes;
         let running = Step { number: 1, allocated: (allocated, 0), peak_allocated: allocated, ..Step::default() };
-        Self { follow, live, steps: VecDeque::new(), running, before: None, missed_at: None }
+        Self { follow, live, steps: VecDeque::new(), running, most: [None, None], before: None, missed_at: None }
     }
 
     /// Takes the next event.
@@ -104,6 +125,7 @@ impl Ahead {
         let Self { follow, live, running, .. } = self;
         follow.event(event, |_, request| take(live, running, request, event.stack));
         running.peak_allocated = running.peak_allocated.max(follow.counts().allocated_bytes);
+        running.peak_reserved = running.peak_reserved.max(follow.counts().reserved_bytes);
     }
 
     /// A step has ended. What comes between two steps belongs to the later one.
@@ -117,40 +139,64 @@ impl Ahead {
         };
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
+        if ended.number % SPAN == 0 {
+            self.most = [self.most[1].take(), None];
+        }
+        if is_known(&ended) && self.most[1].as_ref().is_none_or(|most| most.needs() <= ended.needs()) {
+            self.most[1] = Some(ended.clone());
+        }
         if self.steps.len() == STEPS_KEPT {
             self.steps.pop_front();
         }
         self.steps.push_back(ended);
     }
 
-    /// The first request that will fail within so many steps when the device has so much for this process. For each step's end
-    /// once: told is what comes closer from step to step, by a process in which nothing was foreseen that did not come.
-    pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
-        let now = self.foresee(limit, steps);
+    /// The first request that will fail within [`STEPS_AHEAD`] steps when the device has so much for this process, which grows.
+    /// For each step's end once.
+    pub fn look(&mut self, limit: Limit) -> Option<Fails> {
+        let now = self.foresee(limit);
         let number = self.running.number;
         // What was to fail in the step that has just ended did not: what is seen from here is not what happens there.
-        if self.before.is_some_and(|(at, fails)| at + u64::from(fails.steps) <= number) {
+        if self.before.is_some_and(|(at, fails)| at < number && fails.steps == 1 && fails.of == Of::Last) {
             self.missed_at = Some(number);
         }
-        let comes_closer =
-            |fails: &Fails| self.before.is_some_and(|(at, before)| at + 1 == number && before.steps > fails.steps);
+        let is_seen_twice = self.before.is_some_and(|(at, _)| at + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
-        let told = now.filter(|fails| is_trusted && comes_closer(fails));
         self.before = now.map(|fails| (number, fails));
-        told
+        now.filter(|_| is_trusted && is_seen_twice)
     }
 
-    /// The first request that would fail within so many steps, were they like the last one.
-    fn foresee(&self, limit: Limit, steps: u32) -> Option<Fails> {
-        let last =
-            self.steps.back().filter(|last| last.number >= STEPS_MIN && !last.is_cut && !last.wants.is_empty())?;
+    /// The first request that would fail, were the steps that come like those that were.
+    fn foresee(&self, limit: Limit) -> Option<Fails> {
+        let last = self.steps.back().filter(|last| is_known(last))?;
+        if self.is_far(last, limit) {
+            return None;
+        }
         let before = |back: usize| self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at));
         let before = [before(1), before(2)];
         let recurring = Recurring::of(last, before, self.live.values().map(|known| (known.name, known.want)));
         let mut play = Play::new(&self.follow, limit, &self.live);
-        (1..=steps).find_map(|later| {
-            play.step(last, before, &recurring, u64::from(later)).map(|fails| Fails { steps: later, ..fails })
-        })
+        // (A step that needs most is not played behind each of these: once each at both ends tells nearly as much.)
+        let most = self.most.iter().flatten().max_by_key(|most| most.needs()).filter(|most| most.number < last.number);
+        let at_most = |play: &mut Play, steps: u32| {
+            let most = most?;
+            let later = self.running.number - most.number + u64::from(steps) - 1;
+            let fails = play.step(most, [None, None], &Recurring::default(), later)?;
+            Some(Fails { steps, of: Of::Most, ..fails })
+        };
+        let of_last = (1..=STEPS_AHEAD).find_map(|later| {
+            let fails = play.step(last, before, &recurring, u64::from(later))?;
+            Some(Fails { steps: later, ..fails })
+        });
+        of_last
+            .or_else(|| at_most(&mut Play::new(&self.follow, limit, &self.live), 1))
+            .or_else(|| at_most(&mut play, STEPS_AHEAD + 1))
+    }
+
+    /// Whether so much less than there is was reserved that nothing is worth a look.
+    fn is_far(&self, last: &Step, limit: Limit) -> bool {
+        let (Limit::Share(bytes) | Limit::Device(bytes)) = limit else { return true };
+        last.peak_reserved < bytes / FAR.1 * FAR.0
     }
 
     /// Whole steps that were seen.
@@ -170,12 +216,11 @@ impl Ahead {
     pub fn counts(&self) -> &Counts {
         self.follow.counts()
     }
+}
 
-    /// Most bytes that were handed out in the last whole step.
-    #[must_use]
-    pub fn last_peak_bytes(&self) -> Option<u64> {
-        self.steps.back().map(|step| step.peak_allocated)
-    }
+/// Whether a step tells what steps are.
+fn is_known(step: &Step) -> bool {
+    step.number >= STEPS_MIN && !step.is_cut && !step.wants.is_empty()
 }
 
 /// Notes a request of the running step.

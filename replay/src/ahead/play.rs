@@ -10,7 +10,7 @@ use memctl_model::StackId;
 
 use super::recurring::Recurring;
 use super::step::{Act, Name, Step, Want};
-use super::{Fails, Live, Shortage};
+use super::{Fails, Live, Of, Shortage};
 use crate::allocator::{Allocator, BlockId, Limit};
 use crate::follow::Follow;
 use crate::names::BlockName;
@@ -114,6 +114,7 @@ impl Play {
                 let is_too_much = allocated_bytes.saturating_add(failed.rounded) > there_is;
                 Some(Fails {
                     steps: 0,
+                    of: Of::Last,
                     index: u64::from(name.index),
                     requested,
                     stack: want.stack,

@@ -13,6 +13,7 @@ const TIMES_MIN: usize = 3;
 /// It is overdue, and expected no more, when it has not come for so many times as long as it took on average.
 const OVERDUE: u64 = 2;
 
+#[derive(Default)]
 pub(super) struct Recurring {
     /// Requests of the step that neither of the two before it made.
     chances: HashSet<u32>,

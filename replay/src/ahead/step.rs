@@ -11,7 +11,7 @@ use memctl_model::{PoolId, StackId};
 use crate::request::Requested;
 
 /// Acts of one step that are kept; a longer step is not played again.
-pub(super) const ACTS_MAX: usize = 1 << 21;
+pub(super) const ACTS_MAX: usize = 1 << 17;
 
 /// A block: the step that asked for it, and its place among that step's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +52,8 @@ pub(super) struct Step {
     pub allocated: (u64, u64),
     /// Most of them in between.
     pub peak_allocated: u64,
+    /// Most bytes that were reserved meanwhile.
+    pub peak_reserved: u64,
     /// It has more acts than are kept.
     pub is_cut: bool,
 }
@@ -63,6 +65,11 @@ impl Step {
         } else {
             self.is_cut = true;
         }
+    }
+
+    /// Bytes that it needed above those that were handed out when it began.
+    pub fn needs(&self) -> u64 {
+        self.peak_allocated.saturating_sub(self.allocated.0)
     }
 
     /// Bytes of a request when the step is played `later` steps later: where the last three steps asked for the same amount

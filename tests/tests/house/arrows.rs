@@ -46,9 +46,9 @@ const RULES: [(&str, &[&str], &[&str], &str); 9] = [
     ),
     (
         "memctl-daemon",
-        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-answers"],
+        &["memctl-model", "memctl-proto", "memctl-analysis", "memctl-answers", "memctl-replay"],
         &["cudarc", "pyo3", "nvml-wrapper"],
-        "daemon/ imports model, proto, analysis and answers; never the agent, cudarc or pyo3",
+        "daemon/ imports model, proto, analysis, answers and replay; never the agent, cudarc or pyo3",
     ),
     (
         "memctl-answers",

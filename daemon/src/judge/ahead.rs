@@ -1,0 +1,361 @@
+//! One step ahead of jobs that run: where a leak is confirmed and its device is nearly full, the recent steps are replayed from
+//! the end of the last one, under what the process may use of its device.
+//!
+//! Guarantees: a process in which no leak is confirmed, or whose device has a quarter left, costs nothing; at most
+//! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, which
+//! rests twenty times as long as it works. What goes wrong here costs nothing but what would have been foreseen.
+//! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use memctl_analysis::judge::{Foreseen, RankWatch, foreseen};
+use memctl_model::{Event, Finding, JobState, MarkKind, Severity};
+use memctl_proto::chunk::Decoder;
+use memctl_proto::item::Content;
+use memctl_proto::v1::ItemKind;
+use memctl_replay::{Ahead, Conf, Fails, Limit, Of, Shortage, Version};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::watching::JobWatch;
+use crate::read::job::state;
+use crate::read::replay::keyframe_before;
+use crate::read::stacks::open;
+use crate::read::{Found, ReadError};
+use crate::store::{DeviceRow, Selection, SessionKey, SessionRow, Store};
+use crate::streams::Streams;
+
+/// Devices that are looked at, over all jobs.
+pub(super) const DEVICES_MAX: usize = 16;
+/// Events of a device that are replayed in a round; where more have come, it begins anew.
+const EVENTS_MAX: u64 = 1 << 20;
+/// So many events back the first replay of a device begins at least.
+const EVENTS_BACK: u64 = 1 << 16;
+/// Items of marks that are read in a round.
+const ITEMS_MAX: usize = 64;
+/// Payloads read at a time.
+const PAYLOADS: usize = 16;
+/// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
+const ENDS_LOOKED_AT: usize = 3;
+
+/// What is known of the devices of a job.
+#[derive(Default)]
+pub(super) struct Looks {
+    devices: HashMap<(SessionKey, u8), Look>,
+}
+
+/// One device.
+struct Look {
+    ahead: Ahead,
+    at_event: u64,
+    /// When the last step ended that was replayed, and how long it took.
+    ended_ns: u64,
+    step_ns: Option<u64>,
+    told: Option<Fails>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Looks {
+    /// What will fail, as findings; `findings` are what the judge says by now.
+    pub async fn look(
+        &mut self,
+        (store, streams, places): (&dyn Store, &Streams, &Arc<Semaphore>),
+        found: &Found,
+        watch: &JobWatch,
+        findings: &[Finding],
+    ) -> Vec<Finding> {
+        let mut told = Vec::new();
+        let mut known = std::mem::take(&mut self.devices);
+        for row in &found.devices {
+            let key = (row.session, row.info.index.0);
+            let session = found.sessions.iter().find(|session| session.key == row.session);
+            let running = session.filter(|session| state(session, streams) == JobState::Running);
+            let watched = watch.watches(|session, device| (session, device) == key).first().copied();
+            let (Some(session), Some(watched)) = (running, watched) else { continue };
+            let Some(limit_bytes) = limit(row, watched, findings) else { continue };
+            let mut look = match known.remove(&key) {
+                Some(look) if row.events.saturating_sub(look.at_event) <= EVENTS_MAX => look,
+                _ => {
+                    let Ok(place) = places.clone().try_acquire_owned() else { continue };
+                    match Look::begin(store, session, row, place).await {
+                        Ok(look) => look,
+                        Err(error) => {
+                            tracing::debug!(session = session.key, %error, "nothing can be foreseen");
+                            continue;
+                        }
+                    }
+                }
+            };
+            match look.catch_up(store, session, row, Limit::Device(limit_bytes)).await {
+                Ok(true) => {
+                    let frames = |fails: &Fails| watch.frames(session.key, fails.stack);
+                    told.extend(look.told.map(|fails| look.finding(&fails, watched, frames(&fails), limit_bytes)));
+                    self.devices.insert(key, look);
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(session = session.key, %error, "nothing can be foreseen"),
+            }
+        }
+        told
+    }
+}
+
+/// What a process may use of its device, where it is worth a look.
+fn limit(row: &DeviceRow, watched: &RankWatch, findings: &[Finding]) -> Option<u64> {
+    let name = watched.who().name();
+    let fills = |finding: &Finding| {
+        finding.kind.fills()
+            && finding.severity > Severity::Info
+            && !finding.is_suspected()
+            && finding.processes.contains(&name)
+    };
+    let limit_bytes = watched.limit_bytes()?;
+    let peak = row.latest.map_or(0, |latest| latest.peaks.reserved_bytes);
+    let is_near = peak >= limit_bytes / 4 * 3;
+    (row.ooms == 0 && is_near && findings.iter().any(fills)).then_some(limit_bytes)
+}
+
+impl Look {
+    async fn begin(
+        store: &dyn Store,
+        session: &SessionRow,
+        row: &DeviceRow,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Self, ReadError> {
+        let from = row.events.saturating_sub(EVENTS_BACK);
+        let keyframe = keyframe_before(store, session.key, row.info.index.0, from).await?;
+        let conf = Conf::recorded(&session.info.settings, Version::of_framework(session.info.framework.as_deref()));
+        let segments = keyframe.as_ref().map_or(&[][..], |keyframe| &keyframe.segments);
+        Ok(Self {
+            ahead: Ahead::new(conf, segments),
+            at_event: keyframe.as_ref().map_or(0, |keyframe| keyframe.at_event),
+            ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
+            step_ns: None,
+            told: None,
+            _place: place,
+        })
+    }
+
+    /// Replays what came, up to the end of the last step behind which something came; false where the replay cannot go on.
+    async fn catch_up(
+        &mut self,
+        store: &dyn Store,
+        session: &SessionRow,
+        row: &DeviceRow,
+        limit: Limit,
+    ) -> Result<bool, ReadError> {
+        let mut ends = step_ends(store, session.key, self.ended_ns).await?;
+        if ends.is_empty() {
+            return Ok(true);
+        }
+        let selection = Selection { events: Some((self.at_event, u64::MAX)), ..Selection::default() };
+        let chunks = store.chunks(session.key, row.info.index.0, selection).await?;
+        let mut decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
+        let mut events: Vec<Event> = Vec::new();
+        for group in chunks.chunks(PAYLOADS) {
+            let seqs: Vec<u64> = group.iter().map(|chunk| chunk.seq).collect();
+            let payloads = store.payloads(session.key, &seqs).await?;
+            if payloads.len() < group.len() {
+                return Ok(false);
+            }
+            for (chunk, (seq, payload)) in group.iter().zip(payloads) {
+                // What was dropped, or never came, may be anything.
+                let Some(known) = self.at_event.checked_sub(chunk.index.first_event) else { return Ok(false) };
+                events.clear();
+                decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
+                for event in events.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
+                    while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
+                        self.step_ends(end_ns, limit, ends.len());
+                    }
+                    if ends.is_empty() {
+                        return Ok(true);
+                    }
+                    self.ahead.event(event);
+                    self.at_event += 1;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn step_ends(&mut self, end_ns: u64, limit: Limit, more: usize) {
+        self.ahead.step_ends();
+        self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
+        self.ended_ns = end_ns;
+        if more < ENDS_LOOKED_AT {
+            self.told = self.ahead.look(limit);
+        }
+    }
+
+    fn finding(
+        &self,
+        fails: &Fails,
+        watched: &RankWatch,
+        stack: Vec<memctl_model::Frame>,
+        limit_bytes: u64,
+    ) -> Finding {
+        foreseen(&Foreseen {
+            who: watched.who(),
+            steps: fails.steps,
+            is_of_largest: fails.of == Of::Most,
+            requested_bytes: fails.requested.bytes,
+            stack,
+            is_cut_up: fails.shortage == Shortage::Fragmentation,
+            allocated_bytes: fails.allocated_bytes,
+            reserved_bytes: fails.reserved_bytes,
+            limit_bytes,
+            step_seconds: self.step_ns.map(|ns| ns as f64 / 1e9),
+        })
+    }
+}
+
+/// When steps of a session ended, behind a moment, in order.
+async fn step_ends(store: &dyn Store, session: SessionKey, after_ns: u64) -> Result<VecDeque<u64>, ReadError> {
+    let selection = Selection { times_ns: Some((after_ns, u64::MAX)), ..Selection::default() };
+    let mut ends = Vec::new();
+    for row in store.items(session, ItemKind::Marks, None, selection).await?.iter().take(ITEMS_MAX) {
+        if let Content::Marks(marks) = open(session, row)? {
+            let of_steps = marks.iter().filter(|mark| matches!(mark.kind, MarkKind::StepEnd(_)));
+            ends.extend(of_steps.map(|mark| mark.time_ns).filter(|&end_ns| end_ns > after_ns));
+        }
+    }
+    ends.sort_unstable();
+    Ok(ends.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_analysis::judge::RankFacts;
+    use memctl_model::{
+        Action, DeviceIndex, DeviceInfo, Dropped, Mark, PoolId, Rollup, SessionId, SessionInfo, SourceKind, StackId,
+    };
+    use memctl_proto::chunk::{ChunkMeta, Encoder};
+    use memctl_proto::item::Packed;
+    use memctl_proto::v1;
+    use memctl_replay::{Allocator, BlockId};
+
+    use super::*;
+    use crate::ingest::prepare::{Scale, prepare};
+    use crate::read::find;
+    use crate::store::{Append, MemoryStore};
+
+    const MIB: u64 = 1 << 20;
+    const LIMIT: u64 = 512 * MIB;
+
+    /// A training that keeps 20 MiB a step, as its agent would send it.
+    struct Training {
+        allocator: Allocator,
+        store: MemoryStore,
+        events: Vec<Event>,
+        time_ns: u64,
+        sent: (u64, u64),
+    }
+
+    impl Training {
+        fn event(&mut self, action: Action, addr: u64, size: u64, stack: u32) {
+            self.time_ns += 1_000;
+            let stack = StackId(stack);
+            self.events.push(Event { time_ns: self.time_ns, action, addr, size, stack, ..Event::default() });
+        }
+
+        fn alloc(&mut self, size: u64, stack: u32) -> Option<BlockId> {
+            let served = self.allocator.malloc(size, 0, PoolId::DEFAULT);
+            let calls = self.allocator.calls().to_vec();
+            self.allocator.forget_calls();
+            calls.iter().for_each(|call| self.event(call.call.action(), call.addr, call.size, 0));
+            let id = served.ok()?;
+            self.event(Action::Alloc, self.allocator.address(id), size, stack);
+            Some(id)
+        }
+
+        fn step(&mut self) -> Option<()> {
+            let (one, two) = (self.alloc(64 * MIB, 1)?, self.alloc(32 * MIB, 2)?);
+            self.alloc(20 * MIB, 3)?;
+            for block in [one, two] {
+                let addr = self.allocator.address(block);
+                self.allocator.free_requested(block);
+                self.allocator.free_completed(block);
+                self.event(Action::FreeRequested, addr, 0, 0);
+                self.event(Action::FreeCompleted, addr, 0, 0);
+            }
+            Some(())
+        }
+
+        /// What has come, and that a step ended with it; what is behind it comes with the next one.
+        async fn send(&mut self, step: u64) {
+            self.time_ns += 1_000;
+            let mark = Mark { time_ns: self.time_ns, kind: MarkKind::StepEnd(step) };
+            let mut encoder = Encoder::new(1).unwrap();
+            self.events.iter().for_each(|event| encoder.push(event).unwrap());
+            let meta = ChunkMeta { device: DeviceIndex(0), first_event: self.sent.1, rollup: Rollup::default() };
+            let items = [Packed::chunk(encoder.finish(&meta).unwrap().into()), Packed::marks(&[mark], 1)];
+            self.sent.1 += self.events.len() as u64;
+            self.events.clear();
+            let key = self.store.open_session(&info(), 1).await.unwrap().key;
+            let mut append = Append {
+                session: key,
+                items: Vec::new(),
+                gaps: Vec::new(),
+                durable_seq: self.sent.0 + items.len() as u64,
+                duplicates: 0,
+                heard_ns: 1,
+                devices: Vec::new(),
+                epoch_ends: Vec::new(),
+                end: None,
+                dropped: Dropped::default(),
+            };
+            for (seq, packed) in (self.sent.0 + 1..).zip(items) {
+                let prepared = prepare(key, &[0], &packed.numbered(seq), &Scale::default()).unwrap();
+                append.items.push(prepared.item);
+                append.devices.extend(prepared.devices);
+            }
+            self.sent.0 = append.durable_seq;
+            self.store.append(vec![append]).await.unwrap();
+        }
+    }
+
+    fn info() -> SessionInfo {
+        SessionInfo {
+            source: SourceKind::Live,
+            devices: vec![DeviceInfo::default()],
+            resolution_ns: 1,
+            ..SessionInfo::live(SessionId([7; 16]), "j", 1)
+        }
+    }
+
+    #[tokio::test]
+    async fn the_request_is_named_before_the_step_in_which_it_fails() {
+        let limit = Limit::Device(LIMIT);
+        let mut training = Training {
+            allocator: Allocator::new(Conf::default(), limit),
+            store: MemoryStore::new(),
+            events: Vec::new(),
+            time_ns: 1_780_000_000_000_000_000,
+            sent: (0, 0),
+        };
+        let place = Arc::new(Semaphore::new(1));
+        let (mut look, mut told, mut step) = (None::<Look>, Vec::new(), 0);
+        while training.step().is_some() {
+            step += 1;
+            assert!(step < 100, "it never fails");
+            training.send(step).await;
+            let selection = v1::Selection { job: "j".into(), ..Default::default() };
+            let found = find(&training.store, &selection).await.unwrap();
+            let (session, row) = (&found.sessions[0], &found.devices[0]);
+            if look.is_none() {
+                let permit = place.clone().try_acquire_owned().unwrap();
+                look = Some(Look::begin(&training.store, session, row, permit).await.unwrap());
+            }
+            let look = look.as_mut().unwrap();
+            assert!(look.catch_up(&training.store, session, row, limit).await.unwrap());
+            told.extend(look.told.map(|fails| (step, fails)));
+        }
+        let (at, fails) = *told.last().expect("nothing was foreseen");
+        // (The end of a step is known once something came behind it: here with the next step.)
+        assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
+        assert_eq!((fails.stack, fails.shortage), (StackId(1), Shortage::Capacity), "{told:?}");
+        let watched = RankWatch::new(RankFacts::default());
+        let finding = look.unwrap().finding(&fails, &watched, Vec::new(), LIMIT);
+        assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
+    }
+}
