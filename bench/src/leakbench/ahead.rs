@@ -162,12 +162,15 @@ impl Recorder {
     }
 }
 
+/// Hears of a step's end, counted from 1.
+type Tell<'a> = &'a mut dyn FnMut(usize, &mut Ahead);
+
 /// A run under a limit: the step that failed, counted from 1, and the request. `tell` hears of every step's end.
 fn live_with(
     doings: &[Doing],
     conf: &Conf,
     bytes: u64,
-    mut tell: Option<&mut dyn FnMut(usize, &mut Ahead)>,
+    mut tell: Option<Tell<'_>>,
 ) -> Option<(usize, Requested, StackId)> {
     let mut recorder = Recorder::new(conf.clone(), Limit::Device(bytes));
     let mut ahead = Ahead::new(conf.clone(), &[]);
@@ -263,8 +266,8 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     // Full somewhere in the last half, or never.
     let at = if fails { (draw.real(0.5, 0.97) * peaks.len() as f64) as usize } else { peaks.len() };
     let most = *peaks.get(..at)?.iter().max()?;
-    let ends = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds));
-    let (upto, _) = ends.skip(at.checked_sub(1)?).next()?;
+    let mut ends = doings.iter().enumerate().filter(|(_, doing)| matches!(doing, Doing::StepEnds));
+    let (upto, _) = ends.nth(at.checked_sub(1)?)?;
     let mut limit = least(&doings[..=upto], &conf, most);
     let mut by_leak = false;
     if fails {

@@ -139,7 +139,7 @@ impl Ahead {
         };
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
-        if ended.number % SPAN == 0 {
+        if ended.number.is_multiple_of(SPAN) {
             self.most = [self.most[1].take(), None];
         }
         if is_known(&ended) && self.most[1].as_ref().is_none_or(|most| most.needs() <= ended.needs()) {
