@@ -27,6 +27,16 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     Some(FindingHolders { asked: (*told).clone(), growth, sentence })
 }
 
+/// Whether an earlier answer of the process could still tell how a holder grew.
+#[must_use]
+pub fn is_growth_open(told: &FindingHolders) -> bool {
+    let Ok(found) = &told.asked.outcome else { return false };
+    let is_open = |(holder, growth): (&TensorHolder, &Option<HolderGrowth>)| {
+        growth.is_none() && holder.tensors.is_some() && is_only(found, &name(holder))
+    };
+    found.epoch.is_some() && found.holders.iter().zip(&told.growth).any(is_open)
+}
+
 /// Whether a process was asked about this finding's blocks.
 #[must_use]
 pub fn is_about(asked: &HoldersAsked, finding: &Finding, id: &str) -> bool {
@@ -42,17 +52,21 @@ fn growth(
 ) -> Option<HolderGrowth> {
     let (now, epoch) = (holder.tensors?, found.epoch?);
     let name = name(holder);
-    let is_only = |found: &HoldersFound| found.holders.iter().filter(|other| self::name(other) == name).count() == 1;
-    if !is_only(found) {
+    if !is_only(found, &name) {
         return None;
     }
     own.iter().filter(|asked| asked.process == told.process).find_map(|asked| {
-        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before))?;
+        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, &name))?;
         let since_epoch = before.epoch.filter(|&since| since < epoch)?;
         let then = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
         let epochs = f64::from(epoch - since_epoch);
         Some(HolderGrowth { since_epoch, tensors_per_epoch: (now as f64 - then as f64) / epochs })
     })
+}
+
+/// Whether one holder of an answer has this name, and no other.
+fn is_only(found: &HoldersFound, name: &(&str, Vec<&str>)) -> bool {
+    found.holders.iter().filter(|holder| self::name(holder) == *name).count() == 1
 }
 
 /// What stays of a holder when it grows: its kind, and its chain without how many items there are.
@@ -256,6 +270,14 @@ mod tests {
         ] {
             assert_eq!(grown(first.clone(), later).0, None);
         }
+        // Whether an earlier answer could tell more.
+        let open = |asked: &[HoldersAsked]| is_growth_open(&of_finding(&finding(), "id", asked).unwrap());
+        let counted = asked(2, Ok(found(7, vec![list(1_440)])));
+        assert!(open(std::slice::from_ref(&counted)));
+        assert!(!open(&[first.clone(), counted]), "it is told");
+        assert!(!open(&[asked(2, Ok(found(7, vec![TensorHolder { tensors: None, ..list(9) }])))]), "not counted");
+        assert!(!open(&[asked(2, Ok(found(7, vec![list(1_440), list(1_441)])))]), "two of one name");
+        assert!(!open(&[asked(2, Err("it did not answer.".into()))]));
         let other = HoldersAsked { process: "rank 1".into(), ..first };
         assert_eq!(grown(other, found(7, vec![list(1_440)])).0, None);
     }

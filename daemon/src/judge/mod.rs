@@ -98,6 +98,8 @@ struct Known {
     bytes: usize,
     /// Why it is not judged any more: it would take too much memory.
     too_large: Option<String>,
+    /// Not all answers about holders that it would take were read, and that was said.
+    is_cut: bool,
     watch: Arc<tokio::sync::Mutex<Seen>>,
 }
 
@@ -208,12 +210,26 @@ impl Judge {
         let told = lost::tell(&*self.store, found, |session| state(session, &self.streams)).await?;
         oom::outcome::add_consequences(findings, &told.after_oom);
         findings.extend(told.findings);
-        holders::tell(&*self.store, found, findings).await?;
         judge::sort(findings);
+        // The worst first, should there be more answers than are read.
+        let left_out = holders::tell(&*self.store, found, findings).await?;
+        if left_out > 0 && self.is_first_cut(found.job.key) {
+            tracing::warn!(
+                job = found.job.name,
+                left_out,
+                "more answers about holders than are read are kept of this job"
+            );
+        }
         if !found.goes_on(&self.streams) {
             coverage::of_ended(&mut judgement.not_judged);
         }
         Ok(judgement)
+    }
+
+    /// Whether answers of a job are left out for the first time that is known of: it is judged every second.
+    fn is_first_cut(&self, job: i64) -> bool {
+        let mut jobs = self.lock();
+        jobs.known.get_mut(&job).is_none_or(|known| !std::mem::replace(&mut known.is_cut, true))
     }
 
     /// What single events explain of the ranks that were `asked` for, and what is wrong with them: leaks of all are known

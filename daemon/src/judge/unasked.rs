@@ -15,7 +15,7 @@ use memctl_proto::convert::holders::BUDGET_MS;
 use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
 
-use super::holders::{concerns, keep, kept, may_be_asked_about, stacks_of};
+use super::holders::{concerns, keep, may_be_about, may_be_asked_about, stacks_of};
 use crate::asks::{AskError, Line};
 use crate::pokes::{Poked, Pokes};
 use crate::read::stacks::dictionary;
@@ -141,9 +141,10 @@ impl Unasked {
     ) -> Result<Try, ReadError> {
         let Some(site) = &finding.site else { return Ok(Try::Done) };
         // What a daemon before this one asked counts, too.
-        let before = kept(&*self.store, found).await?;
-        let unasked = before.iter().filter(|(key, asked)| *key == session && asked.unasked);
-        if unasked.count() >= SITES_MAX {
+        let mut before = self.store.holders_kept(found.job.key).await?;
+        before.retain(|kept| kept.session == session && kept.unasked);
+        // (An answer that is kept is not told where it is damaged, or where too many are.)
+        if before.len() >= SITES_MAX || before.iter().any(|kept| may_be_about(kept, finding, &found.job.name)) {
             return Ok(Try::Done);
         }
         let stacks = stacks_of(&dictionary(&*self.store, session).await?, rank, finding);

@@ -13,11 +13,12 @@ use super::StoreError;
 use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertKind, AlertRecord};
 use super::expiry::{Candidate, Kept, Spending};
+use super::holders::{HoldersIndex, HoldersRow, Says};
 use super::opening::Held;
 use super::plan::{SessionState, checksum};
 use super::rows::{
-    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemIndex, ItemPage, ItemRow, JobRow,
-    OpenedSession, SessionKey, SessionRow, Totals, WatchRow,
+    ChunkLevels, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow, JobRow, OpenedSession,
+    SessionKey, SessionRow, Totals, WatchRow,
 };
 use super::wire_form;
 
@@ -371,11 +372,25 @@ pub(super) fn watch(row: &impl Cells) -> Result<Option<WatchRow>, Fault> {
     Ok(sound.then(|| WatchRow { seq, form, state: state.into() }))
 }
 
-/// `holders.sql`: what was kept, unless it is not what was stored.
-pub(super) fn holders(row: &impl Cells) -> Result<Option<HoldersRow>, Fault> {
-    let (session, asked_ns, answer) = (row.int(0)?, row.word(1)?, row.blob(2)?);
-    let sound = checksum(&answer) == row.int(3)?;
-    Ok(sound.then(|| HoldersRow { session, asked_ns, answer: answer.into() }))
+/// `holders_kept.sql`: what is known of an answer. Odd values cost what they say, and no other answer anything.
+pub(super) fn holders_index(row: &impl Cells) -> Result<HoldersIndex, Fault> {
+    Ok(HoldersIndex {
+        session: row.int(0)?,
+        asked_ns: row.word(1)?,
+        finding: row.word_or_null(2)?,
+        site: row.word(3)?,
+        unasked: row.flag(4)?,
+        says: Says::of_number(row.int(5)?),
+        counted_epoch: row.int_or_null(6)?.and_then(|epoch| u32::try_from(epoch).ok()),
+        bytes: row.word(7)?,
+    })
+}
+
+/// `holders.sql`: the answer, and whether it is what was stored.
+pub(super) fn holders(row: &impl Cells) -> Result<(HoldersRow, bool), Fault> {
+    let (index, answer) = (holders_index(row)?, row.blob(8)?);
+    let is_sound = checksum(&answer) == row.int(9)?;
+    Ok((HoldersRow { index, answer: answer.into() }, is_sound))
 }
 
 /// A sum that came in two halves, because a sum of many may not fit 63 bits: of `x >> 32` and of `x & 0xffffffff`.

@@ -1,4 +1,4 @@
-//! Stored items that are no longer what was stored.
+//! Stored items, and answers about holders, that are no longer what was stored.
 //!
 //! Guarantees: a damaged item costs itself and nothing else: it is left out of what is read, told in the log once, and
 //! listed for whoever asks. Items that versions without checksums stored are taken as they are; a chunk has checksums of
@@ -9,14 +9,20 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::cells::Fault;
+use super::holders::{HoldersIndex, HoldersRow};
 use super::rows::{ItemRow, SessionKey};
 
 /// Damaged items that are remembered; more of them are a damaged disk, which `memctl check` looks at.
 const LISTED_MAX: usize = 4_096;
 
-/// The damaged items that reading came across.
+/// What reading came across.
 #[derive(Debug, Default)]
-pub(super) struct Damage(Mutex<BTreeSet<(SessionKey, u64)>>);
+pub(super) struct Damage {
+    /// Items, by session and number.
+    items: Mutex<BTreeSet<(SessionKey, u64)>>,
+    /// Answers about holders, by session and time.
+    answers: Mutex<BTreeSet<(SessionKey, u64)>>,
+}
 
 impl Damage {
     /// The items that are sound.
@@ -40,14 +46,88 @@ impl Damage {
 
     /// Remembers an item, and says so the first time.
     pub(super) fn found(&self, session: SessionKey, seq: u64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < LISTED_MAX && known.insert((session, seq)) {
+        if is_new(&self.items, (session, seq)) {
             tracing::error!(session, seq, "item {seq} of session {session} is damaged: it is left out of every answer");
         }
     }
 
-    /// All of them, by session and number.
+    /// An answer about holders, if it is sound; says so the first time that it is not.
+    pub(super) fn sound(&self, (row, is_sound): (HoldersRow, bool)) -> Option<HoldersRow> {
+        let HoldersIndex { session, asked_ns, .. } = row.index;
+        if !is_sound && is_new(&self.answers, (session, asked_ns)) {
+            tracing::error!(
+                session,
+                asked_ns,
+                "an answer about holders of session {session} is damaged: it is told beside no finding"
+            );
+        }
+        is_sound.then_some(row)
+    }
+
+    /// All damaged items, by session and number.
     pub(super) fn list(&self) -> Vec<(SessionKey, u64)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+}
+
+fn is_new(known: &Mutex<BTreeSet<(SessionKey, u64)>>, found: (SessionKey, u64)) -> bool {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.len() < LISTED_MAX && known.insert(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::store::holders::Says;
+
+    /// Counts what is logged.
+    struct Log(Arc<AtomicU32>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            // Relaxed: one thread counts.
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn a_damaged_answer_about_holders_is_told_once() {
+        let index = |asked_ns| HoldersIndex {
+            session: 1,
+            asked_ns,
+            finding: None,
+            site: 0,
+            unasked: false,
+            says: Says::Nothing,
+            counted_epoch: None,
+            bytes: 1,
+        };
+        let row = |asked_ns| HoldersRow { index: index(asked_ns), answer: vec![0].into() };
+        let (damage, lines) = (Damage::default(), Arc::new(AtomicU32::new(0)));
+        tracing::subscriber::with_default(Log(lines.clone()), || {
+            assert_eq!(damage.sound((row(1), true)), Some(row(1)));
+            for _ in 0..3 {
+                assert_eq!(damage.sound((row(2), false)), None);
+            }
+            assert_eq!(lines.load(Ordering::Relaxed), 1);
+            assert_eq!(damage.sound((row(3), false)), None);
+        });
+        assert_eq!((lines.load(Ordering::Relaxed), damage.list()), (2, vec![]));
     }
 }

@@ -3,7 +3,9 @@
 //! Guarantees: everything that a job has stored counts: payloads, and what their rows, its sessions, devices and epoch ends
 //! take. No more goes than is needed. The tenant that spends most gives first, until it is like the next; of its jobs the
 //! biggest gives its oldest chunks, ended sessions' before others'. Where a tenant's chunks are not enough, what the judge keeps
-//! of its jobs goes, which is made anew when somebody asks; then whole jobs of its that have ended go, the oldest first, then site tables, marks and samples. What a running session told last always stays, and so do stacks.
+//! of its jobs goes, which is made anew when somebody asks, then their answers about holders, the oldest first; then whole jobs
+//! of its that have ended go, the oldest first, then site tables, marks and samples. What a running session told last always
+//! stays, and so do stacks.
 //! Refuses: to know where anything lies; a store says what it holds and takes away what it is told.
 
 use std::cmp::Reverse;
@@ -23,7 +25,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// The rows of an item and their places in indexes, as measured in SQLite and Postgres.
 const ITEM_ROW_BYTES: u64 = 256;
 const SESSION_ROW_BYTES: u64 = 512;
-const SMALL_ROW_BYTES: u64 = 128;
+pub(super) const SMALL_ROW_BYTES: u64 = 128;
 /// A session without an end that was not heard of for so long, of the time that the store knows, runs no more.
 const RUNNING_NS: u64 = 24 * 3_600 * 1_000_000_000;
 /// A session that was heard of later than this from now was heard by a clock that went wrong.
@@ -53,7 +55,7 @@ pub(super) struct Kept {
     pub holders_bytes: u64,
     pub epoch_ends: u64,
     pub epoch_end_bytes: u64,
-    /// Devices and gaps.
+    /// Devices, gaps and answers about holders.
     pub small_rows: u64,
 }
 
@@ -142,6 +144,8 @@ pub(super) trait Shrink: Sync {
     async fn take(&self, job: i64, part: Part, excess_bytes: u64) -> Result<Expired, StoreError>;
     /// Removes what the judge keeps of a job.
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError>;
+    /// Removes a job's oldest answers about holders, as many as it takes to free `excess_bytes`.
+    async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError>;
     /// Removes a job if it was not heard of since.
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError>;
 }
@@ -176,12 +180,13 @@ pub(super) async fn shrink(store: &dyn Shrink, policy: &Retention) -> Result<Exp
 enum Stage {
     Chunks,
     Watches,
+    Holders,
     EndedJobs,
     Rest,
 }
 
 /// In this order.
-const STAGES: [Stage; 4] = [Stage::Chunks, Stage::Watches, Stage::EndedJobs, Stage::Rest];
+const STAGES: [Stage; 5] = [Stage::Chunks, Stage::Watches, Stage::Holders, Stage::EndedJobs, Stage::Rest];
 
 /// Who gives what, and by how much it spends more than whoever would give after it.
 struct Giver {
@@ -224,13 +229,15 @@ impl Books {
             let next = if excess > 0 { self.next(scope, whole, &spent) } else { None };
             let Some(Giver { at, stage, lead }) = next else { return Ok(gone) };
             let Spending { job, heard_ns, .. } = self.jobs[at];
+            let wanted = excess.min(lead.max(STEP_BYTES));
             let went = match stage {
-                Stage::Chunks => store.take(job, Part::Chunks, excess.min(lead.max(STEP_BYTES))).await?,
+                Stage::Chunks => store.take(job, Part::Chunks, wanted).await?,
                 Stage::Watches => store.take_watches(job).await?,
-                Stage::Rest => store.take(job, Part::Rest, excess.min(lead.max(STEP_BYTES))).await?,
+                Stage::Holders => store.take_holders(job, wanted).await?,
+                Stage::Rest => store.take(job, Part::Rest, wanted).await?,
                 Stage::EndedJobs => store.take_job(job, heard_ns).await?,
             };
-            if went.items == 0 && went.jobs == 0 {
+            if went == Expired::default() {
                 spent.insert((stage, job));
             }
             self.jobs[at].bytes = self.jobs[at].bytes.saturating_sub(went.freed());
@@ -269,7 +276,7 @@ impl Books {
             self.jobs.iter().enumerate().filter(|(_, spending)| may_give(spending)).collect();
         match stage {
             Stage::EndedJobs => givers.sort_by_key(|(_, spending)| (spending.heard_ns, spending.job)),
-            Stage::Chunks | Stage::Watches | Stage::Rest => {
+            Stage::Chunks | Stage::Watches | Stage::Holders | Stage::Rest => {
                 givers.sort_by_key(|(_, spending)| (Reverse(spending.bytes), spending.job))
             }
         }

@@ -29,6 +29,8 @@ struct Job {
     chunks: u64,
     tables: u64,
     watch_bytes: u64,
+    /// Answers about holders of a MiB each.
+    answers: u64,
 }
 
 const ITEM_BYTES: u64 = (1 << 20) - ITEM_ROW_BYTES;
@@ -44,6 +46,7 @@ fn job(key: i64, tenant: &str, chunks: u64, tables: u64, is_open: bool) -> Job {
         chunks,
         tables,
         watch_bytes: 0,
+        answers: 0,
     }
 }
 
@@ -72,6 +75,15 @@ impl Shrink for Shelf {
         let bytes = std::mem::take(&mut job.watch_bytes);
         job.spending.bytes -= bytes;
         Ok(Expired { bytes, ..Expired::default() })
+    }
+
+    async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError> {
+        let mut jobs = self.0.lock().unwrap();
+        let job = jobs.iter_mut().find(|kept| kept.spending.job == job).unwrap();
+        let answers = excess_bytes.div_ceil(1 << 20).min(job.answers);
+        job.answers -= answers;
+        job.spending.bytes -= answers << 20;
+        Ok(Expired { bytes: answers << 20, ..Expired::default() })
     }
 
     async fn take_job(&self, job: i64, _: u64) -> Result<Expired, StoreError> {
@@ -115,6 +127,30 @@ async fn what_the_judge_keeps_goes_before_jobs_do_and_behind_chunks() {
     assert_eq!(left_of(vec![with.clone()], policy(12)).await, [(1, 8, 3 * MIB)], "chunks are enough");
     assert_eq!(left_of(vec![with.clone()], policy(9)).await, [(0, 8, 0)], "it goes, and the job stays");
     assert_eq!(left_of(vec![with], policy(7)).await, []);
+}
+
+#[tokio::test]
+async fn answers_about_holders_go_behind_what_the_judge_keeps_and_before_jobs_do() {
+    let with = |key, tables| {
+        let mut with = job(key, "", 4, tables, false);
+        (with.watch_bytes, with.answers) = (MIB, 6);
+        with.spending.bytes += 7 * MIB;
+        with
+    };
+    let left_of = |jobs: Vec<Job>, policy| async move {
+        let shelf = Shelf(Mutex::new(jobs));
+        shrink(&shelf, &policy).await.unwrap();
+        let jobs = shelf.0.into_inner().unwrap();
+        jobs.iter().map(|job| (job.chunks, job.watch_bytes, job.answers, job.tables)).collect::<Vec<_>>()
+    };
+    let per_job = |mib| Retention { bytes_per_job: Some(mib * MIB), ..Retention::default() };
+    assert_eq!(left_of(vec![with(1, 8)], per_job(15)).await, [(0, MIB, 6, 8)], "chunks are enough");
+    assert_eq!(left_of(vec![with(1, 8)], per_job(14)).await, [(0, 0, 6, 8)]);
+    assert_eq!(left_of(vec![with(1, 8)], per_job(11)).await, [(0, 0, 3, 8)], "no more than is needed");
+    assert_eq!(left_of(vec![with(1, 8)], per_job(5)).await, [(0, 0, 0, 5)], "tables go last");
+    // Two that spend alike give in turns, and no job goes while there are answers.
+    let policy = Retention { bytes: Some(20 * MIB), ..Retention::default() };
+    assert_eq!(left_of(vec![with(1, 8), with(2, 8)], policy).await, [(0, 0, 2, 8), (0, 0, 2, 8)]);
 }
 
 #[tokio::test]

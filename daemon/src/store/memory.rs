@@ -4,6 +4,8 @@
 //! Refuses: nothing of its own.
 //! (Over 400 lines: one file is the whole trait, which the databases do in SQL.)
 
+mod expire;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,13 +16,13 @@ use memctl_proto::v1::ItemKind;
 
 use super::access_rows::{AUDIT_DONE_MAX, AUDIT_REFUSED_MAX, AuditRow, TOKENS_MAX, TokenRow};
 use super::alert_records::{self, AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
-use super::expiry::{self, BATCH_ITEMS, Candidate, FUTURE_NS, Kept, Part, Shrink, Spending, victims};
+use super::expiry::{self, FUTURE_NS, Kept, Part, Shrink, Spending};
+use super::holders::{self, HoldersIndex, HoldersRow};
 use super::opening::{Held, Opening, stored_id};
 use super::plan::{SUM_MAX, SessionState, add, plan, sessions_of};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, HOLDERS_KEPT, HoldersRow, ItemPage, ItemRow,
-    JobRow, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals,
-    WatchRow,
+    Append, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, NewItem,
+    OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, wire_form};
@@ -301,18 +303,25 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError> {
+        Ok(self.inner()?.holders_kept(job))
+    }
+
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
         let inner = self.inner()?;
-        Ok(inner.sessions_of(job).flat_map(|(_, session)| session.holders.values().cloned()).collect())
+        let session = inner.sessions.get(&session).filter(|session| session.state.job == job);
+        Ok(session.and_then(|session| session.holders.get(&asked_ns).cloned()))
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
-        if let Some(session) = self.inner()?.sessions.get_mut(&row.session) {
-            session.holders.insert(row.asked_ns, row.clone());
-            while session.holders.len() > HOLDERS_KEPT {
-                session.holders.pop_first();
-            }
+        let mut inner = self.inner()?;
+        let Some(job) = inner.sessions.get(&row.index.session).map(|session| session.state.job) else { return Ok(()) };
+        let (asked_ns, gone) = holders::put(&inner.holders_kept(job), row);
+        if let Some(session) = inner.sessions.get_mut(&row.index.session) {
+            let index = HoldersIndex { asked_ns, bytes: row.answer.len() as u64, ..row.index.clone() };
+            session.holders.insert(asked_ns, HoldersRow { index, answer: row.answer.clone() });
         }
+        inner.delete_holders(&gone);
         Ok(())
     }
 
@@ -429,6 +438,10 @@ impl Shrink for MemoryStore {
 
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
         Ok(self.inner()?.take_watches(job))
+    }
+
+    async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError> {
+        Ok(self.inner()?.take_holders(job, excess_bytes))
     }
 
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {
@@ -647,11 +660,11 @@ impl Inner {
                 kept.sessions += 1;
                 kept.description_bytes += wire_form::session_info(&session.info).map_or(0, |bytes| bytes.len() as u64);
                 kept.watch_bytes += session.watch.as_ref().map_or(0, |watch| watch.state.len() as u64);
-                kept.holders_bytes += session.holders.values().map(|row| row.answer.len() as u64).sum::<u64>();
+                kept.holders_bytes += session.holders.values().map(|row| row.index.bytes).sum::<u64>();
                 kept.epoch_ends += session.epoch_ends.len() as u64;
                 kept.epoch_end_bytes +=
                     session.epoch_ends.values().map(|end| wire_form::epoch_end(end).len() as u64).sum::<u64>();
-                kept.small_rows += (session.devices.len() + session.gaps.len()) as u64;
+                kept.small_rows += (session.devices.len() + session.gaps.len() + session.holders.len()) as u64;
                 heard_ns = heard_ns.max(Some(state.heard_ns));
                 if state.end.is_none() {
                     open_heard_ns = open_heard_ns.max(state.heard_ns);
@@ -663,29 +676,12 @@ impl Inner {
         self.jobs.iter().map(of).collect()
     }
 
-    fn take_watches(&mut self, job: i64) -> Expired {
-        let sessions = self.sessions.values_mut().filter(|session| session.state.job == job);
-        let bytes = sessions.filter_map(|session| session.watch.take()).map(|watch| watch.state.len() as u64).sum();
-        Expired { bytes, ..Expired::default() }
-    }
-
-    fn take(&mut self, job: i64, part: Part, excess_bytes: u64) -> Expired {
-        let mut candidates: Vec<((bool, u64), Candidate)> = self
-            .sessions_of(job)
-            .flat_map(|(key, session)| {
-                let is_open = session.state.end.is_none();
-                session.items.values().filter_map(move |item| candidate(key, session, item, part, is_open))
-            })
-            .collect();
-        candidates.sort_by_key(|(age, candidate)| (*age, candidate.session, candidate.seq));
-        let candidates = candidates.into_iter().map(|(_, candidate)| candidate).take(BATCH_ITEMS as usize).collect();
-        let mut gone = Expired::default();
-        for item in victims(candidates, excess_bytes) {
-            if let Some(session) = self.sessions.get_mut(&item.session) {
-                gone += session.expire(item);
-            }
-        }
-        gone
+    /// In the order in which they came.
+    fn holders_kept(&self, job: i64) -> Vec<HoldersIndex> {
+        let rows = self.sessions_of(job).flat_map(|(_, session)| session.holders.values());
+        let mut kept: Vec<HoldersIndex> = rows.map(|row| row.index.clone()).collect();
+        kept.sort_by_key(|row| (row.asked_ns, row.session));
+        kept
     }
 }
 
@@ -698,61 +694,6 @@ impl Session {
         let is_keyframe = move |item: &&NewItem| item.kind == ItemKind::Keyframe && item.index.device == Some(device);
         self.items.values().filter(is_keyframe)
     }
-
-    /// Removes an item, and with a chunk the keyframes that only older events needed.
-    fn expire(&mut self, item: Candidate) -> Expired {
-        let mut gone = item.gone();
-        self.items.remove(&item.seq);
-        if item.is_chunk() {
-            let chunks = self.items.values().filter(|kept| kept.is_chunk() && kept.index.device == Some(item.device));
-            let first_event = chunks.map(|kept| kept.index.first_event).min().unwrap_or(u64::MAX);
-            let older = |kept: &&NewItem| kept.index.first_event <= first_event;
-            let needed = self.keyframes(item.device).filter(older).map(|kept| kept.seq).max();
-            let idle: Vec<u64> = self
-                .keyframes(item.device)
-                .map(|kept| kept.seq)
-                .filter(|seq| needed.is_some_and(|needed| *seq < needed))
-                .collect();
-            for seq in idle {
-                gone.bytes += self.items.remove(&seq).map_or(0, |kept| kept.payload.len() as u64);
-                gone.items += 1;
-            }
-        }
-        self.state.expired_events = add(self.state.expired_events, gone.events);
-        self.state.stored_bytes = self.state.stored_bytes.saturating_sub(gone.bytes);
-        self.state.stored_items = self.state.stored_items.saturating_sub(gone.items);
-        gone
-    }
-}
-
-/// An item that may go, with what decides when: what a running session sent last stays.
-fn candidate(
-    key: SessionKey,
-    session: &Session,
-    item: &NewItem,
-    part: Part,
-    is_open: bool,
-) -> Option<((bool, u64), Candidate)> {
-    let alike =
-        |other: &NewItem| other.kind == item.kind && (!item.is_chunk() || other.index.device == item.index.device);
-    let is_last = || !session.items.range(item.seq + 1..).any(|(_, other)| alike(other));
-    let (may_go, is_open) = match part {
-        Part::Chunks => (item.is_chunk() && (!is_open || !is_last()), is_open),
-        Part::Rest => {
-            let is_rest = matches!(item.kind, ItemKind::Marks | ItemKind::SiteTables | ItemKind::Samples);
-            (is_rest && !is_last(), false)
-        }
-    };
-    let candidate = Candidate {
-        job: session.state.job,
-        session: key,
-        device: item.index.device.unwrap_or(0),
-        kind: item.kind as i32,
-        seq: item.seq,
-        events: if item.is_chunk() { item.index.count } else { 0 },
-        bytes: item.payload.len() as u64,
-    };
-    may_go.then_some(((is_open, item.index.last_ns), candidate))
 }
 
 fn chunk_row(item: &NewItem, device: u8, selection: &Selection) -> Option<ChunkRow> {

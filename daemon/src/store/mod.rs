@@ -19,6 +19,7 @@ pub mod checking;
 pub mod copying;
 mod damage;
 mod expiry;
+pub mod holders;
 pub mod memory;
 mod migrations;
 pub mod opening;
@@ -42,13 +43,14 @@ use memctl_proto::v1::ItemKind;
 pub use access_rows::{AuditRow, TokenRow};
 pub use address::{AddressError, StoreAddress, open, open_read_only};
 pub use alert_records::{AlertKind, AlertPut, AlertRecord, AlertSelection, PutOutcome};
+pub use holders::{HOLDERS_KEPT, HoldersIndex, HoldersRow, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, Says};
 pub use memory::MemoryStore;
 pub use opening::{Held, Opening, SecretHash};
 pub use postgres::PostgresStore;
 pub use rows::{
-    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, HOLDERS_KEPT, HoldersRow,
-    ItemIndex, ItemPage, ItemRow, JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey,
-    SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkLevels, ChunkRow, DeviceRow, DeviceUpdate, EpochEndRow, Expired, Gap, ItemIndex, ItemPage, ItemRow,
+    JobRow, Latest, NewItem, OpenedSession, PAGE_BYTES, Retention, Selection, SessionKey, SessionRow, StoreInfo,
+    Totals, WatchRow,
 };
 pub use scoped::Scoped;
 pub use sqlite::SqliteStore;
@@ -284,11 +286,14 @@ pub trait Store: Send + Sync + 'static {
     /// Keeps what is known of a session in the place of what was kept before; of a session that is gone nothing is kept.
     async fn put_watch(&self, session: SessionKey, watch: &WatchRow) -> Result<(), StoreError>;
 
-    /// What processes of a job were asked about holders, by session, then by time; without answers that are not what was stored.
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError>;
+    /// What is known of the answers about holders of a job without reading them, in the order in which they came.
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError>;
 
-    /// Keeps an answer about holders, in the place of the oldest of its session where there are [`rows::HOLDERS_KEPT`]; of a
-    /// session that is gone nothing is kept.
+    /// One answer about holders of a job; nothing where it is gone, or its bytes are not what was stored.
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError>;
+
+    /// Keeps an answer about holders as the latest of its job, in the place of the oldest where there are too many: see
+    /// [`holders`]. Of a session that is gone nothing is kept.
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError>;
 
     /// What every job keeps, by its key: bytes of everything, payloads and rows.

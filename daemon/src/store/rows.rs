@@ -481,20 +481,6 @@ pub struct WatchRow {
     pub state: Bytes,
 }
 
-/// What a process was asked about the holders of its tensors, and what came of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldersRow {
-    /// Whose process.
-    pub session: SessionKey,
-    /// When the answer came, ns since the Unix epoch: of one session every answer has its own.
-    pub asked_ns: u64,
-    /// A `memctl.v1.HoldersAsked`, which the store does not read.
-    pub answer: Bytes,
-}
-
-/// Answers about holders that are kept of a session; the oldest goes where one more comes.
-pub const HOLDERS_KEPT: usize = 64;
-
 /// Sums over everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Totals {

@@ -13,9 +13,9 @@ use memctl_proto::v1::ItemKind;
 
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::{
-    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, HoldersRow, ItemPage, ItemRow, JobRow,
-    OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant,
-    TokenRow, Totals, WatchRow,
+    Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held, HoldersIndex, HoldersRow, ItemPage,
+    ItemRow, JobRow, OpenedSession, Opening, Retention, Scope, Selection, SessionKey, SessionRow, Store, StoreError,
+    StoreInfo, Tenant, TokenRow, Totals, WatchRow,
 };
 
 /// See the module.
@@ -141,8 +141,12 @@ impl Store for Scoped {
         self.store.put_watch(session, watch).await
     }
 
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
-        self.store.holders(job).await
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError> {
+        self.store.holders_kept(job).await
+    }
+
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
+        self.store.holders(job, session, asked_ns).await
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {

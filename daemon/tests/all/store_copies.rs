@@ -1,4 +1,5 @@
 //! Backups of either database restored into either, while others write; what a check finds, and what it does not.
+//! (Over 400 lines: each case is a story of its own, on both databases.)
 
 use crate::store;
 
@@ -86,6 +87,10 @@ async fn fill(store: &dyn Store) {
         sent.epoch_ends = vec![made::epoch_end(0, 1, 7)];
         sent.end = (id != 2).then(|| made::end(20));
         store.append(vec![sent]).await.unwrap();
+        store.put_holders(&made::holders(key, u64::from(id), 10)).await.unwrap();
+        let mut failed = made::holders(key, NOW_NS, 0);
+        (failed.index.finding, failed.index.counted_epoch, failed.index.unasked) = (None, None, false);
+        store.put_holders(&failed).await.unwrap();
     }
     let gone = store.job(Some("gone"), None).await.unwrap().unwrap().key;
     store.delete_job(gone).await.unwrap();
@@ -108,6 +113,11 @@ async fn contents(store: &dyn Store) -> String {
     for job in store.jobs(100).await.unwrap() {
         told += &format!("{job:?}\n{:?}\n", store.devices(job.key).await.unwrap());
         told += &format!("{:?}\n{:?}\n", store.epoch_ends(job.key).await.unwrap(), store.gaps(job.key).await.unwrap());
+        let kept = store.holders_kept(job.key).await.unwrap();
+        assert_eq!(kept.len(), 2 * store.sessions(job.key).await.unwrap().len());
+        for kept in kept {
+            told += &format!("{:?}\n", store.holders(job.key, kept.session, kept.asked_ns).await.unwrap().unwrap());
+        }
         for session in store.sessions(job.key).await.unwrap() {
             told += &format!("{session:?}\n");
             for device in [0, 1] {
@@ -296,7 +306,7 @@ async fn what_is_no_sound_backup_is_not_restored() {
 }
 
 /// Statements that break a store, and what is said of each.
-const BREAKS: [(&str, &str); 8] = [
+const BREAKS: [(&str, &str); 9] = [
     ("UPDATE memctl.session SET stored_items = stored_items + 1 WHERE rank = 1", "items are stored, and"),
     ("UPDATE memctl.session SET stored_bytes = stored_bytes - 1 WHERE rank = 1", "bytes are stored, and its items are"),
     ("UPDATE memctl.session SET events = events + 5 WHERE rank = 1", "its chunks hold"),
@@ -305,6 +315,7 @@ const BREAKS: [(&str, &str); 8] = [
     ("DELETE FROM memctl.payload WHERE seq = 3 AND session_id = 1", "1 chunks have no payload"),
     ("DELETE FROM memctl.item WHERE seq = 9 AND session_id = 1", "37 payloads, and 36 chunks and items"),
     ("UPDATE memctl.item SET session_id = 77 WHERE seq = 9 AND session_id = 1", "belong to it, and it does not exist"),
+    ("UPDATE memctl.holders SET job_id = 77 WHERE session_id = 1", "2 answers about holders belong to it"),
 ];
 
 #[tokio::test]
@@ -363,6 +374,42 @@ async fn a_deep_check_reads_every_item() {
         assert_eq!(damaged, [(key, 7), (key, 8)], "{:?}", checked.problems);
         assert_eq!((checked.items_read, checked.items_without_checksum), (40, 2));
         assert!(checked.problems.iter().any(|problem| problem.what.contains("checksum")), "{:?}", checked.problems);
+        ground.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn a_deep_check_reads_every_answer_about_holders() {
+    let folder = tempfile::tempdir().unwrap();
+    for backend in [Backend::Sqlite, Backend::Postgres] {
+        let ground = Ground::make(backend, folder.path(), "answers").await;
+        let store = ground.open().await;
+        let key = open(&*store, 1, "job", 0).await;
+        let job = store.job(None, None).await.unwrap().unwrap().key;
+        for asked_ns in 1..=5 {
+            store.put_holders(&made::holders(key, asked_ns, 20)).await.unwrap();
+        }
+        // One that is what was stored, and no answer.
+        let mut odd = made::holders(key, 6, 20);
+        odd.answer = vec![0xff, 0xff].into();
+        store.put_holders(&odd).await.unwrap();
+        store.close().await.unwrap();
+        let blob = if backend == Backend::Sqlite { "x'ffff'" } else { "'\\xffff'::bytea" };
+        ground.run(&format!("UPDATE memctl.holders SET answer = {blob} WHERE asked_ns = 3")).await;
+        assert_eq!(ground.check(false).await.problems, []);
+        let problems = ground.check(true).await.problems;
+        let [bytes, decoding] = problems.as_slice() else { panic!("{problems:?}") };
+        assert_eq!((bytes.session, decoding.session), (Some(key), Some(key)));
+        let said = "the answer about holders of 3 ns is damaged: its bytes are not those that were stored (checksum)";
+        assert_eq!(bytes.what, said);
+        assert!(decoding.what.starts_with("the answer about holders of 6 ns is damaged: "), "{problems:?}");
+        // It costs itself.
+        let store = ground.open().await;
+        assert_eq!(store.holders_kept(job).await.unwrap().len(), 6);
+        assert_eq!(store.holders(job, key, 3).await.unwrap(), None);
+        assert!(store.holders(job, key, 4).await.unwrap().is_some());
+        assert_eq!(store.damaged(), []);
+        store.close().await.unwrap();
         ground.remove().await;
     }
 }

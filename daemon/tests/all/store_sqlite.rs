@@ -12,7 +12,7 @@ use memctl_daemon::store::{NewItem, Retention, Selection, SqliteStore, Store, St
 use memctl_proto::v1::ItemKind;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
-use store::made::{NOW_NS, append, chunk, item, keyframe, open, payload, session};
+use store::made::{NOW_NS, append, chunk, holders, item, keyframe, open, payload, session};
 
 fn file(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("memctl.db")
@@ -417,6 +417,8 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
     let store = opened(&path).await.unwrap();
     let key = open(&store, 1, "job", 0).await;
     store.append(vec![append(key, (1..=5).map(large).collect())]).await.unwrap();
+    let answer = holders(key, 7, 60_000);
+    store.put_holders(&answer).await.unwrap();
     // Beside the one that writes.
     let beside = SqliteStore::open_read_only(&path).await.unwrap();
     assert_whole(&beside, key, 5).await;
@@ -433,8 +435,11 @@ async fn a_store_that_is_only_read_stays_as_it_is() {
         store.append(vec![append(key, vec![large(10)])]).await.err(),
         store.open_session(&session(2, "job", 1), NOW_NS).await.err(),
         store.delete_job(1).await.err(),
+        store.put_holders(&answer).await.err(),
     ];
     assert!(refused.iter().all(|error| matches!(error, Some(StoreError::ReadOnly { .. }))), "{refused:?}");
+    let job = store.job(None, None).await.unwrap().unwrap().key;
+    assert_eq!(store.holders(job, key, 7).await.unwrap(), Some(answer));
     store.expire(Retention::default(), NOW_NS).await.unwrap();
     // Nobody writes what is taken to stay as it is.
     let Err(error) = opened(&path).await else { panic!("it is being read") };

@@ -230,6 +230,15 @@ async fn goes_on(store: Arc<dyn Store>) {
     let key = open(&*store, 2, "job", 1).await;
     store.append(vec![append(key, vec![chunk(1, 0), item(2, ItemKind::Marks, None)])]).await.unwrap();
     assert_eq!(store.totals().await.unwrap().sessions, 2);
+    // Sessions of before get what came later, too.
+    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    for session in store.sessions(job).await.unwrap() {
+        let row = made::holders(session.key, NOW_NS + session.key.unsigned_abs(), 9);
+        store.put_holders(&row).await.unwrap();
+        let read = store.holders(job, session.key, row.index.asked_ns).await.unwrap();
+        assert_eq!(read, Some(row));
+    }
+    assert_eq!(store.holders_kept(job).await.unwrap().len(), 2);
     store.close().await.unwrap();
 }
 

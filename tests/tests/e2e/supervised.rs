@@ -13,8 +13,8 @@ use memctl_agent::{Agent, AgentConfig, Daemon};
 use memctl_daemon::server::Embedded;
 use memctl_daemon::store::{
     AlertPut, AlertRecord, AlertSelection, Append, AuditRow, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, Held,
-    HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention, Scope,
-    Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
+    HoldersIndex, HoldersRow, ItemPage, ItemRow, JobRow, MemoryStore, OpenedSession, Opening, PutOutcome, Retention,
+    Scope, Selection, SessionKey, SessionRow, Store, StoreError, StoreInfo, Tenant, TokenRow, Totals, WatchRow,
 };
 use memctl_model::{DeviceIndex, DeviceInfo, Frame, SessionId, SessionInfo};
 use memctl_proto::v1::query_client::QueryClient;
@@ -170,8 +170,12 @@ impl Store for Faulty {
         self.inner.put_watch(session, watch).await
     }
 
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
-        self.inner.holders(job).await
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError> {
+        self.inner.holders_kept(job).await
+    }
+
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
+        self.inner.holders(job, session, asked_ns).await
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {

@@ -2,9 +2,11 @@
 //!
 //! Guarantees: nothing is changed. The cheap check compares every session's row with what is stored of it, as of one
 //! moment, and finds rows that belong to nothing. The deep one reads everything: the database checks its own pages, and
-//! every item is compared with its checksum and decoded. Damage of one item does not end the check.
+//! every item and every answer
+//! about holders is compared with its checksum and decoded. Damage of one does not end the check.
 //! Refuses: to list more than [`PROBLEMS_MAX`]; the rest is counted.
 
+mod answers;
 mod items;
 mod rules;
 
@@ -115,6 +117,7 @@ impl Source {
                 tx.rollback().await?;
                 if deep {
                     items::of_sqlite(connection, options, checked).await?;
+                    answers::of_sqlite(connection, options, checked).await?;
                 }
             }
             Self::Postgres { pool, .. } => {
@@ -129,6 +132,7 @@ impl Source {
                 tx.rollback().await?;
                 if deep {
                     items::of_postgres(&mut connection, checked).await?;
+                    answers::of_postgres(&mut connection, checked).await?;
                 }
             }
         }

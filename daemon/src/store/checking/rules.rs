@@ -116,6 +116,11 @@ pub(super) const RULES: &[Rule] = &[
         sql: "SELECT x.session_id, count(*), CAST(0 AS BIGINT) FROM memctl.device AS x WHERE NOT EXISTS (
             SELECT 1 FROM memctl.session AS s WHERE s.session_id = x.session_id AND s.job_id = x.job_id) GROUP BY x.session_id",
     },
+    Rule {
+        said: "{a} answers about holders belong to it, and it does not exist",
+        sql: "SELECT x.session_id, count(*), CAST(0 AS BIGINT) FROM memctl.holders AS x WHERE NOT EXISTS (
+            SELECT 1 FROM memctl.session AS s WHERE s.session_id = x.session_id AND s.job_id = x.job_id) GROUP BY x.session_id",
+    },
 ];
 
 /// Turns the answers to a rule's question into problems. That a damaged page keeps it from being answered is one, too.

@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 
 use sqlx::postgres::{PgConnection, PgPool};
 
+use super::expire;
 use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
+use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, checksum, plan, sessions_of};
-use crate::store::rows::{Append, HOLDERS_KEPT, HoldersRow, OpenedSession, SessionKey, WatchRow};
+use crate::store::rows::{Append, OpenedSession, SessionKey, WatchRow};
 use crate::store::wire_form;
 
 /// Bytes of payloads in one statement: the server holds them twice while it runs.
@@ -276,9 +278,28 @@ pub(super) async fn put_watch(pool: &PgPool, session: SessionKey, watch: &WatchR
 /// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
 pub(super) async fn put_holders(pool: &PgPool, row: &HoldersRow) -> Result<(), Fault> {
     let mut tx = pool.begin().await?;
-    let query = sqlx::query(include_str!("sql/holders_put.sql")).bind(row.session).bind(row.asked_ns.cast_signed());
-    query.bind(row.answer.to_vec()).bind(checksum(&row.answer)).execute(&mut *tx).await?;
-    let kept = HOLDERS_KEPT as i64 - 1;
-    sqlx::query(include_str!("sql/holders_trim.sql")).bind(row.session).bind(kept).execute(&mut *tx).await?;
+    let HoldersIndex { session, asked_ns: _, finding, site, unasked, says, counted_epoch, bytes: _ } =
+        row.index.clone();
+    let found: Option<i64> =
+        sqlx::query_scalar(include_str!("sql/session_job.sql")).bind(session).fetch_optional(&mut *tx).await?;
+    let Some(job) = found else { return Ok(()) };
+    // Of two daemons that keep answers of one job each sees what the other has kept.
+    sqlx::query(include_str!("sql/job_lock.sql")).bind(job).fetch_optional(&mut *tx).await?;
+    let kept = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
+    let kept = kept.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let (asked_ns, gone) = holders::put(&kept, row);
+    sqlx::query(include_str!("sql/holders_put.sql"))
+        .bind(session)
+        .bind(asked_ns.cast_signed())
+        .bind(finding.map(u64::cast_signed))
+        .bind(site.cast_signed())
+        .bind(unasked)
+        .bind(says.number())
+        .bind(counted_epoch.map(i64::from))
+        .bind(checksum(&row.answer))
+        .bind(row.answer.to_vec())
+        .execute(&mut *tx)
+        .await?;
+    expire::delete_holders(&mut tx, job, &gone).await?;
     Ok(tx.commit().await?)
 }

@@ -11,6 +11,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 
 use crate::store::cells::{self, Cells, Fault};
 use crate::store::expiry::{BATCH_ITEMS, Candidate, FUTURE_NS, Part, victims};
+use crate::store::holders::{self, HoldersIndex};
 use crate::store::plan::SUM_MAX;
 use crate::store::rows::{Expired, SessionKey};
 
@@ -163,4 +164,25 @@ pub(super) async fn watches(pool: &PgPool, job: i64) -> Result<Expired, Fault> {
         gone.bytes = gone.bytes.saturating_add(row.small(0)?);
     }
     Ok(gone)
+}
+
+/// Removes a job's oldest answers about holders, as many as it takes to free `excess_bytes`.
+pub(super) async fn holders(pool: &PgPool, job: i64, excess_bytes: u64) -> Result<Expired, Fault> {
+    let mut tx = pool.begin().await?;
+    let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
+    let kept = rows.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let bytes = delete_holders(&mut tx, job, &holders::victims(kept, excess_bytes)).await?;
+    tx.commit().await?;
+    Ok(Expired { bytes, ..Expired::default() })
+}
+
+/// Removes answers about holders; the bytes of those that were there still.
+pub(super) async fn delete_holders(tx: &mut PgConnection, job: i64, victims: &[HoldersIndex]) -> Result<u64, Fault> {
+    let mut bytes = 0_u64;
+    for row in victims {
+        let delete = sqlx::query(include_str!("sql/holders_delete.sql")).bind(job).bind(row.session);
+        let deleted = delete.bind(row.asked_ns.cast_signed()).execute(&mut *tx).await?;
+        bytes = bytes.saturating_add(row.spends() * deleted.rows_affected());
+    }
+    Ok(bytes)
 }

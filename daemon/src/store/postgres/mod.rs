@@ -29,10 +29,11 @@ use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::damage::Damage;
 use super::expiry::{self, Part, Shrink, Spending};
+use super::holders::{HoldersIndex, HoldersRow};
 use super::opening::{Held, Opening, stored_id};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession,
-    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
+    Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
@@ -242,12 +243,23 @@ impl Store for PostgresStore {
         self.told("keeping a watch", append::put_watch(&self.pool, session, watch).await)
     }
 
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
-        self.told("reading answers about holders", read::holders(&self.pool, job).await)
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError> {
+        let what = "reading answers about holders";
+        self.told(what, read::holders_kept(&self.pool, job).await)
+    }
+
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
+        let row = read::holders(&self.pool, job, session, asked_ns).await;
+        Ok(self.told("reading an answer about holders", row)?.and_then(|row| self.damage.sound(row)))
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
-        self.told("keeping an answer about holders", append::put_holders(&self.pool, row).await)
+        let mut retries = Retries::new(self, "keeping an answer about holders");
+        loop {
+            if retries.done(append::put_holders(&self.pool, row).await).await?.is_some() {
+                return Ok(());
+            }
+        }
     }
 
     async fn kept_bytes(&self) -> Result<Vec<(i64, u64)>, StoreError> {
@@ -343,6 +355,10 @@ impl Shrink for PostgresStore {
 
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
         self.told("removing watches", expire::watches(&self.pool, job).await)
+    }
+
+    async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError> {
+        self.told("removing answers about holders", expire::holders(&self.pool, job, excess_bytes).await)
     }
 
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {

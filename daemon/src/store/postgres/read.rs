@@ -10,10 +10,11 @@ use sqlx::postgres::PgPool;
 use crate::store::cells::{self, Cells, Fault};
 use crate::store::damage::Damage;
 use crate::store::expiry::Spending;
+use crate::store::holders::{HoldersIndex, HoldersRow};
 use crate::store::opening::Held;
 use crate::store::rows::{
-    ChunkRow, DeviceRow, EpochEndRow, Gap, HoldersRow, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey,
-    SessionRow, Totals, WatchRow,
+    ChunkRow, DeviceRow, EpochEndRow, Gap, ItemPage, ItemRow, JobRow, PAGE_BYTES, Selection, SessionKey, SessionRow,
+    Totals, WatchRow,
 };
 use crate::store::selection::bounds;
 use crate::store::tenant::Scope;
@@ -200,10 +201,21 @@ pub(super) async fn size_bytes(pool: &PgPool) -> Result<u64, Fault> {
     Ok(bytes.max(0).cast_unsigned())
 }
 
-/// What processes of a job were asked about holders.
-pub(super) async fn holders(pool: &PgPool, job: i64) -> Result<Vec<HoldersRow>, Fault> {
-    let rows = sqlx::query(include_str!("sql/holders.sql")).bind(job).fetch_all(pool).await?;
-    rows.iter().filter_map(|row| cells::holders(row).transpose()).collect()
+/// What is known of a job's answers about holders.
+pub(super) async fn holders_kept(pool: &PgPool, job: i64) -> Result<Vec<HoldersIndex>, Fault> {
+    let rows = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(pool).await?;
+    rows.iter().map(cells::holders_index).collect()
+}
+
+/// An answer about holders, and whether it is what was stored.
+pub(super) async fn holders(
+    pool: &PgPool,
+    job: i64,
+    session: SessionKey,
+    asked_ns: u64,
+) -> Result<Option<(HoldersRow, bool)>, Fault> {
+    let query = sqlx::query(include_str!("sql/holders.sql")).bind(job).bind(session).bind(asked_ns.cast_signed());
+    query.fetch_optional(pool).await?.as_ref().map(cells::holders).transpose()
 }
 
 /// What was kept of a session's watch, where its bytes are still what was stored.

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::sqlite::SqliteConnection;
 
+use super::expire;
 use crate::store::StoreError;
 use crate::store::cells::{self, Cells, Fault};
+use crate::store::holders::{self, HoldersIndex, HoldersRow};
 use crate::store::opening::Opening;
 use crate::store::plan::{Plan, PlannedItem, SUM_MAX, SessionState, checksum, plan, sessions_of};
-use crate::store::rows::{
-    Append, DeviceUpdate, EpochEndRow, HOLDERS_KEPT, HoldersRow, OpenedSession, SessionKey, WatchRow,
-};
+use crate::store::rows::{Append, DeviceUpdate, EpochEndRow, OpenedSession, SessionKey, WatchRow};
 use crate::store::wire_form;
 
 /// Finds or makes job, session and devices.
@@ -264,9 +264,26 @@ pub(super) async fn put_watch(tx: &mut SqliteConnection, session: SessionKey, wa
 
 /// Keeps an answer about holders, if the session is there, in the place of the oldest where there are too many.
 pub(super) async fn put_holders(tx: &mut SqliteConnection, row: &HoldersRow) -> Result<(), Fault> {
-    let query = sqlx::query(include_str!("sql/holders_put.sql")).bind(row.session).bind(row.asked_ns.cast_signed());
-    query.bind(row.answer.to_vec()).bind(checksum(&row.answer)).execute(&mut *tx).await?;
-    let kept = HOLDERS_KEPT as i64 - 1;
-    sqlx::query(include_str!("sql/holders_trim.sql")).bind(row.session).bind(kept).execute(tx).await?;
+    let HoldersIndex { session, asked_ns: _, finding, site, unasked, says, counted_epoch, bytes: _ } =
+        row.index.clone();
+    let found: Option<i64> =
+        sqlx::query_scalar(include_str!("sql/session_job.sql")).bind(session).fetch_optional(&mut *tx).await?;
+    let Some(job) = found else { return Ok(()) };
+    let kept = sqlx::query(include_str!("sql/holders_kept.sql")).bind(job).fetch_all(&mut *tx).await?;
+    let kept = kept.iter().map(cells::holders_index).collect::<Result<Vec<_>, _>>()?;
+    let (asked_ns, gone) = holders::put(&kept, row);
+    sqlx::query(include_str!("sql/holders_put.sql"))
+        .bind(session)
+        .bind(asked_ns.cast_signed())
+        .bind(finding.map(u64::cast_signed))
+        .bind(site.cast_signed())
+        .bind(unasked)
+        .bind(says.number())
+        .bind(counted_epoch.map(i64::from))
+        .bind(checksum(&row.answer))
+        .bind(row.answer.to_vec())
+        .execute(&mut *tx)
+        .await?;
+    expire::delete_holders(tx, job, &gone).await?;
     Ok(())
 }

@@ -33,10 +33,11 @@ use super::access_rows::{AuditRow, TokenRow};
 use super::alert_records::{AlertPut, AlertRecord, AlertSelection, PutOutcome};
 use super::damage::Damage;
 use super::expiry::{self, Part, Shrink, Spending};
+use super::holders::{HoldersIndex, HoldersRow};
 use super::opening::{Held, Opening, stored_id};
 use super::rows::{
-    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, HoldersRow, ItemPage, ItemRow, JobRow, OpenedSession,
-    Retention, Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
+    Append, ChunkRow, DeviceRow, EpochEndRow, Expired, Gap, ItemPage, ItemRow, JobRow, OpenedSession, Retention,
+    Selection, SessionKey, SessionRow, StoreInfo, Totals, WatchRow,
 };
 use super::tenant::{Scope, Tenant};
 use super::{Store, StoreError, migrations};
@@ -312,8 +313,14 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn holders(&self, job: i64) -> Result<Vec<HoldersRow>, StoreError> {
-        self.told("reading answers about holders", read::holders(&self.readers, job).await)
+    async fn holders_kept(&self, job: i64) -> Result<Vec<HoldersIndex>, StoreError> {
+        let what = "reading answers about holders";
+        self.told(what, read::holders_kept(&self.readers, job).await)
+    }
+
+    async fn holders(&self, job: i64, session: SessionKey, asked_ns: u64) -> Result<Option<HoldersRow>, StoreError> {
+        let row = read::holders(&self.readers, job, session, asked_ns).await;
+        Ok(self.told("reading an answer about holders", row)?.and_then(|row| self.damage.sound(row)))
     }
 
     async fn put_holders(&self, row: &HoldersRow) -> Result<(), StoreError> {
@@ -409,6 +416,10 @@ impl Shrink for SqliteStore {
 
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
         self.remove(|tx| Box::pin(expire::watches(tx, job))).await
+    }
+
+    async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError> {
+        self.remove(|tx| Box::pin(expire::holders(tx, job, excess_bytes))).await
     }
 
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {

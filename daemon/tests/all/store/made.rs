@@ -1,9 +1,13 @@
 //! Sessions, items and appends made for tests; every payload tells which item it belongs to.
 
 use bytes::Bytes;
-use memctl_daemon::store::{Append, ChunkLevels, EpochEndRow, ItemIndex, Latest, NewItem, Store};
+use memctl_daemon::store::{
+    Append, ChunkLevels, EpochEndRow, HoldersIndex, HoldersRow, ItemIndex, Latest, NewItem, Says, Store,
+};
 use memctl_model::{Counters, DeviceIndex, DeviceInfo, Dropped, Peaks, SessionEnd, SessionId, SessionInfo};
+use memctl_proto::v1;
 use memctl_proto::v1::ItemKind;
+use prost::Message as _;
 
 /// A moment at which things happen: 2026, in nanoseconds.
 pub const NOW_NS: u64 = 1_780_000_000_000_000_000;
@@ -162,4 +166,27 @@ pub fn epoch_end(device: u8, epoch: u32, base: u64) -> EpochEndRow {
         peaks_within: Peaks { allocated_bytes: base / 4, reserved_bytes: base },
         table_seq: base,
     }
+}
+
+/// An answer about holders that came at a moment, of so many bytes and a few more.
+pub fn holders(session: i64, asked_ns: u64, bytes: usize) -> HoldersRow {
+    let answer = v1::HoldersAsked {
+        function: "keep".into(),
+        file: "train.py".into(),
+        line: 17,
+        outcome: Some(v1::holders_asked::Outcome::Failure("x".repeat(bytes))),
+        ..Default::default()
+    };
+    let answer = answer.encode_to_vec();
+    let index = HoldersIndex {
+        session,
+        asked_ns,
+        finding: Some(u64::MAX - 1),
+        site: u64::MAX,
+        unasked: true,
+        says: Says::Holders,
+        counted_epoch: Some(u32::MAX),
+        bytes: answer.len() as u64,
+    };
+    HoldersRow { index, answer: answer.into() }
 }

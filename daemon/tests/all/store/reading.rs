@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use memctl_daemon::store::{HOLDERS_KEPT, HoldersRow, ItemPage, NewItem, PAGE_BYTES, Selection, Store, WatchRow};
+use memctl_daemon::store::{
+    HOLDERS_KEPT, HoldersIndex, HoldersRow, ItemPage, JOB_HOLDERS_BYTES, JOB_HOLDERS_KEPT, NewItem, PAGE_BYTES, Says,
+    Selection, Store, WatchRow,
+};
 use memctl_proto::v1::ItemKind;
 
-use super::made::{append, chunk, item, keyframe, open};
+use super::made::{NOW_NS, SECOND_NS, append, chunk, holders, item, keyframe, open, session};
 
 /// Selections with bounds at, before and behind the edges of what is stored.
 fn selections(items: &[NewItem]) -> Vec<Selection> {
@@ -183,27 +186,93 @@ pub async fn a_watch_is_kept_with_its_session(store: Arc<dyn Store>) {
     assert_eq!(store.watch(one).await.unwrap(), None, "of a session that is gone nothing is kept");
 }
 
+/// What is kept of a job's answers: sessions and times.
+async fn kept_holders(store: &dyn Store, job: i64) -> Vec<(i64, u64)> {
+    store.holders_kept(job).await.unwrap().into_iter().map(|kept| (kept.session, kept.asked_ns)).collect()
+}
+
 pub async fn answers_about_holders_are_kept_with_their_session(store: Arc<dyn Store>) {
     let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
+    let elsewhere = open(&*store, 3, "elsewhere", 0).await;
     let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
-    let row = |session, asked_ns, answer: &'static [u8]| HoldersRow { session, asked_ns, answer: answer.into() };
     let before = store.kept_bytes().await.unwrap()[0].1;
-    for (session, asked_ns) in [(other, 5), (one, 9), (one, 3)] {
-        store.put_holders(&row(session, asked_ns, b"\0answer")).await.unwrap();
+    let rows = [holders(one, 3, 100), holders(other, 5, 0), holders(one, 9, 7), holders(elsewhere, 1, 1)];
+    for row in &rows {
+        store.put_holders(row).await.unwrap();
     }
-    store.put_holders(&row(one, 9, b"later")).await.unwrap();
-    let kept = store.holders(job).await.unwrap();
-    assert_eq!(kept, [row(one, 3, b"\0answer"), row(one, 9, b"later"), row(other, 5, b"\0answer")]);
-    assert_eq!(store.kept_bytes().await.unwrap()[0].1, before + 19, "they count");
-    // The oldest of a session goes where there are too many, and no other's.
-    for asked_ns in 10..10 + HOLDERS_KEPT as u64 {
-        store.put_holders(&row(one, asked_ns, b"x")).await.unwrap();
+    // Of nothing but the time something is known, and nothing of the finding.
+    let mut plain = holders(other, 11, 2);
+    let HoldersIndex { finding, unasked, says, counted_epoch, .. } = &mut plain.index;
+    (*finding, *unasked, *says, *counted_epoch) = (None, false, Says::NoHolder, None);
+    store.put_holders(&plain).await.unwrap();
+    let kept: Vec<HoldersRow> = rows[..3].iter().cloned().chain([plain]).collect();
+    let indexes: Vec<HoldersIndex> = kept.iter().map(|row| row.index.clone()).collect();
+    assert_eq!(store.holders_kept(job).await.unwrap(), indexes);
+    for row in &kept {
+        let read = store.holders(job, row.index.session, row.index.asked_ns).await.unwrap();
+        assert_eq!(read.as_ref(), Some(row));
     }
-    let kept: Vec<(i64, u64)> =
-        store.holders(job).await.unwrap().into_iter().map(|row| (row.session, row.asked_ns)).collect();
-    let expected = (10..10 + HOLDERS_KEPT as u64).map(|asked_ns| (one, asked_ns)).chain([(other, 5)]);
-    assert_eq!(kept, expected.collect::<Vec<_>>());
+    for (session, asked_ns) in [(one, 4), (other, 3), (elsewhere, 1), (99, 3)] {
+        assert_eq!(store.holders(job, session, asked_ns).await.unwrap(), None);
+    }
+    let bytes: u64 = indexes.iter().map(|kept| kept.bytes).sum();
+    assert_eq!(store.kept_bytes().await.unwrap()[0].1, before + bytes + 4 * 128, "they and their rows count");
     store.delete_job(job).await.unwrap();
-    store.put_holders(&row(one, 8, b"late")).await.unwrap();
-    assert!(store.holders(job).await.unwrap().is_empty(), "of a session that is gone nothing is kept");
+    store.put_holders(&holders(one, 8, 0)).await.unwrap();
+    assert_eq!(kept_holders(&*store, job).await, [], "of a session that is gone nothing is kept");
+    let elsewhere_job = store.job(Some("elsewhere"), None).await.unwrap().unwrap().key;
+    assert_eq!(kept_holders(&*store, elsewhere_job).await, [(elsewhere, 1)]);
+}
+
+pub async fn the_latest_answer_about_holders_is_the_one_that_came_last(store: Arc<dyn Store>) {
+    let (one, other) = (open(&*store, 1, "job", 0).await, open(&*store, 2, "job", 1).await);
+    let job = store.job(Some("job"), None).await.unwrap().unwrap().key;
+    // A clock that went wrong, and was put right; two of one moment.
+    let wrong_ns = NOW_NS + (400 * 24 * 3_600 * SECOND_NS);
+    for (session, asked_ns) in [(one, wrong_ns), (one, NOW_NS), (other, NOW_NS), (one, NOW_NS)] {
+        store.put_holders(&holders(session, asked_ns, 1)).await.unwrap();
+    }
+    assert_eq!(
+        kept_holders(&*store, job).await,
+        [(one, wrong_ns), (one, wrong_ns + 1), (other, wrong_ns + 2), (one, wrong_ns + 3)]
+    );
+    // What is new never goes for what is old: not in the session that has too many, and not in the job.
+    for _ in 0..HOLDERS_KEPT {
+        store.put_holders(&holders(one, NOW_NS, 1)).await.unwrap();
+    }
+    let first_ns = wrong_ns + 4;
+    let expected = (0..HOLDERS_KEPT as u64).map(|at| (one, first_ns + at));
+    let kept = kept_holders(&*store, job).await;
+    assert_eq!(kept, [(other, wrong_ns + 2)].into_iter().chain(expected).collect::<Vec<_>>());
+    store.put_holders(&holders(other, u64::MAX, 1)).await.unwrap();
+    store.put_holders(&holders(other, 7, 9)).await.unwrap();
+    let kept = store.holders_kept(job).await.unwrap();
+    let last = kept.last().unwrap();
+    assert_eq!((last.session, last.asked_ns, last.bytes), (other, i64::MAX as u64, holders(0, 0, 9).index.bytes));
+}
+
+pub async fn a_job_keeps_so_many_answers_about_holders_and_so_many_bytes(store: Arc<dyn Store>) {
+    let job = store.open_session(&session(1, "job", 0), NOW_NS).await.unwrap().job;
+    let mut sessions = Vec::new();
+    for rank in 0..8 {
+        sessions.push(open(&*store, rank + 1, "job", rank).await);
+    }
+    let mut asked_ns = 0;
+    for _ in 0..HOLDERS_KEPT {
+        for session in &sessions {
+            asked_ns += 1;
+            store.put_holders(&holders(*session, asked_ns, 1)).await.unwrap();
+        }
+    }
+    let kept = kept_holders(&*store, job).await;
+    let expected = (asked_ns - JOB_HOLDERS_KEPT as u64 + 1)..=asked_ns;
+    assert!(kept.iter().map(|(_, asked_ns)| *asked_ns).eq(expected), "the latest of all: {kept:?}");
+    for _ in 0..100 {
+        asked_ns += 1;
+        store.put_holders(&holders(sessions[0], asked_ns, 64 << 10)).await.unwrap();
+        let bytes: u64 = store.holders_kept(job).await.unwrap().iter().map(|kept| kept.bytes).sum();
+        assert!(bytes <= JOB_HOLDERS_BYTES, "{bytes}");
+    }
+    let kept = kept_holders(&*store, job).await;
+    assert_eq!((kept.len(), kept.last()), (63, Some(&(sessions[0], asked_ns))), "63 of 64 KiB and a little fit");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use memctl_daemon::store::{Expired, Retention, Selection, SessionRow, Store};
+use memctl_daemon::store::{Expired, Retention, Selection, SessionRow, Store, WatchRow};
 use memctl_proto::v1::ItemKind;
 
 use memctl_daemon::clock::SteadyClock;
@@ -421,4 +421,42 @@ pub async fn a_job_that_ended_goes_whole_when_its_chunks_are_not_enough(store: A
     assert_eq!(left, ["job-1", "job-3"], "the oldest that has ended");
     let totals = store.totals().await.unwrap();
     assert_eq!((totals.events, totals.expired_events), (30, 20));
+}
+
+pub async fn answers_about_holders_go_the_oldest_first_behind_chunks_and_before_all_else(store: Arc<dyn Store>) {
+    let key = open(&*store, 1, "job", 0).await;
+    let other = open(&*store, 2, "job", 1).await;
+    let tables = (2..=20).map(|seq| item(seq, ItemKind::SiteTables, None));
+    let mut sent = append(key, std::iter::once(chunk(1, 0)).chain(tables).collect());
+    sent.end = Some(made::end(10));
+    store.append(vec![sent]).await.unwrap();
+    let job = sessions(&*store, "job").await[0].job;
+    let without = kept(&*store).await;
+    for (session, asked_ns) in [(key, 1), (other, 2), (key, 3), (other, 4)] {
+        store.put_holders(&made::holders(session, asked_ns, 60_000)).await.unwrap();
+    }
+    store.put_watch(key, &WatchRow { seq: 1, form: "form".into(), state: vec![7; 1_000].into() }).await.unwrap();
+    let per_job = |bytes| Retention { bytes_per_job: Some(bytes), ..Retention::default() };
+    let one = made::holders(key, 1, 60_000).index.bytes + 128;
+    let left = async || {
+        let answers = store.holders_kept(job).await.unwrap().iter().map(|kept| kept.asked_ns).collect::<Vec<_>>();
+        let tables = store.items(key, ItemKind::SiteTables, None, Selection::default()).await.unwrap().len();
+        (answers, store.watch(key).await.unwrap().is_some(), chunk_seqs(&*store, key).await.len(), tables)
+    };
+    let all = kept(&*store).await;
+    assert_eq!(all, without + 4 * one + 1_000);
+    store.expire(per_job(all - 1), NOW_NS).await.unwrap();
+    assert_eq!(left().await, (vec![1, 2, 3, 4], true, 0, 19), "chunks are enough");
+    let gone = store.expire(per_job(kept(&*store).await - 1_001), NOW_NS).await.unwrap();
+    assert_eq!(left().await, (vec![2, 3, 4], false, 0, 19), "what the judge keeps, then the oldest");
+    assert_eq!((gone.bytes, gone.items, gone.jobs), (1_000 + one, 0, 0));
+    store.expire(per_job(without - CHUNK + one), NOW_NS).await.unwrap();
+    assert_eq!(left().await, (vec![4], false, 0, 19), "as many as needed");
+    assert!(kept(&*store).await <= without - CHUNK + one);
+    // The job as a whole goes behind them, and so do its tables.
+    let gone = store.expire(by_bytes(without - CHUNK), NOW_NS).await.unwrap();
+    assert_eq!((left().await, gone.jobs), ((vec![], false, 0, 19), 0));
+    store.expire(per_job(without - CHUNK - 1), NOW_NS).await.unwrap();
+    assert_eq!(left().await, (vec![], false, 0, 18));
+    assert_sums(&*store).await;
 }

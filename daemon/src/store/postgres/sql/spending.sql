@@ -7,7 +7,8 @@ SELECT
     (SELECT count(*) FROM memctl.epoch_end AS e WHERE e.job_id = j.job_id),
     (SELECT coalesce(sum(length(e.figures)), 0)::bigint FROM memctl.epoch_end AS e WHERE e.job_id = j.job_id),
     (SELECT count(*) FROM memctl.device AS d WHERE d.job_id = j.job_id)
-        + (SELECT count(*) FROM memctl.gap AS g WHERE g.job_id = j.job_id),
+        + (SELECT count(*) FROM memctl.gap AS g WHERE g.job_id = j.job_id)
+        + (SELECT count(*) FROM memctl.holders AS h WHERE h.job_id = j.job_id),
     (SELECT coalesce(sum(length(w.state)), 0)::bigint FROM memctl.watch AS w WHERE w.job_id = j.job_id),
     (SELECT coalesce(sum(length(h.answer)), 0)::bigint FROM memctl.holders AS h WHERE h.job_id = j.job_id)
 FROM memctl.job AS j LEFT JOIN memctl.session AS s ON s.job_id = j.job_id

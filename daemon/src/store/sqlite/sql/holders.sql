@@ -1,1 +1,2 @@
-SELECT session_id, asked_ns, answer, checksum FROM holders WHERE job_id = ?1 ORDER BY session_id, asked_ns
+SELECT session_id, asked_ns, finding, site, unasked, says, counted_epoch, length(answer), answer, checksum
+FROM holders WHERE job_id = ?1 AND session_id = ?2 AND asked_ns = ?3

@@ -7,7 +7,8 @@ SELECT
     (SELECT count(*) FROM epoch_end AS e WHERE e.job_id = j.job_id),
     (SELECT coalesce(sum(length(e.figures)), 0) FROM epoch_end AS e WHERE e.job_id = j.job_id),
     (SELECT count(*) FROM device AS d WHERE d.job_id = j.job_id)
-        + (SELECT count(*) FROM gap AS g WHERE g.job_id = j.job_id),
+        + (SELECT count(*) FROM gap AS g WHERE g.job_id = j.job_id)
+        + (SELECT count(*) FROM holders AS h WHERE h.job_id = j.job_id),
     (SELECT coalesce(sum(length(w.state)), 0) FROM watch AS w WHERE w.job_id = j.job_id),
     (SELECT coalesce(sum(length(h.answer)), 0) FROM holders AS h WHERE h.job_id = j.job_id)
 FROM job AS j LEFT JOIN session AS s ON s.job_id = j.job_id

@@ -1,0 +1,1 @@
+SELECT job_id FROM memctl.session WHERE session_id = $1
