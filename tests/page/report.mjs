@@ -63,7 +63,7 @@ try {
     await turn('The peak');
     await page.locator('section[aria-labelledby=flame] figure').waitFor();
     await page.locator('section[aria-labelledby=ledger] table').waitFor();
-    await page.locator('section[aria-labelledby=anatomy] table').first().waitFor();
+    await page.locator('section[aria-labelledby=anatomy] details[open] table').first().waitFor();
     await looked('peak');
     await turn('Settings');
     await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
