@@ -249,6 +249,8 @@ mod tests {
         events: Vec<Event>,
         time_ns: u64,
         sent: (u64, u64),
+        /// The stack of the last request.
+        asked: StackId,
     }
 
     impl Training {
@@ -259,6 +261,7 @@ mod tests {
         }
 
         fn alloc(&mut self, size: u64, stack: u32) -> Option<BlockId> {
+            self.asked = StackId(stack);
             let served = self.allocator.malloc(size, 0, PoolId::DEFAULT);
             let calls = self.allocator.calls().to_vec();
             self.allocator.forget_calls();
@@ -332,6 +335,7 @@ mod tests {
             events: Vec::new(),
             time_ns: 1_780_000_000_000_000_000,
             sent: (0, 0),
+            asked: StackId::NONE,
         };
         let place = Arc::new(Semaphore::new(1));
         let (mut look, mut told, mut step) = (None::<Look>, Vec::new(), 0);
@@ -353,7 +357,9 @@ mod tests {
         let (at, fails) = *told.last().expect("nothing was foreseen");
         // (The end of a step is known once something came behind it: here with the next step.)
         assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
-        assert_eq!((fails.stack, fails.shortage), (StackId(1), Shortage::Capacity), "{told:?}");
+        assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{told:?}");
+        // Seen from the end of the step before the one that was under way when it was told.
+        assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
         let watched = RankWatch::new(RankFacts::default());
         let finding = look.unwrap().finding(&fails, &watched, Vec::new(), LIMIT);
         assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
