@@ -1,12 +1,12 @@
-"""The replay's speed beside what there is in Python: events a second of processor time, medians of three, in one run with memctl's own.
+"""The replay's speed beside what there is in Python: events a second of processor time, medians of three, in one run.
 
     RUN python bench/live/replay_rivals.py FOLDER [--simulator FILE] [--memctl PROGRAM]
 
-FOLDER has the bundled recordings (tests/data/recordings). Measured are `torch.cuda._memory_viz.trace`, PyTorch's own walk
-through a snapshot's events, which places nothing; and, where FILE is `allocation_simulator.py` of Dynapipe
-(awslabs/optimizing-multitask-training-through-dynamic-pipelines, Apache-2.0; needs sortedcontainers), that simulator of the
-caching allocator, served the recorded requests of one stream. Neither is part of memctl. PROGRAM is memctl-bench, which
-runs `replay` at the end.
+FOLDER has the bundled recordings (tests/data/recordings). Measured are `torch.cuda._memory_viz.trace`, PyTorch's own
+walk through a snapshot's events, which places nothing; and, where FILE is `allocation_simulator.py` of Dynapipe
+(awslabs/optimizing-multitask-training-through-dynamic-pipelines, Apache-2.0; needs sortedcontainers), that simulator of
+the caching allocator, served the recorded requests of one stream. Neither is part of memctl. PROGRAM is memctl-bench,
+which runs `replay` at the end.
 """
 
 from __future__ import annotations

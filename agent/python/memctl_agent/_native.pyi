@@ -65,8 +65,9 @@ def counters(
     device_total: int | None = None,
     nccl: int | None = None,
 ) -> bool:
-    """Counters in bytes that Python read, where the allocator cannot be hooked, and what NCCL's communicators hold; what
-    is not known is None.
+    """Counters in bytes that Python read, where the allocator cannot be hooked, and what NCCL's communicators hold.
+
+    What is not known is None.
     """
 
 def blocks(device: int, segments: list[dict[str, object]]) -> bool:
