@@ -7,6 +7,7 @@
 //!
 //! Where a session does not name its version of torch, the rule by which equally large blocks are taken is followed both ways; where
 //! the other repeats the recording, [`Replaying::wants_other_rule`] says that the same has to be replayed again by that.
+//! (Over 400 lines: one pass over an export, from its first part to what is said of each device.)
 
 mod figures;
 
