@@ -4,7 +4,7 @@
 //! addresses, called the driver alike, and count the same. Refuses to test where the driver puts ordinary segments: there the
 //! naive allocator takes what the other was given.
 //!
-//! (It is long because it is all of an allocator, in one place to be read beside PyTorch's rules.)
+//! (Over 400 lines: it is all of an allocator, in one place to be read beside PyTorch's rules.)
 
 use memctl_model::PoolId;
 use memctl_replay::{Allocator, BlockId, Conf, DriverCall, DriverEvent, Limit, Ties, Version};
