@@ -142,6 +142,7 @@ try {
   await page.waitForURL((url) => !url.search.includes(`event=${last}`));
   // (While it plays, a busy machine gives a mouse no still place to click at.)
   await back.press('Enter');
+  await page.locator('button[aria-label="Play backwards"][aria-pressed="false"]').waitFor();
   const told = page.url();
   await page.reload();
   await picture.waitFor();

@@ -29,6 +29,8 @@ pub struct Http2 {
     windows: HashMap<u32, i64>,
     over: HashSet<u32>,
     next: u32,
+    answers: usize,
+    taken: usize,
 }
 
 impl Http2 {
@@ -37,6 +39,14 @@ impl Http2 {
     /// # Errors
     /// The daemon does not take it.
     pub fn open(address: &str) -> std::io::Result<Self> {
+        Self::offering(address, 65_535)
+    }
+
+    /// Connects with room for so many bytes of each answer, and never makes more.
+    ///
+    /// # Errors
+    /// The daemon does not take it.
+    pub fn offering(address: &str, window: u32) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_millis(5)))?;
         let mut this = Self {
@@ -47,9 +57,13 @@ impl Http2 {
             windows: HashMap::new(),
             over: HashSet::new(),
             next: 1,
+            answers: 0,
+            taken: 0,
         };
         this.stream.write_all(PREFACE)?;
-        this.frame(SETTINGS, 0, 0, &[])?;
+        let mut setting = INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
+        setting.extend(window.to_be_bytes());
+        this.frame(SETTINGS, 0, 0, &setting)?;
         Ok(this)
     }
 
@@ -116,6 +130,24 @@ impl Http2 {
         Ok(sent)
     }
 
+    /// Sends a call's one message, whole.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn ask(&mut self, id: u32, message: &[u8]) -> std::io::Result<()> {
+        let mut bytes = vec![0];
+        bytes.extend((message.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(message);
+        self.window -= bytes.len() as i64;
+        self.frame(DATA, END_STREAM, id, &bytes)
+    }
+
+    /// Answers that have begun, and bytes of them that came.
+    #[must_use]
+    pub fn answered(&self) -> (usize, usize) {
+        (self.answers, self.taken)
+    }
+
     /// Whether the daemon has ended a call.
     #[must_use]
     pub fn is_over(&self, id: u32) -> bool {
@@ -151,6 +183,11 @@ impl Http2 {
 
     fn heard(&mut self, frame: &[u8]) -> std::io::Result<()> {
         let (kind, flags, payload) = (frame[3], frame[4], &frame[9..]);
+        match kind {
+            HEADERS if flags & END_STREAM == 0 => self.answers += 1,
+            DATA => self.taken += payload.len(),
+            _ => {}
+        }
         let id = u32::from_be_bytes([frame[5], frame[6], frame[7], frame[8]]);
         match kind {
             SETTINGS if flags & ACK == 0 => {

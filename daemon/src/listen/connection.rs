@@ -22,7 +22,7 @@ use super::caps::{Place, SILENCE_MAX, State, Underway, Whose};
 /// Bytes that begin a conversation: HTTP/2's preface. (A request of HTTP/1 has hardly less.)
 const BEGINNING: u64 = 16;
 /// A peer that takes no byte of what waits for it in this time is gone.
-pub(super) const STALLED_MAX: Duration = Duration::from_secs(30);
+pub const STALLED_MAX: Duration = Duration::from_secs(30);
 /// How often a connection looks at its limits: the shortest of them.
 const LOOK_EVERY: Duration = SILENCE_MAX;
 

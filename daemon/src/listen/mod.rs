@@ -27,7 +27,7 @@ pub use accept::Incoming;
 use accept::Listener;
 pub use address::{Encryption, Listen, ListenAddressError, SocketAccess};
 pub use caps::{ConnectionLimits, Connections};
-pub use connection::{Caller, Connection};
+pub use connection::{Caller, Connection, STALLED_MAX};
 pub use descriptors::raise_limit;
 pub use peer::{ClientCertificate, Peer};
 pub use requests::{Held, RECEIVING_BYTES, Requests, Watched};

@@ -4,8 +4,9 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use memctl_daemon::listen::STALLED_MAX;
 use memctl_tests::daemon::{DaemonProcess, free_port};
 use memctl_tests::http2::Http2;
 use memctl_tests::recordings::folder;
@@ -59,6 +60,40 @@ fn half_open_connections_and_half_messages_are_bounded_and_hold_up_nobody() {
     assert!(grown < 4 * budget as u64, "{} MiB more", grown >> 20);
     println!("{} MiB were sent, the peak grew by {} MiB", taken >> 20, grown >> 20);
     drop((silent, held));
+    assert_eq!(daemon.terminate(), 0);
+}
+
+/// Answers that are made and not taken would stay in the daemon's memory for as long as their connection.
+#[test]
+fn a_connection_that_takes_nothing_of_its_answers_ends() {
+    use prost::Message as _;
+    let home = tempfile::tempdir().unwrap();
+    let daemon = DaemonProcess::sqlite(home.path(), free_port());
+    honest(&daemon.url, "before");
+    let (address, began) = (daemon.url.trim_start_matches("http://"), Instant::now());
+    let mut connection = Http2::offering(address, 0).unwrap();
+    let selection = memctl_proto::v1::Selection { job: "before".to_owned(), ..Default::default() };
+    let asked = memctl_proto::v1::ReportRequest { selection: Some(selection) }.encode_to_vec();
+    for _ in 0..8 {
+        let id = connection.call("/memctl.v1.Query/GetReport").unwrap();
+        connection.ask(id, &asked).unwrap();
+    }
+    // It answers pings meanwhile, and is alive in every other way.
+    while connection.hear().is_ok() {
+        assert!(began.elapsed() < STALLED_MAX * 3, "it is still there: {:?}", connection.answered());
+    }
+    assert_eq!(connection.answered(), (8, 0), "answers were ready and nothing of them was taken");
+    assert!(began.elapsed() >= STALLED_MAX, "it had {:?}", began.elapsed());
+    // Whoever is slow, but takes what comes, is not meant.
+    let mut slow = Http2::offering(address, 1 << 20).unwrap();
+    let id = slow.call("/memctl.v1.Query/GetReport").unwrap();
+    slow.ask(id, &asked).unwrap();
+    while !slow.is_over(id) {
+        slow.hear().unwrap();
+    }
+    let (answers, taken) = slow.answered();
+    assert!(answers == 1 && taken > 1_000, "{taken} bytes");
+    honest(&daemon.url, "afterwards");
     assert_eq!(daemon.terminate(), 0);
 }
 

@@ -5,7 +5,7 @@
 // reached; what is told of a block is told in words.
 
 import type { JSX } from 'preact';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { Blocks as Answer, Report } from '../api/types';
 import { fit, holes, sizeOf, stretch, type Stretch } from '../draw/blocks';
@@ -109,7 +109,8 @@ function Scrubbed({ answer, event, go: to, load }: { answer: Answer; event: numb
     else if (next < answer.first_event && answer.first_event > answer.stored_from_event) load(next);
     else to(Math.min(Math.max(next, answer.first_event), answer.last_event));
   };
-  useEffect(() => {
+  // (An effect of layout: it ends with the picture in which the button is up, and no frame turns after that.)
+  useLayoutEffect(() => {
     if (plays === 0) return undefined;
     let frame = 0;
     let [last, owed] = [performance.now(), 0];
