@@ -137,9 +137,7 @@ fn chosen(found: &Found) -> Vec<(&SessionRow, &DeviceRow)> {
     let mut devices: Vec<(&SessionRow, &DeviceRow)> = found
         .sessions
         .iter()
-        .flat_map(|session| {
-            found.devices.iter().filter(|device| device.session == session.key).map(move |device| (session, device))
-        })
+        .flat_map(|session| found.devices_of(session.key).iter().map(move |device| (session, device)))
         .filter(|(_, device)| device.events > 0)
         .collect();
     if devices.len() > RANKS_MAX {

@@ -204,7 +204,7 @@ fn sites(
 async fn peers(store: &dyn Store, found: &Found, own: &SessionRow, time_ns: u64) -> Result<Vec<Peer>, ReadError> {
     let mut peers = Vec::new();
     for session in found.sessions.iter().filter(|session| session.key != own.key).take(PEERS_MAX) {
-        for device in found.devices.iter().filter(|device| device.session == session.key) {
+        for device in found.devices_of(session.key).iter() {
             let Some(latest) = device.latest else { continue };
             let sample = measured::before(store, session, device, time_ns).await?;
             let free =
@@ -228,7 +228,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
         let Some((end, failure)) = session.end.as_ref().and_then(|end| Some((end, end.failure.as_ref()?))) else {
             continue;
         };
-        let devices: Vec<&DeviceRow> = found.devices.iter().filter(|device| device.session == session.key).collect();
+        let devices: Vec<&DeviceRow> = found.devices_of(session.key).iter().collect();
         if !says_out_of_memory(failure) || devices.iter().any(|device| device.ooms > 0) {
             continue;
         }
@@ -263,7 +263,7 @@ pub(crate) async fn deaths(store: &dyn Store, found: &Found) -> Result<Vec<Findi
 pub(crate) async fn counted(store: &dyn Store, found: &Found) -> Result<Vec<Finding>, ReadError> {
     let mut findings = Vec::new();
     for session in &found.sessions {
-        let mut devices = found.devices.iter().filter(|device| device.session == session.key);
+        let mut devices = found.devices_of(session.key).iter();
         if devices.any(|device| device.events > 0) {
             continue;
         }

@@ -66,12 +66,12 @@ impl Looks {
     ) -> Vec<Finding> {
         let mut told = Vec::new();
         let mut known = std::mem::take(&mut self.devices);
+        let by_key = found.by_key();
         for row in &found.devices {
             let key = (row.session, row.info.index.0);
-            let session = found.sessions.iter().find(|session| session.key == row.session);
-            let running = session.filter(|session| state(session, streams) == JobState::Running);
-            let watched = watch.watches(|session, device| (session, device) == key).first().copied();
-            let (Some(session), Some(watched)) = (running, watched) else { continue };
+            let running = by_key.get(&row.session).filter(|session| state(session, streams) == JobState::Running);
+            let watched = watch.watch(row.session, row.info.index.0);
+            let (Some(&session), Some(watched)) = (running, watched) else { continue };
             let Some(limit_bytes) = limit(row, watched, findings) else { continue };
             let mut look = match known.remove(&key) {
                 Some(look) if row.events.saturating_sub(look.at_event) <= EVENTS_MAX => look,

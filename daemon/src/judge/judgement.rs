@@ -57,8 +57,7 @@ impl Judgement {
 
 /// What was looked at of the sessions asked for, and what not. `whole`: the question is about every rank.
 fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
-    let counts =
-        |key: SessionKey, device: u8| asked.devices.iter().any(|row| row.session == key && row.info.index.0 == device);
+    let counts = |key: SessionKey, device: u8| asked.devices_of(key).iter().any(|row| row.info.index.0 == device);
     let recorded = recorded(asked, watch);
     let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
     if coverage::is_nothing(&recorded) {

@@ -51,7 +51,7 @@ pub(super) async fn tell(
 }
 
 fn death(found: &Found, session: &SessionRow, failure: Option<String>) -> Death {
-    let last = found.devices.iter().filter(|device| device.session == session.key).filter_map(|device| device.latest);
+    let last = found.devices_of(session.key).iter().filter_map(|device| device.latest);
     let last = last.max_by_key(|latest| latest.time_ns);
     Death {
         rank: session.info.rank,

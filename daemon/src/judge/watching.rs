@@ -303,7 +303,8 @@ impl JobWatch {
         memory: usize,
         tell: &(dyn Fn(usize) + Sync),
     ) -> Result<(), ReadError> {
-        self.sessions.retain(|key, _| found.sessions.iter().any(|session| session.key == *key));
+        let known = found.by_key();
+        self.sessions.retain(|key, _| known.contains_key(key));
         let mut bytes = self.bytes();
         for session in &found.sessions {
             let range = self.range;
@@ -322,6 +323,12 @@ impl JobWatch {
     #[must_use]
     pub fn frames(&self, key: SessionKey, stack: StackId) -> Vec<Frame> {
         self.sessions.get(&key).map_or_else(Vec::new, |session| session.stacks.frames(stack).cloned().collect())
+    }
+
+    /// The watch of a device.
+    #[must_use]
+    pub fn watch(&self, key: SessionKey, device: u8) -> Option<&RankWatch> {
+        self.sessions.get(&key)?.watches.get(&device)
     }
 
     /// The watches of devices that count.

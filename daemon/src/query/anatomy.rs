@@ -43,7 +43,7 @@ pub(super) async fn anatomy(
             "the peak is taken apart for one process: rank=N, and process=NAME where it has several".into(),
         ));
     };
-    let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+    let Some(row) = found.devices_of(session.key).first() else {
         return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
     };
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;

@@ -56,7 +56,7 @@ pub(super) fn frame(Frame { function, file, line }: &Frame) -> v1::Frame {
 pub(super) fn processes(found: &Found, streams: &Streams) -> Vec<v1::ProcessReport> {
     let process = |session: &SessionRow| {
         let called = found.process(session.key);
-        let devices = found.devices.iter().filter(|device| device.session == session.key);
+        let devices = found.devices_of(session.key).iter();
         v1::ProcessReport {
             process: called.name.clone(),
             role: called.role.clone(),

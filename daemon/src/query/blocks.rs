@@ -71,7 +71,7 @@ pub(super) async fn blocks(
             "blocks are shown of one process: rank=N, and process=NAME where it has several".into(),
         ));
     };
-    let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+    let Some(row) = found.devices_of(session.key).first() else {
         return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
     };
     let chunks = store.chunks(session.key, row.info.index.0, Selection::default()).await?;

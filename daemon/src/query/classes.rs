@@ -54,7 +54,7 @@ pub(super) async fn classes(
             "classes over time are told of one process: rank=N, and process=NAME where it has several".into(),
         ));
     };
-    let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+    let Some(row) = found.devices_of(session.key).first() else {
         return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
     };
     let device = row.info.index.0;

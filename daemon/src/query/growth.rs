@@ -36,11 +36,15 @@ pub(super) async fn growth(
     epoch_ends: &[EpochEndRow],
 ) -> Result<Vec<v1::SiteGrowth>, ReadError> {
     let mut sites: BTreeMap<Frame, Site> = BTreeMap::new();
+    let by_key = found.by_key();
+    let mut ends: HashMap<(SessionKey, u8), Vec<EpochEndRow>> = HashMap::new();
+    for end in epoch_ends {
+        ends.entry((end.session, end.device)).or_default().push(end.clone());
+    }
     let ranks = found.devices.iter().filter_map(|device| {
-        let session = found.sessions.iter().find(|session| session.key == device.session)?;
+        let session = by_key.get(&device.session)?;
         let index = device.info.index.0;
-        let is_own = |end: &&EpochEndRow| end.session == session.key && end.device == index;
-        let own: Vec<EpochEndRow> = epoch_ends.iter().filter(is_own).cloned().collect();
+        let own = ends.remove(&(session.key, index)).unwrap_or_default();
         let who = Who { rank: session.info.rank, process: found.process_name(session), device: index };
         Some(rank(store.clone(), session.key, who, own))
     });

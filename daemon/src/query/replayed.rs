@@ -74,7 +74,7 @@ impl Replays {
                 "settings are replayed for one process: rank=N, and process=NAME where it has several".into(),
             ));
         };
-        let Some(row) = found.devices.iter().find(|device| device.session == session.key) else {
+        let Some(row) = found.devices_of(session.key).first() else {
             return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", session.info.rank)));
         };
         let device = row.info.index.0;

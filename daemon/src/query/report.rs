@@ -27,7 +27,8 @@ pub(super) async fn report(
     let selection = request.selection.unwrap_or_default();
     let found = Arc::new(find(&**store, &selection).await?);
     let mut epoch_ends = store.epoch_ends(found.job.key).await?;
-    epoch_ends.retain(|end| found.sessions.iter().any(|session| session.key == end.session));
+    let by_key = found.by_key();
+    epoch_ends.retain(|end| by_key.contains_key(&end.session));
     let known = (epoch_ends.iter().map(|end| end.epoch).min(), epoch_ends.iter().map(|end| end.epoch).max());
     epoch_ends.retain(|end| wanted(end, &selection));
     if let ((Some(first), Some(last)), true) = (known, epoch_ends.is_empty()) {
@@ -77,8 +78,9 @@ async fn judgement(
     let everybody = everybody(&**store, found, selection).await?;
     let mut judgement = judge.judgement(&everybody, found, range, is_whole).await?;
     let names: BTreeSet<String> = found.sessions.iter().map(|session| found.process_name(session)).collect();
+    let ranks: BTreeSet<u32> = found.sessions.iter().map(|session| session.info.rank).collect();
     judgement.findings.retain(|finding| {
-        let is_of_rank = || finding.ranks.iter().any(|rank| found.sessions.iter().any(|own| own.info.rank == *rank));
+        let is_of_rank = || finding.ranks.iter().any(|rank| ranks.contains(rank));
         is_whole
             || finding.processes.iter().any(|name| names.contains(name))
             || (finding.processes.is_empty() && is_of_rank())
@@ -107,7 +109,7 @@ fn ranks<'a>(
     }
     let mut ranks = Vec::new();
     for session in &found.sessions {
-        for device in found.devices.iter().filter(|device| device.session == session.key) {
+        for device in found.devices_of(session.key).iter() {
             let ends = by_device.remove(&(session.key, device.info.index.0)).unwrap_or_default();
             let mut rank = Rank::new(found, session, device, ends, streams);
             rank.before_teardown(judgement.levels.get(&rank.key()));

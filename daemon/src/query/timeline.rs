@@ -72,7 +72,7 @@ pub(super) async fn timeline(
 
 /// The devices of a session, by index.
 pub(super) fn devices_of<'a>(found: &'a Found, session: &'a SessionRow) -> impl Iterator<Item = u8> + 'a {
-    found.devices.iter().filter(|device| device.session == session.key).map(|device| device.info.index.0)
+    found.devices_of(session.key).iter().map(|device| device.info.index.0)
 }
 
 /// The store's selection of a question's.

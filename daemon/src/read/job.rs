@@ -21,7 +21,7 @@ pub(crate) struct Found {
     pub job: JobRow,
     /// By rank, then by start.
     pub sessions: Vec<SessionRow>,
-    /// Of these sessions.
+    /// Of these sessions, by session, then by index.
     pub devices: Vec<DeviceRow>,
     /// Processes of the job that were not asked for.
     pub others: Vec<SessionRow>,
@@ -66,7 +66,8 @@ pub(crate) async fn find(store: &dyn Store, selection: &v1::Selection) -> Result
             && (selection.processes.is_empty() || selection.processes.iter().any(is_named))
     });
     let mut devices = store.devices(job.key).await?;
-    devices.retain(|device| sessions.iter().any(|session| session.key == device.session));
+    let asked: HashSet<SessionKey> = sessions.iter().map(|session| session.key).collect();
+    devices.retain(|device| asked.contains(&device.session));
     drop_unused(&mut devices);
     let mut found = Found { job, sessions, devices, others, earlier, processes };
     found.narrow(&selection.devices)?;
@@ -149,6 +150,18 @@ fn listed(all: impl Iterator<Item = String>, count: usize) -> String {
 }
 
 impl Found {
+    /// The devices of a session. (Found by halves: a job may have thousands of sessions, and most answers walk over all.)
+    pub fn devices_of(&self, session: SessionKey) -> &[DeviceRow] {
+        let first = self.devices.partition_point(|device| device.session < session);
+        let rest = self.devices.get(first..).unwrap_or_default();
+        &rest[..rest.partition_point(|device| device.session == session)]
+    }
+
+    /// The sessions by their keys.
+    pub fn by_key(&self) -> HashMap<SessionKey, &SessionRow> {
+        self.sessions.iter().map(|session| (session.key, session)).collect()
+    }
+
     /// What a session's process is called.
     pub fn process(&self, session: SessionKey) -> &Process {
         static NOBODY: Process = Process { name: String::new(), role: None, is_child: false };
@@ -176,8 +189,8 @@ impl Found {
             return Err(ReadError::NoDevice { job: self.job.name.clone(), device, known });
         }
         self.devices.retain(|device| wanted.contains(&u32::from(device.info.index.0)));
-        let uses = |session: &SessionRow| self.devices.iter().any(|device| device.session == session.key);
-        let (sessions, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sessions).into_iter().partition(uses);
+        let uses = |session: &SessionRow| !self.devices_of(session.key).is_empty();
+        let (sessions, others): (Vec<_>, Vec<_>) = self.sessions.clone().into_iter().partition(uses);
         self.sessions = sessions;
         self.others.extend(others);
         Ok(())

@@ -73,7 +73,7 @@ pub(crate) fn raise(known: &mut Sample, other: &Sample) {
 
 /// The last moment that is known of a session.
 fn last_ns(found: &Found, session: &SessionRow) -> u64 {
-    let devices = found.devices.iter().filter(|device| device.session == session.key);
+    let devices = found.devices_of(session.key).iter();
     let boundary = devices.filter_map(|device| device.latest.map(|latest| latest.time_ns)).max();
     let end = session.end.as_ref().map(|end| end.time_ns);
     boundary.or(end).unwrap_or(session.info.started_ns)

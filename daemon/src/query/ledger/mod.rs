@@ -40,7 +40,7 @@ pub(super) async fn ledger(
     let mut ranks = Vec::new();
     let mut room = request.blocks.then_some(blocks::ANSWER_BLOCKS_MAX);
     for session in &found.sessions {
-        for device in found.devices.iter().filter(|device| device.session == session.key) {
+        for device in found.devices_of(session.key).iter() {
             let ends =
                 || epoch_ends.iter().filter(|end| end.session == session.key && end.device == device.info.index.0);
             let chunks = store.chunks(session.key, device.info.index.0, chosen(&selection)?).await?;

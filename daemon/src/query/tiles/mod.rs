@@ -121,7 +121,7 @@ impl Tiles {
                 one.info.rank
             )));
         }
-        let Some(row) = found.devices.iter().find(|device| device.session == one.key) else {
+        let Some(row) = found.devices_of(one.key).first() else {
             return Err(ReadError::Invalid(format!("nothing is stored of a device of rank {}", one.info.rank)));
         };
         let device = Device { store, session: one, device: row.info.index.0 };

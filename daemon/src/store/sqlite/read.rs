@@ -238,3 +238,27 @@ pub(super) async fn watch(pool: &SqlitePool, session: SessionKey) -> Result<Opti
     let row = sqlx::query(include_str!("sql/watch.sql")).bind(session).fetch_optional(pool).await?;
     Ok(row.as_ref().map(cells::watch).transpose()?.flatten())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteOptions;
+    use super::super::connection::open;
+    use super::*;
+
+    /// A page that is found by a part of the key reads all of a session's items for each of its own.
+    #[tokio::test]
+    async fn pages_of_items_are_found_by_the_whole_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open(&folder.path().join("memctl.db"), "here", &SqliteOptions::default()).await.unwrap();
+        for sql in [include_str!("sql/items_after.sql"), include_str!("sql/items_at.sql")] {
+            let explained = format!("EXPLAIN QUERY PLAN {sql}");
+            let query = sqlx::query(sqlx::AssertSqlSafe(explained));
+            let plan = (0..5).fold(query, |query, _| query.bind(1_i64)).fetch_all(&opened.readers).await.unwrap();
+            let lines: Vec<String> = plan.iter().map(|row| row.get::<String, _>("detail")).collect();
+            let of_items: Vec<&String> = lines.iter().filter(|line| line.starts_with("SEARCH i ")).collect();
+            assert!(!of_items.is_empty(), "{lines:?}");
+            let is_whole = |line: &&String| line.contains("kind=? AND seq=?") || line.contains("kind=? AND seq>?");
+            assert!(of_items.iter().all(is_whole), "{lines:?}");
+        }
+    }
+}

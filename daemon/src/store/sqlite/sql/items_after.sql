@@ -11,7 +11,7 @@ SELECT
     i.seq, i.device, i.first_ns, i.last_ns, i.first_event, i.entries, i.first_epoch, i.last_epoch, i.first_step, i.last_step,
     i.kind, i.unpacked_bytes, p.bytes, p.checksum, CAST(n.upto_bytes AS BIGINT)
 FROM page AS n
-JOIN item AS i ON i.job_id = n.job_id AND i.session_id = n.session_id AND i.seq = n.seq
+JOIN item AS i ON i.job_id = n.job_id AND i.session_id = n.session_id AND i.kind = ?2 AND i.seq = n.seq
 JOIN payload AS p ON p.job_id = n.job_id AND p.session_id = n.session_id AND p.seq = n.seq
 WHERE n.upto_bytes - n.size < ?5
 ORDER BY i.seq
