@@ -61,20 +61,27 @@ pub fn session(job: &str, rank: u32) -> SessionInfo {
     SessionInfo { rank, devices: vec![DeviceInfo::default()], ..SessionInfo::live(SessionId(id), job, 1) }
 }
 
-/// A daemon in a process of its own, on a fresh SQLite store; killed when dropped.
+/// A daemon in a process of its own, on a SQLite store; killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
     url: String,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Daemon {
-    /// Starts one with settings of its environment.
+    /// Starts one with settings of its environment, on a fresh store.
     pub(crate) fn start_with(memctl: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
+        let mut daemon = Self::start_on(memctl, folder.path(), settings)?;
+        daemon._folder = Some(folder);
+        Ok(daemon)
+    }
+
+    /// Likewise on the store of a folder.
+    pub(crate) fn start_on(memctl: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self, Box<dyn Error>> {
         let mut child = Command::new(memctl)
             .args(["daemon", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder.path())
+            .arg(folder)
             .env("MEMCTL_LOG", std::env::var("MEMCTL_LOG").unwrap_or_else(|_| "error".into()))
             .envs(settings.iter().copied())
             .stdout(Stdio::piped())
@@ -83,7 +90,7 @@ impl Daemon {
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         let url = line.split_whitespace().find(|word| word.starts_with("http")).ok_or("the daemon did not come up")?;
         let url = url.to_owned();
-        Ok(Self { child, url, _folder: folder })
+        Ok(Self { child, url, _folder: None })
     }
 
     /// Where it listens.

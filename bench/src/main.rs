@@ -283,20 +283,28 @@ async fn run_query() -> Result<(), Box<dyn Error>> {
         &["sites", "--job", "large", "--epoch-end", "3"],
         &["jobs"],
     ] {
-        let latency = query::time(&memctl, work.path(), arguments, 20)?;
-        let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
-        println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
+        println!("{}", query::time(&memctl, &data_dir(work.path())?, arguments, 20)?);
     }
     let work = tempfile::tempdir()?;
     let bytes = query::fill_long(work.path(), LONG_EPOCHS, LONG_STEPS).await?;
     println!("\njob of one rank, {LONG_EPOCHS} epochs of {LONG_STEPS} steps; database {:.1} MB\n", bytes as f64 / 1e6);
     println!("| command, process start included | median ms | slowest of 20 ms |\n|---|---|---|");
-    for arguments in [&["query", "--job", "long"][..], &["query", "--job", "long", "-o", "json"], &["jobs"]] {
-        let latency = query::time(&memctl, work.path(), arguments, 20)?;
-        let slowest = latency.milliseconds.last().copied().unwrap_or(f64::NAN);
-        println!("| memctl {} | {:.1} | {:.1} |", latency.command, latency.median(), slowest);
+    let asked = [&["query", "--job", "long"][..], &["query", "--job", "long", "-o", "json"], &["jobs"]];
+    for arguments in asked {
+        println!("{}", query::time(&memctl, &data_dir(work.path())?, arguments, 20)?);
     }
+    println!("\n| the same, asked of a daemon that runs | median ms | slowest of 20 ms |\n|---|---|---|");
+    let daemon = ingest::Daemon::start_on(&memctl, work.path(), &[])?;
+    for arguments in asked {
+        println!("{}", query::time(&memctl, &["--daemon", daemon.url()], arguments, 20)?);
+    }
+    drop(daemon);
     keep(work.path())
+}
+
+/// The flag that names a store without a daemon.
+fn data_dir(folder: &Path) -> Result<[&str; 2], Box<dyn Error>> {
+    Ok(["--data-dir", folder.to_str().ok_or("the folder's name is no text")?])
 }
 
 async fn run_tiles() -> Result<(), Box<dyn Error>> {

@@ -38,6 +38,14 @@ impl Latency {
     }
 }
 
+/// A row of a table.
+impl std::fmt::Display for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slowest = self.milliseconds.last().copied().unwrap_or(f64::NAN);
+        write!(f, "| memctl {} | {:.1} | {slowest:.1} |", self.command, self.median())
+    }
+}
+
 /// Fills `folder` with a job of so many ranks and `events_wanted` events; gives the events and the size of the database.
 ///
 /// # Errors
@@ -224,15 +232,15 @@ async fn append(store: &SqliteStore, key: i64, seq: &mut u64, items: &mut Vec<Pa
     Ok(store.append(vec![append]).await?)
 }
 
-/// Times whole runs of the command line, process start included.
+/// Times whole runs of the command line, process start included; `place` says where the store is.
 ///
 /// # Errors
 /// When a run fails.
-pub fn time(memctl: &Path, folder: &Path, arguments: &[&str], runs: usize) -> Result<Latency, Box<dyn Error>> {
+pub fn time(memctl: &Path, place: &[&str], arguments: &[&str], runs: usize) -> Result<Latency, Box<dyn Error>> {
     let mut milliseconds = Vec::new();
     for _ in 0..runs {
         let begun = Instant::now();
-        let output = Command::new(memctl).args(arguments).arg("--data-dir").arg(folder).output()?;
+        let output = Command::new(memctl).args(arguments).args(place).output()?;
         milliseconds.push(begun.elapsed().as_secs_f64() * 1e3);
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());

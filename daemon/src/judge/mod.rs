@@ -249,9 +249,7 @@ impl Judge {
             explain(&self.store, asked),
             seen.watch.catch_up(&self.store, everybody, self.memory, &keep)
         )?;
-        let counts =
-            |session, device| asked.devices.iter().any(|row| row.session == session && row.info.index.0 == device);
-        let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts)));
+        let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts_of(asked))));
         name_processes(&mut findings, asked);
         Ok((explained, findings))
     }
@@ -346,8 +344,8 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
 /// Where some devices of a process are asked for and others of it are not: leaves, of what grows, what these show alone.
 fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found) {
     let is_asked = counts_of(asked);
-    let of_asked = |session: SessionKey| asked.sessions.iter().any(|own| own.key == session);
-    if found.devices.iter().all(|row| !of_asked(row.session) || is_asked(row.session, row.info.index.0)) {
+    let of_asked = asked.by_key();
+    if found.devices.iter().all(|row| !of_asked.contains_key(&row.session) || is_asked(row.session, row.info.index.0)) {
         return;
     }
     let own = judge::findings(&watch.watches(is_asked));
@@ -361,5 +359,5 @@ fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, aske
 
 /// The devices that count of what was found.
 fn counts_of(found: &Found) -> impl Fn(SessionKey, u8) -> bool + '_ {
-    |session, device| found.devices.iter().any(|row| row.session == session && row.info.index.0 == device)
+    |session, device| found.devices_of(session).iter().any(|row| row.info.index.0 == device)
 }

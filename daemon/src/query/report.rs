@@ -36,13 +36,13 @@ pub(super) async fn report(
     }
     let judgement = judgement(store, judge, &found, &selection).await?;
     let mut ranks = ranks(&found, &epoch_ends, streams, &judgement);
-    let samples = samples::latest(&**store, &found).await?;
+    let (samples, mut growth) =
+        tokio::try_join!(samples::latest(&**store, &found), growth(store, &found, &epoch_ends))?;
     // What the judge has seen of all measurements.
     let highest = judge.highest(found.job.key).await;
     for rank in &mut ranks {
         rank.measured(samples.get(&rank.key()), highest.get(&rank.key()));
     }
-    let mut growth = growth(store, &found, &epoch_ends).await?;
     let job = &found.job.name;
     let growth_through = explained(&mut growth, &judgement.findings, job);
     let spread = standing::compare(&mut ranks);

@@ -34,8 +34,9 @@ pub(crate) async fn latest(store: &dyn Store, found: &Found) -> Result<HashMap<(
             }
         }
         let teardown_ns = match &session.end {
-            Some(end) => last_boundary_ns(store, session.key, end.time_ns).await?,
-            None => None,
+            // (Where nothing was measured there is nothing to tell apart, and of a job of thousands of ranks each question counts.)
+            Some(end) if !last.is_empty() => last_boundary_ns(store, session.key, end.time_ns).await?,
+            _ => None,
         };
         for (device, sample) in before_teardown(&last, teardown_ns.unwrap_or(u64::MAX)) {
             latest.insert((session.key, device), sample);
