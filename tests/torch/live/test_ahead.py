@@ -1,7 +1,7 @@
 """One step ahead: of a training that leaks, the request that will fail is named while the training still runs.
 
-Genuine torch on a fake device of 2 GiB, run until memory really ends; what the daemon says meanwhile is asked for again and
-again, and compared with what then happened.
+Genuine torch on a fake device of 2 GiB, run until memory really ends; what the daemon says meanwhile is asked for
+again and again, and compared with what then happened.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 import time
 from typing import Any
 
-from conftest import Memctl
 from test_leak_to_the_end import plain_daemon, seconds  # noqa: F401
+
+from conftest import Memctl
 
 # (The fixtures above are used by their names.)
 MIB = 1 << 20
