@@ -125,8 +125,12 @@ export const route = signal<Route>(here());
 /** Goes to a view; `quietly` without a step in the browser's history. */
 export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): void {
   const address = addressOf(to);
-  if (quietly) history.replaceState(null, '', address);
-  else history.pushState(null, '', address);
+  if (quietly) history.replaceState(history.state, '', address);
+  else {
+    // Where somebody was, for the way back.
+    history.replaceState({ y: scrollY }, '');
+    history.pushState(null, '', address);
+  }
   route.value = here();
   if (!quietly) {
     scrollTo(0, 0);
@@ -137,7 +141,22 @@ export function go(to: Exclude<Route, { view: 'nowhere' }>, quietly = false): vo
 
 /** Follows the browser's own steps. */
 export function follow(): void {
-  addEventListener('popstate', () => {
+  addEventListener('popstate', (event) => {
     route.value = here();
+    const { y } = (event.state ?? {}) as { y?: unknown };
+    if (typeof y === 'number' && y > 0) backTo(y, performance.now() + BACK_MS);
+  });
+}
+
+/** For so long a view is given to grow as high as it was. */
+const BACK_MS = 3_000;
+
+/** Scrolls to where somebody was, once the view is high enough again; whoever scrolls meanwhile has another wish. */
+function backTo(y: number, until: number): void {
+  const place = scrollY;
+  requestAnimationFrame((now) => {
+    if (scrollY !== place || now > until) return;
+    if (document.documentElement.scrollHeight - innerHeight >= y) scrollTo(0, y);
+    else backTo(y, until);
   });
 }

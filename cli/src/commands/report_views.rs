@@ -108,21 +108,49 @@ impl Views<'_> {
         Ok(())
     }
 
-    /// What the findings' own links lead to.
+    /// What the findings' own links lead to: see `words/evidence.ts` of the page.
     async fn evidence(&mut self, report: &Report) -> Result<(), Failure> {
+        let failures = self.failures().await?;
         for finding in report.findings.iter().take(FINDINGS_MOST) {
-            let Some(row) = report.ranks.iter().find(|row| finding.ranks.contains(&row.rank)) else { continue };
+            let named = rank_named(&finding.explanation);
+            let own = || report.ranks.iter().filter(|row| finding.ranks.contains(&row.rank));
+            let Some(row) = own().find(|row| Some(row.rank) == named).or(own().next()) else { continue };
+            if let ("oom" | "fragmentation", Some(at)) = (finding.kind.as_str(), failures.get(&row.rank)) {
+                for verb in ["flame", "sites", "blocks"] {
+                    self.of(verb, report, row, &[("at", at)]).await?;
+                }
+                continue;
+            }
             let ends: Vec<u32> = row.epoch_ends.iter().map(|end| end.epoch).collect();
             let since = finding.first_seen.epoch.unwrap_or(0);
             match ends.split_last() {
                 Some((late, before)) if !before.is_empty() => {
                     let early = before.iter().find(|epoch| **epoch >= since).unwrap_or(&before[0]);
-                    self.change(report, row, *early, *late).await?;
+                    if finding.kind == "hidden_chain" {
+                        let early = format!("epoch:{early}");
+                        self.of("flame", report, row, &[("from", &early), ("at", "peak")]).await?;
+                        self.of("sites", report, row, &[("at", &early)]).await?;
+                    } else {
+                        self.change(report, row, *early, *late).await?;
+                    }
                 }
                 _ => self.moment(report, row, "peak").await?,
             }
         }
         Ok(())
+    }
+
+    /// When the first request of each rank failed.
+    async fn failures(&mut self) -> Result<BTreeMap<u32, String>, Failure> {
+        let Ok(content) = self.answer("oom", &[]).await? else { return Ok(BTreeMap::new()) };
+        let answer: Value = serde_json::from_slice(&content).unwrap_or_default();
+        let mut failures = BTreeMap::new();
+        for failure in answer["failures"].as_array().into_iter().flatten() {
+            if let (Some(rank), Some(at)) = (failure["rank"].as_u64(), failure["at"].as_str()) {
+                failures.entry(u32::try_from(rank).unwrap_or(u32::MAX)).or_insert_with(|| at.to_owned());
+            }
+        }
+        Ok(failures)
     }
 
     async fn change(&mut self, report: &Report, row: &Rank, early: u32, late: u32) -> Result<(), Failure> {
@@ -217,6 +245,13 @@ impl Views<'_> {
     }
 }
 
+/// The rank that a finding's words are about.
+fn rank_named(explanation: &str) -> Option<u32> {
+    let mut words = explanation.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.by_ref().find(|word| word.eq_ignore_ascii_case("rank"))?;
+    words.next()?.parse().ok()
+}
+
 /// A question's name in the file, as the page makes it.
 fn key(verb: &str, asked: &[(&str, &str)]) -> String {
     let pairs: BTreeMap<&str, &str> = asked.iter().copied().collect();
@@ -281,6 +316,13 @@ mod tests {
             "flame?at=epoch:3&from=epoch:0&rank=0"
         );
         assert_eq!(encoded("a b&c=ü"), "a%20b%26c%3D%C3%BC");
+    }
+
+    #[test]
+    fn a_finding_is_shown_on_the_rank_of_which_it_speaks() {
+        assert_eq!(rank_named("On rank 2, 5.04 GiB were reserved, 3 GiB on rank 1"), Some(2));
+        assert_eq!(rank_named("Rank 1 had 2.42 GiB reserved"), Some(1));
+        assert_eq!(rank_named("All 4 ranks hold as much"), None);
     }
 
     #[test]

@@ -13,6 +13,9 @@ import { grade } from '../words/verdict';
 /** For how long a silence may be made here, in minutes. */
 const LENGTHS: [minutes: number, text: string][] = [[60, '1 hour'], [480, '8 hours'], [1440, '1 day'], [10_080, '1 week']];
 
+/** Jobs that the daemon looks at for this answer. */
+const LOOKED_AT = 100;
+
 const HEADS = [{ text: 'Alert' }, { text: 'Job' }, { text: 'State' }, { text: 'Since' }, { text: 'Rule' }, { text: 'Silence' }];
 
 /** What a silence is about, in words. */
@@ -94,6 +97,8 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
   const firing = alerts.filter((alert) => alert.state === 'firing');
   const quiet = firing.filter((alert) => alert.silenced_by !== null).length;
   const open = answer?.jobs?.not_judged ?? [];
+  const jobs = answer?.jobs?.jobs ?? 0;
+  const watched = jobs === 0 ? '' : jobs < LOOKED_AT ? ` for ${plural(jobs, 'job')}` : ` for the newest ${jobs} jobs; older ones were not looked at`;
   return (
     <main>
       <h1 tabIndex={-1}>Alerts</h1>
@@ -102,9 +107,9 @@ export function Alerts({ tenant }: { tenant: string | null }): JSX.Element {
       ) : (
         <>
           <p role="status">
-            {firing.length === 0 ? 'No alert fires.' : `${plural(firing.length, 'alert')} firing, ${quiet === 0 ? 'none' : quiet} silenced.`}
+            {firing.length === 0 ? `No alert fires${watched}.` : `${plural(firing.length, 'alert')} firing, ${quiet === 0 ? 'none' : quiet} silenced.`}
             {open.length > 0 && ` ${plural(open.length, 'job')} could not be judged, or not yet: ${open.slice(0, 8).join(', ')}${open.length > 8 ? ', …' : ''}.`}
-            {(answer.jobs?.imported ?? 0) > 0 && ` ${plural(answer.jobs?.imported ?? 0, 'job')} read from files, which raise alerts only where the rules say so.`}
+            {(answer.jobs?.imported ?? 0) > 0 && ` ${plural(answer.jobs?.imported ?? 0, 'job')} of them ${answer.jobs?.imported === 1 ? 'was' : 'were'} read from files, which raise alerts only where a rule has \`imported = true\`: the list of jobs says what was found in them.`}
           </p>
           {alerts.length > 0 && (
             <Table caption="Alerts, firing ones first" heads={HEADS}>

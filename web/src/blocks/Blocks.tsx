@@ -8,7 +8,7 @@ import type { JSX } from 'preact';
 import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { Blocks as Answer, Report } from '../api/types';
-import { fit, holes, sizeOf, stretch, type Stretch } from '../draw/blocks';
+import { fit, holes, levels, sizeOf, stretch, type Stretch } from '../draw/blocks';
 import { place } from '../draw/flame';
 import { chosenRank } from '../job/Job';
 import { Link, Waiting } from '../parts/parts';
@@ -34,7 +34,9 @@ function sentence(of: Stretch, event: number): string {
   const pinned = free.filter((hole) => hole.pinned).reduce((sum, hole) => sum + hole.bytes, 0);
   const all = free.reduce((sum, hole) => sum + hole.bytes, 0);
   const when = `epoch ${course.epoch[at] ?? 0}, step ${count(course.step[at] ?? 0)}`;
-  return `Event ${count(event)}, ${when}: ${bytes(course.allocated_bytes[at])} allocated, ${bytes(course.reserved_bytes[at])} reserved, ${bytes(all)} free, ${bytes(pinned)} of it pinned by blocks in the same segment.`;
+  // (The course has a point every few events alone.)
+  const level = levels(of, event) ?? { allocated: course.allocated_bytes[at], reserved: course.reserved_bytes[at] };
+  return `Event ${count(event)}, ${when}: ${bytes(level.allocated)} allocated, ${bytes(level.reserved)} reserved, ${bytes(all)} free, ${bytes(pinned)} of it pinned by blocks in the same segment.`;
 }
 
 function BlockSaid({ of, block, event }: { of: Stretch; block: number; event: number }): JSX.Element {

@@ -2,7 +2,7 @@
 
 import { describe, expect, test } from 'vitest';
 import type { Blocks, SegmentLife } from '../api/types';
-import { fit, holes, living, sizeOf, stretch } from './blocks';
+import { fit, holes, levels, living, sizeOf, stretch } from './blocks';
 import { pixel, raster, type Paint } from './raster';
 
 const MIB = 1 << 20;
@@ -95,6 +95,13 @@ describe('holes', () => {
     expect(fit(of, 0, 9 * MIB, '7').fits).toBe(1);
     expect(fit(of, 0, 1, '0')).toMatchObject({ rounded: 512, small: true, fits: 1, largest: 2 * MIB });
   });
+});
+
+test('levels are those of the very event', () => {
+  const of = stretch(made([segment(0, 4 * MIB), segment(8 * MIB, 2 * MIB, { from_event: 7 })], [[0, MIB, null, 5], [MIB, MIB, 6, null], [8 * MIB, MIB, 7, null]]));
+  const at = (event: number): (number | undefined)[] => [levels(of, event)?.allocated, levels(of, event)?.reserved].map((bytes) => (bytes ?? 0) / MIB);
+  expect([4, 5, 6, 7].map(at)).toEqual([[1, 4], [0, 4], [1, 4], [2, 6]]);
+  expect(levels({ ...of, of: { ...of.of, blocks_left_out: 1 } }, 7)).toBeNull();
 });
 
 test('sizes as people write them', () => {

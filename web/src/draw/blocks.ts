@@ -99,6 +99,19 @@ export function beginsGroup(rows: Row[], at: number): boolean {
   return here !== undefined && (before === undefined || group(here) !== group(before));
 }
 
+/** Bytes that are handed out and reserved behind an event; `null` where not every block of the stretch is there. */
+export function levels(of: Stretch, event: number): { allocated: number; reserved: number } | null {
+  if (of.of.blocks_left_out > 0 || of.loose > 0) return null;
+  const { bytes, freed_event } = of.of.blocks;
+  let allocated = 0;
+  for (let block = 0; block < bytes.length; block += 1) {
+    const isHeld = (of.from[block] ?? 0) <= event && event < Math.min(of.to[block] ?? 0, freed_event[block] ?? Infinity);
+    if (isHeld) allocated += bytes[block] ?? 0;
+  }
+  const reserved = of.of.segments.reduce((sum, segment, at) => sum + ((of.segmentFrom[at] ?? 0) <= event && event < (of.segmentTo[at] ?? 0) ? segment.bytes : 0), 0);
+  return { allocated, reserved };
+}
+
 /** The blocks of a row that live behind an event. */
 export function living(of: Stretch, row: Row, event: number): number[] {
   return row.blocks.filter((block) => (of.from[block] ?? 0) <= event && event < (of.to[block] ?? 0));

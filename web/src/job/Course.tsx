@@ -31,6 +31,8 @@ const NEAR = 0.004;
 const STEPS = 120;
 /** The colours of the phases, and the order in which they are named. */
 const PHASES: Record<string, string> = { forward: 'c1', backward: 'c3', optimizer: 'c2', train: 'c0', eval: 'c5' };
+/** What the marks stand for. */
+const SIGNS: [sign: string, text: string][] = [['✖', 'out of memory'], ['▲', 'a finding was first seen'], ['≠', 'leaves the other ranks']];
 /** Ranks that are laid over this one, and their colours. */
 const OVER_MOST = 6;
 const OVER = ['over0', 'over1', 'over2', 'over3', 'over4', 'over5'];
@@ -82,6 +84,7 @@ export function Course(of: Of): JSX.Element {
   const limit = of.rank?.device_total_bytes ?? null;
   const known = new Set(of.ranks.map((rank) => rank.rank));
   const wantedOver = ranksIn(of.over, OVER_MOST).filter((rank) => rank !== of.line.rank && known.has(rank));
+  const unknownOver = ranksIn(of.over, OVER_MOST).filter((rank) => !known.has(rank));
   const others = useAsked<Timeline>(
     wantedOver.length === 0
       ? null
@@ -241,11 +244,12 @@ export function Course(of: Of): JSX.Element {
   };
   const inView = (time: number): boolean => time >= view.from && time <= view.to;
   const marks = every_mark.filter((mark) => inView(mark.time));
+  const signs = SIGNS.filter(([sign]) => marks.some((mark) => mark.sign === sign));
   const near = cursor === null ? undefined : marks.find((mark) => Math.abs(share(view, mark.time) - share(view, cursor)) < NEAR);
   const said =
     at === null
       ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...shown.map((one) => one.max)))} allocated.`
-      : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)}), ${bytes(at.reserved)} reserved.${near === undefined ? '' : ` ${near.sign} ${near.text}.`}`;
+      : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)} within this point), ${bytes(at.reserved)} reserved.${near === undefined ? '' : ` ${near.sign} ${near.text}.`}`;
   const moments = { ...of.job, rank: of.line.rank };
   return (
     <figure class="course-of">
@@ -271,6 +275,7 @@ export function Course(of: Of): JSX.Element {
             <input type="search" class="few" placeholder="1, 2" value={of.over} onInput={(event) => { show(of.since, of.until, event.currentTarget.value); }} />
           </label>
         )}
+        {unknownOver.length > 0 && <span class="trouble" role="status">{`There is no rank ${unknownOver.join(', ')}.`}</span>}
         <button type="button" onClick={() => { look(zoomed(view, all, CLOSER, middle)); }} aria-label="Closer">+</button>
         <button type="button" onClick={() => { look(zoomed(view, all, 1 / CLOSER, middle)); }} aria-label="Further">−</button>
         <button type="button" onClick={() => { look(all); }}>Whole</button>
@@ -281,11 +286,12 @@ export function Course(of: Of): JSX.Element {
         </label>
         <ul class="legend">
           <li><i class="key envelope" />allocated, lowest to highest</li>
-          <li><i class="key floor" />lowest from here on: what never came back</li>
+          <li><i class="key floor" />lowest from here to the last epoch's end: what did not come back until then</li>
           <li><i class="key reserved" />reserved</li>
           {inDoubt && <li><i class="key doubt" />NOT EXACT: events are missing</li>}
           {showsLimit && <li><i class="key limit" />the device's limit</li>}
           {over.map((rank) => <li key={rank.name}><i class={`key ${rank.colour}`} />{rank.name}, highest</li>)}
+          {signs.map(([sign, text]) => <li key={sign}>{`${sign} ${text}`}</li>)}
           {isStacked && classed.names.map((name, at) => areas[at] !== '' && <li key={name}><i class={`key ${colourOf(name)}`} />{name.replaceAll('_', ' ')}</li>)}
           {phases.map((name) => <li key={name}><i class={`key strip ${PHASES[name] ?? 'c6'}`} />{`${name} (phase)`}</li>)}
         </ul>

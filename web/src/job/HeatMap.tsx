@@ -136,7 +136,7 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
           <div class="heat-rows heat-scroll" ref={scroller} style={{ maxHeight: `${HEIGHT}px` }}>
             <div class="heat-names">
               {hosts.map(({ host, first, count }) => (
-                <span key={first} style={{ height: `${count * tall}px` }}>{count * tall >= NAMED ? (host ?? 'no host known') : ''}</span>
+                <span key={first} style={{ height: `${count * tall}px` }}>{count * tall >= NAMED ? (host ?? '') : ''}</span>
               ))}
             </div>
             <Pixels
@@ -157,7 +157,7 @@ export function HeatMap({ heat, job }: { heat: Heat; job: JobAddress }): JSX.Ele
           ? `${nameOf(told.process, told.rank)}${told.host === null ? '' : ` on ${told.host}`}, end of epoch ${heat.epochs[at.x] ?? 0}: ${bytes(value)}${
               value != null && median != null ? `, ${change(value - median)} against the median` : ''
             }. ${why(told)}`
-          : `Epochs ${heat.epochs[0] ?? 0} to ${heat.epochs.at(-1) ?? 0} from left to right.`}
+          : epochs === 1 ? `Epoch ${heat.epochs[0] ?? 0}.` : `Epochs ${heat.epochs[0] ?? 0} to ${heat.epochs.at(-1) ?? 0} from left to right.`}
       </p>
     </figure>
   );

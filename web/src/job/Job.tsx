@@ -61,7 +61,7 @@ export function Job({ job, since, until, over, classes }: { job: JobAddress; sin
         {note.answer === null ? (
           <Waiting trouble={note.trouble} what="the verdict" />
         ) : (
-          <Verdict note={note.answer} report={report.answer} job={job} />
+          <Verdict note={note.answer} report={report.answer} failures={failures.answer?.failures ?? []} job={job} />
         )}
       </section>
       <section class="stays" aria-labelledby="course">

@@ -4,7 +4,7 @@ import type { JSX } from 'preact';
 import type { Rank, Report } from '../api/types';
 import { Bytes, Change, Link, Table } from '../parts/parts';
 import type { JobAddress } from '../route';
-import { count, percent } from '../words/numbers';
+import { count, percent, plural } from '../words/numbers';
 import { nameOf } from '../words/verdict';
 
 /** Rows of the table. */
@@ -49,7 +49,7 @@ export function Ranks({ report, job, chosen }: { report: Report; job: JobAddress
             </th>
             <td class={`state ${rank.state}`}>
               {rank.failure ?? rank.state}
-              {rank.ooms > 0 && `, ${count(rank.ooms)} failed requests`}
+              {rank.ooms > 0 && `, ${plural(rank.ooms, 'failed request')}`}
             </td>
             <td>
               {[rank.host, rank.gpu_name ?? `device ${rank.device}`].filter((text) => text !== null).join(' · ')}

@@ -1,28 +1,19 @@
 // The verdict: one sentence, the findings, the six answers, and what was not looked at.
 
 import type { JSX } from 'preact';
-import type { Diagnosis, Finding, Report } from '../api/types';
+import type { Diagnosis, FailedRequest, Finding, Report } from '../api/types';
 import { fileName } from '../draw/flame';
 import { Held } from '../holders/Held';
 import { Bytes, Link, Word } from '../parts/parts';
-import type { JobAddress, Route } from '../route';
-import { completeness, grade, lookedAt, notJudged, span } from '../words/verdict';
+import type { JobAddress } from '../route';
+import { evidence } from '../words/evidence';
+import { completeness, grade, lookedAt, notJudged } from '../words/verdict';
 
 /** Findings that are shown in full. */
 const SHOWN = 20;
 
-/** Where a finding's growth is seen: what changed on one of its ranks, from when it was first seen to the last epoch end. */
-function evidence(finding: Finding, report: Report | null, job: JobAddress): Exclude<Route, { view: 'nowhere' | 'jobs' }> | null {
-  const rank = report?.ranks.find((known) => finding.ranks.includes(known.rank));
-  if (!rank) return null;
-  const of = { ...job, rank: rank.rank };
-  const compared = span(rank, finding.first_seen.epoch);
-  if (compared === null) return { view: 'moment', job: of, at: 'peak', from: null };
-  return { view: 'moment', job: of, at: `epoch:${compared.late}`, from: `epoch:${compared.early}` };
-}
-
-function One({ finding, number, report, job }: { finding: Finding; number: number; report: Report | null; job: JobAddress }): JSX.Element {
-  const to = evidence(finding, report, job);
+function One({ finding, number, report, failures, job }: { finding: Finding; number: number; report: Report | null; failures: FailedRequest[]; job: JobAddress }): JSX.Element {
+  const shown = report === null ? [] : evidence(finding, report.ranks, failures, job);
   const { site } = finding;
   const ranks = finding.all_ranks ? 'all ranks' : finding.ranks.length === 0 ? '–' : finding.ranks.join(', ');
   return (
@@ -30,11 +21,9 @@ function One({ finding, number, report, job }: { finding: Finding; number: numbe
       <summary>
         <Word of={grade(finding.severity)} /> {finding.title || finding.kind.replaceAll('_', ' ')}
       </summary>
-      {to !== null && (
-        <p>
-          <Link to={to} class="act">
-            {to.view === 'moment' && to.from !== null ? 'Show me what grew' : 'Show me what was live'}
-          </Link>
+      {shown.length > 0 && (
+        <p class="tools">
+          {shown.map(({ to, text }, at) => <Link key={text} to={to} {...(at === 0 ? { class: 'act' } : {})}>{text}</Link>)}
         </p>
       )}
       <dl>
@@ -81,7 +70,7 @@ function One({ finding, number, report, job }: { finding: Finding; number: numbe
 }
 
 /** See the module. */
-export function Verdict({ note, report, job }: { note: Diagnosis; report: Report | null; job: JobAddress }): JSX.Element {
+export function Verdict({ note, report, failures, job }: { note: Diagnosis; report: Report | null; failures: FailedRequest[]; job: JobAddress }): JSX.Element {
   const of = grade(note.severity);
   const gaps = notJudged(note.not_judged);
   const [decides] = note.not_judged.filter((gap) => gap.decides);
@@ -90,7 +79,7 @@ export function Verdict({ note, report, job }: { note: Diagnosis; report: Report
     <>
       <div class={`verdict ${of.colour}`}>
         <p class="headline">
-          <Word of={of} /> {note.summary}
+          <Word of={of} /> {note.summary.startsWith(`${of.word}: `) ? note.summary.slice(of.word.length + 2) : note.summary}
         </p>
         {decides?.remedy != null && note.severity === 'inconclusive' && <p class="prose">What to do: {decides.remedy}.</p>}
         {note.findings.length === 0 && <p>Looked at: {lookedAt(note)}.</p>}
@@ -98,7 +87,7 @@ export function Verdict({ note, report, job }: { note: Diagnosis; report: Report
         {gaps !== '' && <p class="prose">Not judged: {gaps}.</p>}
       </div>
       {note.findings.slice(0, SHOWN).map((finding, at) => (
-        <One key={finding.id} finding={finding} number={at + 1} report={report} job={job} />
+        <One key={finding.id} finding={finding} number={at + 1} report={report} failures={failures} job={job} />
       ))}
       {more > 0 && <p>And {more} more: `memctl leaks --all` lists them.</p>}
       <details>

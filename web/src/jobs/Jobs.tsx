@@ -4,10 +4,10 @@
 // by itself while the page is open on it but for jobs that begin.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { JobRow, Jobs as Answer } from '../api/types';
 import { Bytes, Link, Table, Waiting, Word } from '../parts/parts';
+import { useSlash } from '../parts/slash';
 import { addressOf, go, type JobAddress } from '../route';
 import { ago, count, date, duration, moment, plural } from '../words/numbers';
 import { inShort, ranksOf } from '../words/verdict';
@@ -39,18 +39,25 @@ export function worst(of: JobRow[]): JobRow[] {
   return of.filter(isHurt).sort((a, b) => rank(a) - rank(b)).slice(0, WORST);
 }
 
+/** Kinds that fill the device until somebody repairs them: what `leak` finds, as `no-leak` asserts it. */
+const LEAKS = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'private_pools']);
+
+/** What finds the jobs that need somebody. */
+const HURT = 'warning|critical';
+
 const isHurt = (job: JobRow): boolean => job.verdict?.severity === 'critical' || job.verdict?.severity === 'warning';
 
-/** Whether a job has all words of a filter somewhere in what its row says. */
+/** Whether a job has all words of a filter somewhere in what its row says; of `one|other` it needs one. */
 export function fits(job: JobRow, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);
   const kind = job.verdict?.kind?.replaceAll('_', ' ') ?? '';
-  const text = [job.id, job.state, job.tenant, word, kind, sentence, ...labels].join(' ').toLowerCase();
+  const leak = LEAKS.has(job.verdict?.kind ?? '') ? 'leak' : '';
+  const text = [job.id, job.state, job.tenant, word, kind, leak, sentence, ...labels].join(' ').toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s+/)
-    .every((wanted) => text.includes(wanted));
+    .every((wanted) => wanted.split('|').some((one) => text.includes(one)));
 }
 
 function addressFor(job: JobRow, all: JobRow[]): JobAddress {
@@ -99,22 +106,14 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
   const path = `jobs?limit=${ASKED}${tenant === null ? '' : `&tenant=${encodeURIComponent(tenant)}`}`;
   // New jobs begin at any time.
   const { answer, trouble } = useAsked<Answer>(path, () => true);
-  const search = useRef<HTMLInputElement>(null);
-  useEffect(() => {
-    const key = (event: KeyboardEvent): void => {
-      if (event.key !== '/' || event.target instanceof HTMLInputElement) return;
-      event.preventDefault();
-      search.current?.focus();
-    };
-    addEventListener('keydown', key);
-    return () => {
-      removeEventListener('keydown', key);
-    };
-  }, []);
+  const search = useSlash();
   const now = Date.now();
   const all = answer?.jobs ?? [];
   const shown = all.filter((job) => fits(job, filter));
   const hurt = shown.filter(isHurt).length;
+  // What nobody could judge is no health.
+  const open = shown.filter((job) => job.verdict === null || job.verdict.inconclusive !== null && job.verdict.severity === null).length;
+  const also = open === 0 ? '' : `, ${count(open)} of which nothing is known: not judged, or inconclusive`;
   const first = worst(shown);
   return (
     <main>
@@ -148,11 +147,22 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
         <>
           {trouble !== null && <p class="trouble" role="status">{trouble}</p>}
           <p role="status">
-            {all.length === 0
-              ? 'No jobs yet: `memctl run -- python train.py` records one, `memctl import FOLDER --job NAME` reads snapshots.'
-              : `${shown.length === all.length ? '' : `${count(shown.length)} of `}${plural(all.length, 'job')}, ${
+            {all.length === 0 ? (
+              'No jobs yet: `memctl run -- python train.py` records one, `memctl import FOLDER --job NAME` reads snapshots.'
+            ) : shown.length === 0 ? (
+              `0 of ${plural(all.length, 'job')}: none has all these words in its name, state, tenant, labels or finding.`
+            ) : (
+              <>
+                {`${shown.length === all.length ? '' : `${count(shown.length)} of `}${plural(all.length, 'job')}, `}
+                {hurt === 0 || hurt === shown.length ? (
                   hurt === 0 ? 'none with a warning or worse' : `${count(hurt)} with a warning or worse`
-                }.${all.length < ASKED ? '' : ` These are the newest ${count(ASKED)}: \`memctl jobs --limit N\` lists more.`}`}
+                ) : (
+                  <Link to={{ view: 'jobs', filter: `${filter} ${HURT}`.trim(), tenant }}>{`${count(hurt)} with a warning or worse`}</Link>
+                )}
+                {`${also}.`}
+              </>
+            )}
+            {all.length < ASKED ? '' : ` These are the newest ${count(ASKED)}: \`memctl jobs --limit N\` lists more.`}
           </p>
           {first.length > 0 && (
             <ul class="worst" aria-label="The worst of them">
@@ -167,7 +177,7 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
             </ul>
           )}
           {shown.length > 0 && (
-            <Table caption="Jobs, newest first" heads={HEADS}>
+            <Table caption="Jobs, newest first" class="jobs" heads={HEADS}>
               {shown.map((job) => (
                 <Row key={addressOf({ view: 'job', job: addressFor(job, all), since: null, until: null })} job={job} all={all} now={now} />
               ))}

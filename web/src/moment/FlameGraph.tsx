@@ -8,6 +8,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { Flame, FlameCall } from '../api/types';
 import { boxes, drawn, hits, label, place, shareOf, stackOf, type Drawn } from '../draw/flame';
 import { CLASSES, colourOf } from '../draw/ledger';
+import { useSlash } from '../parts/slash';
 import { bytes, count, exactly, percent, plural } from '../words/numbers';
 
 /** Height of a row, and pixels a letter. */
@@ -52,6 +53,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
   const [hover, setHover] = useState<number | null>(null);
   const [wanted, setWanted] = useState('');
   const [width, holder] = useWidth();
+  const search = useSlash();
   const isChange = flame.from !== null;
   const shown = useMemo(() => drawn(of, zoom, width), [of, zoom, width]);
   const found = useMemo(() => hits(of, wanted), [of, wanted]);
@@ -124,7 +126,7 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
       <div class="tools">
         <label>
           Search{' '}
-          <input type="search" value={wanted} onInput={(event) => { setWanted(event.currentTarget.value); }} />
+          <input ref={search} type="search" value={wanted} onInput={(event) => { setWanted(event.currentTarget.value); }} />
         </label>
         <button type="button" disabled={zoom === 0} onClick={() => { zoomTo(0); }}>Whole graph</button>
         <span class="faint" role="status">
@@ -181,7 +183,10 @@ export function FlameGraph({ flame, title }: { flame: Flame; title: string }): J
             <strong class={told.call.own ? 'code' : undefined}>{label(told.call)}</strong>
             {told.call.frames.length === 1 && <span class="faint code"> {told.call.frames[0]?.file}</span>}
           </p>
-          <p title={exactly(told.call.bytes)}>{figures(told.call, whole, isChange)} ({count(told.call.bytes)} bytes)</p>
+          <p title={exactly(told.call.bytes)}>
+            {figures(told.call, whole, isChange)}
+            {isChange ? ` (${count(told.call.grown_bytes)} bytes more, ${count(told.call.shrunk_bytes)} less)` : ` (${count(told.call.bytes)} bytes)`}
+          </p>
           {told.at > 0 && (
             <details>
               <summary>The stack that leads here</summary>

@@ -62,11 +62,12 @@ export function Waiting({ trouble, what }: { trouble: string | null; what: strin
 /** A table that scrolls by itself where the screen is narrow. */
 export function Table(of: {
   caption: string;
+  class?: string;
   heads: { text: string; number?: boolean }[];
   children: ComponentChildren;
 }): JSX.Element {
   return (
-    <div class="scroll" role="region" aria-label={of.caption} tabIndex={0}>
+    <div class={`scroll ${of.class ?? ''}`} role="region" aria-label={of.caption} tabIndex={0}>
       <table>
         <caption>{of.caption}</caption>
         <thead>

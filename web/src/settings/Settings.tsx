@@ -70,8 +70,21 @@ const HEADS = [
   { text: 'To know before it is used' },
 ];
 
-function Device({ of }: { of: Replayed }): JSX.Element {
+/** Under which limits settings were replayed, and where these come from. */
+function limitsSaid(of: Group[], isAsked: boolean): string {
+  const [low, high] = of.map((group) => group.limit).filter((limit) => limit !== null);
+  if (low === undefined) return '';
+  if (isAsked) return `Replayed where the process may have ${bytes(low)}. `;
+  const told = high === undefined ? `it may have ${bytes(low)}` : `it may have between ${bytes(Math.min(low, high))} and ${bytes(Math.max(low, high))}: both are replayed`;
+  return `A request of this process failed, which tells that ${told}. `;
+}
+
+function Device({ of, isAsked }: { of: Replayed; isAsked: boolean }): JSX.Element {
   const found = groups(of.settings);
+  // Under the recorded settings, without a limit that changes them.
+  const again = found.find((group) => group.recorded.out_of_memory === null)?.recorded;
+  const more = again === undefined ? 0 : again.peak_reserved_bytes - of.recorded.peak_reserved_bytes;
+  const begun = more === 0 ? '' : `What was in use when the recording began is asked for anew below, under every setting: so the recorded settings come to ${bytes(again?.peak_reserved_bytes)} here and came to ${bytes(of.recorded.peak_reserved_bytes)} in the recording. Compare the bars with each other.`;
   return (
     <>
       <p class={of.exact ? 'faint' : 'inexact'}>
@@ -79,6 +92,7 @@ function Device({ of }: { of: Replayed }): JSX.Element {
           ? `The replay repeats the recording, every segment and every address (${of.recorded.torch ?? 'torch of an unknown version'}).`
           : `NOT EXACT: the replay does not repeat the recording${of.replayed.differs_at === null ? '' : ` from event ${count(of.replayed.differs_at.event)} on`}; no setting is recommended.`}
       </p>
+      {found.length > 0 && <p class="prose">{limitsSaid(found, isAsked)}{begun}</p>}
       {of.recommended !== null && <p class="prose"><strong>★ {of.recommended.why}</strong></p>}
       {of.exact && of.recommended === null && (
         <p class="prose">{found.length > 0 && of.settings.every((setting) => setting.out_of_memory !== null) ? 'Every setting below runs out of memory: none of them helps.' : 'No setting of those below is worth a change.'}</p>
@@ -147,7 +161,7 @@ export function Settings({ job, limit }: { job: JobAddress; limit: string }): JS
           <Waiting trouble={report.trouble ?? settings.trouble} what="the replay" />
         ) : (
           <>
-            {settings.answer.ranks.map((device) => <Device key={device.device} of={device} />)}
+            {settings.answer.ranks.map((device) => <Device key={device.device} of={device} isAsked={most !== null} />)}
             <p class="prose faint">{`Not looked at: ${settings.answer.not_looked_at.join(' ')}`}</p>
           </>
         )}

@@ -43,12 +43,31 @@ export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
   return { ...grade('none'), sentence: '' };
 }
 
+/** What a kind of finding is about, where it was not judged. */
+const SUBJECTS: Record<string, string> = {
+  leak: 'growth of live memory',
+  eval_graph: 'growth of live memory',
+  graph_kept: 'growth of live memory',
+  hidden_chain: 'growth of live memory',
+  private_pools: 'growth of private pools',
+  fragmentation_growth: 'growth of unused reserved memory',
+  rank_skew: 'differences between ranks',
+  rank_lost: 'ranks',
+  foreign_process: 'other processes on the device',
+  oom: 'out of memory',
+  near_oom: 'room on the device',
+  outside_allocator: 'device memory outside the allocator',
+  churn: 'device allocations in steady state',
+  host_growth: 'host memory',
+  wrong_device: "allocations on another rank's device",
+};
+
 /** `memory growth (needs 3 epoch ends); …`: what could not be judged, equal reasons together; empty where all was. */
 export function notJudged(gaps: NotJudged[]): string {
   const reasons = new Map<string, Set<string>>();
   for (const gap of gaps) {
     const kinds = reasons.get(gap.reason) ?? new Set<string>();
-    if (gap.gap === 'whole') kinds.add(gap.kind.replaceAll('_', ' '));
+    if (gap.gap === 'whole') kinds.add(SUBJECTS[gap.kind] ?? gap.kind.replaceAll('_', ' '));
     reasons.set(gap.reason, kinds);
   }
   const phrases = [...reasons].map(([reason, kinds]) => (kinds.size === 0 ? reason : `${[...kinds].join(', ')} (${reason})`));
