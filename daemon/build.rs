@@ -9,7 +9,12 @@ use std::{env, fs};
 /// What decides what a watch knows, and how it is written.
 const SOURCES: [&str; 5] = ["src/judge", "../analysis/src", "../model/src", "../proto/src", "../Cargo.lock"];
 
+/// What is built into the program from outside of this package: cargo notes the place of such files as it was, and two clones that
+/// share a target folder would not see each other's changes.
+const BUILT_IN: [&str; 2] = ["../web/dist", "../migrations"];
+
 fn main() {
+    BUILT_IN.iter().for_each(|path| println!("cargo::rerun-if-changed={path}"));
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the package lies"));
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for source in SOURCES {

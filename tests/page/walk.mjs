@@ -198,7 +198,7 @@ try {
   await page.getByRole('cell', { name: 'finished' }).waitFor();
   await page.keyboard.press('/');
   await page.keyboard.type('nothing of that name');
-  await page.getByText('0 of 1 job,').waitFor();
+  await page.getByText('0 of 1 job: none has all these words').waitFor();
 
   // Another browser has the address and not the cookie.
   const other = await (await chromium.newContext()).newPage();
