@@ -4,7 +4,7 @@
 // Guarantees: figures and the recommendation are those of `memctl what-if`; what no figure covers stands below them. A daemon
 // replays one process at a time: who waits is told so. Refuses to recommend: that comes with the answer.
 
-import type { JSX } from 'preact';
+import { Fragment, type JSX } from 'preact';
 import { useAsked } from '../api/ask';
 import type { Replayed, Report, Setting, WhatIf } from '../api/types';
 import { fileName } from '../draw/flame';
@@ -39,7 +39,7 @@ function Row({ of, group, device }: { of: Setting; group: Group; device: Replaye
   return (
     <tr class={takes ? 'chosen' : undefined}>
       <th scope="row" class="name">
-        <code>{nameOfSetting(of)}</code>
+        <code>{nameOfSetting(of).split(',').map((part, at, all) => <Fragment key={part}>{part}{at + 1 < all.length && <>,<wbr /></>}</Fragment>)}</code>
         {of === group.recorded && <span class="faint"> as recorded</span>}
         {takes && <strong> ★ recommended</strong>}
       </th>
