@@ -21,9 +21,9 @@ use rustix::net::{
 
 /// A launcher answers in microseconds, or when a loaded disk has made its spool; one that is stopped must not hold up the start
 /// of a training for longer. After less, a training that starts on a busy machine would not be recorded at all.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// A trainer says hello at once, but may have no core for a while.
-const HELLO_MAX: Duration = Duration::from_secs(5);
+const HELLO_MAX: Duration = Duration::from_secs(20);
 /// Bytes of a hello: a session of 64 devices and 64 labels stays far below.
 const HELLO_BYTES_MAX: usize = 256 << 10;
 /// First bytes of a hello: name and version.
