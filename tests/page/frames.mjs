@@ -30,16 +30,18 @@ function bytesOf(parent) {
     before = below.size;
     for (const [pid, above] of rows) if (below.has(above)) below.add(pid);
   }
-  const kib = (pid) => {
+  const kib = (pid, what) => {
     try {
-      return Number(/^Pss:\s+(\d+)/m.exec(execFileSync('cat', [`/proc/${pid}/smaps_rollup`], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }))?.[1] ?? 0);
+      const rollup = execFileSync('cat', [`/proc/${pid}/smaps_rollup`], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
+      return [...rollup.matchAll(new RegExp(`^(?:${what}):\\s+(\\d+)`, 'gm'))].reduce((sum, [, kib]) => sum + Number(kib), 0);
     } catch {
       return 0; // It ended meanwhile.
     }
   };
   const browsers = rows.filter(([pid, , name]) => below.has(pid) && /chrom/.test(name ?? ''));
-  const of = (type) => browsers.filter((row) => row.join(' ').includes(type)).reduce((sum, [pid]) => sum + kib(pid), 0) * 1024;
-  return { all: browsers.reduce((sum, [pid]) => sum + kib(pid), 0) * 1024, page: of('--type=renderer') };
+  const of = (what, type) => browsers.filter((row) => row.join(' ').includes(type)).reduce((sum, [pid]) => sum + kib(pid, what), 0) / 1000;
+  const own = 'Private_Clean|Private_Dirty';
+  return { all: of('Pss', ''), own: of(own, ''), page: of(own, '--type=renderer') };
 }
 
 const percentile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))];
@@ -54,7 +56,9 @@ try {
   await page.locator('svg.course path.floor').waitFor({ state: 'attached' });
   const painted = performance.now() - begun;
   await page.waitForTimeout(1000);
-  const box = await page.locator('svg.course').first().boundingBox();
+  const course = page.locator('svg.course').first();
+  await course.scrollIntoViewIfNeeded();
+  const box = await course.boundingBox();
   await page.evaluate(() => {
     const frames = [];
     globalThis.frames_seen = frames;
@@ -80,7 +84,8 @@ try {
   const memory = bytesOf(process.pid);
   const ms = (value) => `${value.toFixed(1)} ms`;
   console.log(`first picture ${ms(painted)}; ${frames.length} frames, median ${ms(percentile(frames, 0.5))}, 95th ${ms(percentile(frames, 0.95))}, slowest ${ms(frames.at(-1))}`);
-  console.log(`${tiles} tiles asked for, ${cancelled} of them cancelled; browser ${(memory.all / 1e6).toFixed(0)} MB, of it the page ${(memory.page / 1e6).toFixed(0)} MB`);
+  console.log(`${tiles} tiles asked for, ${cancelled} of them cancelled; browser ${memory.own.toFixed(0)} MB of its own, of these the page ${memory.page.toFixed(0)}, ${memory.all.toFixed(0)} MB with its part of what is shared`);
+  if (tiles < TURNS / 10) throw new Error('the picture did not move: nothing was measured');
 } finally {
   await browser.close();
   daemon.kill('SIGTERM');

@@ -284,7 +284,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     let mut told = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {
         let grows = confirmed.get(step - 1).is_some_and(|&it| it);
-        told.extend(ahead.look(Limit::Device(limit)).filter(|_| grows).map(|fails| (step, fails)));
+        told.extend(ahead.look(Limit::Device(limit), STEPS_AHEAD).filter(|_| grows).map(|fails| (step, fails)));
     };
     let failed = live_with(&doings, &conf, limit, Some(&mut look));
     (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })

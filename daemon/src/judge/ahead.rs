@@ -14,7 +14,7 @@ use memctl_model::{Event, Finding, JobState, MarkKind, Severity};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
-use memctl_replay::{Ahead, Conf, Fails, Limit, Of, Shortage, Version};
+use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::watching::JobWatch;
@@ -36,7 +36,9 @@ const ITEMS_MAX: usize = 64;
 /// Payloads read at a time.
 const PAYLOADS: usize = 16;
 /// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
-const ENDS_LOOKED_AT: usize = 3;
+const ENDS_LOOKED_AT: usize = 2;
+/// So far is looked ahead, where steps are short: what is told comes a second or two after its step, and somebody has to act on it.
+const HORIZON_NS: u64 = 30_000_000_000;
 
 /// What is known of the devices of a job.
 #[derive(Default)]
@@ -183,7 +185,8 @@ impl Look {
         self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
         self.ended_ns = end_ns;
         if more < ENDS_LOOKED_AT {
-            self.told = self.ahead.look(limit);
+            let steps = self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
+            self.told = self.ahead.look(limit, steps);
         }
     }
 

@@ -170,7 +170,7 @@ impl Embedded {
             store,
             closing,
         } = self;
-        drop((reporting, sources, query));
+        drop((sources, query));
         shut_down.send_replace(true);
         streams.end_all();
         drop(channel);
@@ -179,6 +179,6 @@ impl Embedded {
             serving.abort();
         }
         closing.send_replace(true);
-        finish(Instant::now() + EMBEDDED_FINISH, committing, expiring, judging, alerting, &*store).await
+        finish(Instant::now() + EMBEDDED_FINISH, committing, expiring, judging, alerting, (&*store, reporting)).await
     }
 }

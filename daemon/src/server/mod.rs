@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use embedded::Embedded;
@@ -165,7 +165,7 @@ pub async fn serve(
     });
     let began = drain(serving, end, &grpc_connections).await?;
     closing.send_replace(true);
-    finish(began + DRAIN, committing, expiring, judging, alerting, &*store).await
+    finish(began + DRAIN, committing, expiring, judging, alerting, (&*store, reporting)).await
 }
 
 /// Places for connections, of gRPC and of HTTP: floods of one do not take the other's.
@@ -215,7 +215,7 @@ async fn finish(
     expiring: JoinHandle<()>,
     judging: Judging,
     alerting: Alerting,
-    store: &dyn Store,
+    (store, mut reporting): (&dyn Store, JoinSet<()>),
 ) -> Result<(), ServeError> {
     expiring.abort();
     if tokio::time::timeout_at(deadline - VERDICTS, committing).await.is_err() {
@@ -232,6 +232,8 @@ async fn finish(
         tracing::warn!("the last judgement did not end in time; what it would have said is said after the next start");
     }
     let closing = async {
+        // Nobody asks a store that is closed: that it does not answer would be taken for a fault.
+        reporting.shutdown().await;
         let totals = store.totals().await?;
         store.close().await?;
         Ok::<_, StoreError>(totals)

@@ -1,7 +1,7 @@
 //! One step ahead: the steps that were seen, served again from the state in which the last one ended, under what the device has.
 //!
-//! Two steps are looked at: the last one, played [`STEPS_AHEAD`] times, and the one that needed most of the last [`SPAN`] to twice
-//! as many, played now and behind these. Something is told where two step ends in a row foresaw it.
+//! Two steps are looked at: the last one, played as often as is asked for, and the one that needed most of the last [`SPAN`] to
+//! twice as many, played now and behind these. Something is told where two step ends in a row foresaw it.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
 //! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 2 steps.
@@ -33,8 +33,10 @@ use step::{Act, Name, Step, Want};
 pub const STEPS_MIN: u64 = 4;
 /// Steps whose requests are kept.
 pub const STEPS_KEPT: usize = 3;
-/// How far is looked ahead: two step ends have to foresee something, and a step or two have to be left then.
+/// How far is looked ahead at least: two step ends have to foresee something, and a step or two have to be left then.
 pub const STEPS_AHEAD: u32 = 4;
+/// Acts of steps that are played at most to look further than that.
+const ACTS_PLAYED: usize = 1 << 17;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
@@ -151,10 +153,10 @@ impl Ahead {
         self.steps.push_back(ended);
     }
 
-    /// The first request that will fail within [`STEPS_AHEAD`] steps when the device has so much for this process, which grows.
-    /// For each step's end once.
-    pub fn look(&mut self, limit: Limit) -> Option<Fails> {
-        let now = self.foresee(limit);
+    /// The first request that will fail within so many steps (never fewer than [`STEPS_AHEAD`], and only so many more as are played
+    /// quickly) when the device has so much for this process, which grows. For each step's end once.
+    pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
+        let now = self.foresee(limit, steps);
         let number = self.running.number;
         // What was to fail in the step that has just ended did not: what is seen from here is not what happens there.
         if self.before.is_some_and(|(at, fails)| at < number && fails.steps == 1 && fails.of == Of::Last) {
@@ -167,11 +169,13 @@ impl Ahead {
     }
 
     /// The first request that would fail, were the steps that come like those that were.
-    fn foresee(&self, limit: Limit) -> Option<Fails> {
+    fn foresee(&self, limit: Limit, steps: u32) -> Option<Fails> {
         let last = self.steps.back().filter(|last| is_known(last))?;
         if self.is_far(last, limit) {
             return None;
         }
+        let quick = u32::try_from(ACTS_PLAYED / last.acts.len().max(1)).unwrap_or(u32::MAX);
+        let steps = steps.min(quick).max(STEPS_AHEAD);
         let before = |back: usize| self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at));
         let before = [before(1), before(2)];
         let recurring = Recurring::of(last, before, self.live.values().map(|known| (known.name, known.want)));
@@ -184,13 +188,13 @@ impl Ahead {
             let fails = play.step(most, [None, None], &Recurring::default(), later)?;
             Some(Fails { steps, of: Of::Most, ..fails })
         };
-        let of_last = (1..=STEPS_AHEAD).find_map(|later| {
+        let of_last = (1..=steps).find_map(|later| {
             let fails = play.step(last, before, &recurring, u64::from(later))?;
             Some(Fails { steps: later, ..fails })
         });
         of_last
             .or_else(|| at_most(&mut Play::new(&self.follow, limit, &self.live), 1))
-            .or_else(|| at_most(&mut play, STEPS_AHEAD + 1))
+            .or_else(|| at_most(&mut play, steps + 1))
     }
 
     /// Whether so much less than there is was reserved that nothing is worth a look.

@@ -41,9 +41,10 @@ impl Recurring {
         self.chances.contains(&index)
     }
 
-    /// What is to be expected beside the step's own requests, so many steps later. What is rarer than every step comes once.
+    /// What is to be expected beside the step's own requests, so many steps later: what is rarer than every step comes at once, and
+    /// then as rarely as it did.
     pub fn due(&self, later: u64) -> Vec<Want> {
-        let due = self.stays.iter().filter(|(every, _)| later == 1 || *every <= 1);
+        let due = self.stays.iter().filter(|(every, _)| later.saturating_sub(1).is_multiple_of(*every));
         due.map(|&(_, want)| want).collect()
     }
 }

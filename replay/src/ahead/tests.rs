@@ -73,7 +73,7 @@ fn a_leak_is_told_before_the_step_that_fails() {
     let mut step = 1;
     while recorded.step(&mut handed, 20 * MIB).is_some() {
         assert!(step < 100, "it never fails");
-        told.extend(recorded.ahead.look(limit).map(|fails| (step, fails)));
+        told.extend(recorded.ahead.look(limit, STEPS_AHEAD).map(|fails| (step, fails)));
         step += 1;
     }
     let &(last, fails) = told.last().expect("nothing was told");
@@ -88,7 +88,7 @@ fn a_steady_process_that_nearly_fills_its_device_is_told_nothing() {
     let (mut recorded, mut handed) = (Recorded::new(limit), None);
     for _ in 0..50 {
         recorded.step(&mut handed, 0).expect("it fits");
-        assert_eq!(recorded.ahead.look(limit), None);
+        assert_eq!(recorded.ahead.look(limit, STEPS_AHEAD), None);
     }
     assert!(recorded.ahead.agreement().is_exact(), "{:?}", recorded.ahead.agreement());
 }
@@ -101,7 +101,23 @@ fn what_happens_once_is_not_expected_again() {
         let keeps = if step == 20 { 100 * MIB } else { 0 };
         recorded.step(&mut handed, keeps).expect("it fits");
         // (Were the step with it to come again it would not fit, and that is said of a process that grows.)
-        let told = recorded.ahead.look(limit).filter(|fails| fails.of == Of::Last);
+        let told = recorded.ahead.look(limit, STEPS_AHEAD).filter(|fails| fails.of == Of::Last);
         assert_eq!(told, None, "step {step}");
     }
+}
+
+#[test]
+fn short_steps_are_looked_at_further_ahead() {
+    let limit = Limit::Device(1024 * MIB);
+    let (mut recorded, mut handed, mut told) = (Recorded::new(limit), None, Vec::new());
+    let mut step = 1;
+    while recorded.step(&mut handed, 8 * MIB).is_some() {
+        assert!(step < 200, "it never fails");
+        told.extend(recorded.ahead.look(limit, 20).map(|fails| (step, fails)));
+        step += 1;
+    }
+    let (first, fails) = told[0];
+    // (Two step ends have to foresee it.)
+    assert_eq!((first + 19, fails.steps), (step, 19), "{told:?}");
+    assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
 }

@@ -3,6 +3,7 @@
 //! Guarantees: at the two numbers the recorded bytes; never negative, never above the largest request. Refuses to extrapolate
 //! what fell: that stays as it was last.
 
+use super::split::Split;
 use super::{Bound, Scale};
 use crate::sizes::REQUEST_BYTES_MAX;
 
@@ -54,6 +55,8 @@ pub(super) enum Law {
         /// Whether in proportion is more likely.
         is_proportional: bool,
     },
+    /// The buffer of a sum that is split over blocks of threads.
+    Split(Split),
     /// Only in the larger recording.
     Unmatched {
         /// Its number.
@@ -119,6 +122,7 @@ impl Law {
                 }
                 bytes as f64 * number / known
             }
+            Self::Split(split) => return split.bytes(number).min(REQUEST_BYTES_MAX),
             Self::Unmatched { number: many, bytes } => match bound {
                 Bound::High if number > many => bytes as f64 * number / many,
                 Bound::Low if number < many => bytes as f64 * number / many,

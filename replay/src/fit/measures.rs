@@ -91,7 +91,7 @@ pub fn with_state(script: &Script, conf: &Conf, form: Form, is_state: impl Fn(us
         true => form.bytes(script.bytes(request)),
         false => script.bytes(request),
     };
-    script.outcome_with(conf, Limit::None, bytes)
+    script.outcome_with(conf, Limit::None, bytes, |_| None)
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ mod edit;
 mod law;
 pub mod measures;
 mod script;
+mod split;
+
+use std::collections::HashMap;
 
 use crate::allocator::Limit;
 use crate::settings::Conf;
@@ -26,6 +29,7 @@ use crate::trial::Outcome;
 pub use checkpoint::{Checkpointed, Pass};
 use law::Law;
 pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
+use split::Split;
 
 /// How the requests of the larger recording found theirs in the smaller one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -119,6 +123,8 @@ pub struct Fit {
     conf: Conf,
     /// By request of the recording: [`Script::origin`].
     laws: Vec<Law>,
+    /// What comes behind a request of the recording at some numbers, and is given back at once.
+    behind: HashMap<usize, Split>,
     aligned: Aligned,
     scaled: Option<Scaled>,
     numbers: (f64, f64),
@@ -166,13 +172,14 @@ impl Fit {
             None => Law::Unmatched { number: many, bytes: wanted.bytes },
         };
         let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
-        let laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
+        let mut laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
+        let split::Splits { behind } = split::settle((few, &small), (many, &script), &partners, &mut laws);
         laws[script.found..].iter().for_each(|law| aligned.count(law));
         let matched = aligned.requests - aligned.unmatched;
         if matched * 100 < aligned.requests * MATCHED_PERCENT {
             return Err(FitError::Different { matched, requests: aligned.requests });
         }
-        Ok(Self { script, conf, laws, aligned, scaled: None, numbers: (few, many) })
+        Ok(Self { script, conf, laws, behind, aligned, scaled: None, numbers: (few, many) })
     }
 
     /// One recording with its number, and how each of its requests scales.
@@ -197,7 +204,7 @@ impl Fit {
             laws.push(Law::scaled(scale, number, wanted.bytes));
         }
         let (aligned, numbers) = (Aligned::default(), (number, number));
-        Ok(Self { script, conf, laws, aligned, scaled: Some(scaled), numbers })
+        Ok(Self { script, conf, laws, behind: HashMap::new(), aligned, scaled: Some(scaled), numbers })
     }
 
     /// The same training, changed: a script that was made of this one's.
@@ -331,7 +338,9 @@ impl Fit {
 
     fn replay(&self, number: f64, bound: Bound, limit: Limit) -> Outcome {
         let law = |request: usize| self.laws.get(self.script.origin(request));
-        self.script.outcome_with(&self.conf, limit, |request| law(request).map_or(0, |law| law.bytes(number, bound)))
+        let bytes = |request: usize| law(request).map_or(0, |law| law.bytes(number, bound));
+        let behind = |request: usize| self.behind.get(&self.script.origin(request)).map(|split| split.bytes(number));
+        self.script.outcome_with(&self.conf, limit, bytes, |request| behind(request).filter(|&bytes| bytes > 0))
     }
 }
 
@@ -344,7 +353,9 @@ impl Aligned {
             Law::Constant(_) => self.constant += 1,
             Law::Linear { .. } => self.linear += 1,
             Law::Quadratic { .. } => self.quadratic += 1,
-            Law::Affine { .. } | Law::Mixed { .. } | Law::Fallen { .. } | Law::Doubtful { .. } => self.other += 1,
+            Law::Affine { .. } | Law::Mixed { .. } | Law::Fallen { .. } | Law::Doubtful { .. } | Law::Split(_) => {
+                self.other += 1;
+            }
             Law::Unmatched { bytes, .. } => {
                 self.unmatched += 1;
                 self.unmatched_bytes = self.unmatched_bytes.saturating_add(bytes);

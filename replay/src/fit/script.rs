@@ -213,14 +213,21 @@ impl Script {
     /// What it comes to with the recorded bytes.
     #[must_use]
     pub fn outcome(&self, conf: &Conf, limit: Limit) -> Outcome {
-        self.outcome_with(conf, limit, |request| self.bytes(request))
+        self.outcome_with(conf, limit, |request| self.bytes(request), |_| None)
     }
 
-    /// What it comes to with the bytes that `bytes` gives each request.
+    /// What it comes to with the bytes that `bytes` gives each request, and with what `behind` asks for behind some of them and gives
+    /// back at once.
     #[must_use]
-    pub fn outcome_with(&self, conf: &Conf, limit: Limit, bytes: impl Fn(usize) -> u64) -> Outcome {
+    pub fn outcome_with(
+        &self,
+        conf: &Conf,
+        limit: Limit,
+        bytes: impl Fn(usize) -> u64,
+        behind: impl Fn(usize) -> Option<u64>,
+    ) -> Outcome {
         let mut trial = Trial::new(conf.clone(), limit, &[], Start::Afresh);
-        self.play(bytes, &mut trial, |_, _| true);
+        self.play(bytes, behind, &mut trial, |_, _| true);
         trial.outcome()
     }
 
@@ -231,6 +238,7 @@ impl Script {
         let (mut highest, mut reached, mut asked) = (0, None, 0);
         self.play(
             |request| self.bytes(request),
+            |_| None,
             &mut trial,
             |at, trial| {
                 asked += usize::from(matches!(self.acts[at], Act::Alloc { .. }));
@@ -245,7 +253,7 @@ impl Script {
         let Some((until, request)) = reached else { return Peak { outcome, request: None, live: Vec::new() } };
         // Once more, as far as there: what lives then, and how large its blocks are.
         let mut trial = Trial::new(conf.clone(), Limit::None, &[], Start::Afresh);
-        self.play(|request| self.bytes(request), &mut trial, |at, _| at < until);
+        self.play(|request| self.bytes(request), |_| None, &mut trial, |at, _| at < until);
         let lives = self.lives();
         let lives_then = |life: &&Life| (life.born as usize) <= until && life.ended as usize > until;
         let live = (0..).zip(&lives).filter(|(_, life)| lives_then(life)).map(|(request, life): (usize, &Life)| {
@@ -258,18 +266,23 @@ impl Script {
         Peak { outcome, request: Some(request), live: live.collect() }
     }
 
-    /// Plays the requests with the bytes that `bytes` gives each, until one fails or `goes_on`, asked behind each step, does not.
+    /// Plays the requests with the bytes that `bytes` gives each and with what comes `behind` them, until one fails or `goes_on`,
+    /// asked behind each step, does not.
     pub(super) fn play(
         &self,
         bytes: impl Fn(usize) -> u64,
+        behind: impl Fn(usize) -> Option<u64>,
         trial: &mut Trial,
         mut goes_on: impl FnMut(usize, &Trial) -> bool,
     ) {
         let mut next = 0;
+        let passing = self.unused_name();
         for (at, act) in self.acts.iter().enumerate() {
+            let mut comes_behind = None;
             let request = match *act {
                 Act::Alloc { block, stream, pool } => {
                     let requested = Requested { bytes: bytes(next), stream, pool };
+                    comes_behind = behind(next).map(|bytes| Requested { bytes, stream, pool });
                     next += 1;
                     Request::Alloc { block, requested, hints: &[] }
                 }
@@ -279,6 +292,11 @@ impl Script {
                 Act::PoolReleased(pool) => Request::PoolReleased(pool),
             };
             trial.request(at as u64, &request);
+            if let Some(requested) = comes_behind.filter(|_| trial.out_of_memory().is_none()) {
+                trial.request(at as u64, &Request::Alloc { block: passing, requested, hints: &[] });
+                trial.request(at as u64, &Request::FreeRequested { block: passing });
+                trial.request(at as u64, &Request::FreeCompleted { block: passing });
+            }
             if trial.out_of_memory().is_some() || !goes_on(at, trial) {
                 return;
             }

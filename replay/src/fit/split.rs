@@ -1,0 +1,196 @@
+//! What a sum asks for when several blocks of threads sum parts of each output, and how that follows the number that changed.
+//!
+//! PyTorch (`at::native::setReduceConfig` and `gpu_reduce_kernel`, aten/src/ATen/native/cuda/Reduce.cuh) sums down the rows of a
+//! matrix with blocks of 32 by 16 threads, a thread for 1, 2 or 4 columns. From [`VALUES_MAX`] values a thread on it splits the rows
+//! over `ctas` blocks: as many as fill the device, at least [`VALUES_MIN`] and at most [`VALUES_MAX`] values a thread. Their parts
+//! lie in a buffer of 4 bytes x columns x columns of a block x `ctas`, asked for together with a row of semaphores, 4 bytes for each
+//! block of columns, and both are given back before anything else is asked for. So such a buffer is nothing, then grows with the
+//! rows, then stays the same, and then grows again.
+//!
+//! Guarantees: a law is told only where it gives the recorded bytes at both numbers. Refuses sums along the rows (their buffers
+//! are small), elements of more than 4 bytes, and to know the device: of those in use the one that explains most buffers is taken.
+
+use std::collections::HashMap;
+
+use super::law::Law;
+use super::script::{Act, Script};
+
+/// Values of a thread from which on a sum is split, and at most once it is.
+const VALUES_MAX: f64 = 256.0;
+/// Values of a thread at least, once it is.
+const VALUES_MIN: f64 = 16.0;
+/// Threads that lie side by side in a block, and all of a block's that take one column each.
+const WIDTH: u64 = 32;
+const THREADS: u64 = 512;
+/// Bytes of what is summed up.
+const ELEMENT_BYTES: u64 = 4;
+/// Columns from which on a sum that is not split in a recording is looked for: of fewer the buffer is small.
+const COLUMNS_MIN: u64 = 4096;
+/// Blocks of [`THREADS`] threads that devices run at a time: multiprocessors, times the threads of one, in the order in which they
+/// are tried. H100 and H200; A100; B200; H100 PCIe; L40S; RTX 4090; RTX 5090; A40; A10; V100; T4.
+const DEVICES: [u64; 11] = [132 * 4, 108 * 4, 148 * 4, 114 * 4, 142 * 3, 128 * 3, 170 * 3, 84 * 3, 72 * 3, 80 * 4, 40 * 2];
+
+/// The buffer of a sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Split {
+    /// Its bytes for one block an output.
+    unit: u64,
+    /// Blocks an output that fill the device.
+    most: u64,
+    /// Values of a thread, for each one of the number.
+    values: f64,
+}
+
+impl Split {
+    /// The buffer of a sum of so many columns over so many rows, for each one of the number.
+    fn of_columns(columns: u64, rows: f64, device: u64) -> Self {
+        let vector = vector(columns);
+        let width = WIDTH * vector;
+        let grid = columns.div_ceil(width);
+        let height = THREADS / width;
+        Self {
+            unit: ELEMENT_BYTES * columns * width,
+            most: (device * vector).div_ceil(grid),
+            values: rows / height as f64,
+        }
+    }
+
+    /// The one that asks for these bytes, at two numbers, with so many blocks of columns.
+    fn of_bytes(blocks: u64, small: (f64, u64), large: (f64, u64), device: u64) -> Option<Self> {
+        [4, 2, 1].into_iter().find_map(|vector| {
+            let width = WIDTH * vector;
+            let most = (device * vector).div_ceil(blocks);
+            let each = ELEMENT_BYTES * width;
+            let columns = ((blocks - 1) * width + 1, blocks * width);
+            let ctas = large.1.div_ceil(each * columns.1)..=(large.1 / (each * columns.0)).min(most.max(1 << 12));
+            ctas.into_iter().find_map(|ctas| {
+                let columns = large.1.checked_div(each * ctas)?;
+                let unit = each * columns;
+                let is_whole = unit * ctas == large.1 && small.1.is_multiple_of(unit);
+                if !is_whole || self::vector(columns) != vector {
+                    return None;
+                }
+                let before = small.1 / unit;
+                let rates = [VALUES_MIN * before as f64 / small.0, VALUES_MAX * before as f64 / small.0];
+                let rates = rates.into_iter().chain([VALUES_MIN * ctas as f64 / large.0]);
+                let mut splits = rates.map(|values| Self { unit, most, values });
+                splits.find(|split| split.bytes(small.0) == small.1 && split.bytes(large.0) == large.1)
+            })
+        })
+    }
+
+    /// Its bytes at a number; none while the sum is not split.
+    pub(super) fn bytes(&self, number: f64) -> u64 {
+        let values = (self.values * number).ceil();
+        if values < VALUES_MAX {
+            return 0;
+        }
+        let at_least = |values_each: f64| (values / values_each).ceil() as u64;
+        let ctas = self.most.min(at_least(VALUES_MIN)).max(at_least(VALUES_MAX));
+        if ctas > 1 { self.unit.saturating_mul(ctas) } else { 0 }
+    }
+}
+
+/// Columns that a thread takes.
+fn vector(columns: u64) -> u64 {
+    match columns {
+        _ if columns.is_multiple_of(4) => 4,
+        _ if columns.is_multiple_of(2) => 2,
+        _ => 1,
+    }
+}
+
+/// Of each request that is the buffer of a split sum: over how many blocks of columns.
+fn buffers(script: &Script) -> HashMap<usize, u64> {
+    let mut buffers = HashMap::new();
+    let mut request = 0;
+    for (at, act) in script.acts.iter().enumerate() {
+        let Act::Alloc { block: buffer, .. } = *act else { continue };
+        request += 1;
+        let Some(&Act::Alloc { block: semaphores, .. }) = script.acts.get(at + 1) else { continue };
+        let behind = script.acts[at + 2..].iter().take_while(|act| !matches!(act, Act::Alloc { .. }));
+        let mut live = 2;
+        behind.for_each(|act| live -= i32::from(matches!(*act, Act::FreeRequested(it) if it == buffer || it == semaphores)));
+        let (bytes, semaphores) = (script.bytes(request - 1), script.bytes(request));
+        if live == 0 && semaphores >= 4 && semaphores.is_multiple_of(4) && bytes > semaphores {
+            buffers.insert(request - 1, semaphores / 4);
+        }
+    }
+    buffers
+}
+
+/// The laws of buffers, and of those that come with a number that neither recording has.
+pub(super) struct Splits {
+    /// Behind which request of the larger recording a sum may come to be split.
+    pub behind: HashMap<usize, Split>,
+}
+
+/// Puts the laws of split sums in the place of what two numbers alone would tell. `partners` has the request of the smaller script
+/// for each of the larger's, counted from what was not found.
+pub(super) fn settle(
+    (few, small): (f64, &Script),
+    (many, large): (f64, &Script),
+    partners: &[Option<u32>],
+    laws: &mut [Law],
+) -> Splits {
+    let (before, after) = (buffers(small), buffers(large));
+    let partner = |request: usize| {
+        let at = *partners.get(request.checked_sub(large.found)?)?;
+        Some(small.found + at? as usize)
+    };
+    let mut pairs: Vec<(usize, u64, u64)> = Vec::new();
+    for (&request, &blocks) in &after {
+        let Some(other) = partner(request) else { continue };
+        if before.get(&other) == Some(&blocks) && small.bytes(other) != large.bytes(request) {
+            pairs.push((request, blocks, small.bytes(other)));
+        }
+    }
+    let law = |&(request, blocks, bytes): &(usize, u64, u64), device: u64| {
+        Split::of_bytes(blocks, (few, bytes), (many, large.bytes(request)), device)
+    };
+    let explained = |device: u64| pairs.iter().filter(|pair| law(pair, device).is_some()).count();
+    // (Of equally good ones the first.)
+    let device = DEVICES.into_iter().rev().max_by_key(|&device| explained(device)).unwrap_or(DEVICES[0]);
+    for pair in &pairs {
+        if let Some(split) = law(pair, device) {
+            laws[pair.0] = Law::Split(split);
+        }
+    }
+    Splits { behind: whole_sums(large, many, &after, laws, device) }
+}
+
+/// Sums of a gradient's rows that are not split in the larger recording, and will be: of a layer with a bias of many columns, which
+/// lives for good, the request for its gradient while the gradient of the layer's output lives, the newest of its multiples.
+fn whole_sums(
+    script: &Script,
+    number: f64,
+    buffers: &HashMap<usize, u64>,
+    laws: &[Law],
+    device: u64,
+) -> HashMap<usize, Split> {
+    let lives = script.lives();
+    let forever = lives.iter().enumerate().filter(|(_, life)| life.ended == u32::MAX);
+    let biases: std::collections::HashSet<u64> =
+        forever.map(|(request, _)| script.bytes(request)).filter(|&bytes| bytes >= ELEMENT_BYTES * COLUMNS_MIN).collect();
+    let mut found = HashMap::new();
+    // What lives and grows in proportion, the newest last.
+    let mut grown: Vec<(u32, u64)> = Vec::new();
+    for (request, life) in lives.iter().enumerate().skip(script.found) {
+        let bytes = script.bytes(request);
+        grown.retain(|&(ended, _)| ended > life.born);
+        match laws.get(request) {
+            Some(Law::Linear { .. }) if bytes >= ELEMENT_BYTES * COLUMNS_MIN => grown.push((life.ended, bytes)),
+            Some(Law::Constant(_)) if biases.contains(&bytes) && !buffers.contains_key(&(request + 1)) => {
+                let summed = grown.iter().rev().find(|(_, all)| all.is_multiple_of(bytes) && *all > bytes);
+                let Some((_, all)) = summed else { continue };
+                let rows = (all / bytes) as f64;
+                let split = Split::of_columns(bytes / ELEMENT_BYTES, rows / number, device);
+                if split.bytes(number) == 0 {
+                    found.insert(request, split);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}

@@ -1,0 +1,74 @@
+"""One step ahead: of a training that leaks, the request that will fail is named while the training still runs.
+
+Genuine torch on a fake device of 2 GiB, run until memory really ends; what the daemon says meanwhile is asked for
+again and again, and compared with what then happened.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from test_leak_to_the_end import plain_daemon, seconds  # noqa: F401
+
+from conftest import Memctl
+
+# (The fixtures above are used by their names.)
+MIB = 1 << 20
+KEPT = 24 * MIB
+TRAINING = f"""
+import time
+import torch
+from torch.utils.data import DataLoader
+import small
+
+training = small.Training()
+kept = []
+
+def keep(size):
+    kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+
+for epoch in range(10_000):
+    for batch in DataLoader(torch.randn(8 * 10, 32), batch_size=8):
+        training.step(batch)
+        keep({KEPT})
+        time.sleep(0.25)
+"""
+
+
+def test_the_request_that_will_fail_is_named_while_the_training_runs(
+    memctl: Memctl,
+    script: Any,
+    plain_daemon: Any,  # noqa: F811
+) -> None:
+    url = plain_daemon.url
+    settings = {"MEMCTL_DAEMON": url, "FAKE_GPU_MIB": "2048", "OMP_NUM_THREADS": "1"}
+    going = memctl.start_recorded("fills", sys.executable, str(script(TRAINING)), settings=settings, patience="60s")
+    told: list[tuple[float, Any]] = []
+    asked = 0
+    while going.process.poll() is None:
+        answer = memctl("query", "--job", "fills", "--daemon", url, "-o", "json")
+        asked += 1
+        if answer.code in (0, 1) and answer.out.startswith("{"):
+            findings = json.loads(answer.out)["findings"]
+            ahead = [finding for finding in findings if "steps_ahead" in finding["evidence"]]
+            told += [(time.time(), finding) for finding in ahead]
+        time.sleep(0.2)
+    run = going.wait()
+    assert run.code == 1 and "OutOfMemoryError" in run.err, run
+    [failure] = memctl.answer("oom", "--job", "fills", "--daemon", url)["failures"]
+    ended = seconds(failure["at"])
+    in_time = [(ended - when, finding) for when, finding in told if when < ended]
+    assert in_time, (asked, told, run)
+    left, last = in_time[-1]
+    # Early enough to act on: a training with short steps is looked at further ahead.
+    first, _ = in_time[0]
+    assert first > 1.0, (first, last)
+    assert last["kind"] == "near_oom" and last["severity"] == "warning", last
+    assert last["evidence"]["requested_bytes"] == KEPT and last["evidence"]["reason"] == "capacity", last
+    assert "24.0 MiB in keep (train.py:11) will fail (capacity)" in last["title"], (left, last)
+    # Nothing is foreseen of a training that has ended.
+    after = memctl.answer("query", "--job", "fills", "--daemon", url)
+    assert not [finding for finding in after["findings"] if "steps_ahead" in finding["evidence"]], after["findings"]
