@@ -1,11 +1,12 @@
 """Replays very many events of genuine trainings under their own settings and compares each with what was recorded.
 
-    python bench/live/volume.py MEMCTL OUT [--jobs N] [--seconds S]
+    python bench/live/volume.py MEMCTL OUT [--jobs N] [--seconds S] [--programs]
 
 Each row is a training of tests/workloads/whatif_rows.py under one setting, in a process of its own under `memctl run`,
 begun again and again for S seconds; then `memctl what-if` replays its requests and says whether every segment event and
 every address was the recording's. Runs on a real GPU, and on the fake one with the variables that `tests/fakegpu/setup`
-sets. OUT/volume.jsonl gets a row for each; the last line sums them up. Exits with 1 where a replay differs, or where an
+sets. With --programs the rows are not trainings but two programs that only ask for memory and give it back, at random: they
+make events ten times as fast. OUT/volume.jsonl gets a row for each; the last line sums them up. Exits with 1 where a replay differs, or where an
 event is missing.
 """
 
@@ -45,6 +46,18 @@ ROWS = (
     ("gpt_lengths", "expandable_segments:True"),
 )
 
+SETTINGS = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:64,garbage_collection_threshold:0.8",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "roundup_power2_divisions:[32:8,64:4,256:2,>:1]",
+)
+PROGRAMS = tuple((name, conf) for name in ("churn", "cleared") for conf in SETTINGS)
+
 
 def train(name: str, seconds: float) -> None:
     """In the recorded process: the training, begun again until the time is over."""
@@ -80,7 +93,7 @@ def row(memctl: str, out: pathlib.Path, name: str, conf: str, seconds: float) ->
     if run.returncode:
         return {"training": name, "conf": conf, "failed": run.stderr[-400:]}
     began = time.monotonic()
-    told = answer(memctl, place, "what-if", "--job", name, "--rank", "0", "--set", "")
+    told = answer(memctl, place, "what-if", "--job", name, "--rank", "0", "--set", "expandable_segments:True")
     [rank] = told["ranks"]
     return {
         "training": name,
@@ -101,6 +114,7 @@ def main() -> None:
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--programs", action="store_true")
     parser.add_argument("--one")
     asked = parser.parse_args()
     if asked.one:
@@ -108,8 +122,9 @@ def main() -> None:
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(asked.jobs) as several, (asked.out / "volume.jsonl").open("w") as file:
+        wanted = PROGRAMS if asked.programs else ROWS
         rows = []
-        for made in several.map(lambda it: row(asked.memctl, asked.out, *it, asked.seconds), ROWS):
+        for made in several.map(lambda it: row(asked.memctl, asked.out, it[0], it[1], asked.seconds), wanted):
             rows.append(made)
             print(json.dumps(made), file=file, flush=True)
             print(json.dumps(made), flush=True)

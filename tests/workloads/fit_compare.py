@@ -25,8 +25,8 @@ MEDIAN, HIGH = 2.0, 5.0  # percent
 
 
 def memctl(program: str, folder: pathlib.Path, *arguments: str) -> str:
-    environment = {**os.environ, "MEMCTL_DATA_DIR": str(folder / "store")}
-    done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True)
+    command = [program, *arguments, "--data-dir", str(folder / "store")]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"memctl {' '.join(arguments)}: {done.stderr}")
     return done.stdout

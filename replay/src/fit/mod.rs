@@ -173,7 +173,7 @@ impl Fit {
         };
         let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
         let mut laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
-        let split::Splits { behind } = split::settle((few, &small), (many, &script), &partners, &mut laws);
+        let behind = split::settle((few, &small), (many, &script), &partners, &mut laws);
         laws[script.found..].iter().for_each(|law| aligned.count(law));
         let matched = aligned.requests - aligned.unmatched;
         if matched * 100 < aligned.requests * MATCHED_PERCENT {

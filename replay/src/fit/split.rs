@@ -10,10 +10,10 @@
 //! Guarantees: a law is told only where it gives the recorded bytes at both numbers. Refuses sums along the rows (their buffers
 //! are small), elements of more than 4 bytes, and to know the device: of those in use the one that explains most buffers is taken.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::law::Law;
-use super::script::{Act, Script};
+use super::script::{Act, Life, Script};
 
 /// Values of a thread from which on a sum is split, and at most once it is.
 const VALUES_MAX: f64 = 256.0;
@@ -26,6 +26,10 @@ const THREADS: u64 = 512;
 const ELEMENT_BYTES: u64 = 4;
 /// Columns from which on a sum that is not split in a recording is looked for: of fewer the buffer is small.
 const COLUMNS_MIN: u64 = 4096;
+/// Bytes of what such a sum is of, at least.
+const GROWN_MIN: u64 = 1 << 14;
+/// Inputs of such a layer at least.
+const INPUTS_MIN: u64 = 8;
 /// Blocks of [`THREADS`] threads that devices run at a time: multiprocessors, times the threads of one, in the order in which they
 /// are tried. H100 and H200; A100; B200; H100 PCIe; L40S; RTX 4090; RTX 5090; A40; A10; V100; T4.
 const DEVICES: [u64; 11] = [132 * 4, 108 * 4, 148 * 4, 114 * 4, 142 * 3, 128 * 3, 170 * 3, 84 * 3, 72 * 3, 80 * 4, 40 * 2];
@@ -55,7 +59,7 @@ impl Split {
         }
     }
 
-    /// The one that asks for these bytes, at two numbers, with so many blocks of columns.
+    /// The one that asks for these bytes, at two numbers, with so many blocks of columns; none at the smaller where it is not split.
     fn of_bytes(blocks: u64, small: (f64, u64), large: (f64, u64), device: u64) -> Option<Self> {
         [4, 2, 1].into_iter().find_map(|vector| {
             let width = WIDTH * vector;
@@ -109,88 +113,108 @@ fn buffers(script: &Script) -> HashMap<usize, u64> {
         request += 1;
         let Some(&Act::Alloc { block: semaphores, .. }) = script.acts.get(at + 1) else { continue };
         let behind = script.acts[at + 2..].iter().take_while(|act| !matches!(act, Act::Alloc { .. }));
-        let mut live = 2;
-        behind.for_each(|act| live -= i32::from(matches!(*act, Act::FreeRequested(it) if it == buffer || it == semaphores)));
+        let gone = behind.filter(|act| matches!(**act, Act::FreeRequested(it) if it == buffer || it == semaphores));
         let (bytes, semaphores) = (script.bytes(request - 1), script.bytes(request));
-        if live == 0 && semaphores >= 4 && semaphores.is_multiple_of(4) && bytes > semaphores {
+        if gone.count() == 2 && semaphores >= 4 && semaphores.is_multiple_of(4) && bytes > semaphores {
             buffers.insert(request - 1, semaphores / 4);
         }
     }
     buffers
 }
 
-/// The laws of buffers, and of those that come with a number that neither recording has.
-pub(super) struct Splits {
-    /// Behind which request of the larger recording a sum may come to be split.
-    pub behind: HashMap<usize, Split>,
+/// The buffer of a sum in the larger recording.
+struct Seen {
+    request: usize,
+    /// Blocks of columns.
+    blocks: u64,
+    bytes: u64,
+    /// Its bytes in the smaller recording, where it is in both; none where the sum is not split there.
+    before: u64,
+    /// What lives meanwhile, in multiples of what the sum comes to: so many rows it may have.
+    rows: Vec<(u64, u64)>,
+}
+
+impl Seen {
+    fn split(&self, (few, many): (f64, f64), device: u64) -> Option<Split> {
+        let is_it = |split: &Split| split.bytes(few) == self.before && split.bytes(many) == self.bytes;
+        let of_rows = |&(columns, rows): &(u64, u64)| Split::of_columns(columns, rows as f64 / many, device);
+        let from_bytes = || Split::of_bytes(self.blocks, (few, self.before), (many, self.bytes), device);
+        self.rows.iter().map(of_rows).find(is_it).or_else(from_bytes)
+    }
 }
 
 /// Puts the laws of split sums in the place of what two numbers alone would tell. `partners` has the request of the smaller script
-/// for each of the larger's, counted from what was not found.
+/// for each of the larger's, counted from what was not found. Gives the sums that come to be split at a number that neither
+/// recording has: behind which request of the larger one.
 pub(super) fn settle(
     (few, small): (f64, &Script),
     (many, large): (f64, &Script),
     partners: &[Option<u32>],
     laws: &mut [Law],
-) -> Splits {
-    let (before, after) = (buffers(small), buffers(large));
+) -> HashMap<usize, Split> {
     let partner = |request: usize| {
         let at = *partners.get(request.checked_sub(large.found)?)?;
         Some(small.found + at? as usize)
     };
-    let mut pairs: Vec<(usize, u64, u64)> = Vec::new();
-    for (&request, &blocks) in &after {
-        let Some(other) = partner(request) else { continue };
-        if before.get(&other) == Some(&blocks) && small.bytes(other) != large.bytes(request) {
-            pairs.push((request, blocks, small.bytes(other)));
+    let (before, after) = (buffers(small), buffers(large));
+    let (mut seen, whole) = sums(large, &after, laws);
+    seen.retain_mut(|sum| match partner(sum.request) {
+        Some(other) if before.get(&other) != Some(&sum.blocks) || small.bytes(other) == sum.bytes => false,
+        Some(other) => {
+            sum.before = small.bytes(other);
+            true
         }
-    }
-    let law = |&(request, blocks, bytes): &(usize, u64, u64), device: u64| {
-        Split::of_bytes(blocks, (few, bytes), (many, large.bytes(request)), device)
-    };
-    let explained = |device: u64| pairs.iter().filter(|pair| law(pair, device).is_some()).count();
+        None => true,
+    });
+    let explained = |device: u64| seen.iter().filter(|sum| sum.split((few, many), device).is_some()).count();
     // (Of equally good ones the first.)
     let device = DEVICES.into_iter().rev().max_by_key(|&device| explained(device)).unwrap_or(DEVICES[0]);
-    for pair in &pairs {
-        if let Some(split) = law(pair, device) {
-            laws[pair.0] = Law::Split(split);
+    for sum in &seen {
+        if let Some(split) = sum.split((few, many), device) {
+            laws[sum.request] = Law::Split(split);
         }
     }
-    Splits { behind: whole_sums(large, many, &after, laws, device) }
+    let split = |(request, columns, rows): (usize, u64, u64)| {
+        (request, Split::of_columns(columns, rows as f64 / many, device))
+    };
+    whole.into_iter().map(split).filter(|(_, split)| split.bytes(many) == 0).collect()
 }
 
-/// Sums of a gradient's rows that are not split in the larger recording, and will be: of a layer with a bias of many columns, which
-/// lives for good, the request for its gradient while the gradient of the layer's output lives, the newest of its multiples.
-fn whole_sums(
-    script: &Script,
-    number: f64,
-    buffers: &HashMap<usize, u64>,
-    laws: &[Law],
-    device: u64,
-) -> HashMap<usize, Split> {
+/// The sums of the larger recording that are split, with what they may be of; and those that are not: the request for the gradient
+/// of the bias of a layer with many columns, while the gradient of the layer's output lives, the newest of its multiples.
+fn sums(script: &Script, buffers: &HashMap<usize, u64>, laws: &[Law]) -> (Vec<Seen>, Vec<(usize, u64, u64)>) {
     let lives = script.lives();
-    let forever = lives.iter().enumerate().filter(|(_, life)| life.ended == u32::MAX);
-    let biases: std::collections::HashSet<u64> =
-        forever.map(|(request, _)| script.bytes(request)).filter(|&bytes| bytes >= ELEMENT_BYTES * COLUMNS_MIN).collect();
-    let mut found = HashMap::new();
+    let biases = biases(script, &lives);
+    let (mut seen, mut whole) = (Vec::new(), Vec::new());
     // What lives and grows in proportion, the newest last.
     let mut grown: Vec<(u32, u64)> = Vec::new();
     for (request, life) in lives.iter().enumerate().skip(script.found) {
         let bytes = script.bytes(request);
         grown.retain(|&(ended, _)| ended > life.born);
-        match laws.get(request) {
-            Some(Law::Linear { .. }) if bytes >= ELEMENT_BYTES * COLUMNS_MIN => grown.push((life.ended, bytes)),
-            Some(Law::Constant(_)) if biases.contains(&bytes) && !buffers.contains_key(&(request + 1)) => {
-                let summed = grown.iter().rev().find(|(_, all)| all.is_multiple_of(bytes) && *all > bytes);
-                let Some((_, all)) = summed else { continue };
-                let rows = (all / bytes) as f64;
-                let split = Split::of_columns(bytes / ELEMENT_BYTES, rows / number, device);
-                if split.bytes(number) == 0 {
-                    found.insert(request, split);
-                }
-            }
-            _ => {}
+        if let Some(&blocks) = buffers.get(&request) {
+            let sum = request.checked_sub(1).map_or(0, |before| script.bytes(before)).max(1);
+            let multiples = grown.iter().rev().filter(|(_, all)| all.is_multiple_of(sum));
+            // (Elements of four bytes, or of two.)
+            let of = |(_, all): &(u32, u64)| [4, 2].map(|element| (sum / element, all / sum));
+            let rows = multiples.flat_map(of).collect();
+            seen.push(Seen { request, blocks, bytes, before: 0, rows });
+        } else if matches!(laws.get(request), Some(Law::Linear { .. })) && bytes >= GROWN_MIN {
+            grown.push((life.ended, bytes));
+        } else if biases.contains(&bytes) && !buffers.contains_key(&(request + 1)) {
+            let summed = grown.iter().rev().find(|(_, all)| all.is_multiple_of(bytes) && *all > bytes);
+            whole.extend(summed.map(|(_, all)| (request, bytes / ELEMENT_BYTES, all / bytes)));
         }
     }
-    found
+    (seen, whole)
+}
+
+/// Bytes of what may be the bias of a layer with many columns: it lives for good, and so does what was asked for before it, the
+/// layer's weight, a row of many for each of its columns.
+fn biases(script: &Script, lives: &[Life]) -> HashSet<u64> {
+    let forever = lives.iter().enumerate().filter(|(_, life)| life.ended == u32::MAX);
+    let bytes: Vec<u64> = forever.map(|(request, _)| script.bytes(request)).collect();
+    let is_bias = |weight: u64, bias: u64| {
+        bias >= ELEMENT_BYTES * COLUMNS_MIN && weight.is_multiple_of(bias) && weight / bias >= INPUTS_MIN
+    };
+    bytes.windows(2).filter(|pair| is_bias(pair[0], pair[1])).map(|pair| pair[1]).collect()
 }
