@@ -185,7 +185,8 @@ impl Look {
         self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
         self.ended_ns = end_ns;
         if more < ENDS_LOOKED_AT {
-            let steps = self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
+            let steps =
+                self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
             self.told = self.ahead.look(limit, steps);
         }
     }

@@ -102,6 +102,11 @@ impl Law {
         }
     }
 
+    /// Whether it is in proportion to the number, or likely so.
+    pub(super) fn is_proportional(&self) -> bool {
+        matches!(self, Self::Linear { .. } | Self::Doubtful { is_proportional: true, .. })
+    }
+
     /// Bytes at a number.
     pub(super) fn bytes(&self, number: f64, bound: Bound) -> u64 {
         let bytes = match *self {

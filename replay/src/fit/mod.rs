@@ -203,8 +203,9 @@ impl Fit {
             }
             laws.push(Law::scaled(scale, number, wanted.bytes));
         }
+        let behind = split::settle_alone(number, &script, &mut laws);
         let (aligned, numbers) = (Aligned::default(), (number, number));
-        Ok(Self { script, conf, laws, behind: HashMap::new(), aligned, scaled: Some(scaled), numbers })
+        Ok(Self { script, conf, laws, behind, aligned, scaled: Some(scaled), numbers })
     }
 
     /// The same training, changed: a script that was made of this one's.

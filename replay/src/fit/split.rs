@@ -32,7 +32,8 @@ const GROWN_MIN: u64 = 1 << 14;
 const INPUTS_MIN: u64 = 8;
 /// Blocks of [`THREADS`] threads that devices run at a time: multiprocessors, times the threads of one, in the order in which they
 /// are tried. H100 and H200; A100; B200; H100 PCIe; L40S; RTX 4090; RTX 5090; A40; A10; V100; T4.
-const DEVICES: [u64; 11] = [132 * 4, 108 * 4, 148 * 4, 114 * 4, 142 * 3, 128 * 3, 170 * 3, 84 * 3, 72 * 3, 80 * 4, 40 * 2];
+const DEVICES: [u64; 11] =
+    [132 * 4, 108 * 4, 148 * 4, 114 * 4, 142 * 3, 128 * 3, 170 * 3, 84 * 3, 72 * 3, 80 * 4, 40 * 2];
 
 /// The buffer of a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,6 +142,11 @@ impl Seen {
         let from_bytes = || Split::of_bytes(self.blocks, (few, self.before), (many, self.bytes), device);
         self.rows.iter().map(of_rows).find(is_it).or_else(from_bytes)
     }
+
+    fn split_alone(&self, number: f64, device: u64) -> Option<Split> {
+        let of_rows = |&(columns, rows): &(u64, u64)| Split::of_columns(columns, rows as f64 / number, device);
+        self.rows.iter().map(of_rows).find(|split| split.bytes(number) == self.bytes)
+    }
 }
 
 /// Puts the laws of split sums in the place of what two numbers alone would tell. `partners` has the request of the smaller script
@@ -174,10 +180,28 @@ pub(super) fn settle(
             laws[sum.request] = Law::Split(split);
         }
     }
+    later(whole, many, device)
+}
+
+/// The same from one recording: where what lives shows which rows are summed.
+pub(super) fn settle_alone(number: f64, script: &Script, laws: &mut [Law]) -> HashMap<usize, Split> {
+    let (seen, whole) = sums(script, &buffers(script), laws);
+    let explained = |device: u64| seen.iter().filter(|sum| sum.split_alone(number, device).is_some()).count();
+    let device = DEVICES.into_iter().rev().max_by_key(|&device| explained(device)).unwrap_or(DEVICES[0]);
+    for sum in &seen {
+        if let Some(split) = sum.split_alone(number, device) {
+            laws[sum.request] = Law::Split(split);
+        }
+    }
+    later(whole, number, device)
+}
+
+/// Those of the sums that are not split at a number and will be.
+fn later(whole: Vec<(usize, u64, u64)>, number: f64, device: u64) -> HashMap<usize, Split> {
     let split = |(request, columns, rows): (usize, u64, u64)| {
-        (request, Split::of_columns(columns, rows as f64 / many, device))
+        (request, Split::of_columns(columns, rows as f64 / number, device))
     };
-    whole.into_iter().map(split).filter(|(_, split)| split.bytes(many) == 0).collect()
+    whole.into_iter().map(split).filter(|(_, split)| split.bytes(number) == 0).collect()
 }
 
 /// The sums of the larger recording that are split, with what they may be of; and those that are not: the request for the gradient
@@ -198,7 +222,7 @@ fn sums(script: &Script, buffers: &HashMap<usize, u64>, laws: &[Law]) -> (Vec<Se
             let of = |(_, all): &(u32, u64)| [4, 2].map(|element| (sum / element, all / sum));
             let rows = multiples.flat_map(of).collect();
             seen.push(Seen { request, blocks, bytes, before: 0, rows });
-        } else if matches!(laws.get(request), Some(Law::Linear { .. })) && bytes >= GROWN_MIN {
+        } else if laws.get(request).is_some_and(Law::is_proportional) && bytes >= GROWN_MIN {
             grown.push((life.ended, bytes));
         } else if biases.contains(&bytes) && !buffers.contains_key(&(request + 1)) {
             let summed = grown.iter().rev().find(|(_, all)| all.is_multiple_of(bytes) && *all > bytes);
@@ -217,4 +241,84 @@ fn biases(script: &Script, lives: &[Life]) -> HashSet<u64> {
         bias >= ELEMENT_BYTES * COLUMNS_MIN && weight.is_multiple_of(bias) && weight / bias >= INPUTS_MIN
     };
     bytes.windows(2).filter(|pair| is_bias(pair[0], pair[1])).map(|pair| pair[1]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::PoolId;
+
+    use super::*;
+    use crate::allocator::Limit;
+    use crate::fit::{Fit, Scale};
+    use crate::request::{Request, Requested};
+    use crate::settings::{Conf, Version};
+
+    const H100: u64 = DEVICES[0];
+
+    /// Buffers that genuine torch 2.11.0 asked for on an H100's 132 multiprocessors, at batch 4, 8, 16, 32 and 64.
+    #[test]
+    fn buffers_are_those_of_genuine_torch() {
+        let at = |split: Split| [4.0, 8.0, 16.0, 32.0, 64.0].map(|batch| split.bytes(batch));
+        // A head of 12,000 words over 256 tokens a sample, one of 10,000 over 64, and a layer of 1,024 over 145.
+        assert_eq!(
+            at(Split::of_columns(12_000, 256.0, H100)),
+            [98_304_000, 141_312_000, 141_312_000, 141_312_000, 141_312_000]
+        );
+        assert_eq!(at(Split::of_columns(10_000, 64.0, H100)), [0, 0, 81_920_000, 138_240_000, 138_240_000]);
+        assert_eq!(at(Split::of_columns(1024, 145.0, H100))[..4], [0, 9_961_472, 19_398_656, 38_273_024]);
+    }
+
+    #[test]
+    fn two_sizes_tell_the_rule() {
+        let of = |blocks: u64, before: u64, bytes: u64| Split::of_bytes(blocks, (4.0, before), (8.0, bytes), H100);
+        let head = of(94, 98_304_000, 141_312_000).expect("both are of one rule");
+        assert_eq!(
+            [4.0, 8.0, 64.0, 128.0].map(|number| head.bytes(number)),
+            [
+                98_304_000,
+                141_312_000,
+                141_312_000,
+                // From there on each thread would have more than 256 values.
+                196_608_000
+            ]
+        );
+        assert_eq!(of(94, 98_304_000, 141_312_004), None);
+        let grows = of(2, 1_179_648, 2_359_296).expect("it is in proportion so far");
+        assert_eq!(grows.bytes(32.0), 9_437_184);
+    }
+
+    /// A layer of 10,000 columns at a batch: its weight, its bias, the gradient of its output, and of its bias.
+    fn head(batch: u64) -> Script {
+        let mut script = Script::new(&[]);
+        let (weight, bias, rows) = (10_000 * 512 * 4, 10_000 * 4, 64 * batch);
+        let buffer = Split::of_columns(10_000, 64.0, H100).bytes(batch as f64);
+        let mut asked: Vec<(u32, u64)> = vec![(1, weight), (2, bias), (3, rows * 10_000 * 4), (4, bias)];
+        if buffer > 0 {
+            asked.extend([(5, buffer), (6, 79 * 4)]);
+        }
+        for (block, bytes) in asked {
+            let requested = Requested { bytes, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
+        }
+        let freed: &[u32] = if buffer > 0 { &[6, 5, 3] } else { &[3] };
+        for &block in freed {
+            script.push(&Request::FreeRequested { block }, 0).expect("few");
+            script.push(&Request::FreeCompleted { block }, 0).expect("few");
+        }
+        script
+    }
+
+    #[test]
+    fn a_sum_that_is_not_split_yet_is_foreseen() {
+        let conf = || Conf::parse("", Version::of(2, 11)).expect("default settings").0;
+        let truth = |batch: u64| head(batch).outcome(&conf(), Limit::None).counts.peak_reserved_bytes;
+        let reserved = |fit: &Fit, batch: u64| fit.at(batch as f64, None).likely.counts.peak_reserved_bytes;
+        let fit = Fit::new((4.0, head(4)), (8.0, head(8)), conf()).expect("of one training");
+        for batch in [4, 8, 16, 32, 64] {
+            assert_eq!(reserved(&fit, batch), truth(batch), "at {batch}");
+        }
+        let alone =
+            Fit::alone((16.0, head(16)), |at| [Scale::Fixed, Scale::Proportional][usize::from(at == 2)], conf());
+        assert_eq!(reserved(&alone.expect("it has a number"), 64), truth(64));
+    }
 }
