@@ -9,6 +9,7 @@
 //! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
 
+mod growing;
 mod play;
 mod recurring;
 mod step;
@@ -25,6 +26,7 @@ use crate::follow::{Agreement, Follow};
 use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
+use growing::Stages;
 use play::Play;
 use recurring::Recurring;
 use step::{Act, Name, Step, Want};
@@ -91,6 +93,7 @@ pub struct Ahead {
     /// Whole steps, the last one last.
     steps: VecDeque<Step>,
     running: Step,
+    stages: Stages,
     /// The steps that needed most, of the [`SPAN`] before these and of these.
     most: [Option<Step>; 2],
     /// What was seen at the last step's end, by the number of the step that followed.
@@ -119,7 +122,7 @@ impl Ahead {
         }
         let allocated = follow.counts().allocated_bytes;
         let running = Step { number: 1, allocated: (allocated, 0), peak_allocated: allocated, ..Step::default() };
-        Self { follow, live, steps: VecDeque::new(), running, most: [None, None], before: None, missed_at: None }
+        Self { follow, live, steps: VecDeque::new(), running, stages: Stages::default(), most: [None, None], before: None, missed_at: None }
     }
 
     /// Takes the next event.
@@ -141,6 +144,7 @@ impl Ahead {
         };
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
+        self.stages.step(&ended);
         if ended.number.is_multiple_of(SPAN) {
             self.most = [self.most[1].take(), None];
         }
@@ -185,11 +189,13 @@ impl Ahead {
         let at_most = |play: &mut Play, steps: u32| {
             let most = most?;
             let later = self.running.number - most.number + u64::from(steps) - 1;
-            let fails = play.step(most, [None, None], &Recurring::default(), later)?;
+            let fails = play.step(most, ([None, None], None), &Recurring::default(), later)?;
             Some(Fails { steps, of: Of::Most, ..fails })
         };
+        let stage = self.stages.next();
         let of_last = (1..=steps).find_map(|later| {
-            let fails = play.step(last, before, &recurring, u64::from(later))?;
+            let stage = stage.as_ref().filter(|stage| stage.from < self.running.number + u64::from(later));
+            let fails = play.step(last, (before, stage), &recurring, u64::from(later))?;
             Some(Fails { steps: later, ..fails })
         });
         of_last

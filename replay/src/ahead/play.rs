@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::StackId;
 
+use super::growing::Next;
 use super::recurring::Recurring;
 use super::step::{Act, Name, Step, Want};
 use super::{Fails, Live, Of, Shortage};
@@ -51,12 +52,13 @@ impl Play {
     pub fn step(
         &mut self,
         step: &Step,
-        before: [Option<&Step>; 2],
+        (before, stage): ([Option<&Step>; 2], Option<&Next<'_>>),
         recurring: &Recurring,
         later: u64,
     ) -> Option<Fails> {
         let number = step.number.saturating_add(later);
         let mut index = 0;
+        let mut asked: HashMap<StackId, usize> = HashMap::new();
         // What comes now and then, and stays: behind the step's own requests by name, in front of them in time.
         for (at, &want) in recurring.due(later).iter().enumerate() {
             let name = Name { step: number, index: (step.wants.len() + at) as u32 };
@@ -68,7 +70,10 @@ impl Play {
             match *act {
                 Act::Ask => {
                     let want = step.wants[index];
-                    let bytes = step.bytes(index, before, later);
+                    let place = asked.entry(want.stack).or_default();
+                    let staged = stage.and_then(|stage| stage.bytes(want.stack, *place));
+                    *place += 1;
+                    let bytes = staged.unwrap_or_else(|| step.bytes(index, before, later));
                     let name = Name { step: number, index: index as u32 };
                     index += 1;
                     if recurring.is_chance(name.index) {
