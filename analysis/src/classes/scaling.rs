@@ -137,6 +137,10 @@ mod tests {
         let class = |parameter: bool| if parameter { Class::Parameters } else { Class::Activations };
         let mut classes = [true, false, false, false, true, false].map(class);
         classes[2] = Class::Temporaries;
-        assert_eq!(copies(&requests, &classes), HashSet::from([1]), "neither of another class nor of a size that changes no peak");
+        assert_eq!(
+            copies(&requests, &classes),
+            HashSet::from([1]),
+            "neither of another class nor of a size that changes no peak"
+        );
     }
 }

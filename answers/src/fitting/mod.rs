@@ -11,13 +11,13 @@ mod sizes;
 use std::collections::HashMap;
 
 pub use meaning::Meaning;
-pub use sizes::{Fitted, OUTSIDE, alone, two};
 use memctl_model::{Action, Event, Mark, MarkKind, Phase, Phases, SegmentState, SessionInfo, StackId};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
 use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
+pub use sizes::{Fitted, OUTSIDE, alone, two};
 
 use crate::fit::Recording;
 pub use crate::replaying::ReplayError;

@@ -70,7 +70,9 @@ fn a_curve_of_sizes_has_the_figures_of_the_command_line() {
     assert!(memory.as_str().unwrap().starts_with("Memory outside PyTorch's allocator"), "{memory}");
     assert!(limited["not_looked_at"].to_string().contains("weaker than two"));
 
-    for asked in ["rank=0", "rank=0&size=0", "rank=0&size=x", "rank=0&size=99999999", "rank=0&size=4&limit=x", "rank=7&size=4"] {
+    for asked in
+        ["rank=0", "rank=0&size=0", "rank=0&size=x", "rank=0&size=99999999", "rank=0&size=4&limit=x", "rank=7&size=4"]
+    {
         let answer = get(&port, &format!("/api/v1/jobs/resnet50/fit?{asked}"));
         assert_eq!(answer.status, 400, "{asked}: {}", answer.body);
     }

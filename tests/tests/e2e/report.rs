@@ -97,7 +97,8 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
 fn other_sizes_are_in_a_report_that_names_the_recorded_one() {
     let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let daemon = DaemonProcess::sqlite(store.path(), free_port());
-    let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/tests/data/fit_resnet50_amp_b4/rank0.pickle.zst");
+    let recording =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/tests/data/fit_resnet50_amp_b4/rank0.pickle.zst");
     run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "resnet50"]).arg(recording));
     let without = inlined(&report(&daemon, "resnet50", place.path()));
     let is_fit = |key: &&String| key.starts_with("fit");
@@ -114,7 +115,8 @@ fn other_sizes_are_in_a_report_that_names_the_recorded_one() {
     let key = with["answers"].as_object().unwrap().keys().find(is_fit).expect("the curve");
     assert_eq!(key, "fit?limit=1073741824&rank=0&size=4");
     for flags in [&["--size", "4", "--markdown"][..], &["--device-memory", "1GiB"], &["--size", "0"]] {
-        let refused = memctl().args(["report", "--job", "resnet50", "--daemon", &daemon.url]).args(flags).output().unwrap();
+        let refused =
+            memctl().args(["report", "--job", "resnet50", "--daemon", &daemon.url]).args(flags).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{flags:?}");
     }
 }
