@@ -127,7 +127,7 @@ await walked(chromium, [
     const { at, largest_that_fits, not_looked_at } = ask('fit', ...words);
     assert.ok(at.length >= 12 && at.some((point) => point.size === 8), sizes.join());
     for (const [place, point] of at.entries()) {
-      assert.deepEqual(await exact(rows[place]), [point.peak_reserved_bytes, point.low, point.high, point.peak_allocated_bytes], `at ${point.size}`);
+      assert.deepEqual(await exact(rows[place]), [point.peak_allocated_bytes, point.peak_reserved_bytes, point.low, point.high], `at ${point.size}`);
       const text = await rows[place].innerText();
       assert.ok(text.includes(point.fits ? 'yes' : 'no') && text.includes('★') === (point.size === largest_that_fits), text);
     }

@@ -72,7 +72,7 @@ try {
     const sizes = page.getByRole('table', { name: /^Highest memory by size, forecast from one recording at 8/ });
     await sizes.waitFor();
     await page.getByText(/^The largest size that fits in 2\.00 GiB is \d/).waitFor();
-    await page.getByText(/weaker than two/).waitFor();
+    await page.getByText(/^One recording only, which is weaker than two/).waitFor();
     await looked('settings');
     await turn('Blocks at the peak');
     await page.locator('main canvas').first().waitFor();

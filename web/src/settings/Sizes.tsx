@@ -12,10 +12,10 @@ import { Bytes, Table, Waiting } from '../parts/parts';
 import { file } from '../report/file';
 import { question, type JobAddress } from '../route';
 import { bytes, count } from '../words/numbers';
-import { largestSaid, scaledSaid, SIZE_MAX, sizeOf } from '../words/sizes';
+import { aboveSaid, largestSaid, scaledSaid, SIZE_MAX, sizeOf } from '../words/sizes';
 
 /** Labels are at least such a part of the picture apart. */
-const APART = 0.1;
+const APART = 0.09;
 /** Pixels that the picture is high, without its labels. */
 const HIGH = 240;
 
@@ -47,7 +47,8 @@ function Picture({ of, drawn, recorded }: { of: Fit; drawn: Curve; recorded: num
         <li><i class="key reserved" />highest reserved, by size</li>
         <li><i class="key held" />its interval</li>
         {drawn.showsLimit && <li><i class="key limit" />{`the limit, ${bytes(limit)}`}</li>}
-        <li>● the recorded size{largest !== null && drawn.points.some((point) => point.size === largest) && ', and in green the largest that fits'}</li>
+        <li>● the recorded size</li>
+        {largest !== null && <li>★ the largest that fits, green in the picture</li>}
       </ul>
     </figure>
   );
@@ -55,17 +56,18 @@ function Picture({ of, drawn, recorded }: { of: Fit; drawn: Curve; recorded: num
 
 const HEADS = [
   { text: 'Size', number: true },
-  { text: 'Reserved', number: true },
-  { text: 'From', number: true },
-  { text: 'To', number: true },
-  { text: 'Allocated', number: true },
   { text: 'Fits' },
+  { text: 'Allocated', number: true },
+  { text: 'Reserved', number: true },
+  { text: 'Low', number: true },
+  { text: 'High', number: true },
 ];
 
 function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
   const [recording] = of.recordings;
   const recorded = recording?.size ?? null;
   const drawn = curve(of);
+  const above = aboveSaid(of);
   return (
     <>
       <p class="prose"><strong>{largestSaid(of, isAsked)}</strong></p>
@@ -74,18 +76,19 @@ function Told({ of, isAsked }: { of: Fit; isAsked: boolean }): JSX.Element {
         {of.at.map((point) => (
           <tr key={point.size} class={point.size === of.largest_that_fits ? 'chosen' : undefined}>
             <th scope="row" class="number">{count(point.size)}</th>
+            <td>
+              {point.fits === null ? '–' : point.fits ? 'yes' : <span class="inexact">no</span>}
+              {point.size === recorded && <> ●<span class="unseen"> as recorded</span></>}
+              {point.size === of.largest_that_fits && <> ★<span class="unseen"> the largest that fits</span></>}
+            </td>
+            <td class="number"><Bytes of={point.peak_allocated_bytes} /></td>
             <td class="number"><Bytes of={point.peak_reserved_bytes} /></td>
             <td class="number"><Bytes of={point.low} /></td>
             <td class="number"><Bytes of={point.high} /></td>
-            <td class="number"><Bytes of={point.peak_allocated_bytes} /></td>
-            <td>
-              {point.fits === null ? '–' : point.fits ? 'yes' : <span class="inexact">no</span>}
-              {point.size === of.largest_that_fits && <strong> ★ the largest</strong>}
-              {point.size === recorded && <span class="faint"> as recorded</span>}
-            </td>
           </tr>
         ))}
       </Table>
+      {above !== '' && <p class="prose">{above}</p>}
       {of.scaled !== null && <p class="prose">{scaledSaid(of.scaled)}</p>}
       <p class="prose faint">{`Not looked at: ${of.not_looked_at.join(' ')}`}</p>
     </>

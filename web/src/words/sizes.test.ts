@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest';
 import type { Fit } from '../api/types';
-import { largestSaid, scaledSaid, sizeOf } from './sizes';
+import { aboveSaid, largestSaid, scaledSaid, sizeOf } from './sizes';
 
 const fit = (device_memory_bytes: number | null, largest_that_fits: number | null): Fit => ({ recordings: [], scaled: null, device_memory_bytes, at: [], largest_that_fits, not_looked_at: [] });
 
@@ -14,13 +14,20 @@ test('a size is a whole number above 0 and nothing else', () => {
 });
 
 test('what fits is said, and from where the memory is known', () => {
-  expect(largestSaid(fit(null, null), false)).toBe('Without the memory that the process may have, no size is said to fit.');
+  expect(largestSaid(fit(null, null), false)).toBe('What the process may have is not known, so no size is said to fit.');
   expect(largestSaid(fit(2 ** 30, null), true)).toBe('No size fits in 1.00 GiB.');
   expect(largestSaid(fit(2 ** 30, 1200), true)).toBe('The largest size that fits in 1.00 GiB is 1,200.');
   expect(largestSaid(fit(2 ** 30, 12), false)).toBe('A request of this process failed, which tells that it may have 1.00 GiB. The largest size that fits in 1.00 GiB is 12.');
 });
 
+test('a size that fits although its figures are above the memory is explained', () => {
+  const point = { size: 4, peak_allocated_bytes: 90, peak_reserved_bytes: 100, low: 90, high: 110, fits: true };
+  expect(aboveSaid({ ...fit(110, 4), at: [point] })).toBe('');
+  expect(aboveSaid({ ...fit(109, 4), at: [point] })).toMatch(/above 109 B\.$/);
+  expect(aboveSaid({ ...fit(109, null), at: [{ ...point, fits: false }] })).toBe('');
+});
+
 test('how requests scale is counted', () => {
   const scaled = { requests: 1234, fixed: 200, fixed_bytes: 1024, proportional: 1034, proportional_bytes: 2048, doubtful: 7, doubtful_bytes: 512 };
-  expect(scaledSaid(scaled)).toBe('Of 1,234 requests, 200 are taken to stay the same (1.00 KiB) and 1,034 to grow in proportion (2.00 KiB); 7 of them are in doubt (512 B).');
+  expect(scaledSaid(scaled)).toBe('One recording only, which is weaker than two: of 1,234 requests 200 are taken to stay the same (1.00 KiB), 1,034 to grow in proportion (2.00 KiB); 7 of them are in doubt (512 B).');
 });

@@ -17,14 +17,21 @@ export function sizeOf(text: string): number | null {
 /** The largest that fits, or why nothing is said to; `isAsked` says whether somebody named the memory. */
 export function largestSaid(of: Fit, isAsked: boolean): string {
   const memory = of.device_memory_bytes;
-  if (memory === null) return 'Without the memory that the process may have, no size is said to fit.';
+  if (memory === null) return 'What the process may have is not known, so no size is said to fit.';
   const told = isAsked ? '' : `A request of this process failed, which tells that it may have ${bytes(memory)}. `;
   if (of.largest_that_fits === null) return `${told}No size fits in ${bytes(memory)}.`;
   return `${told}The largest size that fits in ${bytes(memory)} is ${count(of.largest_that_fits)}.`;
 }
 
+/** Why a size fits whose figures are above the memory; nothing where none does. */
+export function aboveSaid(of: Fit): string {
+  const memory = of.device_memory_bytes;
+  if (memory === null || !of.at.some((point) => point.fits === true && point.high > memory)) return '';
+  return `Figures are those without a limit. Under one, memory that is cached goes back to the device before a request fails: so a size may fit although its figures are above ${bytes(memory)}.`;
+}
+
 /** How the requests were taken to scale. */
 export function scaledSaid(of: Scaled): string {
   const [all, fixed, grows, doubt] = [plural(of.requests, 'request'), count(of.fixed), count(of.proportional), count(of.doubtful)];
-  return `Of ${all}, ${fixed} are taken to stay the same (${bytes(of.fixed_bytes)}) and ${grows} to grow in proportion (${bytes(of.proportional_bytes)}); ${doubt} of them are in doubt (${bytes(of.doubtful_bytes)}).`;
+  return `One recording only, which is weaker than two: of ${all} ${fixed} are taken to stay the same (${bytes(of.fixed_bytes)}), ${grows} to grow in proportion (${bytes(of.proportional_bytes)}); ${doubt} of them are in doubt (${bytes(of.doubtful_bytes)}).`;
 }
