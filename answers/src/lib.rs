@@ -18,6 +18,7 @@ pub mod diagnose;
 pub mod dossier;
 pub mod finding;
 pub mod fit;
+pub mod fitting;
 pub mod format;
 pub mod frag;
 pub mod heat;

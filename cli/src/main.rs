@@ -11,7 +11,6 @@ mod commands;
 mod connect;
 mod exit;
 mod export;
-mod fitting;
 mod logs;
 mod page;
 mod render;

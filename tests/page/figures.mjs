@@ -117,6 +117,24 @@ await walked(chromium, [
     }
     await says(not_looked_at.filter((sentence) => !sentence.startsWith('3 other ranks')));
   }],
+  ['other sizes hold what their forecast says', async () => {
+    await open('/jobs/gpt_val_graph_leak/settings?rank=0&limit=700MiB&size=8');
+    const table = page.getByRole('table', { name: 'Highest memory by size, forecast from one recording at 8' });
+    await table.waitFor();
+    const rows = await table.locator('tbody tr').all();
+    const sizes = await Promise.all(rows.map(async (row) => (await row.getByRole('rowheader').innerText()).replace(/,/g, '')));
+    const words = ['--job', 'gpt_val_graph_leak=8', '--rank', '0', '--device-memory', '700MiB', '--at', sizes.join(',')];
+    const { at, largest_that_fits, not_looked_at } = ask('fit', ...words);
+    assert.ok(at.length >= 12 && at.some((point) => point.size === 8), sizes.join());
+    for (const [place, point] of at.entries()) {
+      assert.deepEqual(await exact(rows[place]), [point.peak_allocated_bytes, point.peak_reserved_bytes, point.low, point.high], `at ${point.size}`);
+      const text = await rows[place].innerText();
+      assert.ok(text.includes(point.fits ? 'yes' : 'no') && text.includes('★') === (point.size === largest_that_fits), text);
+    }
+    await says([largest_that_fits === null ? 'No size fits in 700 MiB.' : `The largest size that fits in 700 MiB is ${largest_that_fits.toLocaleString('en-US')}.`]);
+    await says([...not_looked_at.slice(0, -1), "Memory outside PyTorch's allocator: the context, libraries, other processes."]);
+    assert.equal(await page.locator('svg.sizes circle').count(), at.filter((point) => point.size <= 16 * 8).length);
+  }],
   ['the peak is taken apart to what its ledger says', async () => {
     const [rank] = ask('ledger', '--job', 'gpt_val_graph_leak', '--rank', '0', '--peak').ranks;
     await open('/jobs/gpt_val_graph_leak/moment?rank=0&at=peak');

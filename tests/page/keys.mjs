@@ -122,7 +122,7 @@ await walked(chromium, [
     await page.waitForURL((url) => url.search.includes('event=2'));
     await page.getByText(/^Event 2, /).waitFor();
   }],
-  ['the peak and its settings: a limit is typed', async () => {
+  ['the peak, its settings and other sizes: a limit and a size are typed', async () => {
     await page.goto(`${of.http}/jobs/gpt_clean/moment?rank=0&at=peak`);
     await page.getByRole('table', { name: /by module and site/ }).first().waitFor();
     await all('peak');
@@ -136,6 +136,18 @@ await walked(chromium, [
     await page.keyboard.type('64MiB');
     await press('Enter');
     await page.getByRole('table', { name: /^Settings, where the process may have 64\.0 MiB/ }).waitFor();
+    await tabTo(page, page.getByLabel('What number was this recorded at?'));
+    await page.keyboard.type('none');
+    await press('Enter');
+    await page.getByText(/^none is no size/).waitFor();
+    await press('Control+a');
+    await page.keyboard.type('8');
+    await press('Tab');
+    await page.locator('button:focus', { hasText: 'Forecast' }).waitFor();
+    await press('Enter');
+    await page.getByRole('table', { name: /^Highest memory by size/ }).waitFor();
+    await page.waitForURL((url) => url.searchParams.get('size') === '8' && url.searchParams.get('limit') === '64MiB');
+    await all('sizes');
   }],
   ['alerts: a silence is ended', async () => {
     await page.goto(`${of.http}/alerts`);

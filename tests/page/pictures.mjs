@@ -33,6 +33,7 @@ const VIEWS = [
   ['blocks', '/jobs/oom_by_fragmentation/blocks?rank=1&event=1500', 'canvas.blocks'],
   ['classes', `/jobs/${JOB}?rank=0&classes=on`, 'path.stacked'],
   ['settings', '/jobs/oom_by_fragmentation/settings?rank=1', 'svg.setting'],
+  ['sizes', `/jobs/${JOB}/settings?rank=0&limit=512MiB&size=8`, 'svg.sizes'],
   ['alerts', '/alerts', 'h2'],
   ['sign-in', '/', 'form.sign-in'],
 ];

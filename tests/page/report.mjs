@@ -25,7 +25,9 @@ const file = join(home, 'report.html');
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
 try {
   run('import', '-q', '--job', 'reported', recordings);
-  run('report', '-q', '--job', 'reported', '-f', file);
+  run('report', '-q', '--job', 'reported', '-f', file, '--size', '8', '--device-memory', '2GiB');
+  const plain = join(home, 'plain.html');
+  run('report', '-q', '--job', 'reported', '-f', plain);
   assert.ok(statSync(file).size <= BYTES_MAX, `${statSync(file).size} bytes`);
   const complaints = [];
   for (const [width, colorScheme] of [[1280, 'light'], [390, 'dark']]) {
@@ -67,6 +69,10 @@ try {
     await looked('peak');
     await turn('Settings');
     await page.getByRole('table', { name: /^Settings, without a limit/ }).waitFor();
+    const sizes = page.getByRole('table', { name: /^Highest memory by size, forecast from one recording at 8/ });
+    await sizes.waitFor();
+    await page.getByText(/^The largest size that fits in 2\.00 GiB is \d/).waitFor();
+    await page.getByText(/^One recording only, which is weaker than two/).waitFor();
     await looked('settings');
     await turn('Blocks at the peak');
     await page.locator('main canvas').first().waitFor();
@@ -84,6 +90,9 @@ try {
   await page.goto(pathToFileURL(file).href);
   await page.getByText('validate_keeping_graph').first().waitFor();
   assert.ok((await page.locator('table').count()) >= 3);
+  const without = await (await browser.newContext({ offline: true })).newPage();
+  await without.goto(`${pathToFileURL(plain).href}#/jobs/reported/settings?rank=0`);
+  await without.getByText(/^Other sizes are not in this file\./).waitFor();
   assert.deepEqual(complaints, []);
 } finally {
   await browser.close();

@@ -176,6 +176,15 @@ try {
   await page.getByRole('table', { name: /^Settings, where the process may have 20\.0 MiB/ }).waitFor();
   await page.getByText(/out of memory.* at a request for/).first().waitFor();
   assert.match(page.url(), /limit=20MiB/);
+  // Other sizes: the number is in the address, and again in the field when it is opened there.
+  await page.getByLabel('What number was this recorded at?').fill('8');
+  await page.getByRole('button', { name: 'Forecast' }).click();
+  await page.getByRole('table', { name: /^Highest memory by size, forecast from one recording at 8/ }).waitFor();
+  assert.match(page.url(), /limit=20MiB&size=8/);
+  await page.reload();
+  await page.locator('svg.sizes path.peak').waitFor({ state: 'attached' });
+  assert.equal(await page.getByLabel('What number was this recorded at?').inputValue(), '8');
+  await inEveryLight('sizes');
 
   // Alerts: a silence that others made ends by its button.
   await page.goto(`${origin}/alerts`);

@@ -48,7 +48,7 @@ function View({ at }: { at: Route }): JSX.Element {
     case 'blocks':
       return <Blocks key={at.job.name} job={at.job} at={at.at} event={at.event} />;
     case 'settings':
-      return <Settings job={at.job} limit={at.limit} />;
+      return <Settings job={at.job} limit={at.limit} size={at.size ?? ''} />;
     case 'alerts':
       return <Alerts tenant={at.tenant} />;
     case 'nowhere':

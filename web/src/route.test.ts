@@ -18,6 +18,7 @@ test.each<Exclude<Route, { view: 'nowhere' }>>([
   { view: 'job', job, since: null, until: null, classes: 'off' },
   { view: 'settings', job, limit: '40GiB' },
   { view: 'settings', job, limit: '' },
+  { view: 'settings', job, limit: '40GiB', size: '8' },
   { view: 'alerts', tenant: 'lab-a' },
 ])('an address is read as it was written: %o', (route) => {
   const [path = '', query = ''] = addressOf(route).split('?');

@@ -11,7 +11,7 @@ export type Route =
   | { view: 'job'; job: JobAddress; since: string | null; until: string | null; over?: string; classes?: 'on' | 'off' }
   | { view: 'moment'; job: JobAddress; at: string; from: string | null }
   | { view: 'blocks'; job: JobAddress; at: string; event: number | null }
-  | { view: 'settings'; job: JobAddress; limit: string }
+  | { view: 'settings'; job: JobAddress; limit: string; size?: string }
   | { view: 'alerts'; tenant: string | null }
   | { view: 'nowhere'; path: string };
 
@@ -55,7 +55,10 @@ export function routeOf(path: string, query: string): Route {
   }
   if (view === 'moment') return { view: 'moment', job, at: text('at') ?? 'peak', from: text('from') };
   if (view === 'blocks') return { view: 'blocks', job, at: text('at') ?? 'peak', event: whole('event') };
-  if (view === 'settings') return { view: 'settings', job, limit: text('limit') ?? '' };
+  if (view === 'settings') {
+    const size = text('size');
+    return { view: 'settings', job, limit: text('limit') ?? '', ...(size === null ? {} : { size }) };
+  }
   return { view: 'nowhere', path };
 }
 
@@ -83,7 +86,7 @@ function pathOf(route: Exclude<Route, { view: 'nowhere' }>): string {
   asked.push(['attempt', attempt], ['rank', rank === null ? null : String(rank)], ['tenant', tenant]);
   const at = `/jobs/${encodeURIComponent(name)}`;
   if (route.view === 'job') return at + behind([...asked, ['since', route.since], ['until', route.until], ['over', route.over ?? null], ['classes', route.classes ?? null]]);
-  if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null]])}`;
+  if (route.view === 'settings') return `${at}/settings${behind([...asked, ['limit', route.limit || null], ['size', route.size ?? null]])}`;
   if (route.view === 'blocks') {
     const event = route.event === null ? null : String(route.event);
     return `${at}/blocks${behind([...asked, ['at', event === null && route.at !== 'peak' ? route.at : null], ['event', event]])}`;

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use memctl_model::{BlockState, BlockUse, Keyframe, Phase, SiteRow, Stack, StackId};
 
 use rules::Says;
-pub use scaling::{Asked, Scaling};
+pub use scaling::{Asked, Scaling, copies};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

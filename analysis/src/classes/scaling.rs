@@ -3,6 +3,7 @@
 //! Guarantees: parameters, gradients, optimizer state and workspaces are the same at every batch, as is whatever cannot be divided
 //! by it; a size that is a parameter's, in its own precision or in half of it, is in doubt. Refuses to know more: a buffer of a
 //! library that happens to divide is taken to grow.
+//! [`copies`] tells which requests are copies of weights in half their precision.
 
 use std::collections::HashSet;
 
@@ -39,6 +40,8 @@ pub enum Scaling {
 
 /// Requests below this size change no peak, and their elements are often those of a shape.
 const TINY_BYTES: u64 = 512;
+/// A smaller copy of a weight changes no peak.
+const COPY_BYTES_MIN: u64 = 1 << 16;
 
 impl Classifier<'_> {
     /// The class of each request.
@@ -79,6 +82,15 @@ impl Classifier<'_> {
     }
 }
 
+/// Requests of forward passes that have half of a parameter's bytes: by their sizes autocast's copies of weights.
+#[must_use]
+pub fn copies(asked: &[Asked], classes: &[Class]) -> HashSet<usize> {
+    let of_class = |class: Class| (0..).zip(asked.iter().zip(classes)).filter(move |(_, (_, it))| **it == class);
+    let weights: HashSet<u64> = of_class(Class::Parameters).map(|(_, (asked, _))| asked.bytes).collect();
+    let is_half = |asked: &Asked| asked.bytes >= COPY_BYTES_MIN && weights.contains(&(asked.bytes.saturating_mul(2)));
+    of_class(Class::Activations).filter(|(_, (asked, _))| is_half(asked)).map(|(at, _)| at).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use memctl_model::{Frame, Stack};
@@ -116,5 +128,19 @@ mod tests {
         use Scaling::{Fixed, PerhapsFixed, PerhapsProportional, Proportional};
         let expected = [Fixed, Proportional, Fixed, PerhapsFixed, Fixed, PerhapsFixed, PerhapsProportional, Fixed];
         assert_eq!(classifier.scalings(&requests, &classes, 4), expected);
+    }
+
+    #[test]
+    fn half_of_a_weight_that_a_forward_pass_asks_for_is_its_copy() {
+        let asked = |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, outlived: false };
+        let requests = [asked(1 << 20), asked(1 << 19), asked(1 << 19), asked(1 << 18), asked(1 << 10), asked(1 << 9)];
+        let class = |parameter: bool| if parameter { Class::Parameters } else { Class::Activations };
+        let mut classes = [true, false, false, false, true, false].map(class);
+        classes[2] = Class::Temporaries;
+        assert_eq!(
+            copies(&requests, &classes),
+            HashSet::from([1]),
+            "neither of another class nor of a size that changes no peak"
+        );
     }
 }

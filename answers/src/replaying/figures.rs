@@ -20,14 +20,6 @@ impl Named {
     }
 }
 
-/// Bytes of a limit.
-fn bytes(limit: Limit) -> Option<u64> {
-    match limit {
-        Limit::None => None,
-        Limit::Share(bytes) | Limit::Device(bytes) => Some(bytes),
-    }
-}
-
 impl Running {
     /// The device's figures, and what they do not cover.
     pub(super) fn figures(
@@ -61,7 +53,7 @@ impl Running {
         let settings = trials.iter().zip(&outcomes).zip(endings);
         let settings = settings.map(|((it, outcome), out_of_memory)| Setting {
             allocator_conf: it.text.clone(),
-            limit_bytes: bytes(it.limit),
+            limit_bytes: it.limit.bytes(),
             peak_reserved_bytes: outcome.counts.peak_reserved_bytes,
             peak_allocated_bytes: outcome.counts.peak_allocated_bytes,
             device_allocs: outcome.counts.device_allocs,

@@ -311,6 +311,12 @@ pub struct Report {
     /// Write Markdown, for a pull request or a ticket, instead of HTML.
     #[arg(long)]
     pub markdown: bool,
+    /// The number that the job was recorded at (batch, sequence, layers): with it, what other sizes would hold is in the file.
+    #[arg(long, value_name = "N", conflicts_with = "markdown", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub size: Option<u64>,
+    /// The memory that the process may reserve, for --size: 80GiB; without it no size is said to fit, unless a request failed.
+    #[arg(long, value_name = "BYTES", requires = "size", value_parser = memctl_answers::conditions::bytes)]
+    pub device_memory: Option<u64>,
 }
 
 /// `memctl assert`.

@@ -59,7 +59,9 @@ pub async fn run(
         // `latest` may be another job by now.
         let job = &dossier.note.job;
         let same = v1::Selection { job: job.id.clone(), attempt: Some(job.attempt), ..selection };
-        let answers = report_views::ask(connection, same, &dossier, shell.room(), now).await?;
+        let views =
+            report_views::Wanted { room: shell.room(), size: args.size, device_memory: args.device_memory, now };
+        let answers = report_views::ask(connection, same, &dossier, views).await?;
         Ok(shell.with(&answers))
     })
     .await?;

@@ -38,6 +38,19 @@ struct Views<'c> {
     inlined: Inlined,
 }
 
+/// What is wanted of the views.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Bytes that they may have.
+    pub room: usize,
+    /// The number that the job was recorded at.
+    pub size: Option<u64>,
+    /// Bytes that the process may reserve, for that.
+    pub device_memory: Option<u64>,
+    /// When.
+    pub now: Timestamp,
+}
+
 /// Asks everything that the views show.
 ///
 /// # Errors
@@ -46,13 +59,13 @@ pub async fn ask(
     connection: &Connection,
     selection: v1::Selection,
     dossier: &Dossier,
-    room: usize,
-    now: Timestamp,
+    Wanted { room, size, device_memory, now }: Wanted,
 ) -> Result<Inlined, Failure> {
     let report = &dossier.note.report;
     let asking = PageClient::new(connection.asking()).max_decoding_message_size(ANSWER_BYTES_MAX);
     let mut inlined = Inlined::new(room);
     (inlined.job, inlined.attempt) = (report.job.id.clone(), report.job.attempt);
+    (inlined.size, inlined.device_memory) = (size, device_memory);
     inlined.written_at = time::rfc3339(u64::try_from(now.as_nanosecond()).unwrap_or(0));
     if selection.first_epoch.or(selection.last_epoch).is_some() {
         inlined.left_out.push("The views show all epochs, not only those that were asked for.".to_owned());
@@ -101,11 +114,20 @@ impl Views<'_> {
         if matters {
             self.of("anatomy", report, row, &[]).await?;
             self.of("what-if", report, row, &[]).await?;
+            self.sizes(report, row).await?;
             self.of("classes", report, row, &[]).await?;
             self.of("blocks", report, row, &[("at", "peak")]).await?;
             self.moment(report, row, "end").await?;
         }
         Ok(())
+    }
+
+    /// What other sizes would hold, where somebody named the recorded one.
+    async fn sizes(&mut self, report: &Report, row: &Rank) -> Result<(), Failure> {
+        let Some(size) = self.inlined.size.map(|size| size.to_string()) else { return Ok(()) };
+        let memory = self.inlined.device_memory.map(|bytes| bytes.to_string());
+        let asked = [Some(("size", size.as_str())), memory.as_deref().map(|bytes| ("limit", bytes))];
+        self.of("fit", report, row, &asked.into_iter().flatten().collect::<Vec<_>>()).await
     }
 
     /// What the findings' own links lead to: see `words/evidence.ts` of the page.

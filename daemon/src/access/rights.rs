@@ -114,6 +114,7 @@ pub const RIGHTS: &[(&str, Need)] = &[
     ("/api/v1/jobs/{job}/classes", Need::Read),
     ("/api/v1/jobs/{job}/anatomy", Need::Read),
     ("/api/v1/jobs/{job}/what-if", Need::Read),
+    ("/api/v1/jobs/{job}/fit", Need::Read),
     ("/api/v1/alerts", Need::Read),
     ("/api/v1/silences", Need::Read),
     ("/api/v1/silence", Need::Operate),

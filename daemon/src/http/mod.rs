@@ -72,7 +72,7 @@ struct Room {
 }
 
 /// Every page; each has a row in the table of rights.
-fn pages() -> [(&'static str, MethodRouter<Room>); 34] {
+fn pages() -> [(&'static str, MethodRouter<Room>); 35] {
     [
         ("/", get(assets::page)),
         ("/jobs/{job}", get(assets::page)),
@@ -101,6 +101,7 @@ fn pages() -> [(&'static str, MethodRouter<Room>); 34] {
         ("/api/v1/jobs/{job}/classes", get(views::classes)),
         ("/api/v1/jobs/{job}/anatomy", get(views::anatomy)),
         ("/api/v1/jobs/{job}/what-if", get(views::what_if)),
+        ("/api/v1/jobs/{job}/fit", get(views::fit)),
         ("/api/v1/alerts", get(alerts::alerts)),
         ("/api/v1/silences", get(alerts::silences)),
         ("/api/v1/silence", post(alerts::silence)),

@@ -1,7 +1,8 @@
-//! `/api/v1/jobs/JOB/classes`, `anatomy` and `what-if`: what the page shows of one device beside what the command line prints.
+//! `/api/v1/jobs/JOB/classes`, `anatomy`, `what-if` and `fit`: what the page shows of one device beside what the command line
+//! prints.
 //!
-//! Guarantees: as [`super::api`]; a replay of settings is of the process that was asked for, under the limit that was asked for,
-//! else under what a request of it that failed tells of its limit.
+//! Guarantees: as [`super::api`]; a replay is of the process that was asked for, under the limit that was asked for, else under what
+//! a request of it that failed tells of its limit: of an interval what it had for certain, where one limit has to do.
 
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
@@ -14,7 +15,10 @@ use super::Room;
 use super::api::{Answered, Asking, Trouble};
 use super::asked::Asked;
 use crate::access::Caller;
-use crate::query::Wanted;
+use crate::query::{Sizes, Wanted};
+
+/// No batch, sequence or number of layers is larger: as `memctl fit` takes it.
+const SIZE_MAX: u64 = 1 << 24;
 
 /// What live memory was for at the boundaries of one device.
 pub async fn classes(
@@ -60,18 +64,49 @@ pub async fn what_if(
     let answer = async {
         let limits = match limit {
             Some(bytes) => vec![Limit::Share(bytes)],
-            None => {
-                let request = asking.request(v1::OomRequest { selection: Some(selection.clone()) });
-                let failed = Oom::new(room.query.get_oom(request).await?.into_inner(), None)?;
-                let mut limits = failed.failures.first().map_or_else(Vec::new, Failed::limits);
-                limits.dedup();
-                limits
-            }
+            None => asking.limits(&selection).await?,
         };
         let is_interval = limits.len() > 1;
         Ok(room.query.what_if(&asking.caller, Wanted { selection, limits, is_interval }).await?)
     };
     asking.told(answer).await
+}
+
+/// As `memctl fit` of one recording, at sizes around the one that it was recorded at.
+pub async fn fit(
+    State(room): State<Room>,
+    Extension(caller): Extension<Caller>,
+    Path(job): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let asked = Asked::of(&uri)?;
+    asked.takes(&["size", "limit"])?;
+    let (selection, limit) = (asked.selection(&job)?, asked.large("limit")?);
+    whole(&selection)?;
+    let Some(size) = asked.large("size")?.filter(|size| (1..=SIZE_MAX).contains(size)) else {
+        let why = format!("size=N, from 1 to {SIZE_MAX}: the number that it was recorded at (batch, sequence, layers)");
+        return Err(why.into());
+    };
+    let asking = Asking { room: &room, caller };
+    let answer = async {
+        let limit = match limit {
+            Some(bytes) => Some(bytes),
+            None => asking.limits(&selection).await?.first().and_then(|limit| limit.bytes()),
+        };
+        Ok(room.query.fit(&asking.caller, Sizes { selection, size, limit }).await?)
+    };
+    asking.told(answer).await
+}
+
+impl Asking<'_> {
+    /// What the first request that failed tells of the limit of its process; nothing where none failed.
+    async fn limits(&self, selection: &v1::Selection) -> Result<Vec<Limit>, Trouble> {
+        let request = self.request(v1::OomRequest { selection: Some(selection.clone()) });
+        let failed = Oom::new(self.room.query.get_oom(request).await?.into_inner(), None)?;
+        let mut limits = failed.failures.first().map_or_else(Vec::new, Failed::limits);
+        limits.dedup();
+        Ok(limits)
+    }
 }
 
 /// The peak and a replay are those of the whole recording.

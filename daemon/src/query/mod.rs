@@ -30,6 +30,7 @@ use std::sync::Arc;
 use memctl_answers::anatomy::Anatomy;
 use memctl_answers::blocks::Blocks;
 use memctl_answers::classes::Classes;
+use memctl_answers::fit::Fit;
 use memctl_answers::tile::Tile;
 use memctl_answers::what_if::WhatIf;
 use memctl_model::limits::JOBS_LISTED;
@@ -40,7 +41,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 pub use blocks::At;
-pub use replayed::Wanted;
+pub use replayed::{Sizes, Wanted};
 pub use tiles::Place;
 
 use crate::access::{Caller, Gate};
@@ -185,7 +186,7 @@ impl QueryService {
         Ok(apart(answer).await?.into_inner())
     }
 
-    /// What other settings would have held, which the page alone asks for: see `query/replayed.rs`.
+    /// What other settings would have held, which the page alone asks for: see `query/replayed/settings.rs`.
     ///
     /// # Errors
     /// As every question's; another replay is under way.
@@ -193,6 +194,16 @@ impl QueryService {
         let store = self.seen(caller, &wanted.selection.job).await?;
         let (streams, replays) = (self.streams.clone(), self.replays.clone());
         Ok(apart(async move { replays.what_if(store, &streams, wanted).await }).await?.into_inner())
+    }
+
+    /// What other sizes would hold, which the page alone asks for: see `query/replayed/sizes.rs`.
+    ///
+    /// # Errors
+    /// As every question's; another replay is under way.
+    pub async fn fit(&self, caller: &Caller, wanted: Sizes) -> Result<Fit, Status> {
+        let store = self.seen(caller, &wanted.selection.job).await?;
+        let (streams, replays) = (self.streams.clone(), self.replays.clone());
+        Ok(apart(async move { replays.fit(store, &streams, wanted).await }).await?.into_inner())
     }
 
     /// Ends an export whose caller would no longer be let in.

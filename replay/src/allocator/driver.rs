@@ -20,6 +20,17 @@ pub enum Limit {
     Device(u64),
 }
 
+impl Limit {
+    /// How much it is; `None` where there is none.
+    #[must_use]
+    pub const fn bytes(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Share(bytes) | Self::Device(bytes) => Some(bytes),
+        }
+    }
+}
+
 /// Devices have at most this much, as far as addresses are concerned: 16 TiB.
 const DEVICE_BYTES_MAX: u64 = 1 << 44;
 /// No process reserves more, whatever its recording says: 32 TiB.

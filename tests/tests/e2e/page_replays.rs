@@ -1,7 +1,9 @@
-//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, and the parts of a peak and of a boundary sum to
-//! what was allocated then.
+//! Over HTTP: settings replayed by the daemon are those that `memctl what-if` prints, other sizes those of `memctl fit`, and the parts
+//! of a peak and of a boundary sum to what was allocated then.
 
-use memctl_tests::{memctl, run_json};
+use std::path::Path;
+
+use memctl_tests::{memctl, run, run_json};
 use serde_json::Value;
 
 use super::page::{JOB, get, import, json, served};
@@ -34,6 +36,45 @@ fn a_daemon_replays_what_the_command_line_does_and_keeps_it() {
     {
         let answer = get(&port, &format!("/api/v1/jobs/{JOB}/what-if?{asked}"));
         assert_eq!(answer.status, status, "{asked}: {}", answer.body);
+    }
+    assert_eq!(daemon.terminate(), 0);
+}
+
+#[test]
+fn a_curve_of_sizes_has_the_figures_of_the_command_line() {
+    let home = tempfile::tempdir().unwrap();
+    let (daemon, port) = served(home.path(), &[]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/tests/data/fit_resnet50_amp_b4/rank0.pickle.zst");
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "resnet50"]).arg(file));
+    let shown = |asked: &str| json(&get(&port, &format!("/api/v1/jobs/resnet50/fit?rank=0&size=4{asked}")));
+    let plain = shown("");
+    let sizes = |answer: &Value| -> Vec<u64> {
+        answer["at"].as_array().unwrap().iter().map(|at| at["size"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(sizes(&plain), [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32]);
+    assert_eq!((&plain["largest_that_fits"], &plain["at"][0]["fits"]), (&Value::Null, &Value::Null));
+    let limited = shown("&limit=1073741824");
+    let largest = limited["largest_that_fits"].as_u64().unwrap();
+    assert!(sizes(&limited).contains(&largest) && sizes(&limited).is_sorted(), "{largest}: {:?}", sizes(&limited));
+    assert_eq!(shown("&limit=1073741824"), limited, "as it was kept");
+
+    let at: Vec<String> = sizes(&limited).iter().map(u64::to_string).collect();
+    let words = ["fit", "--job", "resnet50=4", "--device-memory", "1GiB", "--at", &at.join(","), "-o", "json", "-q"];
+    let printed = run_json(memctl().args(words).args(["--daemon", &daemon.url]));
+    for part in ["recordings", "scaled", "at", "device_memory_bytes", "largest_that_fits"] {
+        assert_eq!(limited[part], printed[part], "{part}");
+    }
+    let (ours, theirs) = (limited["not_looked_at"].as_array().unwrap(), printed["not_looked_at"].as_array().unwrap());
+    let (memory, others) = ours.split_last().unwrap();
+    assert_eq!(others, &theirs[..theirs.len() - 1]);
+    assert!(memory.as_str().unwrap().starts_with("Memory outside PyTorch's allocator"), "{memory}");
+    assert!(limited["not_looked_at"].to_string().contains("weaker than two"));
+
+    for asked in
+        ["rank=0", "rank=0&size=0", "rank=0&size=x", "rank=0&size=99999999", "rank=0&size=4&limit=x", "rank=7&size=4"]
+    {
+        let answer = get(&port, &format!("/api/v1/jobs/resnet50/fit?{asked}"));
+        assert_eq!(answer.status, 400, "{asked}: {}", answer.body);
     }
     assert_eq!(daemon.terminate(), 0);
 }

@@ -92,6 +92,35 @@ fn reports_of_the_recordings_say_what_diagnose_says() {
     }
 }
 
+/// What other sizes would hold is in a file that was written with the recorded one.
+#[test]
+fn other_sizes_are_in_a_report_that_names_the_recorded_one() {
+    let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = DaemonProcess::sqlite(store.path(), free_port());
+    let recording =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/tests/data/fit_resnet50_amp_b4/rank0.pickle.zst");
+    run(memctl().args(["import", "-q", "--daemon", &daemon.url, "--job", "resnet50"]).arg(recording));
+    let without = inlined(&report(&daemon, "resnet50", place.path()));
+    let is_fit = |key: &&String| key.starts_with("fit");
+    assert_eq!(without["answers"].as_object().unwrap().keys().find(is_fit), None);
+    assert_eq!((&without["size"], &without["reasons"]["fit"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+
+    let file = place.path().join("sizes.html");
+    let flags = ["--size", "4", "--device-memory", "1GiB", "--job", "resnet50", "-f"];
+    run(memctl().args(["report", "-q", "--daemon", &daemon.url]).args(flags).arg(&file));
+    let html = std::fs::read_to_string(&file).unwrap();
+    whole_and_alone(&html, "with sizes");
+    let with = inlined(&html);
+    assert_eq!((&with["size"], &with["device_memory"]), (&4.into(), &(1_u64 << 30).into()));
+    let key = with["answers"].as_object().unwrap().keys().find(is_fit).expect("the curve");
+    assert_eq!(key, "fit?limit=1073741824&rank=0&size=4");
+    for flags in [&["--size", "4", "--markdown"][..], &["--device-memory", "1GiB"], &["--size", "0"]] {
+        let refused =
+            memctl().args(["report", "--job", "resnet50", "--daemon", &daemon.url]).args(flags).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{flags:?}");
+    }
+}
+
 #[test]
 fn hostile_names_are_text() {
     let (store, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

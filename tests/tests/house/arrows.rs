@@ -135,7 +135,7 @@ fn only_the_store_names_sqlx() {
 /// Numbers that pages and answers may name: how much of a page or of a message there is, never what is good or bad. (What
 /// `args/` and `conditions.rs` take, what `run/` waits for and what `export/`, `render/` and `format/` write is about input
 /// and output, not about jobs.)
-const LAYOUT: [(&str, &str); 63] = [
+const LAYOUT: [(&str, &str); 64] = [
     ("answers/src/blocks.rs", "STACK_FRAMES_MAX"),
     ("answers/src/diagnose/mod.rs", "SITES_NAMED"),
     ("answers/src/diagnose/words.rs", "CALLERS"),
@@ -143,6 +143,7 @@ const LAYOUT: [(&str, &str); 63] = [
     ("answers/src/dossier/flame.rs", "CALLS_SHOWN"),
     ("answers/src/dossier/tree.rs", "CALLS_MAX"),
     ("answers/src/dossier/tree.rs", "STACKS_MAX"),
+    ("answers/src/fitting/sizes.rs", "QUARTERS"),
     ("answers/src/frag.rs", "SITES_NAMED"),
     ("answers/src/heat.rs", "EPOCHS_MAX"),
     ("answers/src/lib.rs", "SCHEMA"),

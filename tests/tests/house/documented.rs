@@ -416,6 +416,7 @@ fn json_is_what_its_page_says() {
         ("jobs/gpt_val_graph_leak/classes?rank=0", "Classes"),
         ("jobs/gpt_val_graph_leak/anatomy?rank=0", "Anatomy"),
         ("jobs/oom_by_fragmentation/what-if?rank=0", "WhatIf"),
+        ("jobs/4/fit?rank=0&size=4&limit=1073741824", "Fit"),
         // (Behind its head, which is a line, are numbers.)
         ("jobs/gpt_val_graph_leak/tiles?rank=0&level=50&index=2", "TileHead"),
         ("jobs/oom_by_fragmentation/blocks?rank=0&at=end", "Blocks"),

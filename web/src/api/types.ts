@@ -459,3 +459,31 @@ export interface WhatIf {
   ranks: Replayed[];
   not_looked_at: string[];
 }
+
+export interface FitSize {
+  size: number;
+  peak_allocated_bytes: number;
+  peak_reserved_bytes: number;
+  low: number;
+  high: number;
+  fits: boolean | null;
+}
+
+export interface Scaled {
+  requests: number;
+  fixed: number;
+  fixed_bytes: number;
+  proportional: number;
+  proportional_bytes: number;
+  doubtful: number;
+  doubtful_bytes: number;
+}
+
+export interface Fit {
+  recordings: { size: number | null; peak_reserved_bytes: number; peak_allocated_bytes: number; exact: boolean }[];
+  scaled: Scaled | null;
+  device_memory_bytes: number | null;
+  at: FitSize[];
+  largest_that_fits: number | null;
+  not_looked_at: string[];
+}

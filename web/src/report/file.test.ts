@@ -14,6 +14,8 @@ const FILE: ReportFile = {
   rank: 0,
   early: 0,
   late: 3,
+  size: 4,
+  device_memory: null,
   left_out: [],
   answers: {
     'timeline?points=600&rank=0': await packed({ ranks: [{ rank: 0 }] }),
@@ -49,4 +51,6 @@ test('what is not there has its reason, or the command that shows it', async () 
   expect(commandOf(FILE.job, questionOf('jobs/x/sites?rank=3&at=peak'))).toBe("memctl sites --job 'it'\\''s' --rank 3 --peak");
   expect(commandOf('j', questionOf('jobs/x/ledger?rank=3&at=epoch%3A2'))).toBe('memctl ledger --job j --rank 3 --epoch-end 2');
   expect(commandOf('j', questionOf('jobs/x/flame?rank=3&at=epoch%3A2&from=epoch%3A1'))).toBe('memctl ui');
+  expect(commandOf('j', questionOf('jobs/x/fit?rank=3&size=4'))).toBe('memctl fit --job j=4 --rank 3 --at 8,16');
+  expect(commandOf('a b', questionOf('jobs/x/fit?size=4&limit=1024'))).toBe("memctl fit --job 'a b=4' --at 8,16 --device-memory 1024");
 });

@@ -14,6 +14,9 @@ export interface ReportFile {
   /** The epochs at whose ends it is compared. */
   early: number | null;
   late: number | null;
+  /** The number that the job was recorded at, and what the process may reserve, where somebody named them. */
+  size: number | null;
+  device_memory: number | null;
   /** What was left out, in sentences. */
   left_out: string[];
   /** Answers by question, compressed. */
@@ -53,7 +56,7 @@ export function keyOf({ verb, asked }: Question): string {
 }
 
 /** A word for a shell. */
-const word = (text: string): string => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+const word = (text: string): string => (/^[\w.:/=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** The command that shows what a question asks for. */
 export function commandOf(job: string, { verb, asked }: Question): string {
@@ -66,8 +69,16 @@ export function commandOf(job: string, { verb, asked }: Question): string {
   if (verb === 'ledger') return `memctl ledger ${of}${at === '' ? ' --peak' : when}`;
   if (verb === 'timeline') return `memctl timeline ${of}`;
   if (verb === 'what-if') return `memctl what-if ${of}${asked.has('limit') ? ` --limit ${word(asked.get('limit') ?? '')}` : ''}`;
+  if (verb === 'fit') return fitOf(job, rank, asked);
   if (verb === 'anatomy') return `memctl ledger ${of} --peak`;
   return 'memctl ui';
+}
+
+/** The same for other sizes: of a curve, twice and four times the recorded one. */
+function fitOf(job: string, rank: string | undefined, asked: Map<string, string>): string {
+  const size = Number(asked.get('size') ?? '1');
+  const of = `--job ${word(`${job}=${size}`)}${rank === undefined ? '' : ` --rank ${word(rank)}`}`;
+  return `memctl fit ${of} --at ${2 * size},${4 * size}${asked.has('limit') ? ` --device-memory ${word(asked.get('limit') ?? '')}` : ''}`;
 }
 
 /** Bytes of a compressed answer. */

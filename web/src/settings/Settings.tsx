@@ -1,5 +1,5 @@
 // One process's recorded requests under other allocator settings: a bar a setting, the one to take marked, with what to know
-// before it is used, and where it runs out of memory under a limit.
+// before it is used, and where it runs out of memory under a limit; below them, at other sizes (`Sizes`).
 //
 // Guarantees: figures and the recommendation are those of `memctl what-if`; what no figure covers stands below them. A daemon
 // replays one process at a time: who waits is told so. Refuses to recommend: that comes with the answer.
@@ -15,6 +15,7 @@ import { go, question, type JobAddress } from '../route';
 import { bytes, count } from '../words/numbers';
 import { groups, limitOf, nameOfSetting, type Group } from '../words/settings';
 import { nameOf } from '../words/verdict';
+import { Sizes } from './Sizes';
 
 /** Ranks that the choice lists. */
 const LISTED = 512;
@@ -116,19 +117,24 @@ function Device({ of, isAsked }: { of: Replayed; isAsked: boolean }): JSX.Elemen
 }
 
 /** See the module. */
-export function Settings({ job, limit }: { job: JobAddress; limit: string }): JSX.Element {
+export function Settings({ job, limit, size }: { job: JobAddress; limit: string; size: string }): JSX.Element {
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
   const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
   const rank = ranks.find((known) => known.rank === number) ?? null;
   const several = ranks.filter((known) => known.rank === number).length > 1;
   const most = limitOf(limit);
-  const asked = { rank: number === null ? null : String(number), process: several ? (rank?.process ?? null) : null, limit: most === null ? null : String(most) };
-  const settings = useAsked<WhatIf>(number !== null && report.answer !== null && !(limit !== '' && most === null) ? question(job, 'what-if', asked) : null);
+  const asked = { rank: number === null ? null : String(number), process: several ? (rank?.process ?? null) : null };
+  const isSize = limit === '' || most !== null;
+  const limited = { ...asked, limit: most === null ? null : String(most) };
+  const settings = useAsked<WhatIf>(number !== null && report.answer !== null && isSize ? question(job, 'what-if', limited) : null);
   const name = rank === null ? 'this rank' : nameOf(rank.process, rank.rank);
-  const show = (to: { rank?: number; limit?: string }): void => {
-    go({ view: 'settings', job: { ...job, rank: to.rank ?? number }, limit: to.limit ?? limit }, true);
+  const show = (to: { rank?: number; limit?: string; size?: string }): void => {
+    const at = to.size ?? size;
+    go({ view: 'settings', job: { ...job, rank: to.rank ?? number }, limit: to.limit ?? limit, ...(at === '' ? {} : { size: at }) }, true);
   };
+  // (A daemon replays one process at a time: the second question would only wait for the first.)
+  const isReplayed = settings.answer !== null || settings.trouble !== null;
   return (
     <main>
       <p class="trail">
@@ -155,7 +161,7 @@ export function Settings({ job, limit }: { job: JobAddress; limit: string }): JS
       )}
       <section aria-labelledby="settings">
         <h2 id="settings">Settings</h2>
-        {limit !== '' && most === null ? (
+        {!isSize ? (
           <p class="prose trouble" role="alert">{`${limit} is no size; one is written as 40GiB or 512MiB.`}</p>
         ) : settings.answer === null ? (
           <Waiting trouble={report.trouble ?? settings.trouble} what="the replay" />
@@ -166,6 +172,7 @@ export function Settings({ job, limit }: { job: JobAddress; limit: string }): JS
           </>
         )}
       </section>
+      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} show={(to) => { show({ size: to }); }} />
     </main>
   );
 }

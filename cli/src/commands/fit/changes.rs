@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use memctl_analysis::modules::{self, Pass};
 use memctl_answers::Frame;
 use memctl_answers::fit::{Checkpoint, Without};
+use memctl_answers::fitting::Meaning;
 use memctl_answers::naming::{is_named, place};
 use memctl_replay::Limit;
 use memctl_replay::fit::{self as replay, Fit, Script};
 
 use crate::exit::Failure;
-use crate::fitting::Meaning;
 
 /// What a peak without a site does not say.
 pub const WITHOUT: &str =

@@ -7,20 +7,17 @@ mod under;
 
 use std::io::Write;
 
-use memctl_answers::fit::{Aligned, At, Fit, Recording, Scaled};
+use memctl_answers::fit::{Fit, Recording};
+use memctl_answers::fitting::{self, Fitted, Fitting, OUTSIDE, Recorded, ReplayError};
 use memctl_answers::report::Rank;
-use memctl_model::HumanBytes;
 use memctl_proto::v1;
 use memctl_replay::Version;
-use memctl_replay::fit as replay;
 
 use crate::args::values::SizedJob;
 use crate::args::{self, Global};
 use crate::ask::{asking, report, same_job};
 use crate::connect::Connection;
 use crate::exit::Failure;
-use crate::export::Sink;
-use crate::fitting::{Fitting, Meaning, Recorded};
 use crate::render::screen::Screen;
 use crate::show::show;
 
@@ -36,15 +33,8 @@ pub struct Ran {
     pub oldest: Version,
 }
 
-/// What no figure covers.
-const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes. --device-memory and --under are what the process may reserve.";
-/// What no forecast covers.
-const OTHER_SIZES: [&str; 2] = [
-    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, and for how memory is cut at sizes nearby.",
-    "Sizes below the smaller recording are less certain than those above.",
-];
-/// What weighs on a forecast from one recording.
-const ALONE: &str = "What scales is concluded from what each request was for, because there is one recording only: weaker than two. Whatever grows with the square of the number, or in part, is taken to grow in proportion.";
+/// What a number of bytes means, behind [`OUTSIDE`].
+const MEANT: &str = "--device-memory and --under are what the process may reserve.";
 
 /// See the module.
 ///
@@ -94,97 +84,47 @@ fn ordered<'a>(one: &'a SizedJob, other: &'a SizedJob) -> Result<[&'a SizedJob; 
 
 /// What one recording tells.
 fn alone(args: &args::Fit, recording: Recording, recorded: Recorded, ran: Ran) -> Result<Fit, Failure> {
-    let meaning = recorded.meaning(recording.size);
-    let mut answer = Fit::new(Vec::new(), args.device_memory);
-    answer.not_looked_at = caveats(&recording, &recorded);
-    // (Without a number nothing is asked that depends on it.)
-    let number = recording.size.unwrap_or(1) as f64;
-    let fit = replay::Fit::alone((number, recorded.script), |request| meaning.scale(request), recorded.conf)
-        .map_err(|error| Failure::input(format!("{}: {error}", recording.job)))?;
-    if !args.at.is_empty() {
-        answer.scaled = fit.scaled().map(scaled);
-        answer.not_looked_at.push(ALONE.to_owned());
-    }
-    answer.recordings = vec![recording];
-    tell(args, answer, fit, &meaning, ran)
+    let job = recording.job.clone();
+    let fitted = fitting::alone(recording, recorded, args.device_memory, !args.at.is_empty())
+        .map_err(|error| Failure::input(format!("{job}: {error}")))?;
+    tell(args, fitted, ran)
 }
 
 /// What two recordings tell.
-fn two(args: &args::Fit, small: Of, large: Of) -> Result<Fit, Failure> {
-    let mut answer = Fit::new(Vec::new(), args.device_memory);
-    for (recording, recorded, _) in [&small, &large] {
-        answer.not_looked_at.extend(caveats(recording, recorded));
-    }
-    let ((small, few, _), (large, many, ran)) = (small, large);
-    let meaning = many.meaning(large.size);
-    let number = |recording: &Recording| recording.size.unwrap_or(0) as f64;
-    let fit = replay::Fit::new((number(&small), few.script), (number(&large), many.script), many.conf)
-        .map_err(|error| Failure::input(format!("{} and {}: {error}", small.job, large.job)))?;
-    let replay::Aligned { requests, constant, linear, quadratic, other, unmatched, unmatched_bytes } = *fit.aligned();
-    answer.aligned = Some(Aligned { requests, constant, linear, quadratic, other, unmatched, unmatched_bytes });
-    answer.recordings = vec![small, large];
-    tell(args, answer, fit, &meaning, ran)
+fn two(args: &args::Fit, (small, few, _): Of, (large, many, ran): Of) -> Result<Fit, Failure> {
+    let jobs = format!("{} and {}", small.job, large.job);
+    let fitted = fitting::two((small, few), (large, many), args.device_memory)
+        .map_err(|error| Failure::input(format!("{jobs}: {error}")))?;
+    tell(args, fitted, ran)
 }
 
 /// The figures that were asked for.
-fn tell(args: &args::Fit, mut answer: Fit, mut fit: replay::Fit, meaning: &Meaning, ran: Ran) -> Result<Fit, Failure> {
+fn tell(args: &args::Fit, mut fitted: Fitted, ran: Ran) -> Result<Fit, Failure> {
+    let Fitted { answer, fit, meaning } = &mut fitted;
     if let Some(site) = &args.without {
-        let (without, script) = changes::without(site, &fit, meaning)?;
+        let (without, script) = changes::without(site, fit, meaning)?;
         answer.without = Some(without);
         answer.not_looked_at.push(changes::WITHOUT.to_owned());
-        fit = fit.with(script);
+        *fit = fit.with(script);
     }
     if let Some(name) = &args.checkpoint {
-        let (checkpoint, script) = changes::checkpoint(name, &fit, meaning)?;
+        let (checkpoint, script) = changes::checkpoint(name, fit, meaning)?;
         answer.checkpoint = Some(checkpoint);
         answer.not_looked_at.extend(changes::CHECKPOINT.map(str::to_owned));
-        fit = fit.with(script);
+        *fit = fit.with(script);
     }
     if let Some(limit) = args.under {
         let size = answer.recordings.last().and_then(|recording| recording.size);
-        answer.peak = Some(under::peak(&fit, meaning));
-        let (told, remarks) = under::under(limit, &fit, meaning, size, ran);
+        answer.peak = Some(under::peak(fit, meaning));
+        let (told, remarks) = under::under(limit, fit, meaning, size, ran);
         answer.under = Some(told);
         answer.not_looked_at.extend(remarks);
     }
-    answer.at = args.at.iter().map(|&size| at(&fit, size, args.device_memory)).collect();
     if !args.at.is_empty() {
-        answer.largest_that_fits = args.device_memory.and_then(|memory| fit.largest(memory));
-        answer.not_looked_at.extend(OTHER_SIZES.map(str::to_owned));
+        fitted.sizes(&args.at);
     }
-    answer.not_looked_at.push(OUTSIDE.to_owned());
-    Ok(answer)
-}
-
-/// What makes the figures of a recording less certain.
-fn caveats(recording: &Recording, recorded: &Recorded) -> Vec<String> {
-    let mut caveats = Vec::new();
-    if !recorded.exact {
-        caveats.push(format!("The replay does not repeat {}: figures are less certain.", recording.job));
-    }
-    if recorded.began_with_bytes > 0 {
-        let live = HumanBytes::of(recorded.began_with_bytes);
-        caveats.push(format!("{} began with {live} in use, taken as the same at every size.", recording.job));
-    }
-    caveats
-}
-
-fn scaled(scaled: &replay::Scaled) -> Scaled {
-    let replay::Scaled { requests, fixed, fixed_bytes, proportional, proportional_bytes, doubtful, doubtful_bytes } =
-        *scaled;
-    Scaled { requests, fixed, fixed_bytes, proportional, proportional_bytes, doubtful, doubtful_bytes }
-}
-
-fn at(fit: &replay::Fit, size: u64, memory: Option<u64>) -> At {
-    let forecast = fit.at(size as f64, memory);
-    At {
-        size,
-        peak_allocated_bytes: forecast.likely.counts.peak_allocated_bytes,
-        peak_reserved_bytes: forecast.likely.counts.peak_reserved_bytes,
-        low: forecast.low_bytes,
-        high: forecast.high_bytes,
-        fits: forecast.fits,
-    }
+    fitted.answer.not_looked_at.push(format!("{OUTSIDE} {MEANT}"));
+    Ok(fitted.answer)
 }
 
 /// The requests of one rank of a job: the one that was asked for, else the one with the highest peak.
@@ -217,25 +157,14 @@ async fn recorded(
             return Err(Failure::input(format!("{job} cannot be replayed: {why}")));
         }
     }
-    let (process, device) = (fitting.process.clone(), fitting.device);
     let Some(recorded) = fitting.recorded() else {
         return Err(Failure::input(format!("no allocator events of {job} are stored")));
     };
-    let recording = Recording {
-        job: report.job.id.clone(),
-        attempt: report.job.attempt,
-        size: *size,
-        rank: row.rank,
-        process,
-        device,
-        peak_reserved_bytes: recorded.peak_reserved_bytes,
-        peak_allocated_bytes: recorded.peak_allocated_bytes,
-        exact: recorded.exact,
-    };
+    let recording = recorded.named(report.job.id.clone(), report.job.attempt, row.rank, *size);
     let ran = Ran { world: report.job.world_size.unwrap_or(1), oldest: recorded.oldest };
     Ok((recording, recorded, ran))
 }
 
-fn failed(error: &crate::export::ExportError, connection: &Connection) -> Failure {
+fn failed(error: &ReplayError, connection: &Connection) -> Failure {
     Failure::unreachable(format!("what {} sent cannot be replayed: {error}", connection.place))
 }

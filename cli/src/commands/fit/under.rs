@@ -9,6 +9,7 @@ use std::hash::Hash;
 use memctl_analysis::classes::Class;
 use memctl_analysis::modules;
 use memctl_answers::fit::{Gone, Held, Holder, LeftOut, Measure, Peak, Under};
+use memctl_answers::fitting::Meaning;
 use memctl_model::HumanBytes;
 use memctl_replay::advice::{recommended, tried};
 use memctl_replay::fit::Fit;
@@ -17,7 +18,6 @@ use memctl_replay::{Conf, Limit, Version};
 
 use super::Ran;
 use super::changes::{checkpointed, less, outcome, shown};
-use crate::fitting::Meaning;
 
 /// Sites and modules that an answer has at most.
 const LISTED_MAX: usize = 40;

@@ -32,6 +32,10 @@ pub struct Inlined {
     pub early: Option<u32>,
     /// See `early`.
     pub late: Option<u32>,
+    /// The number that the job was recorded at, where somebody named it.
+    pub size: Option<u64>,
+    /// Bytes that the process may reserve, for that.
+    pub device_memory: Option<u64>,
     /// What was left out, in sentences.
     pub left_out: Vec<String>,
     answers: BTreeMap<String, String>,

@@ -5,15 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::classes::{Asked, Class, Classifier, Scaling};
+use memctl_analysis::classes::{Asked, Class, Classifier, Scaling, copies};
 use memctl_analysis::modules::Modules;
 use memctl_model::{Frame, Stack, StackId};
 use memctl_replay::fit::{Life, Scale};
 
 use super::{Birth, Recorded};
-
-/// A smaller copy changes no peak.
-const WEIGHT_BYTES: u64 = 1 << 16;
 
 /// See the module. By request of the recording.
 pub struct Meaning {
@@ -26,7 +23,7 @@ pub struct Meaning {
     /// Sites with their classes.
     pub places: Vec<(Option<Frame>, Class)>,
     scalings: Vec<Scaling>,
-    /// Requests of forward passes that have half of a parameter's bytes.
+    /// See [`copies`].
     copies: HashSet<usize>,
 }
 
@@ -92,10 +89,7 @@ impl Recorded {
             };
             holders.push(id);
         }
-        let of_class = |class: Class| (0..).zip(asked.iter().zip(&classes)).filter(move |(_, (_, it))| **it == class);
-        let weights: HashSet<u64> = of_class(Class::Parameters).map(|(_, (asked, _))| asked.bytes).collect();
-        let is_half = |asked: &Asked| asked.bytes >= WEIGHT_BYTES && weights.contains(&(asked.bytes.saturating_mul(2)));
-        let copies = of_class(Class::Activations).filter(|(_, (asked, _))| is_half(asked)).map(|(at, _)| at).collect();
+        let copies = copies(&asked, &classes);
         let stacks: Vec<StackId> = self.births.iter().map(|birth| birth.stack).collect();
         let modules = Modules::new(&stacks, &resolve);
         Meaning { classes, modules, holders, places, scalings, copies }

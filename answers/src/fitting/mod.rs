@@ -1,11 +1,12 @@
-//! One rank's recorded requests, as an export streams them in, kept as a script for `memctl fit`.
+//! One rank's recorded requests, as an export streams them in, kept as a script: behind `memctl fit` and the page.
 //!
-//! What each request was for, and in which module it was made, is told by `meaning`.
+//! What each request was for, and in which module it was made, is told by `meaning`; what other sizes would hold, by `sizes`.
 //!
 //! Guarantees: one device, the first that comes; memory bounded by the requests that a script keeps. Refuses an allocator that
 //! packs inside the driver, and recordings with holes: their requests do not add up.
 
 mod meaning;
+mod sizes;
 
 use std::collections::HashMap;
 
@@ -16,8 +17,10 @@ use memctl_proto::convert::{self, StackDictionary};
 use memctl_proto::v1::export_part::Body;
 use memctl_replay::fit::{Script, TooLong, found, stack_key};
 use memctl_replay::{Conf, ConfError, Follow, Limit, Version};
+pub use sizes::{Fitted, OUTSIDE, alone, two};
 
-use crate::export::{ExportError, Sink};
+use crate::fit::Recording;
+pub use crate::replaying::ReplayError;
 
 /// See the module.
 pub struct Fitting {
@@ -33,10 +36,8 @@ pub struct Fitting {
     pub devices_left_out: u32,
     /// Why it cannot be used.
     pub refused: Option<String>,
-    /// The device, and its process.
-    pub device: u32,
-    /// Its name within the job.
-    pub process: String,
+    device: u32,
+    process: String,
 }
 
 struct Following {
@@ -62,6 +63,10 @@ struct Birth {
 
 /// What came of it.
 pub struct Recorded {
+    /// The process, by its name within the job.
+    pub process: String,
+    /// Device index in the process.
+    pub device: u32,
     /// The requests.
     pub script: Script,
     /// The settings.
@@ -87,7 +92,7 @@ impl Fitting {
     ///
     /// # Errors
     /// No memory for the decoder.
-    pub fn new() -> Result<Self, ExportError> {
+    pub fn new() -> Result<Self, ReplayError> {
         Ok(Self {
             decoder: Decoder::new()?,
             events: Vec::new(),
@@ -142,6 +147,8 @@ impl Fitting {
         follow.finish(|_, request| script.push(request, 0).unwrap_or_default());
         let counts = *follow.counts();
         Some(Recorded {
+            process: self.process,
+            device: self.device,
             exact: follow.agreement().is_exact(),
             peak_reserved_bytes: counts.peak_reserved_bytes,
             peak_allocated_bytes: counts.peak_allocated_bytes,
@@ -153,6 +160,52 @@ impl Fitting {
             steps,
             dictionary: self.dictionary,
         })
+    }
+
+    /// Takes the next part.
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    pub fn part(&mut self, part: Body) -> Result<(), ReplayError> {
+        match part {
+            Body::Start(_) if self.session.is_some() => self.devices_left_out += 1,
+            Body::Start(start) => {
+                let session = start.session.ok_or(ReplayError::Order("a rank without its session"))?;
+                self.session = Some(session.try_into()?);
+                (self.device, self.process) = (start.device, start.process);
+            }
+            _ if self.devices_left_out > 0 || self.refused.is_some() => {}
+            Body::Keyframe(keyframe) => {
+                let keyframe: memctl_model::Keyframe = keyframe.try_into()?;
+                self.begin(&keyframe.segments);
+            }
+            Body::Stacks(batch) => self.dictionary.add(&batch)?,
+            // (They come before the events, in the order of their times.)
+            Body::Marks(batch) => self.marks.extend(convert::marks::from_wire(&batch)?),
+            Body::Chunk(chunk) => {
+                self.decoder.decode(&chunk, &mut self.events)?;
+                self.replay();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Recorded {
+    /// What answers say of the recording.
+    #[must_use]
+    pub fn named(&self, job: String, attempt: u32, rank: u32, size: Option<u64>) -> Recording {
+        Recording {
+            job,
+            attempt,
+            size,
+            rank,
+            process: self.process.clone(),
+            device: self.device,
+            peak_reserved_bytes: self.peak_reserved_bytes,
+            peak_allocated_bytes: self.peak_allocated_bytes,
+            exact: self.exact,
+        }
     }
 }
 
@@ -179,35 +232,5 @@ impl Following {
             births.resize(script.requests(), Birth { stack: event.stack, phase: *phase });
         }
         pushed
-    }
-}
-
-impl Sink for Fitting {
-    fn part(&mut self, part: Body) -> Result<(), ExportError> {
-        match part {
-            Body::Start(_) if self.session.is_some() => self.devices_left_out += 1,
-            Body::Start(start) => {
-                let session = start.session.ok_or(ExportError::Order("a rank without its session"))?;
-                self.session = Some(session.try_into()?);
-                (self.device, self.process) = (start.device, start.process);
-            }
-            _ if self.devices_left_out > 0 || self.refused.is_some() => {}
-            Body::Keyframe(keyframe) => {
-                let keyframe: memctl_model::Keyframe = keyframe.try_into()?;
-                self.begin(&keyframe.segments);
-            }
-            Body::Stacks(batch) => self.dictionary.add(&batch)?,
-            // (They come before the events, in the order of their times.)
-            Body::Marks(batch) => self.marks.extend(convert::marks::from_wire(&batch)?),
-            Body::Chunk(chunk) => {
-                self.decoder.decode(&chunk, &mut self.events)?;
-                self.replay();
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), ExportError> {
-        Ok(())
     }
 }

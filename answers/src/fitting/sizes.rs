@@ -1,0 +1,152 @@
+//! What a training would hold at other sizes, as an answer: a replay's figures at the sizes that were asked about, or a curve of
+//! them around the recorded one.
+//!
+//! Guarantees: whatever makes a figure less certain is said with it; a curve has the recorded size and the largest that fits among
+//! its points. Refuses to say that anything fits where nobody named the memory.
+
+use memctl_model::HumanBytes;
+use memctl_replay::fit::{self as replay, FitError};
+
+use super::{Meaning, Recorded};
+use crate::fit::{Aligned, At, Fit, Recording, Scaled};
+
+/// What no figure covers.
+pub const OUTSIDE: &str = "Memory outside PyTorch's allocator: the context, libraries, other processes.";
+/// What no forecast covers.
+const OTHER_SIZES: [&str; 2] = [
+    "What a program or a library does at another size only: another kernel with another workspace, a split of the batch. The interval has room for one request twice as large as the largest that grows, and for how memory is cut at sizes nearby.",
+    "Sizes below the smaller recording are less certain than those above.",
+];
+/// What weighs on a forecast from one recording.
+const ALONE: &str = "What scales is concluded from what each request was for, because there is one recording only: weaker than two. Whatever grows with the square of the number, or in part, is taken to grow in proportion.";
+
+/// Points of a curve, as quarters of the recorded size.
+const QUARTERS: [u64; 12] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32];
+
+/// An answer under way, and what its figures come from.
+pub struct Fitted {
+    /// What is told so far.
+    pub answer: Fit,
+    /// The requests, and how they follow the size.
+    pub fit: replay::Fit,
+    /// What they were for: of two recordings, those of the larger.
+    pub meaning: Meaning,
+}
+
+/// What one recording tells; `scales` says whether other sizes are asked about.
+///
+/// # Errors
+/// The number that it was recorded at is none.
+pub fn alone(recording: Recording, recorded: Recorded, memory: Option<u64>, scales: bool) -> Result<Fitted, FitError> {
+    let meaning = recorded.meaning(recording.size);
+    let mut answer = Fit::new(Vec::new(), memory);
+    answer.not_looked_at = caveats(&recording, &recorded);
+    // (Without a number nothing is asked that depends on it.)
+    let number = recording.size.unwrap_or(1) as f64;
+    let fit = replay::Fit::alone((number, recorded.script), |request| meaning.scale(request), recorded.conf)?;
+    if scales {
+        answer.scaled = fit.scaled().map(scaled);
+        answer.not_looked_at.push(ALONE.to_owned());
+    }
+    answer.recordings = vec![recording];
+    Ok(Fitted { answer, fit, meaning })
+}
+
+/// What two recordings tell, the smaller number first.
+///
+/// # Errors
+/// They are not of one training.
+pub fn two(
+    small: (Recording, Recorded),
+    large: (Recording, Recorded),
+    memory: Option<u64>,
+) -> Result<Fitted, FitError> {
+    let mut answer = Fit::new(Vec::new(), memory);
+    for (recording, recorded) in [&small, &large] {
+        answer.not_looked_at.extend(caveats(recording, recorded));
+    }
+    let ((small, few), (large, many)) = (small, large);
+    let meaning = many.meaning(large.size);
+    let number = |recording: &Recording| recording.size.unwrap_or(0) as f64;
+    let fit = replay::Fit::new((number(&small), few.script), (number(&large), many.script), many.conf)?;
+    let replay::Aligned { requests, constant, linear, quadratic, other, unmatched, unmatched_bytes } = *fit.aligned();
+    answer.aligned = Some(Aligned { requests, constant, linear, quadratic, other, unmatched, unmatched_bytes });
+    answer.recordings = vec![small, large];
+    Ok(Fitted { answer, fit, meaning })
+}
+
+impl Fitted {
+    /// The peaks at these sizes, and the largest that fits.
+    pub fn sizes(&mut self, sizes: &[u64]) {
+        let memory = self.answer.device_memory_bytes;
+        self.answer.at = sizes.iter().map(|&size| at(&self.fit, size, memory)).collect();
+        self.answer.largest_that_fits = memory.and_then(|memory| self.fit.largest(memory));
+        self.answer.not_looked_at.extend(OTHER_SIZES.map(str::to_owned));
+    }
+
+    /// The peaks around a size, and at the largest that fits.
+    pub fn curve(&mut self, size: u64) {
+        self.sizes(&around(size));
+        let points = &mut self.answer.at;
+        let Some(largest) = self.answer.largest_that_fits else { return };
+        let place = points.partition_point(|point| point.size < largest);
+        if points.get(place).is_none_or(|point| point.size != largest) {
+            points.insert(place, at(&self.fit, largest, self.answer.device_memory_bytes));
+        }
+    }
+}
+
+/// Sizes from half of one to eight times as large, none twice.
+fn around(size: u64) -> Vec<u64> {
+    let mut sizes: Vec<u64> = QUARTERS.iter().map(|quarters| (size.saturating_mul(*quarters) / 4).max(1)).collect();
+    sizes.dedup();
+    sizes
+}
+
+/// What makes the figures of a recording less certain.
+fn caveats(recording: &Recording, recorded: &Recorded) -> Vec<String> {
+    let mut caveats = Vec::new();
+    if !recorded.exact {
+        caveats.push(format!("The replay does not repeat {}: figures are less certain.", recording.job));
+    }
+    if recorded.began_with_bytes > 0 {
+        let live = HumanBytes::of(recorded.began_with_bytes);
+        caveats.push(format!("{} began with {live} in use, taken as the same at every size.", recording.job));
+    }
+    caveats
+}
+
+fn scaled(scaled: &replay::Scaled) -> Scaled {
+    let replay::Scaled { requests, fixed, fixed_bytes, proportional, proportional_bytes, doubtful, doubtful_bytes } =
+        *scaled;
+    Scaled { requests, fixed, fixed_bytes, proportional, proportional_bytes, doubtful, doubtful_bytes }
+}
+
+fn at(fit: &replay::Fit, size: u64, memory: Option<u64>) -> At {
+    let forecast = fit.at(size as f64, memory);
+    At {
+        size,
+        peak_allocated_bytes: forecast.likely.counts.peak_allocated_bytes,
+        peak_reserved_bytes: forecast.likely.counts.peak_reserved_bytes,
+        low: forecast.low_bytes,
+        high: forecast.high_bytes,
+        fits: forecast.fits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_has_the_recorded_size_and_none_twice() {
+        assert_eq!(around(4), [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32]);
+        assert_eq!(around(1), [1, 2, 3, 4, 5, 6, 8]);
+        assert_eq!(around(7), [3, 5, 7, 8, 10, 14, 17, 21, 28, 35, 42, 56]);
+        for size in [2, 3, 5, 1000, 1 << 24, u64::MAX] {
+            let sizes = around(size);
+            assert!(sizes.contains(&size) || size > 1 << 24, "{sizes:?}");
+            assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]), "{sizes:?}");
+        }
+    }
+}
