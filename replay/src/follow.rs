@@ -173,7 +173,8 @@ impl Follow {
 
     fn alloc(&mut self, event: &Event, tell: &mut impl FnMut(u64, &Request<'_>)) {
         let requested = Requested { bytes: event.size, stream: event.stream, pool: event.pool };
-        if self.gives_back_first() && !self.is_part_of(&requested) {
+        let refusals = self.refusals(&requested);
+        if refusals == 0 && self.gives_back_first() && !self.is_part_of(&requested) {
             let given = self.waiting.iter().position(|event| !gives_back(event)).unwrap_or(self.waiting.len());
             let rest = self.waiting.split_off(given);
             self.settle(tell);
@@ -183,6 +184,7 @@ impl Follow {
         self.hints.clear();
         self.hints.extend(self.waiting.iter().filter(|event| !gives_back(event)).map(hint));
         self.allocator.hint(self.hints.iter().copied());
+        self.allocator.refuse(refusals);
         let served = self.allocator.malloc(event.size, event.stream, event.pool);
         self.compare_calls();
         self.forget_completed();
@@ -239,6 +241,17 @@ impl Follow {
 
     fn gives_back_first(&self) -> bool {
         self.waiting.first().is_some_and(gives_back)
+    }
+
+    /// How often the driver refused a request under a limit that nobody told: with a `max_split_size` oversize blocks go back then,
+    /// one or a few, which no `empty_cache()` does.
+    fn refusals(&mut self, requested: &Requested) -> u32 {
+        if self.limit != Limit::None || !self.gives_back_first() || self.waiting.last().is_none_or(gives_back) {
+            return 0;
+        }
+        let given_back: Vec<u64> =
+            self.waiting.iter().take_while(|event| gives_back(event)).map(|event| event.addr).collect();
+        self.allocator.refusals(requested, &given_back)
     }
 
     /// Whether segments that went back right before a request were its own collection or retry.

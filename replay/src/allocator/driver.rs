@@ -138,6 +138,10 @@ impl Counts {
 impl Allocator {
     /// A new block for the request, in no list; `None` when the limit leaves no room.
     pub(super) fn ask_driver(&mut self, ask: &Ask) -> Option<Slot> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return None;
+        }
         let wanted = self.counts.reserved_bytes.saturating_add(ask.segment);
         // PyTorch compares the size of an ordinary segment here even where pages are mapped.
         if matches!(self.limit, Limit::Share(share) if wanted > share) {

@@ -89,6 +89,8 @@ pub struct Allocator {
     blocks_made: u32,
     pending: Pending,
     turns: u64,
+    /// How often the driver still refuses.
+    refusals: u32,
     addresses: Addresses,
     counts: Counts,
     /// What was asked of the driver since somebody looked.
@@ -115,6 +117,7 @@ impl Allocator {
             blocks_made: 0,
             pending: Pending::default(),
             turns: 0,
+            refusals: 0,
             addresses: Addresses::default(),
             counts: Counts::default(),
             calls: Vec::new(),
@@ -351,6 +354,11 @@ impl Allocator {
     /// Blocks that a retry's synchronisation freed before [`Self::free_completed`] was called.
     pub fn take_completed(&mut self) -> Vec<BlockId> {
         std::mem::take(&mut self.completed)
+    }
+
+    /// The driver refuses so often, whatever the limit says.
+    pub(crate) fn refuse(&mut self, times: u32) {
+        self.refusals = times;
     }
 
     /// From here on there is so much memory.

@@ -61,18 +61,23 @@ impl Allocator {
     /// With a `max_split_size`: frees one oversize block that is large enough, or several, the largest first. Whether that
     /// may do. (Of settings that PyTorch takes no oversize block is part of a segment; a recording may claim others.)
     pub(super) fn release_oversize(&mut self, ask: &Ask) -> bool {
-        let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return false };
+        let (going, is_enough) = self.oversize(ask);
+        going.into_iter().for_each(|slot| self.release_segment(slot));
+        is_enough
+    }
+
+    /// The blocks that go for a request, in order, and whether they are enough.
+    fn oversize(&self, ask: &Ask) -> (Vec<Slot>, bool) {
+        let Conf { max_split_bytes: Some(limit), .. } = self.conf else { return (Vec::new(), false) };
         let wanted = ask.size.max(limit);
         let pool = &self.pools[ask.pool];
         let is_segment = |block: &Block| block.reservation.is_none() && !block.is_split();
         if let Some(found) = pool.free.best_fit(ask.stream, wanted)
             && is_segment(self.blocks.get(found.slot))
         {
-            self.release_segment(found.slot);
-            return true;
+            return (vec![found.slot], true);
         }
-        let mut released = 0;
-        let mut going = Vec::new();
+        let (mut released, mut going) = (0, Vec::new());
         for (size, slot) in pool.free.below(ask.stream, wanted) {
             if released >= wanted || size < limit {
                 break;
@@ -82,8 +87,25 @@ impl Allocator {
                 going.push(slot);
             }
         }
-        going.into_iter().for_each(|slot| self.release_segment(slot));
-        released >= wanted
+        (going, released >= wanted)
+    }
+
+    /// How often the driver refused a request for which these segments went back, in this order: none where they are not those
+    /// that PyTorch frees for it.
+    pub(crate) fn refusals(&mut self, requested: &Requested, given_back: &[u64]) -> u32 {
+        let ask = self.ask(requested.bytes, requested.stream, requested.pool);
+        if self.conf.max_split_bytes.is_none() || self.candidate(&ask).is_some() {
+            return 0;
+        }
+        let (going, is_enough) = self.oversize(&ask);
+        let is_first = going.len() <= given_back.len()
+            && going.iter().zip(given_back).all(|(&slot, &addr)| self.blocks.get(slot).addr == addr);
+        match (going.len(), is_enough) {
+            (0, _) => 0,
+            _ if !is_first => 0,
+            (going, true) if going < given_back.len() => 2,
+            (..) => 1,
+        }
     }
 
     /// Waits for pending frees, then frees every cached segment and every cached page.
