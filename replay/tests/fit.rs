@@ -1,7 +1,4 @@
 //! Real models at two batches, forecast at others and compared with what runs at these really held.
-//!
-//! `MEMCTL_FIT_MODELS=FOLDER` prints the same of what `tests/workloads/fit_models.py` left in a folder: `MODEL_plain_bN.json`, and
-//! `MODEL_plain_bN.pickle` at batch 4 and 8.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -117,41 +114,32 @@ fn two_trainings_are_not_taken_for_one() {
     let _ = stack_key(std::iter::empty::<&Frame>());
 }
 
+/// Six models that genuine torch 2.11.0 trained on the fake GPU (tests/workloads/fit_models.py): kernels of their own, with buffers
+/// that come and stop to grow between the batches that were recorded and those that are asked for.
 #[test]
-fn models_of_the_fake_gpu_lie_within_their_intervals() {
-    let Some(folder) = std::env::var_os("MEMCTL_FIT_MODELS").map(PathBuf::from) else { return };
-    let peaks = |model: &str, batch: u32| {
-        let text = std::fs::read_to_string(folder.join(format!("{model}_plain_b{batch}.json"))).ok()?;
-        let row: Value = serde_json::from_str(&text).ok()?;
-        Some((row["peak_reserved"].as_u64()?, row["peak_allocated"].as_u64()?))
-    };
-    let mut outside = 0;
+fn models_of_the_fake_gpu_reserve_what_was_forecast() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fit_models");
+    let text = std::fs::read_to_string(folder.join("rows.jsonl")).expect("rows");
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect();
+    let mut compared = 0;
     for model in ["encoder", "lstm", "vgg", "unet", "vit", "mixer"] {
-        let recorded = |batch: u32| {
-            let path = folder.join(format!("{model}_plain_b{batch}.pickle"));
-            path.exists().then(|| script_of(&path))
-        };
-        let (Some((conf, four)), Some((_, eight))) = (recorded(4), recorded(8)) else { continue };
+        let recorded = |batch: u32| script_of(&folder.join(format!("{model}_b{batch}.pickle.zst")));
+        let ((conf, four), (_, eight)) = (recorded(4), recorded(8));
         let fit = Fit::new((4.0, four), (8.0, eight), conf).expect("one training");
-        println!("{model}: {:?}", fit.aligned());
-        for batch in [16, 32, 64] {
-            let Some((reserved, allocated)) = peaks(model, batch) else { continue };
-            let forecast = fit.at(f64::from(batch), None);
-            let (low, high) = (forecast.low_bytes, forecast.high_bytes);
-            let fits = [90, 97, 100, 103, 110, 120]
-                .map(|percent| fit.at(f64::from(batch), Some(reserved / 100 * percent)).fits);
+        for row in rows.iter().filter(|row| row["model"] == model) {
+            let number = |key: &str| row[key].as_u64().expect("a number");
+            let (batch, reserved) = (number("batch"), number("peak_reserved"));
+            let forecast = fit.at(batch as f64, None);
             let counts = forecast.likely.counts;
-            outside += usize::from(!(low..=high).contains(&reserved));
-            println!(
-                "{model} {batch}: reserved {} MiB, forecast {}, {} to {}; allocated {}, forecast {}; fits {fits:?}",
-                reserved >> 20,
-                counts.peak_reserved_bytes >> 20,
-                low >> 20,
-                high >> 20,
-                allocated >> 20,
-                counts.peak_allocated_bytes >> 20,
-            );
+            // (A request that only the larger recording has is taken to be there at the smaller batch as well.)
+            let may_be_off = if batch < 8 { reserved / 50 } else { 0 };
+            let off = counts.peak_reserved_bytes.abs_diff(reserved);
+            assert!(off <= may_be_off, "{model} at {batch}: reserved is {off} bytes off");
+            let off = counts.peak_allocated_bytes.abs_diff(number("peak_allocated"));
+            assert!(off * 1000 <= number("peak_allocated"), "{model} at {batch}: allocated is {off} bytes off");
+            assert!((forecast.low_bytes..=forecast.high_bytes).contains(&reserved), "{model} at {batch}");
+            compared += 1;
         }
     }
-    println!("{outside} outside");
+    assert_eq!(compared, 30);
 }

@@ -1,7 +1,7 @@
 //! Replays of what is stored of one device: what other allocator settings would have held of it (`settings`), and what it would hold
 //! at other sizes (`sizes`), as `memctl what-if` and `memctl fit` make them.
 //!
-//! Guarantees: one replay at a time in the whole daemon, in a thread of its own, of at most [`EVENTS_MAX`] events; who finds one
+//! Guarantees: one replay at a time in the whole daemon, in a thread of its own, of so many events at most; who finds one
 //! under way waits a moment and then hears so. What was replayed is kept (`kept`), by session and by how much of it was stored: a
 //! second question costs nothing, and one about a job that went on is replayed anew. A replay whose asker has gone comes to its
 //! end, or it would be begun again by the next one.
@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memctl_answers::naming::{command, process_flag};
-use memctl_answers::replaying::EVENTS_MAX;
 use memctl_answers::{Completeness, Job};
 use memctl_model::SessionId;
 use memctl_proto::v1;
@@ -158,12 +157,16 @@ fn fault(error: impl std::error::Error) -> ReadError {
     ReadError::Fault(error.to_string())
 }
 
-fn too_long(command: &str) -> String {
-    format!("it has more than {EVENTS_MAX} events; `{command}` replays them")
+fn too_long(most: u64, command: &str) -> String {
+    format!("it has more than {most} events; `{command}` replays them")
 }
 
 /// Whether the events of a device can be replayed, and are few enough for it.
-fn may_be_replayed(of: &Completeness, events: u64, command: impl Fn() -> String) -> Result<(), ReadError> {
+fn may_be_replayed(
+    of: &Completeness,
+    (events, most): (u64, u64),
+    command: impl Fn() -> String,
+) -> Result<(), ReadError> {
     let why = match of {
         _ if events == 0 => "no allocator events are stored, only counters".to_owned(),
         Completeness { events_expired, .. } if *events_expired > 0 => {
@@ -172,7 +175,7 @@ fn may_be_replayed(of: &Completeness, events: u64, command: impl Fn() -> String)
         Completeness { events_dropped, gaps, .. } if *events_dropped > 0 || *gaps > 0 => {
             "events are missing in the recording, so its requests cannot be replayed".to_owned()
         }
-        _ if events > EVENTS_MAX => too_long(&command()),
+        _ if events > most => too_long(most, &command()),
         _ => return Ok(()),
     };
     Err(ReadError::NotNow(why))
@@ -180,13 +183,16 @@ fn may_be_replayed(of: &Completeness, events: u64, command: impl Fn() -> String)
 
 #[cfg(test)]
 mod tests {
+    use memctl_answers::replaying::EVENTS_MAX;
+
     use super::*;
 
     #[test]
     fn what_cannot_be_replayed_is_refused_before_anything_is_read() {
         let whole = Completeness { exact: true, events_stored: 7, events_dropped: 0, events_expired: 0, gaps: 0 };
         let said = |of: Completeness, events: u64| {
-            may_be_replayed(&of, events, || "memctl what-if --job j".to_owned()).map_err(|error| error.to_string())
+            may_be_replayed(&of, (events, EVENTS_MAX), || "memctl what-if --job j".to_owned())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(said(whole, EVENTS_MAX), Ok(()));
         assert!(said(whole, EVENTS_MAX + 1).unwrap_err().contains("`memctl what-if --job j` replays them"));

@@ -45,7 +45,7 @@ impl Replays {
     ) -> Result<WhatIf, ReadError> {
         let Wanted { selection, limits, is_interval } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
-        may_be_replayed(&one.completeness, one.events, || one.command("what-if"))?;
+        may_be_replayed(&one.completeness, (one.events, EVENTS_MAX), || one.command("what-if"))?;
         let key = (one.session, one.events, one.device, limits.clone());
         let question =
             Question { limits: limits.clone(), is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };
@@ -75,7 +75,7 @@ async fn pass(store: &Arc<dyn Store>, selection: &v1::Selection, question: Quest
         for part in parts {
             replaying.part(part?).map_err(fault)?;
             if replaying.is_too_long {
-                return Err(ReadError::NotNow(too_long("memctl what-if")));
+                return Err(ReadError::NotNow(too_long(EVENTS_MAX, "memctl what-if")));
             }
         }
         replaying.finish();

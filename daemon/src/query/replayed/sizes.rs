@@ -16,6 +16,9 @@ use crate::read::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
+/// Events of a process whose sizes are forecast: some hundreds of replays, half a minute, for which everybody else waits.
+const EVENTS_MAX: u64 = 1 << 20;
+
 /// Which forecast: of which process, behind how many events, on which device, recorded at which size, under which limit.
 pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
 
@@ -39,7 +42,7 @@ impl Replays {
     ) -> Result<Fit, ReadError> {
         let Sizes { selection, size, limit } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
-        may_be_replayed(&one.completeness, one.events, || {
+        may_be_replayed(&one.completeness, (one.events, EVENTS_MAX), || {
             let job = shell_word(&format!("{}={size}", one.job.id));
             format!("memctl fit --job {job} --rank {} --at {}", one.rank, size.saturating_add(size))
         })?;
