@@ -1,7 +1,7 @@
 //! Real models at two batches, forecast at others and compared with what runs at these really held.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memctl_analysis::initial_state;
 use memctl_model::{Event, Frame, StackId};

@@ -9,8 +9,8 @@
 
 use memctl_model::{Action, Boundary, Event, MarkKind, StackId};
 use memctl_replay::{
-    Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, STEPS_AHEAD, Shortage, Start,
-    Trial, Version, named,
+    Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial,
+    Version, named,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -24,6 +24,8 @@ use super::overlay::Overlay;
 use super::runs::Run;
 use super::tally::{Share, table};
 
+/// Steps that are looked ahead: half a minute, as the daemon does, of steps of two seconds.
+const STEPS_LOOKED_AT: u32 = 16;
 /// Steps that have to have ended before the one that fails.
 const STEPS_BEFORE: usize = 8;
 /// Runs looked at for one that fits.
@@ -284,7 +286,7 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     let mut told = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {
         let grows = confirmed.get(step - 1).is_some_and(|&it| it);
-        told.extend(ahead.look(Limit::Device(limit), STEPS_AHEAD).filter(|_| grows).map(|fails| (step, fails)));
+        told.extend(ahead.look(Limit::Device(limit), STEPS_LOOKED_AT).filter(|_| grows).map(|fails| (step, fails)));
     };
     let failed = live_with(&doings, &conf, limit, Some(&mut look));
     (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
@@ -320,7 +322,7 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
     let (rows, figures): (Vec<_>, Vec<_>) =
         [("all", all), ("not without the leak", by_leak)].into_iter().map(|(name, runs)| of(name, &runs)).unzip();
     let text = format!(
-        "One step ahead, {STEPS_AHEAD} steps looked at; told falsely in {false_ones} of {} runs that come close.\n\n{}",
+        "One step ahead, {STEPS_LOOKED_AT} steps looked at; told falsely in {false_ones} of {} runs that come close.\n\n{}",
         close.len(),
         table(&head, &rows)
     );

@@ -157,11 +157,17 @@ export function panned(view: Stretch, all: Stretch, part: number): Stretch {
 
 /** The point at a time, else the nearest. */
 export function nearest(of: Sample[], time: number): number {
-  let [best, distance] = [0, Infinity];
-  of.forEach((sample, at) => {
+  let best = 0;
+  let distance = Infinity;
+  for (let at = 0; at < of.length; at += 1) {
+    const sample = of[at];
+    if (sample === undefined) break;
     const off = time < sample.from ? sample.from - time : Math.max(0, time - sample.to);
-    if (off < distance) [best, distance] = [at, off];
-  });
+    if (off < distance) {
+      best = at;
+      distance = off;
+    }
+  }
   return best;
 }
 

@@ -157,19 +157,21 @@ export function pointsIn(places: Place[], known: (place: Place) => Tile | undefi
   });
 }
 
-/** The same points with the epoch and step that were under way: as marks say, else as the nearest of `course` does. */
+/** The points with the epoch and step that were under way: as marks say, else as the nearest of `course` does. (They are changed, not
+ * made anew: a picture that moves would leave thousands behind.) */
 export function named(points: Sample[], course: Sample[], marks: Mark[]): Sample[] {
   let [near, next] = [0, 0];
-  let told: { epoch: number | null; step: number | null } = { epoch: null, step: null };
+  let [epoch, step]: (number | null)[] = [null, null];
   const times = marks.map((mark) => moment(mark.at));
-  return points.map((point) => {
+  for (const point of points) {
     for (; near + 1 < course.length && (course[near]?.to ?? Infinity) < point.to; near += 1);
     for (; (times[next] ?? Infinity) < point.to; next += 1) {
       const mark = marks[next];
-      const value = mark?.value ?? null;
-      if (mark?.kind.startsWith('epoch_')) told = { ...told, epoch: value };
-      if (mark?.kind.startsWith('step_')) told = { ...told, step: value };
+      if (mark?.kind.startsWith('epoch_')) epoch = mark.value;
+      if (mark?.kind.startsWith('step_')) step = mark.value;
     }
-    return { ...point, epoch: told.epoch ?? course[near]?.epoch ?? 0, step: told.step ?? course[near]?.step ?? 0 };
-  });
+    point.epoch = epoch ?? course[near]?.epoch ?? 0;
+    point.step = step ?? course[near]?.step ?? 0;
+  }
+  return points;
 }
