@@ -94,8 +94,6 @@ pub struct Ahead {
     steps: VecDeque<Step>,
     running: Step,
     stages: Stages,
-    /// Of the last steps, what each needed, and who asked for what made it so much.
-    heights: VecDeque<(u64, StackId)>,
     /// The steps that needed most, of the [`SPAN`] before these and of these.
     most: [Option<Step>; 2],
     /// What was seen at the last step's end, by the number of the step that followed.
@@ -124,27 +122,14 @@ impl Ahead {
         }
         let allocated = follow.counts().allocated_bytes;
         let running = Step { number: 1, allocated: (allocated, 0), peak_allocated: allocated, ..Step::default() };
-        Self {
-            follow,
-            live,
-            steps: VecDeque::new(),
-            running,
-            stages: Stages::default(),
-            heights: VecDeque::new(),
-            most: [None, None],
-            before: None,
-            missed_at: None,
-        }
+        Self { follow, live, steps: VecDeque::new(), running, stages: Stages::default(), most: [None, None], before: None, missed_at: None }
     }
 
     /// Takes the next event.
     pub fn event(&mut self, event: &Event) {
         let Self { follow, live, running, .. } = self;
         follow.event(event, |_, request| take(live, running, request, event.stack));
-        let allocated = follow.counts().allocated_bytes;
-        if allocated > running.peak_allocated {
-            (running.peak_allocated, running.peak_stack) = (allocated, event.stack);
-        }
+        running.peak_allocated = running.peak_allocated.max(follow.counts().allocated_bytes);
         running.peak_reserved = running.peak_reserved.max(follow.counts().reserved_bytes);
     }
 
@@ -160,10 +145,6 @@ impl Ahead {
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
         self.stages.step(&ended);
-        if self.heights.len() == SPAN as usize {
-            self.heights.pop_front();
-        }
-        self.heights.push_back((ended.needs(), ended.peak_stack));
         if ended.number.is_multiple_of(SPAN) {
             self.most = [self.most[1].take(), None];
         }
@@ -188,27 +169,7 @@ impl Ahead {
         let is_seen_twice = self.before.is_some_and(|(at, _)| at + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
         self.before = now.map(|fails| (number, fails));
-        now.filter(|_| is_trusted && is_seen_twice).map(|fails| self.named(fails))
-    }
-
-    /// The same, named by who mostly asks at the height of a step, where no step is like the one before it.
-    fn named(&self, fails: Fails) -> Fails {
-        let at = |back: usize| self.steps.len().checked_sub(back).and_then(|at| self.steps.get(at));
-        let (Some(last), Some(before)) = (at(1), at(2)) else { return fails };
-        if last.is_like(before) {
-            return fails;
-        }
-        let mut heights: Vec<(u64, StackId)> = self.heights.iter().copied().collect();
-        heights.sort_unstable_by_key(|(needs, _)| std::cmp::Reverse(*needs));
-        heights.truncate(heights.len().div_ceil(2));
-        let times = |stack: StackId| heights.iter().filter(|(_, other)| *other == stack).count();
-        // (Of equally many the one of the largest step.)
-        let Some(&(_, stack)) = heights.iter().rev().max_by_key(|(_, stack)| times(*stack)) else { return fails };
-        let wants = self.most.iter().flatten().chain([last]).flat_map(|step| step.wants.iter());
-        match wants.filter(|want| want.stack == stack).max_by_key(|want| want.requested.bytes) {
-            Some(want) => Fails { requested: want.requested, stack, ..fails },
-            None => fails,
-        }
+        now.filter(|_| is_trusted && is_seen_twice)
     }
 
     /// The first request that would fail, were the steps that come like those that were.

@@ -50,9 +50,8 @@ pub(super) struct Step {
     pub wants: Vec<Want>,
     /// Bytes that were handed out when it began, and when it ended.
     pub allocated: (u64, u64),
-    /// Most of them in between, and who asked for what made them so many.
+    /// Most of them in between.
     pub peak_allocated: u64,
-    pub peak_stack: StackId,
     /// Most bytes that were reserved meanwhile.
     pub peak_reserved: u64,
     /// It has more acts than are kept.
@@ -66,17 +65,6 @@ impl Step {
         } else {
             self.is_cut = true;
         }
-    }
-
-    /// Whether it asked for much the same as another one: what is to come is known, then, request by request.
-    pub fn is_like(&self, other: &Self) -> bool {
-        let pairs = self.wants.iter().zip(&other.wants).filter(|(one, two)| one.stack == two.stack);
-        let (mut all, mut same) = (0_usize, 0_usize);
-        for (one, two) in pairs {
-            all += 1;
-            same += usize::from(one.requested.bytes == two.requested.bytes);
-        }
-        same * 4 >= all * 3
     }
 
     /// Bytes that it needed above those that were handed out when it began.
