@@ -5,9 +5,9 @@
 Each row is a training of tests/workloads/whatif_rows.py under one setting, in a process of its own under `memctl run`,
 begun again and again for S seconds; then `memctl what-if` replays its requests and says whether every segment event and
 every address was the recording's. Runs on a real GPU, and on the fake one with the variables that `tests/fakegpu/setup`
-sets. With --programs the rows are not trainings but two programs that only ask for memory and give it back, at random: they
-make events ten times as fast. OUT/volume.jsonl gets a row for each; the last line sums them up. Exits with 1 where a replay differs, or where an
-event is missing.
+sets. With --programs the rows are not trainings but two programs that only ask for memory and give it back, at random:
+they make events ten times as fast. OUT/volume.jsonl gets a row for each; the last line sums them up. Exits with 1 where
+a replay differs, or where an event is missing.
 """
 
 from __future__ import annotations

@@ -122,7 +122,16 @@ impl Ahead {
         }
         let allocated = follow.counts().allocated_bytes;
         let running = Step { number: 1, allocated: (allocated, 0), peak_allocated: allocated, ..Step::default() };
-        Self { follow, live, steps: VecDeque::new(), running, stages: Stages::default(), most: [None, None], before: None, missed_at: None }
+        Self {
+            follow,
+            live,
+            steps: VecDeque::new(),
+            running,
+            stages: Stages::default(),
+            most: [None, None],
+            before: None,
+            missed_at: None,
+        }
     }
 
     /// Takes the next event.

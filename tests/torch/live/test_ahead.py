@@ -47,6 +47,7 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
     settings = {"MEMCTL_DAEMON": url, "FAKE_GPU_MIB": "2048", "OMP_NUM_THREADS": "1"}
     going = memctl.start_recorded("fills", sys.executable, str(script(TRAINING)), settings=settings, patience="60s")
     told: list[tuple[float, Any]] = []
+    alerted: list[Any] = []
     asked = 0
     while going.process.poll() is None:
         answer = memctl("query", "--job", "fills", "--daemon", url, "-o", "json")
@@ -55,6 +56,8 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
             findings = json.loads(answer.out)["findings"]
             ahead = [finding for finding in findings if "steps_ahead" in finding["evidence"]]
             told += [(time.time(), finding) for finding in ahead]
+        firing = json.loads(memctl("alerts", "--firing", "--daemon", url, "-o", "json").out)["alerts"]
+        alerted += [alert for alert in firing if alert["kind"] == "near_oom"]
         time.sleep(0.2)
     run = going.wait()
     assert run.code == 1 and "OutOfMemoryError" in run.err, run
@@ -69,6 +72,8 @@ def test_the_request_that_will_fail_is_named_while_the_training_runs(
     assert last["kind"] == "near_oom" and last["severity"] == "warning", last
     assert last["evidence"]["requested_bytes"] == KEPT and last["evidence"]["reason"] == "capacity", last
     assert "24.0 MiB in keep (train.py:11) will fail (capacity)" in last["title"], (left, last)
+    # Nobody had to ask: the built-in rule takes it.
+    assert alerted and alerted[-1]["rule"] == "OutOfMemoryAhead", alerted
     # Nothing is foreseen of a training that has ended.
     after = memctl.answer("query", "--job", "fills", "--daemon", url)
     assert not [finding for finding in after["findings"] if "steps_ahead" in finding["evidence"]], after["findings"]
