@@ -181,6 +181,15 @@ impl Modules {
     }
 }
 
+/// Functions whose backward pass needs what they gave, as they are called in Python (PyTorch's derivatives.yaml: `result`).
+const SAVE_THEMSELVES: [&str; 8] = ["relu", "relu_", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "sqrt"];
+
+/// Whether the operation of a stack, innermost frame first, saves its own result for its backward pass.
+#[must_use]
+pub fn saves_itself(stack: &Stack) -> bool {
+    stack.frames.first().is_some_and(|frame| SAVE_THEMSELVES.contains(&&*frame.function))
+}
+
 /// The calls of the modules of a name, those of its own modules among them left out; `all` stands for the outermost modules that
 /// are called in a loop and call modules themselves (the blocks of a transformer), where there are none for those right below
 /// the whole model.

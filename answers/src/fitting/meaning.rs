@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use memctl_analysis::classes::{Asked, Class, Classifier, Scaling, copies};
-use memctl_analysis::modules::Modules;
+use memctl_analysis::modules::{Modules, saves_itself};
 use memctl_model::{Frame, Stack, StackId};
 use memctl_replay::fit::{Life, Scale};
 
@@ -25,6 +25,9 @@ pub struct Meaning {
     scalings: Vec<Scaling>,
     /// See [`copies`].
     copies: HashSet<usize>,
+    /// By request, the stack; and those of operations that save their own result.
+    stacks: Vec<StackId>,
+    saving: HashSet<StackId>,
 }
 
 impl Meaning {
@@ -43,6 +46,12 @@ impl Meaning {
     #[must_use]
     pub fn is_copy(&self, request: usize) -> bool {
         self.copies.contains(&request)
+    }
+
+    /// Whether the operation that made a request saves its own result for its backward pass.
+    #[must_use]
+    pub fn saves_itself(&self, request: usize) -> bool {
+        self.stacks.get(request).is_some_and(|stack| self.saving.contains(stack))
     }
 
     /// The class of a request.
@@ -92,7 +101,9 @@ impl Recorded {
         let copies = copies(&asked, &classes);
         let stacks: Vec<StackId> = self.births.iter().map(|birth| birth.stack).collect();
         let modules = Modules::new(&stacks, &resolve);
-        Meaning { classes, modules, holders, places, scalings, copies }
+        let distinct: HashSet<StackId> = stacks.iter().copied().collect();
+        let saving = distinct.into_iter().filter(|&stack| saves_itself(&resolve(stack))).collect();
+        Meaning { classes, modules, holders, places, scalings, copies, stacks, saving }
     }
 
     fn outlived(&self, life: &Life) -> bool {

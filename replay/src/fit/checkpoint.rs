@@ -4,10 +4,13 @@
 //! A module's call is a row of requests. Of these the backward pass frees what it had kept: that is what goes. The call's result
 //! stays, for the next module's input, and so does what the backward pass does not free. The second forward comes before the
 //! backward pass gives back the first of what went; like PyTorch's (`use_reentrant=False`) it ends with the last request that is
-//! needed, and what it makes lives as long as what it replaces would have.
+//! needed, and what it makes lives as long as what it replaces would have. Where the module's last operation saves its own result
+//! (a relu), the second forward makes that, too, once the next module's backward pass has let go of the first one.
 //!
 //! Guarantees: requests of other calls keep their order, bytes and lives; calls that keep nothing stay as they are. Refuses to
 //! know which block is a call's result where the last request that stays makes several: the largest is taken.
+//!
+//! Over 400 lines: a third are tests, and a plan means nothing without the edit that carries it out.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -51,23 +54,35 @@ struct Plan {
     lingers: u32,
     /// The requests whose blocks go, and whether they linger.
     kept: HashMap<usize, bool>,
+    /// The request of the result, where it is made again.
+    result: Option<usize>,
+}
+
+/// What is known of requests beyond their bytes.
+pub struct Known<P, L, S> {
+    /// Where each was made.
+    pub pass: P,
+    /// What somebody else keeps until the forward pass ends: autocast its copies of weights.
+    pub lingers: L,
+    /// What the operation that made it saves of itself, for its own backward pass.
+    pub saves_itself: S,
 }
 
 impl Script {
-    /// The same with calls checkpointed: ranges of requests, in order and apart; `pass` says where each request was made, and
-    /// `lingers` what somebody else keeps until the forward pass ends: autocast its copies of weights.
+    /// The same with calls checkpointed: ranges of requests, in order and apart.
     #[must_use]
-    pub fn checkpointed(
-        &self,
-        calls: &[Range<usize>],
-        pass: impl Fn(usize) -> Pass,
-        lingers: impl Fn(usize) -> bool,
-    ) -> Checkpointed {
+    pub fn checkpointed<P, L, S>(&self, calls: &[Range<usize>], known: Known<P, L, S>) -> Checkpointed
+    where
+        P: Fn(usize) -> Pass,
+        L: Fn(usize) -> bool,
+        S: Fn(usize) -> bool,
+    {
+        let Known { pass, lingers, saves_itself } = known;
         let lives = self.lives();
         let passes: Vec<Pass> = (0..self.requests()).map(pass).collect();
         let frees = self.frees_of_forward(&lives, &passes);
         let passes_of = Passes::of(&passes);
-        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, &lingers);
+        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, (&lingers, &saves_itself));
         let plans: Vec<Plan> = calls.iter().filter_map(plan).collect();
         let of_pass = (0..self.requests()).filter(|&request| passes[request] == Pass::Forward);
         let forward_bytes = of_pass.fold(0_u64, |sum, request| sum.saturating_add(self.bytes(request)));
@@ -93,7 +108,7 @@ impl Script {
         lives: &[Life],
         passes: &Passes,
         frees: &[u32],
-        lingers: impl Fn(usize) -> bool,
+        (lingers, saves_itself): (impl Fn(usize) -> bool, impl Fn(usize) -> bool),
     ) -> Option<Plan> {
         let last = call.end.checked_sub(1).filter(|&last| last >= call.start && last < lives.len())?;
         // The backward pass that follows: from its first request to the next one that is not its own.
@@ -105,13 +120,29 @@ impl Script {
         let result = self.result(call.clone().filter(stays))?;
         let goes = |&request: &usize| backward.contains(&lives[request].ended) && request != result;
         let kept: HashMap<usize, bool> = call.clone().filter(goes).map(|request| (request, lingers(request))).collect();
-        let needed = kept.keys().max()?;
+        let needed = *kept.keys().max()?;
         let first_freed = kept.keys().map(|&request| lives[request].ended).min()?;
-        // Behind what the backward pass of the module after it gave back last.
-        let before = frees.partition_point(|&free| free < first_freed);
-        let again = before.checked_sub(1).map_or(0, |at| self.end_of(frees[at])).max(backward.start).min(first_freed);
-        let repeated = lives[call.start].born..self.end_of(lives[*needed].born);
-        Some(Plan { repeated, ends, again, lingers: backward.start, kept })
+        // The operation's backward pass has asked for its own gradient when the result goes.
+        let is_saved = saves_itself(result) && backward.contains(&lives[result].ended);
+        let remade = Some(result).filter(|_| is_saved && lives[result].ended <= first_freed);
+        let again = match remade {
+            Some(result) => self.request_before(lives[result].ended),
+            None => {
+                // Behind what the backward pass of the module after it gave back last.
+                let before = frees.partition_point(|&free| free < first_freed);
+                before.checked_sub(1).map_or(0, |at| self.end_of(frees[at]))
+            }
+        };
+        let again = again.max(backward.start).min(first_freed);
+        let repeated =
+            lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born);
+        Some(Plan { repeated, ends, again, lingers: backward.start, kept, result: remade })
+    }
+
+    /// The step of the last request for memory before a step.
+    fn request_before(&self, step: u32) -> u32 {
+        let before = self.acts[..step as usize].iter().rposition(|act| matches!(act, Act::Alloc { .. }));
+        before.map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX))
     }
 
     /// The step of the next request for memory behind a step: what is given back at once belongs to what came before.
@@ -242,6 +273,14 @@ impl<'a> Edit<'a> {
     /// The second forward of a call.
     fn repeat(&mut self, plan: &Plan) {
         let mut living: HashMap<BlockName, BlockName> = HashMap::new();
+        // Nobody else has the first result any more.
+        for at in plan.repeated.clone() {
+            if let (Some(request), Act::Alloc { block, .. }) = (self.requests.get(&at), self.of.acts[at as usize])
+                && plan.result == Some(*request)
+            {
+                self.free(block);
+            }
+        }
         for at in plan.repeated.clone() {
             match self.of.acts[at as usize] {
                 Act::Alloc { block, stream, pool } => {
@@ -250,7 +289,8 @@ impl<'a> Edit<'a> {
                     self.repeated_bytes = self.repeated_bytes.saturating_add(wanted.bytes);
                     self.made.wanted.push(wanted);
                     self.made.acts.push(Act::Alloc { block: self.next_block, stream, pool });
-                    let names = if plan.kept.contains_key(&request) { &mut self.instead } else { &mut living };
+                    let stays = plan.kept.contains_key(&request) || plan.result == Some(request);
+                    let names = if stays { &mut self.instead } else { &mut living };
                     names.insert(block, self.next_block);
                     self.next_block += 1;
                 }
@@ -310,6 +350,10 @@ mod tests {
         if request < 12 { Pass::Forward } else { Pass::Backward }
     }
 
+    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, fn(usize) -> bool> {
+        Known { pass, lingers, saves_itself: |_| false }
+    }
+
     fn peak(script: &Script) -> u64 {
         let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
         script.outcome(&conf, Limit::None).counts.peak_requested_bytes / MIB
@@ -320,7 +364,7 @@ mod tests {
         let (script, calls) = training();
         assert_eq!(peak(&script), 3 * (64 + 8) + 64 + 32, "in the last forward");
         let pass = of_pass;
-        let edited = script.checkpointed(&calls, pass, |_| false);
+        let edited = script.checkpointed(&calls, known(pass, |_| false));
         // Results of three calls, what the last one keeps, and its temporary.
         assert_eq!((edited.calls, peak(&edited.script)), (4, 3 * 8 + 64 + 32));
         assert_eq!((edited.repeated_bytes, edited.forward_bytes), (4 * 64 * MIB, 4 * (64 + 32 + 8) * MIB));
@@ -329,13 +373,46 @@ mod tests {
         let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
         assert_eq!(edited.script.outcome(&conf, Limit::None).counts.allocated_bytes, 0, "everything is given back");
         // What lingers goes with the forward pass.
-        let lingering = script.checkpointed(&calls, pass, |request| request == 0);
+        let lingering = script.checkpointed(&calls, known(pass, |request| request == 0));
         assert_eq!(peak(&lingering.script), 3 * 8 + 64 + 32 + 64);
         // Half of them.
         assert!(
             (peak(&edited.script) + 1..peak(&script))
-                .contains(&peak(&script.checkpointed(&calls[..2], pass, |_| false).script))
+                .contains(&peak(&script.checkpointed(&calls[..2], known(pass, |_| false)).script))
         );
+    }
+
+    #[test]
+    fn a_result_that_its_operation_saves_is_made_again() {
+        // A call that keeps 64 MiB, needs 32 for a moment and gives 8, which the operation that gave it saves.
+        let mut script = Script::new(&[]);
+        let mut ask = |block: u32, mib: u64, freed: &[u32]| {
+            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
+            for &block in freed {
+                script.push(&Request::FreeRequested { block }, 0).expect("few");
+                script.push(&Request::FreeCompleted { block }, 0).expect("few");
+            }
+        };
+        ask(1, 64, &[]);
+        ask(2, 32, &[]);
+        ask(3, 8, &[2]);
+        // Behind it the gradient of its result, then that of the operation, with which the result goes.
+        ask(4, 8, &[]);
+        ask(5, 8, &[3, 4]);
+        ask(6, 16, &[1, 5, 6]);
+        let pass = |request: usize| if request < 3 { Pass::Forward } else { Pass::Backward };
+        let calls = std::iter::once(0..3).collect::<Vec<_>>();
+        let saves = |result: usize| Known { pass, lingers: |_| false, saves_itself: move |request| request == result };
+        let edited = script.checkpointed(&calls, saves(2)).script;
+        let all: Vec<usize> = (0..edited.requests()).map(|request| edited.origin(request)).collect();
+        assert_eq!(all, [0, 1, 2, 3, 0, 1, 2, 4, 5], "the second forward comes before the operation's own gradient");
+        assert_eq!(peak(&edited), 8 + 64 + 32 + 8, "the gradient, and all that the call makes");
+        let conf = Conf::parse("", Version::of(2, 11)).expect("default settings").0;
+        assert_eq!(edited.outcome(&conf, Limit::None).counts.allocated_bytes, 0, "everything is given back");
+        let other = script.checkpointed(&calls, saves(9)).script;
+        let all: Vec<usize> = (0..other.requests()).map(|request| other.origin(request)).collect();
+        assert_eq!(all, [0, 1, 2, 3, 4, 0, 5]);
     }
 
     #[test]
@@ -357,12 +434,12 @@ mod tests {
     fn without_a_backward_pass_nothing_changes() {
         let (script, calls) = training();
         for pass in [Pass::Forward, Pass::Other] {
-            let edited = script.checkpointed(&calls, |_| pass, |_| false);
+            let edited = script.checkpointed(&calls, known(|_| pass, |_| false));
             assert_eq!((edited.calls, edited.script.acts == script.acts), (0, true));
         }
-        let none = script.checkpointed(&[], of_pass, |_| false);
+        let none = script.checkpointed(&[], known(of_pass, |_| false));
         assert_eq!((none.calls, none.script.acts == script.acts, none.repeated_bytes), (0, true, 0));
         let odd = std::iter::once(7..7).chain(std::iter::once(90..95)).collect::<Vec<_>>();
-        assert_eq!(script.checkpointed(&odd, |_| Pass::Backward, |_| false).calls, 0);
+        assert_eq!(script.checkpointed(&odd, known(|_| Pass::Backward, |_| false)).calls, 0);
     }
 }

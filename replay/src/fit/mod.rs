@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use crate::allocator::Limit;
 use crate::settings::Conf;
 use crate::trial::Outcome;
-pub use checkpoint::{Checkpointed, Pass};
+pub use checkpoint::{Checkpointed, Known, Pass};
 use law::Law;
 pub use script::{Life, Peak, REQUESTS_MAX, Script, TooLong, found, stack_key};
 use split::Split;

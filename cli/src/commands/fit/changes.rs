@@ -115,7 +115,8 @@ pub fn checkpointed(script: &Script, calls: &[std::ops::Range<usize>], meaning: 
         Pass::Backward => replay::Pass::Backward,
         Pass::Optimizer => replay::Pass::Other,
     };
-    script.checkpointed(calls, pass, |request| meaning.is_copy(request))
+    let lingers = |request: usize| meaning.is_copy(request);
+    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself: |request| meaning.saves_itself(request) })
 }
 
 /// Peaks of allocated and reserved bytes.
