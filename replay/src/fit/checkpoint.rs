@@ -10,7 +10,7 @@
 //! Guarantees: requests of other calls keep their order, bytes and lives; calls that keep nothing stay as they are. Refuses to
 //! know which block is a call's result where the last request that stays makes several: the largest is taken.
 //!
-//! Over 400 lines: a third are tests, and a plan means nothing without the edit that carries it out.
+//! (Over 400 lines: a third are tests, and a plan means nothing without the edit that carries it out.)
 
 use std::collections::HashMap;
 use std::ops::Range;
