@@ -181,13 +181,11 @@ impl Modules {
     }
 }
 
-/// Functions whose backward pass needs what they gave, as they are called in Python (PyTorch's derivatives.yaml: `result`).
-const SAVE_THEMSELVES: [&str; 8] = ["relu", "relu_", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "sqrt"];
-
-/// Whether the operation of a stack, innermost frame first, saves its own result for its backward pass.
+/// Whether the operation of a stack saves its own result for its backward pass (PyTorch's derivatives.yaml: `result`).
 #[must_use]
 pub fn saves_itself(stack: &Stack) -> bool {
-    stack.frames.first().is_some_and(|frame| SAVE_THEMSELVES.contains(&&*frame.function))
+    const NAMES: [&str; 8] = ["relu", "relu_", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "sqrt"];
+    stack.frames.first().is_some_and(|frame| NAMES.contains(&&*frame.function))
 }
 
 /// The calls of the modules of a name, those of its own modules among them left out; `all` stands for the outermost modules that
