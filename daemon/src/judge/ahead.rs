@@ -3,11 +3,13 @@
 //!
 //! Guarantees: a process in which no leak is confirmed, or whose device has a quarter left, costs nothing; at most
 //! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, which
-//! rests twenty times as long as it works. What goes wrong here costs nothing but what would have been foreseen.
+//! rests twenty times as long as it works, and takes a hundredth of a core a device. What goes wrong here costs nothing but what
+//! would have been foreseen.
 //! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memctl_analysis::judge::{Foreseen, RankWatch, foreseen};
 use memctl_model::{Event, Finding, JobState, MarkKind, Severity};
@@ -37,6 +39,9 @@ const ITEMS_MAX: usize = 64;
 const PAYLOADS: usize = 16;
 /// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
 const ENDS_LOOKED_AT: usize = 2;
+/// A device rests so many times as long as it was looked at, so that it takes a hundredth of a core, and never longer than this.
+const RESTS: u32 = 99;
+const REST_MAX: Duration = Duration::from_secs(5);
 /// So far is looked ahead, where steps are short: what is told comes a second or two after its step, and somebody has to act on it.
 const HORIZON_NS: u64 = 30_000_000_000;
 
@@ -54,6 +59,8 @@ struct Look {
     ended_ns: u64,
     step_ns: Option<u64>,
     told: Option<Fails>,
+    /// It is looked at again from then on.
+    next: Instant,
     _place: OwnedSemaphorePermit,
 }
 
@@ -88,7 +95,15 @@ impl Looks {
                     }
                 }
             };
-            match look.catch_up(store, session, row, Limit::Device(limit_bytes)).await {
+            let begun = Instant::now();
+            let goes_on = match begun >= look.next {
+                true => look.catch_up(store, session, row, Limit::Device(limit_bytes)).await,
+                false => Ok(true),
+            };
+            if begun >= look.next {
+                look.next = Instant::now() + (begun.elapsed() * RESTS).min(REST_MAX);
+            }
+            match goes_on {
                 Ok(true) => {
                     let frames = |fails: &Fails| watch.frames(session.key, fails.stack);
                     told.extend(look.told.map(|fails| look.finding(&fails, watched, frames(&fails), limit_bytes)));
@@ -134,6 +149,7 @@ impl Look {
             ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
             step_ns: None,
             told: None,
+            next: Instant::now(),
             _place: place,
         })
     }

@@ -38,7 +38,7 @@ pub const STEPS_KEPT: usize = 3;
 /// How far is looked ahead at least: two step ends have to foresee something, and a step or two have to be left then.
 pub const STEPS_AHEAD: u32 = 4;
 /// Acts of steps that are played at most to look further than that.
-const ACTS_PLAYED: usize = 1 << 17;
+const ACTS_PLAYED: usize = 1 << 15;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
