@@ -24,7 +24,7 @@ try {
   await page.goto(address);
   await page.getByRole('link', { name: 'demo', exact: true }).click();
   await page.locator('svg.course path.floor').waitFor({ state: 'attached' });
-  await page.locator('canvas.heat').waitFor();
+  await page.locator('canvas.heat').last().waitFor();
   await page.evaluate("document.getElementById('course').scrollIntoView()");
   await shot('job');
   await page.getByRole('link', { name: 'Show me what grew' }).first().click();
