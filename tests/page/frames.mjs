@@ -39,7 +39,7 @@ function bytesOf(parent) {
     }
   };
   const browsers = rows.filter(([pid, , name]) => below.has(pid) && /chrom/.test(name ?? ''));
-  const of = (what, type) => browsers.filter((row) => row.join(' ').includes(type)).reduce((sum, [pid]) => sum + kib(pid, what), 0) / 1000;
+  const of = (what, type) => browsers.filter((row) => row.join(' ').includes(type)).reduce((sum, [pid]) => sum + kib(pid, what), 0) * 1024 / 1e6;
   const own = 'Private_Clean|Private_Dirty';
   return { all: of('Pss', ''), own: of(own, ''), page: of(own, '--type=renderer') };
 }
