@@ -21,6 +21,8 @@ const SITE_CUSTOMIZE: &str = include_str!("../../../agent/python/memctl_agent/in
 const ADDRESS_BYTES_MAX: usize = 107;
 const PREFIX: &str = "memctl-run-";
 const SOCKET: &str = "socket";
+/// The socket before it listens; not longer than its name.
+const YOUNG: &str = "young";
 const INJECT: &str = "inject";
 
 /// See the module.
@@ -60,7 +62,10 @@ impl Folder {
         std::fs::create_dir(&inject)?;
         std::fs::write(inject.join("sitecustomize.py"), SITE_CUSTOMIZE)?;
         std::fs::write(folder.path().join(super::seen::FILE), "")?;
-        let listener = UnixListener::bind(&socket)?;
+        // It gets its name when it listens: one that has a name and does not listen was left by a run that is dead.
+        let young = folder.path().join(YOUNG);
+        let listener = UnixListener::bind(&young)?;
+        std::fs::rename(&young, &socket)?;
         Ok(Self { folder, listener: Some(listener) })
     }
 
@@ -117,7 +122,8 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Removes folders of runs that were killed: nobody listens on their sockets.
+/// Removes folders of runs that were killed: nobody listens on their sockets. A run that starts in this moment is left
+/// alone, see [`Folder::make_in`].
 fn remove_abandoned(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes())) {
@@ -170,6 +176,22 @@ mod tests {
         assert!(other.exists(), "its socket is yet to come");
         let _second = Folder::make_in(place.path()).unwrap();
         assert!(living.socket().exists());
+    }
+
+    #[test]
+    fn runs_that_start_at_once_leave_each_other_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    for _ in 0..250 {
+                        let folder = Folder::make_in(place).unwrap();
+                        assert!(folder.socket().exists() && folder.inject().exists());
+                    }
+                });
+            }
+        });
     }
 
     #[test]
