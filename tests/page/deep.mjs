@@ -25,7 +25,7 @@ const sound = async (name) => {
   await tabbed(page, name);
 };
 const isZoomed = (url) => url.search.includes('since=');
-const eventOf = () => Number(new URL(page.url()).searchParams.get('event'));
+const eventOf = async () => Number(await page.getByRole('slider', { name: 'Event' }).inputValue());
 
 await walked(chromium, [
   ['mouse: from the list into the job', async () => {
@@ -111,7 +111,7 @@ await walked(chromium, [
     await page.locator('#block-said ol li').first().waitFor();
     await press('.');
     await page.waitForURL((url) => url.search.includes('event='));
-    const at = eventOf();
+    const at = await eventOf();
     await press(',');
     await page.waitForURL((url) => url.search.includes(`event=${at - 1}`));
   }],

@@ -111,8 +111,8 @@ await walked(chromium, [
     await press('ArrowDown', 'ArrowRight');
     await page.locator('#block-said ol li').first().waitFor();
     assert.match(await page.locator('#block-said').innerText(), /requested\), .*\n[^]*allocated in epoch 0/);
-    const event = () => Number(new URL(page.url()).searchParams.get('event'));
-    const at = event();
+    const event = async () => Number(await page.getByRole('slider', { name: 'Event' }).inputValue());
+    const at = await event();
     await press(',');
     await page.waitForURL((url) => url.search.includes(`event=${at - 1}`));
     await press('.');

@@ -98,6 +98,8 @@ export async function browser() {
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
     args: ['--no-sandbox', '--disable-gpu', '--disable-lcd-text', '--font-render-hinting=none', '--force-color-profile=srgb', '--hide-scrollbars'],
     env: { ...process.env, FONTCONFIG_FILE: join(folder, 'fonts.conf') },
+    // As everybody's browser: one that refuses hundreds of addresses within seconds, and warns.
+    ignoreDefaultArgs: ['--disable-ipc-flooding-protection'],
   });
 }
 

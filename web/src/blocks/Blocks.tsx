@@ -12,6 +12,7 @@ import { fit, holes, levels, sizeOf, stretch, type Stretch } from '../draw/block
 import { place } from '../draw/flame';
 import { chosenRank } from '../job/Job';
 import { Link, Waiting } from '../parts/parts';
+import { useSettled } from '../parts/settled';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count, duration, exactly, plural } from '../words/numbers';
 import { nameOf } from '../words/verdict';
@@ -219,7 +220,14 @@ function Key({ of }: { of: string }): JSX.Element {
 }
 
 /** See the module. */
-export function Blocks({ job, at, event }: { job: JobAddress; at: string; event: number | null }): JSX.Element {
+export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; event: number | null }): JSX.Element {
+  // (The address is told later: one that changed by itself, by a step back, is followed.)
+  const [event, setEvent] = useState(told);
+  const said = useRef(told);
+  if (said.current !== told) {
+    said.current = told;
+    if (event !== told) setEvent(told);
+  }
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
   const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
@@ -243,9 +251,10 @@ export function Blocks({ job, at, event }: { job: JobAddress; at: string; event:
   if (blocks.answer !== null) kept.current = blocks.answer;
   const answer = blocks.answer ?? (kept.current?.rank === number ? kept.current : null);
   const inside = answer === null ? null : Math.min(Math.max(event ?? answer.at_event, answer.first_event), answer.last_event);
-  const show = (to: number, new_rank = number): void => {
-    go({ view: 'blocks', job: { ...job, rank: new_rank }, at, event: to }, true);
-  };
+  useSettled(event === told, () => {
+    said.current = event;
+    go({ view: 'blocks', job: { ...job, rank: number }, at, event }, true);
+  }, [event, told]);
   return (
     <main>
       <p class="trail">
@@ -262,6 +271,7 @@ export function Blocks({ job, at, event }: { job: JobAddress; at: string; event:
               value={String(number ?? 0)}
               onChange={(change) => {
                 setAround(null);
+                setEvent(null);
                 go({ view: 'blocks', job: { ...job, rank: Number(change.currentTarget.value) }, at, event: null }, true);
               }}
             >
@@ -278,9 +288,9 @@ export function Blocks({ job, at, event }: { job: JobAddress; at: string; event:
           key={number}
           answer={answer}
           event={inside}
-          go={show}
+          go={setEvent}
           load={(to) => {
-            show(to);
+            setEvent(to);
             setAround(to);
           }}
         />

@@ -4,10 +4,11 @@
 // told outside the picture, in words.
 
 import type { JSX } from 'preact';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import { groupName, living, type Stretch } from '../draw/blocks';
 import { clamp, panned, zoomed } from '../draw/course';
 import { ROW, raster, type Scene } from '../draw/raster';
+import { useHeard } from '../parts/heard';
 import { Pixels, useDark, within } from '../parts/Pixels';
 import { plural } from '../words/numbers';
 import { blockAt, surroundings, type Meaning } from './paint';
@@ -52,20 +53,14 @@ export function Picture({ of, event, colours, chosen, request, choose, hover, st
     const share = view.from + place.x * (view.to - view.from);
     return blockAt(of, row, here.address + share * here.scale, event);
   };
-  useEffect(() => {
-    const here = canvas.current;
-    if (!here) return undefined;
-    const turn = (wheel: WheelEvent): void => {
-      if (wheel.ctrlKey || wheel.metaKey) {
-        const around = view.from + (within(here, wheel)?.x ?? 0) * (view.to - view.from);
-        setView(zoomed01(view, wheel.deltaY > 0 ? 1 / CLOSER : CLOSER, around));
-      } else if (wheel.shiftKey) setView(panned(view, all, (wheel.deltaY || wheel.deltaX) > 0 ? 0.15 : -0.15));
-      else if (last > 0) setFirst(clamp(first + Math.sign(wheel.deltaY) * 3, 0, last));
-      else return;
-      wheel.preventDefault();
-    };
-    here.addEventListener('wheel', turn, { passive: false });
-    return () => { here.removeEventListener('wheel', turn); };
+  useHeard(canvas, 'wheel', (wheel) => {
+    if (wheel.ctrlKey || wheel.metaKey) {
+      const around = view.from + (within(canvas.current, wheel)?.x ?? 0) * (view.to - view.from);
+      setView(zoomed01(view, wheel.deltaY > 0 ? 1 / CLOSER : CLOSER, around));
+    } else if (wheel.shiftKey) setView(panned(view, all, (wheel.deltaY || wheel.deltaX) > 0 ? 0.15 : -0.15));
+    else if (last > 0) setFirst(clamp(first + Math.sign(wheel.deltaY) * 3, 0, last));
+    else return;
+    wheel.preventDefault();
   });
 
   const rowOf = (block: number | null): number => (block === null ? -1 : of.rows.findIndex((row) => row.blocks.includes(block)));

@@ -4,15 +4,17 @@
 // keyboard does as well; the address says what is in view.
 
 import type { JSX } from 'preact';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import { useAsked } from '../api/ask';
 import type { FailedRequest, Finding, Rank, RankTimeline, Timeline } from '../api/types';
 import { placed, stacked, stretchOf } from '../draw/classes';
 import { UNITS, bands, clamp, floorPath, floors, height, labelled, nearest, overlay, panned, ranksIn, samples, share, spansOf, whole, zoomed, type Stretch } from '../draw/course';
 import { colourOf } from '../draw/ledger';
 import { Link } from '../parts/parts';
+import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
+import { useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
@@ -63,11 +65,13 @@ const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
 export function Course(of: Of): JSX.Element {
   const course = useMemo(() => samples(of.line), [of.line]);
   const all = useMemo(() => whole(course), [course]);
-  const [view, setView] = useState<Stretch>(() => {
+  // (All of it until somebody looks closer: what runs grows.)
+  const [closer, setCloser] = useState<Stretch | null>(() => {
     const [from, to] = [of.since, of.until].map((text) => (text === null ? NaN : moment(text)));
     const isOne = from !== undefined && to !== undefined && from < to;
-    return isOne ? { from: clamp(from, all.from, all.to), to: clamp(to, all.from, all.to) } : all;
+    return isOne ? { from: clamp(from, all.from, all.to), to: clamp(to, all.from, all.to) } : null;
   });
+  const view = closer ?? all;
   const [cursor, setCursor] = useState<number | null>(null);
   const pins = pinsOf(of.job);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
@@ -75,7 +79,7 @@ export function Course(of: Of): JSX.Element {
 
   const isOneOfSeveral = of.ranks.filter((rank) => rank.rank === of.line.rank).length > 1;
   const { points: fine, marks: told } = useTiles(of.job, of.line, isOneOfSeveral ? of.line.process : null, course, view);
-  const shown = fine.filter((point) => point.to > view.from && point.from < view.to);
+  const shown = useMemo(() => fine.filter((point) => point.to > view.from && point.from < view.to), [fine, view]);
   const until = useMemo(() => {
     const last = of.rank?.epoch_ends.at(-1);
     return last ? moment(last.at) : Infinity;
@@ -99,9 +103,10 @@ export function Course(of: Of): JSX.Element {
     [others.answer],
   );
   // (The picture is as high as the highest of them.)
-  const { top, showsLimit } = height([...course, ...over.flatMap((rank) => rank.samples)], limit);
-  const drawn = floorPath(course, floor, view, top);
-  const spans = bands(course).filter((band) => band.to > view.from && band.from < view.to);
+  const { top, showsLimit } = useMemo(() => height([...course, ...over.flatMap((rank) => rank.samples)], limit), [course, over, limit]);
+  const drawn = useMemo(() => floorPath(course, floor, view, top), [course, floor, view, top]);
+  const epochs = useMemo(() => bands(course), [course]);
+  const spans = epochs.filter((band) => band.to > view.from && band.from < view.to);
   const marked = useMemo(() => {
     const isInView = (span: Stretch): boolean => span.to > view.from && span.from < view.to;
     const steps = spansOf(told, 'step', all.to).filter(isInView);
@@ -119,14 +124,14 @@ export function Course(of: Of): JSX.Element {
   const boundaries = classed.points.filter(isNear).length;
   const isStacked = wantsClasses && areas.some((area) => area !== '');
 
-  const show = (since: string | null, until: string | null, laid: string, classes = of.classes): void => {
-    go({ view: 'job', job: of.job, since, until, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
+  const [since, upto] = closer === null ? [null, null] : [rfc3339(closer.from), rfc3339(closer.to)];
+  const show = (laid: string, classes = of.classes): void => {
+    go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
   };
   const look = (to: Stretch): void => {
-    setView(to);
-    const isAll = to.from <= all.from && to.to >= all.to;
-    show(isAll ? null : rfc3339(to.from), isAll ? null : rfc3339(to.to), of.over);
+    setCloser(to.from <= all.from && to.to >= all.to ? null : to);
   };
+  useSettled(since === of.since && upto === of.until, () => { show(of.over); }, [since, upto, of.since, of.until, of.over, of.classes]);
   const timeAt = (event: MouseEvent): number => {
     const box = plot.current?.getBoundingClientRect();
     if (!box || box.width === 0) return view.from;
@@ -136,20 +141,12 @@ export function Course(of: Of): JSX.Element {
   const pinned = (time: number): string => rfc3339(time);
 
   // A wheel that scrolls the page as well would lose what is looked at.
-  useEffect(() => {
-    const here = plot.current;
-    if (!here) return undefined;
-    const turn = (event: WheelEvent): void => {
-      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
-      event.preventDefault();
-      const sideways = event.shiftKey ? event.deltaY || event.deltaX : 0;
-      if (sideways !== 0) look(panned(view, all, sideways > 0 ? 0.15 : -0.15));
-      else look(zoomed(view, all, event.deltaY > 0 ? 1 / CLOSER : CLOSER, timeAt(event)));
-    };
-    here.addEventListener('wheel', turn, { passive: false });
-    return () => {
-      here.removeEventListener('wheel', turn);
-    };
+  useHeard(plot, 'wheel', (event) => {
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+    event.preventDefault();
+    const sideways = event.shiftKey ? event.deltaY || event.deltaX : 0;
+    if (sideways !== 0) look(panned(view, all, sideways > 0 ? 0.15 : -0.15));
+    else look(zoomed(view, all, event.deltaY > 0 ? 1 / CLOSER : CLOSER, timeAt(event)));
   });
 
   const epoch_left = of.rank?.epoch_ends.find((end) => end.epoch === of.diverges);
@@ -183,9 +180,8 @@ export function Course(of: Of): JSX.Element {
     if (to.to < view.from || to.from > view.to) look(panned(view, all, to.from > view.to ? 0.5 : -0.5));
   };
   const epoch = (by: number): void => {
-    const spansOfAll = bands(course);
-    const here = spansOfAll.findIndex((band) => cursor !== null && cursor >= band.from && cursor < band.to);
-    const to = spansOfAll[clamp((here < 0 ? (by > 0 ? -1 : spansOfAll.length) : here) + by, 0, spansOfAll.length - 1)];
+    const here = epochs.findIndex((band) => cursor !== null && cursor >= band.from && cursor < band.to);
+    const to = epochs[clamp((here < 0 ? (by > 0 ? -1 : epochs.length) : here) + by, 0, epochs.length - 1)];
     if (to) setCursor((to.from + to.to) / 2);
   };
   const peak = (): void => {
@@ -228,13 +224,9 @@ export function Course(of: Of): JSX.Element {
       Enter: () => { go({ view: 'moment', job: { ...of.job, rank: of.line.rank }, at: pinned(middle), from: null }); },
     });
   };
-  useEffect(() => {
-    const hear = (event: KeyboardEvent): void => {
-      const isTaken = event.altKey || (event.target instanceof Element && event.target.closest('input,select,textarea,dialog,[role=application]') !== null);
-      if (!isTaken) press(event, everywhere);
-    };
-    addEventListener('keydown', hear);
-    return () => { removeEventListener('keydown', hear); };
+  useHeard(null, 'keydown', (event) => {
+    const isTaken = event.altKey || (event.target instanceof Element && event.target.closest('input,select,textarea,dialog,[role=application]') !== null);
+    if (!isTaken) press(event, everywhere);
   });
   const release = (): void => {
     if (drag !== null && Math.abs(share(view, drag.to) - share(view, drag.from)) > 0.01) {
@@ -248,7 +240,7 @@ export function Course(of: Of): JSX.Element {
   const near = cursor === null ? undefined : marks.find((mark) => Math.abs(share(view, mark.time) - share(view, cursor)) < NEAR);
   const said =
     at === null
-      ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(Math.max(0, ...shown.map((one) => one.max)))} allocated.`
+      ? `${plural(shown.length, 'point')} in view, ${duration(view.to - view.from)}. Highest ${bytes(shown.reduce((most, one) => Math.max(most, one.max), 0))} allocated.`
       : `Epoch ${at.epoch}, step ${count(at.step)}, ${duration(at.from - all.from)} after the start: ${bytes(at.last)} allocated (${bytes(at.min)} to ${bytes(at.max)} within this point), ${bytes(at.reserved)} reserved.${near === undefined ? '' : ` ${near.sign} ${near.text}.`}`;
   const moments = { ...of.job, rank: of.line.rank };
   return (
@@ -272,7 +264,7 @@ export function Course(of: Of): JSX.Element {
         {of.ranks.length > 1 && (
           <label>
             With ranks{' '}
-            <input type="search" class="few" placeholder="1, 2" value={of.over} onInput={(event) => { show(of.since, of.until, event.currentTarget.value); }} />
+            <input type="search" class="few" placeholder="1, 2" value={of.over} onInput={(event) => { show(event.currentTarget.value); }} />
           </label>
         )}
         {unknownOver.length > 0 && <span class="trouble" role="status">{`There is no rank ${unknownOver.join(', ')}.`}</span>}
@@ -281,7 +273,7 @@ export function Course(of: Of): JSX.Element {
         <button type="button" onClick={() => { look(all); }}>Whole</button>
         <button type="button" onClick={peak}>Peak</button>
         <label>
-          <input type="checkbox" checked={wantsClasses} onChange={(event) => { show(of.since, of.until, of.over, event.currentTarget.checked ? 'on' : 'off'); }} />{' '}
+          <input type="checkbox" checked={wantsClasses} onChange={(event) => { show(of.over, event.currentTarget.checked ? 'on' : 'off'); }} />{' '}
           Classes
         </label>
         <ul class="legend">

@@ -3,7 +3,8 @@
 // Guarantees: a dialog of the browser's own: Escape closes it, and the focus goes back to where it was.
 
 import type { JSX } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useRef } from 'preact/hooks';
+import { useHeard } from './heard';
 
 /** What is pressed, and what it does. */
 const KEYS: [where: string, keys: [key: string, does: string][]][] = [
@@ -29,16 +30,12 @@ const KEYS: [where: string, keys: [key: string, does: string][]][] = [
 export function Help(): JSX.Element {
   const box = useRef<HTMLDialogElement>(null);
   const open = (): void => { if (box.current?.open === false) box.current.showModal(); };
-  useEffect(() => {
-    const key = (event: KeyboardEvent): void => {
-      const isWritten = event.target instanceof Element && event.target.closest('input,select,textarea') !== null;
-      if (event.key !== '?' || isWritten || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      open();
-    };
-    addEventListener('keydown', key);
-    return () => { removeEventListener('keydown', key); };
-  }, []);
+  useHeard(null, 'keydown', (event) => {
+    const isWritten = event.target instanceof Element && event.target.closest('input,select,textarea') !== null;
+    if (event.key !== '?' || isWritten || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    open();
+  });
   return (
     <>
       <button type="button" onClick={open} aria-label="Keys" title="Keys (?)">?</button>
