@@ -30,8 +30,11 @@ const STEPS_LOOKED_AT: u32 = 16;
 const STEPS_BEFORE: usize = 8;
 /// Runs looked at for one that fits.
 const TRIES: u64 = 64;
-/// Numbers of runs that no other table looks at.
+/// Numbers of runs that no other table looks at. Causes, rates and sizes take turns by them: runs have numbers that follow each other,
+/// and so do their first attempts.
 const FIRST_NUMBER: u64 = 1 << 33;
+/// Numbers between two attempts at a run.
+const TURN: u64 = 1 << 20;
 /// Steps before the one that fails, before which it is told early.
 const EARLY: usize = 16;
 /// Between the least that a run lives with and the next attempt at it.
@@ -254,7 +257,7 @@ impl Outcome {
 }
 
 fn make(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
-    (0..TRIES).find_map(|attempt| attempt_one(corpus, fails, FIRST_NUMBER + number * TRIES + attempt, detectors))
+    (0..TRIES).find_map(|attempt| attempt_one(corpus, fails, FIRST_NUMBER + number + attempt * TURN, detectors))
 }
 
 fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {

@@ -39,9 +39,10 @@ const ITEMS_MAX: usize = 64;
 const PAYLOADS: usize = 16;
 /// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
 const ENDS_LOOKED_AT: usize = 2;
-/// A device rests so many times as long as it was looked at, so that it takes a hundredth of a core, and never longer than this.
+/// A device rests so many times as long as it was looked at, so that it takes a hundredth of a core; what takes longer than a third
+/// of a second rests no longer than this, so that somebody is told in time.
 const RESTS: u32 = 99;
-const REST_MAX: Duration = Duration::from_secs(5);
+const REST_MAX: Duration = Duration::from_secs(30);
 /// So far is looked ahead, where steps are short: what is told comes a second or two after its step, and somebody has to act on it.
 const HORIZON_NS: u64 = 30_000_000_000;
 
@@ -168,6 +169,12 @@ impl Look {
         }
         let selection = Selection { events: Some((self.at_event, u64::MAX)), ..Selection::default() };
         let chunks = store.chunks(session.key, row.info.index.0, selection).await?;
+        // (An end behind which nothing came would be counted, and not looked at.)
+        let latest_ns = chunks.iter().map(|chunk| chunk.index.last_ns).max().unwrap_or(0);
+        ends.retain(|&end_ns| end_ns < latest_ns);
+        if ends.is_empty() {
+            return Ok(true);
+        }
         let mut decoder = Decoder::new().map_err(ReadError::chunk(session.key, 0))?;
         let mut events: Vec<Event> = Vec::new();
         for group in chunks.chunks(PAYLOADS) {

@@ -45,6 +45,10 @@ pub(super) struct Next<'a> {
 impl Stages {
     /// Takes a step that has ended.
     pub fn step(&mut self, step: &Step) {
+        if step.is_cut {
+            self.begun.clear();
+            return;
+        }
         let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
         step.wants.iter().for_each(|want| asked.entry(want.stack).or_default().push(want.requested.bytes));
         match self.begun.last().map(|stage| stage.change(&asked)) {
@@ -59,12 +63,13 @@ impl Stages {
         }
     }
 
-    /// The stage that is to come, where the last three were even.
-    pub fn next(&self) -> Option<Next<'_>> {
+    /// The stage that is to come, where the last three were even; `running` is the step that comes next. One that should have
+    /// begun and did not is expected no more: lengths grow up to a last one.
+    pub fn next(&self, running: u64) -> Option<Next<'_>> {
         let [first, second, last] = self.begun.as_slice() else { return None };
         let every = last.number - second.number;
         let next = Next { last, before: [second, first], from: last.number + every };
-        (every == second.number - first.number && every > 1).then_some(next)
+        (every == second.number - first.number && every > 1 && running <= next.from).then_some(next)
     }
 }
 

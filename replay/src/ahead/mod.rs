@@ -1,10 +1,11 @@
 //! One step ahead: the steps that were seen, served again from the state in which the last one ended, under what the device has.
 //!
-//! Two steps are looked at: the last one, played as often as is asked for, and the one that needed most of the last [`SPAN`] to
-//! twice as many, played now and behind these. Something is told where two step ends in a row foresaw it.
+//! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
+//! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
+//! the last [`SPAN`] to twice as many, now and behind these. Something is told where two step ends in a row foresaw it.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
-//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 2 steps.
+//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps.
 //! Refuses to say that anything grows: whoever asks knows that (a cache that fills repeats itself like a leak until it is full),
 //! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
@@ -43,6 +44,8 @@ const ACTS_PLAYED: usize = 1 << 15;
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
 const MISSED_FOR: u64 = 16;
+/// One request of so many that neither of the two steps before made is enough for a step to be unlike those around it.
+const ODD: usize = 10;
 /// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
 const FAR: (u64, u64) = (3, 4);
 
@@ -96,10 +99,22 @@ pub struct Ahead {
     stages: Stages,
     /// The steps that needed most, of the [`SPAN`] before these and of these.
     most: [Option<Step>; 2],
-    /// What was seen at the last step's end, by the number of the step that followed.
-    before: Option<(u64, Fails)>,
+    /// The last two steps that did what the steps around them do not.
+    odd: [Option<Step>; 2],
+    /// What was seen at the last step's end.
+    before: Option<Seen>,
     /// When something was seen last that did not come.
     missed_at: Option<u64>,
+}
+
+/// What was seen at a step's end.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The number of the step that followed.
+    number: u64,
+    fails: Fails,
+    /// It rests on nothing of which nobody knows when it comes.
+    is_sure: bool,
 }
 
 /// A live block.
@@ -129,6 +144,7 @@ impl Ahead {
             running,
             stages: Stages::default(),
             most: [None, None],
+            odd: [None, None],
             before: None,
             missed_at: None,
         }
@@ -154,6 +170,9 @@ impl Ahead {
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
         self.stages.step(&ended);
+        if self.is_odd(&ended) {
+            self.odd = [self.odd[1].take(), Some(ended.clone())];
+        }
         if ended.number.is_multiple_of(SPAN) {
             self.most = [self.most[1].take(), None];
         }
@@ -169,29 +188,31 @@ impl Ahead {
     /// The first request that will fail within so many steps (never fewer than [`STEPS_AHEAD`], and only so many more as are played
     /// quickly) when the device has so much for this process, which grows. For each step's end once.
     pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
-        let now = self.foresee(limit, steps);
         let number = self.running.number;
+        let now = self.foresee(limit, steps);
+        let before = std::mem::replace(&mut self.before, now);
         // What was to fail in the step that has just ended did not: what is seen from here is not what happens there.
-        if self.before.is_some_and(|(at, fails)| at < number && fails.steps == 1 && fails.of == Of::Last) {
+        let is_next = |seen: Seen| seen.is_sure && seen.fails.steps == 1 && seen.fails.of == Of::Last;
+        if before.is_some_and(|seen| seen.number < number && is_next(seen)) {
             self.missed_at = Some(number);
         }
-        let is_seen_twice = self.before.is_some_and(|(at, _)| at + 1 == number);
+        let is_seen_twice = before.is_some_and(|seen| seen.number + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
-        self.before = now.map(|fails| (number, fails));
-        now.filter(|_| is_trusted && is_seen_twice)
+        now.filter(|_| is_trusted && is_seen_twice).map(|seen| seen.fails)
     }
 
     /// The first request that would fail, were the steps that come like those that were.
-    fn foresee(&self, limit: Limit, steps: u32) -> Option<Fails> {
+    fn foresee(&self, limit: Limit, steps: u32) -> Option<Seen> {
         let last = self.steps.back().filter(|last| is_known(last))?;
         if self.is_far(last, limit) {
             return None;
         }
         let quick = u32::try_from(ACTS_PLAYED / last.acts.len().max(1)).unwrap_or(u32::MAX);
         let steps = steps.min(quick).max(STEPS_AHEAD);
-        let before = |back: usize| self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at));
-        let before = [before(1), before(2)];
-        let recurring = Recurring::of(last, before, self.live.values().map(|known| (known.name, known.want)));
+        let before = [self.step_before(1), self.step_before(2)];
+        let odd = self.odd_to_come();
+        let live = self.live.values().map(|known| (known.name, known.want));
+        let recurring = Recurring::of(last, before, odd.map(|(odd, _)| odd.number), live);
         let mut play = Play::new(&self.follow, limit, &self.live);
         // (A step that needs most is not played behind each of these: once each at both ends tells nearly as much.)
         let most = self.most.iter().flatten().max_by_key(|most| most.needs()).filter(|most| most.number < last.number);
@@ -201,15 +222,39 @@ impl Ahead {
             let fails = play.step(most, ([None, None], None), &Recurring::default(), later)?;
             Some(Fails { steps, of: Of::Most, ..fails })
         };
-        let stage = self.stages.next();
+        let stage = self.stages.next(self.running.number);
         let of_last = (1..=steps).find_map(|later| {
-            let stage = stage.as_ref().filter(|stage| stage.from < self.running.number + u64::from(later));
-            let fails = play.step(last, (before, stage), &recurring, u64::from(later))?;
+            let number = self.running.number + u64::from(later) - 1;
+            let fails = if let Some((odd, _)) = odd.filter(|(_, at)| *at == number) {
+                play.step(odd, ([None, None], None), &Recurring::default(), number - odd.number)?
+            } else {
+                let stage = stage.as_ref().filter(|stage| stage.from <= number);
+                play.step(last, (before, stage), &recurring, u64::from(later))?
+            };
             Some(Fails { steps: later, ..fails })
         });
-        of_last
+        let fails = of_last
             .or_else(|| at_most(&mut Play::new(&self.follow, limit, &self.live), 1))
-            .or_else(|| at_most(&mut play, steps + 1))
+            .or_else(|| at_most(&mut play, steps + 1))?;
+        Some(Seen { number: self.running.number, fails, is_sure: !recurring.is_open() })
+    }
+
+    /// The step that ended so many steps before the last one.
+    fn step_before(&self, back: usize) -> Option<&Step> {
+        self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at))
+    }
+
+    /// Whether a step that has just ended does what the two before it do not: an evaluation, a checkpoint.
+    fn is_odd(&self, ended: &Step) -> bool {
+        let before = [self.step_before(0), self.step_before(1)];
+        !ended.is_cut && before[1].is_some() && Recurring::by_chance(ended, before) * ODD >= ended.wants.len().max(1)
+    }
+
+    /// A step unlike those around it, where two came, and the number of the one that comes as long behind it.
+    fn odd_to_come(&self) -> Option<(&Step, u64)> {
+        let [Some(first), Some(last)] = &self.odd else { return None };
+        let next = last.number + (last.number - first.number);
+        (is_known(last) && next >= self.running.number).then_some((last, next))
     }
 
     /// Whether so much less than there is was reserved that nothing is worth a look.

@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt, HashSet};
-use memctl_model::StackId;
+use memctl_model::{PoolId, StackId};
 
 use super::growing::Next;
-use super::recurring::Recurring;
+use super::recurring::{Recurring, Stay};
 use super::step::{Act, Name, Step, Want};
 use super::{Fails, Live, Of, Shortage};
 use crate::allocator::{Allocator, BlockId, Limit};
@@ -24,6 +24,9 @@ pub(super) struct Play {
     alike: HashMap<(StackId, u64), VecDeque<Name>>,
     /// What was given back and is still in use, by the name in the script.
     going: HashMap<Name, BlockId>,
+    /// Private pools that were made here, by the step and by the pool that the request had.
+    captured: HashMap<(u64, PoolId), u32>,
+    pools: u32,
 }
 
 /// A block that lives.
@@ -45,7 +48,7 @@ impl Play {
             live.insert(known.name, Held { id, stack: known.want.stack });
             alike.entry(key(&known.want)).or_default().push_back(known.name);
         }
-        Self { allocator, limit, live, alike, going: HashMap::new() }
+        Self { allocator, limit, live, alike, going: HashMap::new(), captured: HashMap::new(), pools: 0 }
     }
 
     /// Plays a step as the one that comes `later`; the first request that fails, if one does.
@@ -59,14 +62,16 @@ impl Play {
         let number = step.number.saturating_add(later);
         let mut index = 0;
         let mut asked: HashMap<StackId, usize> = HashMap::new();
-        // What comes now and then, and stays: behind the step's own requests by name, in front of them in time.
-        for (at, &want) in recurring.due(later).iter().enumerate() {
-            let name = Name { step: number, index: (step.wants.len() + at) as u32 };
-            if let Some(fails) = self.ask(name, want, want.requested.bytes) {
-                return Some(fails);
-            }
-        }
+        // What comes now and then, and stays: where it came, with a name behind those of the step's own requests.
+        let mut due = recurring.due(later);
+        let mut more = step.wants.len() as u32..;
         for act in &step.acts {
+            while let Some(stay) = due.pop_front_if(|stay| stay.place as usize <= index) {
+                let name = Name { step: number, index: more.next().unwrap_or(u32::MAX) };
+                if let Some(fails) = self.ask_for(&stay, name) {
+                    return Some(fails);
+                }
+            }
             match *act {
                 Act::Ask => {
                     let want = step.wants[index];
@@ -97,7 +102,22 @@ impl Play {
             self.allocator.forget_calls();
         }
         self.going.clear();
-        None
+        due.into_iter().find_map(|stay| {
+            let name = Name { step: number, index: more.next().unwrap_or(u32::MAX) };
+            self.ask_for(&stay, name)
+        })
+    }
+
+    fn ask_for(&mut self, stay: &Stay, name: Name) -> Option<Fails> {
+        let mut want = stay.want;
+        if stay.is_captured {
+            // What is captured anew in one step shares a private pool that nobody had before.
+            let made = self.captured.entry((name.step, want.requested.pool));
+            let number = made.or_insert(self.pools);
+            want.requested.pool = PoolId { first: u32::MAX - *number, second: 0 };
+            self.pools = self.captured.len() as u32;
+        }
+        self.ask(name, want, want.requested.bytes)
     }
 
     fn ask(&mut self, name: Name, want: Want, bytes: u64) -> Option<Fails> {

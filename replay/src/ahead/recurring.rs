@@ -3,6 +3,8 @@
 //! Guarantees: a request counts where one of the two steps before it made it too, by its stack; what stays counts where at least
 //! [`TIMES_MIN`] steps left some of it, and none is overdue. Refuses to take what happened once for what a step does.
 
+use std::collections::VecDeque;
+
 use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::StackId;
 
@@ -17,12 +19,29 @@ const OVERDUE: u64 = 2;
 pub(super) struct Recurring {
     /// Requests of the step that neither of the two before it made.
     chances: HashSet<u32>,
-    /// What comes now and then: every so many steps.
-    stays: Vec<(u64, Want)>,
+    /// What comes now and then, by its place.
+    stays: Vec<Stay>,
+}
+
+/// What comes now and then, and stays.
+#[derive(Clone, Copy)]
+pub(super) struct Stay {
+    /// Its place among a step's requests.
+    pub place: u32,
+    every: u64,
+    pub want: Want,
+    /// Each had a private pool of its own: a graph was captured.
+    pub is_captured: bool,
 }
 
 impl Recurring {
-    pub fn of(step: &Step, before: [Option<&Step>; 2], live: impl Iterator<Item = (Name, Want)>) -> Self {
+    /// What a step of the number `odd` left behind comes with the next one like it.
+    pub fn of(
+        step: &Step,
+        before: [Option<&Step>; 2],
+        odd: Option<u64>,
+        live: impl Iterator<Item = (Name, Want)>,
+    ) -> Self {
         let counted = before.map(|step| step.map(count).unwrap_or_default());
         let mut seen: HashMap<StackId, u32> = HashMap::new();
         let mut chances = HashSet::default();
@@ -33,7 +52,17 @@ impl Recurring {
                 chances.insert(index);
             }
         }
-        Self { stays: stays(step, &chances, live), chances }
+        Self { stays: stays(step, &chances, odd, live), chances }
+    }
+
+    /// Whether something is expected of which nobody knows when it comes.
+    pub fn is_open(&self) -> bool {
+        self.stays.iter().any(|stay| stay.every > 1)
+    }
+
+    /// Requests of the step that neither of the two before it made.
+    pub fn by_chance(step: &Step, before: [Option<&Step>; 2]) -> usize {
+        Self::of(step, before, None, std::iter::empty()).chances.len()
     }
 
     /// Whether a request of the step happened by chance.
@@ -43,9 +72,8 @@ impl Recurring {
 
     /// What is to be expected beside the step's own requests, so many steps later: what is rarer than every step comes at once, and
     /// then as rarely as it did.
-    pub fn due(&self, later: u64) -> Vec<Want> {
-        let due = self.stays.iter().filter(|(every, _)| later.saturating_sub(1).is_multiple_of(*every));
-        due.map(|&(_, want)| want).collect()
+    pub fn due(&self, later: u64) -> VecDeque<Stay> {
+        self.stays.iter().filter(|stay| later.saturating_sub(1).is_multiple_of(stay.every)).copied().collect()
     }
 }
 
@@ -58,27 +86,29 @@ fn count(step: &Step) -> HashMap<StackId, u32> {
 }
 
 /// What several steps left behind and the step's own requests do not.
-fn stays(step: &Step, chances: &HashSet<u32>, live: impl Iterator<Item = (Name, Want)>) -> Vec<(u64, Want)> {
+fn stays(step: &Step, chances: &HashSet<u32>, odd: Option<u64>, live: impl Iterator<Item = (Name, Want)>) -> Vec<Stay> {
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
     for (name, want) in live.filter(|(name, _)| name.step > 0) {
         by_stack.entry(want.stack).or_default().push((name, want));
     }
-    let mut stays: Vec<(Name, u64, Want)> = Vec::new();
+    let mut stays: Vec<(u64, Stay)> = Vec::new();
     for mut left in by_stack.into_values() {
         left.sort_unstable_by_key(|(name, _)| (name.step, name.index));
         let mut steps: Vec<u64> = left.iter().map(|(name, _)| name.step).collect();
         steps.dedup();
-        let (Some(&first), Some(&last), Some(&(name, want))) = (steps.first(), steps.last(), left.last()) else {
-            continue;
-        };
-        // The step's own requests leave it behind every time.
-        let is_own = name.step == step.number && !chances.contains(&name.index);
+        let (Some(&first), Some(&last)) = (steps.first(), steps.last()) else { continue };
         let every = (last - first).div_ceil((steps.len() as u64 - 1).max(1)).max(1);
-        if steps.len() >= TIMES_MIN && !is_own && step.number - last <= OVERDUE * every {
-            stays.push((name, every, want));
+        if steps.len() < TIMES_MIN || step.number - last > OVERDUE * every || odd == Some(last) {
+            continue;
         }
+        // The step's own requests leave it behind every time.
+        let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index);
+        let newest = left.iter().rev().take_while(|(name, _)| name.step == last);
+        let is_captured = left.windows(2).any(|pair| pair[0].1.requested.pool != pair[1].1.requested.pool);
+        let stay = |name: Name, want| (name.step, Stay { place: name.index, every, want, is_captured });
+        stays.extend(newest.filter(|(name, _)| !is_own(*name)).map(|&(name, want)| stay(name, want)));
     }
     // (The order of a hash table is nobody's.)
-    stays.sort_unstable_by_key(|(name, ..)| (name.step, name.index));
-    stays.into_iter().map(|(_, every, want)| (every, want)).collect()
+    stays.sort_unstable_by_key(|(step, stay)| (stay.place, *step));
+    stays.into_iter().map(|(_, stay)| stay).collect()
 }

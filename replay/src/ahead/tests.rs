@@ -121,3 +121,70 @@ fn short_steps_are_looked_at_further_ahead() {
     assert_eq!((first + 19, fails.steps), (step, 19), "{told:?}");
     assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == step), "{told:?}");
 }
+
+/// Runs steps until one fails, and what was told at the end of each: the failing step, counted from 1, and these.
+fn run(limit: Limit, mut step: impl FnMut(&mut Recorded, u64) -> Option<()>) -> (u64, Vec<(u64, Fails)>) {
+    let (mut recorded, mut told) = (Recorded::new(limit), Vec::new());
+    for number in 1..500 {
+        if step(&mut recorded, number).is_none() {
+            return (number, told);
+        }
+        recorded.ahead.step_ends();
+        told.extend(recorded.ahead.look(limit, 16).map(|fails| (number, fails)));
+    }
+    panic!("it never fails")
+}
+
+/// A step's own work: two blocks that come and go.
+fn work(recorded: &mut Recorded) -> Option<()> {
+    let (one, two) = (recorded.alloc(64 * MIB, 1)?, recorded.alloc(32 * MIB, 2)?);
+    recorded.free(one);
+    recorded.free(two);
+    Some(())
+}
+
+#[test]
+fn a_leak_of_several_blocks_that_comes_now_and_then_is_told_until_it_fails() {
+    // Every seventh step keeps three blocks of one place: nobody knows which step is the next one.
+    let (failed, told) = run(Limit::Device(512 * MIB), |recorded, number| {
+        work(recorded)?;
+        (0..if number % 7 == 0 { 3 } else { 0 }).try_for_each(|_| recorded.alloc(12 * MIB, 4).map(drop))
+    });
+    let before = told.iter().filter(|(at, fails)| *at + 8 > failed && fails.of == Of::Last).count();
+    assert_eq!(before, 7, "failed in {failed}: {told:?}");
+}
+
+#[test]
+fn an_evaluation_is_played_in_its_turn() {
+    // Every tenth step evaluates, which takes more than a step, and keeps some of it.
+    let (failed, told) = run(Limit::Device(600 * MIB), |recorded, number| {
+        if number % 10 == 0 {
+            let large = recorded.alloc(200 * MIB, 7)?;
+            recorded.alloc(20 * MIB, 8)?;
+            recorded.free(large);
+        }
+        work(recorded)
+    });
+    let of_last: Vec<_> = told.iter().filter(|(_, fails)| fails.of == Of::Last).collect();
+    assert!(of_last.len() >= 8, "failed in {failed}: {told:?}");
+    let named = |(at, fails): &&&(u64, Fails)| fails.stack == StackId(8) && at + u64::from(fails.steps) == failed;
+    assert_eq!(of_last.iter().filter(named).count(), of_last.len(), "failed in {failed}: {told:?}");
+}
+
+#[test]
+fn a_stage_that_did_not_come_is_expected_no_more() {
+    // Lengths grow twice, ten steps each, and stay; the third growth would not fit.
+    let limit = Limit::Device(420 * MIB);
+    let mut recorded = Recorded::new(limit);
+    for number in 0..60_u64 {
+        let of = 1 + (number / 10).min(2);
+        let (one, two) = (recorded.alloc(of * 100 * MIB, 1).unwrap(), recorded.alloc(of * 30 * MIB, 2).unwrap());
+        recorded.free(one);
+        recorded.free(two);
+        recorded.ahead.step_ends();
+        let told = recorded.ahead.look(limit, 4);
+        // (The first step is number 1: the fourth stage would begin with step 31.)
+        let is_told = (27..=29).contains(&number);
+        assert_eq!(told.is_some(), is_told, "behind step {}: {told:?}", number + 1);
+    }
+}

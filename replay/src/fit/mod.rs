@@ -20,6 +20,7 @@ mod law;
 pub mod measures;
 mod script;
 mod split;
+mod sums;
 
 use std::collections::HashMap;
 
@@ -173,8 +174,9 @@ impl Fit {
         };
         let found = script.wanted[..script.found].iter().map(|wanted| Law::Constant(wanted.bytes));
         let mut laws: Vec<Law> = found.chain(partners.iter().zip(after).map(law_of)).collect();
-        let behind = split::settle((few, &small), (many, &script), &partners, &mut laws);
+        // (What is only in the larger one is counted as such, also where what it is explains its bytes.)
         laws[script.found..].iter().for_each(|law| aligned.count(law));
+        let behind = sums::settle((few, &small), (many, &script), &partners, &mut laws);
         let matched = aligned.requests - aligned.unmatched;
         if matched * 100 < aligned.requests * MATCHED_PERCENT {
             return Err(FitError::Different { matched, requests: aligned.requests });
@@ -203,7 +205,7 @@ impl Fit {
             }
             laws.push(Law::scaled(scale, number, wanted.bytes));
         }
-        let behind = split::settle_alone(number, &script, &mut laws);
+        let behind = sums::settle_alone(number, &script, &mut laws);
         let (aligned, numbers) = (Aligned::default(), (number, number));
         Ok(Self { script, conf, laws, behind, aligned, scaled: Some(scaled), numbers })
     }
@@ -280,7 +282,7 @@ impl Fit {
         Forecast {
             likely,
             low_bytes: low.min(reserved) - spread(low.min(reserved)),
-            high_bytes: high.max(reserved) + spread(high.max(reserved)),
+            high_bytes: high.max(reserved).saturating_add(spread(high.max(reserved))),
             fits,
         }
     }
