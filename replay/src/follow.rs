@@ -6,7 +6,8 @@
 //!
 //! Guarantees: blocks are known by recorded addresses (`names`), so that one difference does not make others; what waits is
 //! bounded.
-//! Refuses to guess a limit: without one, retries are not told from `empty_cache()`, and [`Agreement::flushes`] counts these.
+//! Refuses to guess a limit: without one, a retry that returns the whole cache is not told from `empty_cache()`, and
+//! [`Agreement::flushes`] counts these.
 
 use foldhash::HashSet;
 use memctl_model::{Action, AllocatorSettings, Event, PoolId, SegmentState};
@@ -59,6 +60,8 @@ pub struct Follow {
     allocator: Allocator,
     limit: KnownLimit,
     collects_garbage: bool,
+    /// The fewest bytes, reserved and asked for, that the driver is known to have refused.
+    refused_bytes: u64,
     names: Names,
     /// By name, the block that lives.
     live: Vec<Option<BlockId>>,
@@ -89,6 +92,7 @@ impl Follow {
             allocator,
             limit,
             collects_garbage,
+            refused_bytes: u64::MAX,
             names,
             live,
             going: None,
@@ -213,6 +217,8 @@ impl Follow {
         self.allocator.hint(std::iter::empty());
         if self.limit == Limit::None {
             // The limit is not known: what failing does to the cache is.
+            let wanted = self.allocator.counts().reserved_bytes.saturating_add(event.size);
+            self.refused_bytes = self.refused_bytes.min(wanted);
             self.allocator.fail();
         } else if let Ok(id) = self.allocator.malloc(event.size, event.stream, event.pool) {
             self.differs();
@@ -244,14 +250,24 @@ impl Follow {
     }
 
     /// How often the driver refused a request under a limit that nobody told: with a `max_split_size` oversize blocks go back then,
-    /// one or a few, which no `empty_cache()` does.
+    /// one or a few. Where they are all that `empty_cache()` returns, in its order, it was that, unless the driver has refused to
+    /// go as high before.
     fn refusals(&mut self, requested: &Requested) -> u32 {
         if self.limit != Limit::None || !self.gives_back_first() || self.waiting.last().is_none_or(gives_back) {
             return 0;
         }
         let given_back: Vec<u64> =
             self.waiting.iter().take_while(|event| gives_back(event)).map(|event| event.addr).collect();
-        self.allocator.refusals(requested, &given_back)
+        let times = self.allocator.refusals(requested, &given_back);
+        if times == 0 {
+            return 0;
+        }
+        let wanted = self.allocator.counts().reserved_bytes.saturating_add(requested.bytes);
+        if wanted < self.refused_bytes && self.allocator.cached_segments().eq(given_back.iter().copied()) {
+            return 0;
+        }
+        self.refused_bytes = self.refused_bytes.min(wanted);
+        times
     }
 
     /// Whether segments that went back right before a request were its own collection or retry.

@@ -4,7 +4,7 @@
 //! Guarantees: the recordings are made by the allocator itself under a limit, and end with a failure at the latest.
 
 use memctl_model::{Action, Event, PoolId};
-use memctl_replay::{Allocator, BlockId, Conf, Follow, Limit, Version};
+use memctl_replay::{Allocator, BlockId, Conf, Follow, Limit, Request, Version};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,4 +65,43 @@ fn what_goes_back_for_a_request_is_its_own() {
         }
         assert_eq!(refused > 0, goes_back, "{setting:?}: oversize blocks went back {refused} times");
     }
+}
+
+#[test]
+fn a_cache_that_the_program_returns_is_not_a_retry() {
+    let conf = Conf::parse("max_split_size_mb:32", Version::of(2, 11)).expect("a setting").0;
+    // On a device with room: one oversize block, its cache returned, and one that is larger.
+    let mut allocator = Allocator::new(conf.clone(), Limit::None);
+    let mut events = Vec::new();
+    let driver = |allocator: &mut Allocator, events: &mut Vec<Event>| {
+        events.extend(allocator.calls().iter().map(|call| Event {
+            action: call.call.action(),
+            addr: call.addr,
+            size: call.size,
+            ..Event::default()
+        }));
+        allocator.forget_calls();
+    };
+    for size in [40 * MIB, 60 * MIB, 80 * MIB] {
+        let id = allocator.malloc(size, 0, PoolId::DEFAULT).expect("there is room");
+        driver(&mut allocator, &mut events);
+        let addr = allocator.address(id);
+        events.push(Event { action: Action::Alloc, addr, size, ..Event::default() });
+        allocator.free_requested(id);
+        allocator.free_completed(id);
+        events.extend([Action::FreeRequested, Action::FreeCompleted].map(|action| Event {
+            action,
+            addr,
+            ..Event::default()
+        }));
+        allocator.empty_cache();
+        driver(&mut allocator, &mut events);
+    }
+    let mut follow = Follow::new(conf, Limit::None, &[]);
+    let mut returned = 0;
+    let mut count = |_, request: &Request<'_>| returned += u64::from(matches!(request, Request::EmptyCache));
+    events.iter().for_each(|event| follow.event(event, &mut count));
+    follow.finish(&mut count);
+    assert!(follow.agreement().is_exact(), "{:?}", follow.agreement());
+    assert_eq!((returned, follow.counts().retries), (3, 0));
 }

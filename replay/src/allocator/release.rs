@@ -108,6 +108,13 @@ impl Allocator {
         }
     }
 
+    /// The cached segments of the default pools, by address, in the order in which `empty_cache()` returns them.
+    pub(crate) fn cached_segments(&self) -> impl Iterator<Item = u64> {
+        let free = self.pools[..2].iter().flat_map(|pool| pool.free.slots());
+        let blocks = free.map(|slot| self.blocks.get(slot));
+        blocks.filter(|block| block.reservation.is_none() && !block.is_split()).map(|block| block.addr)
+    }
+
     /// Waits for pending frees, then frees every cached segment and every cached page.
     pub(super) fn release_cached(&mut self) {
         for slot in self.pending.take(|waiting| waits(&self.blocks, waiting)) {
