@@ -21,6 +21,7 @@ import random
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -85,7 +86,7 @@ def answer(memctl: str, place: pathlib.Path, *arguments: str) -> dict[str, Any]:
 
 def row(memctl: str, out: pathlib.Path, name: str, conf: str, seconds: float) -> dict[str, Any]:
     """Records a training and replays it."""
-    place = out / f"{name}-{abs(hash(conf)) % 10_000}"
+    place = out / f"{name}-{zlib.crc32(conf.encode()):08x}"
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": conf, "OMP_NUM_THREADS": "1"}
     command = [memctl, "run", "--job", name, "--data-dir", str(place), "--"]
     command += [sys.executable, __file__, memctl, str(out), "--one", name, "--seconds", str(seconds)]
