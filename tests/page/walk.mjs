@@ -86,6 +86,35 @@ try {
   await page.getByRole('table', { name: /by module and site, most first/ }).first().waitFor();
   await inEveryLight('moment');
 
+  // A zoom belongs to its own step of the history: a link to the same rank shows all of it, and every step back what it showed.
+  await page.goto(deep);
+  const sinceOf = (url) => new URL(url).searchParams.get('since');
+  // (Classes are there by themselves where the view is closer, and only there.)
+  const isCloser = () => page.getByLabel('Classes').isChecked();
+  // So long, and the address of what was shown before would have been written over this one.
+  const rests = () => page.waitForTimeout(400);
+  const settlesAt = async (since) => {
+    await page.waitForURL((url) => sinceOf(url) === since);
+    await rests();
+    assert.deepEqual([sinceOf(page.url()), await isCloser()], [since, since !== null]);
+  };
+  await plot.focus();
+  await page.keyboard.press('+');
+  await page.waitForURL((url) => sinceOf(url) !== null);
+  const closer = sinceOf(page.url());
+  await settlesAt(closer);
+  await page.getByRole('table', { name: 'Ranks, those that are odd first' }).locator('a[aria-current="page"]').first().click();
+  await settlesAt(null);
+  await plot.focus();
+  for (const key of ['+', '+', '.']) await page.keyboard.press(key);
+  await page.waitForURL((url) => ![null, closer].includes(sinceOf(url)));
+  await rests();
+  const elsewhere = sinceOf(page.url());
+  await page.goBack();
+  await settlesAt(closer);
+  await page.goForward();
+  await settlesAt(elsewhere);
+
   // Other ranks over the course, and the pins that were set on it, known to the moment by name.
   await page.goto(deep);
   await page.getByLabel('With ranks').fill('1, 2');

@@ -1,4 +1,5 @@
-//! `/api/v1/…`: what the command line prints with `-o json`, over HTTP; and flame graphs, which only the page has.
+//! `/api/v1/…`: what the command line prints with `-o json`, over HTTP; and what only the page has: flame graphs, sparklines, heat
+//! maps and blocks here, tiles in `tiles`, classes and the anatomy of a peak in `views`.
 //!
 //! Guarantees: an answer is made of the same question to the same service that gRPC asks, for the same caller, and written by
 //! the crate that writes the command line's; at most [`ANSWERS_MAX`] are in memory at a time. What cannot be answered says so

@@ -61,16 +61,36 @@ interface Of {
 
 const percentOf = (part: number): string => `${(100 * part).toFixed(3)}%`;
 
+/** A stretch that is looked at, and how the address says it: a time that is read and written again differs in its last digit. */
+interface Closer extends Stretch {
+  since: string;
+  until: string;
+}
+
+/** What an address says is looked at; `null` is all of it. */
+function closerIn(since: string | null, until: string | null, all: Stretch): Closer | null {
+  if (since === null || until === null) return null;
+  const [from, to] = [clamp(moment(since), all.from, all.to), clamp(moment(until), all.from, all.to)];
+  return from < to ? { from, to, since, until } : null;
+}
+
 /** See the module. */
 export function Course(of: Of): JSX.Element {
   const course = useMemo(() => samples(of.line), [of.line]);
   const all = useMemo(() => whole(course), [course]);
   // (All of it until somebody looks closer: what runs grows.)
-  const [closer, setCloser] = useState<Stretch | null>(() => {
-    const [from, to] = [of.since, of.until].map((text) => (text === null ? NaN : moment(text)));
-    const isOne = from !== undefined && to !== undefined && from < to;
-    return isOne ? { from: clamp(from, all.from, all.to), to: clamp(to, all.from, all.to) } : null;
-  });
+  const [closer, setCloser] = useState(() => closerIn(of.since, of.until, all));
+  // (The address is told later: one that changed by itself, by a link or a step back, is followed. What was written last is no
+  // such change, nor is the address before it, where a browser refuses to write.)
+  const address = [of.since, of.until].join();
+  const [seen, written] = [useRef(address), useRef(address)];
+  if (seen.current !== address) {
+    seen.current = address;
+    if (written.current !== address) {
+      written.current = address;
+      setCloser(closerIn(of.since, of.until, all));
+    }
+  }
   const view = closer ?? all;
   const [cursor, setCursor] = useState<number | null>(null);
   const pins = pinsOf(of.job);
@@ -124,12 +144,14 @@ export function Course(of: Of): JSX.Element {
   const boundaries = classed.points.filter(isNear).length;
   const isStacked = wantsClasses && areas.some((area) => area !== '');
 
-  const [since, upto] = closer === null ? [null, null] : [rfc3339(closer.from), rfc3339(closer.to)];
+  const [since, upto] = closer === null ? [null, null] : [closer.since, closer.until];
   const show = (laid: string, classes = of.classes): void => {
+    written.current = [since, upto].join();
     go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
   };
   const look = (to: Stretch): void => {
-    setCloser(to.from <= all.from && to.to >= all.to ? null : to);
+    const isAll = to.from <= all.from && to.to >= all.to;
+    setCloser(isAll ? null : { from: to.from, to: to.to, since: rfc3339(to.from), until: rfc3339(to.to) });
   };
   useSettled(since === of.since && upto === of.until, () => { show(of.over); }, [since, upto, of.since, of.until, of.over, of.classes]);
   const timeAt = (event: MouseEvent): number => {

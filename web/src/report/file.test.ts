@@ -52,5 +52,7 @@ test('what is not there has its reason, or the command that shows it', async () 
   expect(commandOf('j', questionOf('jobs/x/ledger?rank=3&at=epoch%3A2'))).toBe('memctl ledger --job j --rank 3 --epoch-end 2');
   expect(commandOf('j', questionOf('jobs/x/flame?rank=3&at=epoch%3A2&from=epoch%3A1'))).toBe('memctl ui');
   expect(commandOf('j', questionOf('jobs/x/fit?rank=3&size=4'))).toBe('memctl fit --job j=4 --rank 3 --at 8,16');
+  expect(commandOf('j', questionOf('jobs/x/fit?rank=3&size=16777216'))).toBe('memctl fit --job j=16777216 --rank 3 --at 16777216');
+  expect(commandOf('j', questionOf('jobs/x/fit?rank=3&process=a&size=4'))).toBe('memctl ui');
   expect(commandOf('a b', questionOf('jobs/x/fit?size=4&limit=1024'))).toBe("memctl fit --job 'a b=4' --at 8,16 --device-memory 1024");
 });

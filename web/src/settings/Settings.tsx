@@ -172,7 +172,7 @@ export function Settings({ job, limit, size }: { job: JobAddress; limit: string;
           </>
         )}
       </section>
-      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} show={(to) => { show({ size: to }); }} />
+      <Sizes job={job} asked={asked} limit={most} size={size} isFree={isSize && isReplayed} waits={isSize && !isReplayed && report.trouble === null} show={(to) => { show({ size: to }); }} />
     </main>
   );
 }

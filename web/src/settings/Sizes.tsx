@@ -105,15 +105,18 @@ interface Asking {
   size: string;
   /** Whether nothing else is being replayed for this view. */
   isFree: boolean;
+  /** Whether something else is: the forecast follows it. */
+  waits: boolean;
   show: (size: string) => void;
 }
 
 /** See the module. */
-export function Sizes({ job, asked, limit, size, isFree, show }: Asking): JSX.Element {
+export function Sizes({ job, asked, limit, size, isFree, waits, show }: Asking): JSX.Element {
   const number = file === null ? sizeOf(size) : file.size;
   const memory = file === null ? limit : file.device_memory;
   const wanted = { ...asked, limit: memory === null ? null : String(memory), size: String(number) };
-  const fit = useAsked<Fit>(number !== null && asked.rank !== null && isFree ? question(job, 'fit', wanted) : null);
+  const isAsked = number !== null && asked.rank !== null && isFree;
+  const fit = useAsked<Fit>(isAsked ? question(job, 'fit', wanted) : null);
   const submit = (event: SubmitEvent): void => {
     event.preventDefault();
     const field = (event.currentTarget as HTMLFormElement).elements.namedItem('size') as HTMLInputElement;
@@ -140,7 +143,8 @@ export function Sizes({ job, asked, limit, size, isFree, show }: Asking): JSX.El
       {file === null && size !== '' && number === null && (
         <p class="prose trouble" role="alert">{`${size} is no size; one is a whole number from 1 to ${count(SIZE_MAX)}.`}</p>
       )}
-      {number !== null && (fit.answer === null ? <Waiting trouble={fit.trouble} what="the forecast" /> : <Told of={fit.answer} isAsked={memory !== null} />)}
+      {number !== null && fit.answer === null && (isAsked || waits) && <Waiting trouble={fit.trouble} what="the forecast" />}
+      {number !== null && fit.answer !== null && <Told of={fit.answer} isAsked={memory !== null} />}
     </section>
   );
 }

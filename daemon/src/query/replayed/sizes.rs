@@ -10,14 +10,17 @@ use memctl_answers::fitting::{Fitting, OUTSIDE, alone};
 use memctl_answers::naming::shell_word;
 use memctl_model::SessionId;
 use memctl_proto::v1;
+use memctl_replay::fit::REQUESTS_MAX;
 
-use super::{One, Replays, fault, may_be_replayed, passed};
+use super::{One, Replays, fault, may_be_replayed, passed, too_long};
 use crate::read::error::ReadError;
 use crate::store::Store;
 use crate::streams::Streams;
 
 /// Events of a process whose sizes are forecast: some hundreds of replays, half a minute, for which everybody else waits.
 const EVENTS_MAX: u64 = 1 << 20;
+/// No number that `memctl fit` is asked about is larger.
+const AT_MAX: u64 = 1 << 24;
 
 /// Which forecast: of which process, behind how many events, on which device, recorded at which size, under which limit.
 pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
@@ -42,12 +45,40 @@ impl Replays {
     ) -> Result<Fit, ReadError> {
         let Sizes { selection, size, limit } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
-        may_be_replayed(&one.completeness, (one.events, EVENTS_MAX), || {
-            let job = shell_word(&format!("{}={size}", one.job.id));
-            format!("memctl fit --job {job} --rank {} --at {}", one.rank, size.saturating_add(size))
-        })?;
+        // (Whether a command helps with a longer one is asked only where it is one.)
+        may_be_replayed(&one.completeness, (one.events, u64::MAX), String::new)?;
+        if one.events > EVENTS_MAX {
+            let is_fitted =
+                one.events <= REQUESTS_MAX as u64 && one.is_meant_by_rank(&*store, streams, selection).await;
+            let command = is_fitted.then(|| command(&one.job.id, one.rank, size));
+            return Err(ReadError::NotNow(refusal(command.as_deref())));
+        }
         let key = (one.session, one.events, one.device, size, limit);
         self.done(|replays| &replays.sizes, key, forecast(store, one, size, limit)).await
+    }
+}
+
+impl One {
+    /// Whether its job and rank alone mean it: `memctl fit` has a flag for neither attempt nor process.
+    async fn is_meant_by_rank(&self, store: &dyn Store, streams: &Streams, selection: v1::Selection) -> bool {
+        let (ranks, processes, devices) = (vec![self.rank], Vec::new(), Vec::new());
+        let plain = v1::Selection { attempt: None, ranks, processes, devices, ..selection };
+        let found = Self::find(store, streams, &plain).await;
+        found.is_ok_and(|found| (found.session, found.device) == (self.session, self.device))
+    }
+}
+
+/// The command that forecasts twice the size.
+fn command(job: &str, rank: u32, size: u64) -> String {
+    let job = shell_word(&format!("{job}={size}"));
+    format!("memctl fit --job {job} --rank {rank} --at {}", size.saturating_mul(2).min(AT_MAX))
+}
+
+/// Why a long recording is refused, with what helps: a command, where one forecasts it.
+fn refusal(command: Option<&str>) -> String {
+    match command {
+        Some(command) => too_long(EVENTS_MAX, command),
+        None => format!("it has more than {EVENTS_MAX} events; record fewer steps: those that reach the peak will do"),
     }
 }
 
@@ -70,4 +101,18 @@ async fn forecast(store: Arc<dyn Store>, one: One, size: u64, limit: Option<u64>
         Ok(fitted.answer)
     };
     passed(&store, &selection, pass).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_named_as_it_is_taken_and_only_where_it_helps() {
+        assert_eq!(command("a b", 3, 8), "memctl fit --job 'a b=8' --rank 3 --at 16");
+        assert_eq!(command("j", 0, AT_MAX), format!("memctl fit --job j={AT_MAX} --rank 0 --at {AT_MAX}"));
+        assert!(refusal(Some("memctl fit")).contains("`memctl fit` replays them"));
+        let helpless = refusal(None);
+        assert!(helpless.contains("record fewer steps") && !helpless.contains("memctl fit"), "{helpless}");
+    }
 }
