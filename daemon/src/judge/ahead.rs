@@ -3,8 +3,8 @@
 //!
 //! Guarantees: a process in which no leak is confirmed, or whose device has a quarter left, costs nothing; at most
 //! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, which
-//! rests twenty times as long as it works, and takes a hundredth of a core a device. What goes wrong here costs nothing but what
-//! would have been foreseen.
+//! rests twenty times as long as it works, and takes a hundredth of a core a device whose looks take no more than a third of a
+//! second. What goes wrong here costs nothing but what would have been foreseen.
 //! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
 
 use std::collections::{HashMap, VecDeque};
