@@ -355,6 +355,17 @@ mod tests {
 
     #[tokio::test]
     async fn the_request_is_named_before_the_step_in_which_it_fails() {
+        told_by_rounds_of(1).await;
+    }
+
+    #[tokio::test]
+    async fn several_short_steps_in_a_round_are_told_as_well() {
+        // (Behind the last one of a round nothing has come yet.)
+        told_by_rounds_of(3).await;
+    }
+
+    /// Looks once in so many steps.
+    async fn told_by_rounds_of(steps: u64) {
         let limit = Limit::Device(LIMIT);
         let mut training = Training {
             allocator: Allocator::new(Conf::default(), limit),
@@ -370,6 +381,9 @@ mod tests {
             step += 1;
             assert!(step < 100, "it never fails");
             training.send(step).await;
+            if !step.is_multiple_of(steps) {
+                continue;
+            }
             let selection = v1::Selection { job: "j".into(), ..Default::default() };
             let found = find(&training.store, &selection).await.unwrap();
             let (session, row) = (&found.sessions[0], &found.devices[0]);
