@@ -41,16 +41,7 @@ pub struct Stored {
 pub async fn events(channel: Channel, name: &str) -> Vec<Stored> {
     let mut client = QueryClient::new(channel).max_decoding_message_size(64 << 20);
     let request = ExportRequest { selection: job(name), without_events: false };
-    // (A daemon whose store has just come back says so until it has looked again.)
-    let mut tries = 0..50;
-    let mut parts = loop {
-        match client.export(request.clone()).await {
-            Err(status) if status.code() == tonic::Code::Unavailable && tries.next().is_some() => {
-                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-            }
-            answer => break answer.expect("an export").into_inner(),
-        }
-    };
+    let mut parts = client.export(request).await.expect("an export").into_inner();
     let mut decoder = Decoder::new().expect("a decoder");
     let (mut stored, mut events): (Vec<Stored>, Vec<Event>) = (Vec::new(), Vec::new());
     while let Some(part) = parts.message().await.expect("the export goes on") {

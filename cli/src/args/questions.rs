@@ -13,6 +13,7 @@ use memctl_answers::conditions::{Condition, Tolerance};
 use memctl_model::JobState;
 use memctl_model::limits::{JOBS_LISTED, TIMELINE_POINTS_MAX};
 use memctl_proto::v1;
+use memctl_replay::fit::NUMBER_MAX;
 
 use super::job_names::job_names;
 use super::values::{self, EpochRange, LabelArg, RankList, SizedJob, TimeBound};
@@ -201,7 +202,7 @@ pub struct Fit {
     #[arg(long = "job", value_name = "JOB[=NUMBER]", required = true)]
     pub jobs: Vec<SizedJob>,
     /// The numbers that are asked about: 16,32,64. From one recording they are its batch, and the answer is weaker.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', required_unless_present_any = ["without", "checkpoint", "under"], value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', required_unless_present_any = ["without", "checkpoint", "under"], value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     pub at: Vec<u64>,
     /// The peak if the blocks of this site did not exist: FILE:LINE, or a function.
     #[arg(long, value_name = "SITE")]
@@ -312,7 +313,7 @@ pub struct Report {
     #[arg(long)]
     pub markdown: bool,
     /// The number that the job was recorded at (batch, sequence, layers): with it, what other sizes would hold is in the file.
-    #[arg(long, value_name = "N", conflicts_with = "markdown", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "N", conflicts_with = "markdown", value_parser = clap::value_parser!(u64).range(1..=NUMBER_MAX))]
     pub size: Option<u64>,
     /// The memory that the process may reserve, for --size: 80GiB; without it no size is said to fit, unless a request failed.
     #[arg(long, value_name = "BYTES", requires = "size", value_parser = memctl_answers::conditions::bytes)]

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
 use memctl_proto::convert::holders::BUDGET_MS_MAX;
+use memctl_replay::fit::NUMBER_MAX;
 
 /// Ranks in one list: four times the largest training jobs there are.
 const RANKS_MAX: usize = 1 << 16;
@@ -134,7 +135,7 @@ impl FromStr for SizedJob {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is not a job with its number; write it like gpt-b4=4");
         let Some((job, number)) = text.rsplit_once('=') else { return Ok(Self(known_job(text)?, None)) };
-        let number = number.parse::<u64>().ok().filter(|number| (1..=1 << 24).contains(number)).ok_or_else(wrong)?;
+        let number = number.parse::<u64>().ok().filter(|number| (1..=NUMBER_MAX).contains(number)).ok_or_else(wrong)?;
         Ok(Self(known_job(job)?, Some(number)))
     }
 }

@@ -10,15 +10,13 @@ use memctl_answers::oom::{Failed, Oom};
 use memctl_answers::replaying::Limit;
 use memctl_proto::v1;
 use memctl_proto::v1::query_server::Query as _;
+use memctl_replay::fit::NUMBER_MAX;
 
 use super::Room;
 use super::api::{Answered, Asking, Trouble};
 use super::asked::Asked;
 use crate::access::Caller;
 use crate::query::{Sizes, Wanted};
-
-/// No batch, sequence or number of layers is larger: as `memctl fit` takes it.
-const SIZE_MAX: u64 = 1 << 24;
 
 /// What live memory was for at the boundaries of one device.
 pub async fn classes(
@@ -83,8 +81,9 @@ pub async fn fit(
     asked.takes(&["size", "limit"])?;
     let (selection, limit) = (asked.selection(&job)?, asked.large("limit")?);
     whole(&selection)?;
-    let Some(size) = asked.large("size")?.filter(|size| (1..=SIZE_MAX).contains(size)) else {
-        let why = format!("size=N, from 1 to {SIZE_MAX}: the number that it was recorded at (batch, sequence, layers)");
+    let Some(size) = asked.large("size")?.filter(|size| (1..=NUMBER_MAX).contains(size)) else {
+        let why =
+            format!("size=N, from 1 to {NUMBER_MAX}: the number that it was recorded at (batch, sequence, layers)");
         return Err(why.into());
     };
     let asking = Asking { room: &room, caller };

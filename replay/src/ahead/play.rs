@@ -26,7 +26,6 @@ pub(super) struct Play {
     going: HashMap<Name, BlockId>,
     /// Private pools that were made here, by the step and by the pool that the request had.
     captured: HashMap<(u64, PoolId), u32>,
-    pools: u32,
 }
 
 /// A block that lives.
@@ -48,7 +47,7 @@ impl Play {
             live.insert(known.name, Held { id, stack: known.want.stack });
             alike.entry(key(&known.want)).or_default().push_back(known.name);
         }
-        Self { allocator, limit, live, alike, going: HashMap::new(), captured: HashMap::new(), pools: 0 }
+        Self { allocator, limit, live, alike, going: HashMap::new(), captured: HashMap::new() }
     }
 
     /// Plays a step as the one that comes `later`; the first request that fails, if one does.
@@ -112,10 +111,9 @@ impl Play {
         let mut want = stay.want;
         if stay.is_captured {
             // What is captured anew in one step shares a private pool that nobody had before.
-            let made = self.captured.entry((name.step, want.requested.pool));
-            let number = made.or_insert(self.pools);
+            let next = self.captured.len() as u32;
+            let number = self.captured.entry((name.step, want.requested.pool)).or_insert(next);
             want.requested.pool = PoolId { first: u32::MAX - *number, second: 0 };
-            self.pools = self.captured.len() as u32;
         }
         self.ask(name, want, want.requested.bytes)
     }

@@ -348,7 +348,7 @@ impl Fit {
 }
 
 /// No batch, sequence or number of layers is larger.
-const NUMBER_MAX: u64 = 1 << 24;
+pub const NUMBER_MAX: u64 = 1 << 24;
 
 impl Aligned {
     fn count(&mut self, law: &Law) {

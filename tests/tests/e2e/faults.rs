@@ -214,6 +214,10 @@ fn a_database_that_is_frozen_and_then_away() {
     assert_eq!(stream.stored(), known, "nothing can be stored");
     assert_eq!(postgres::start(folder.path()), store);
     stream.goes_on();
+    // (The daemon refuses questions until it has looked at its store again.)
+    until("questions are answered", || {
+        memctl().args(["jobs", "--daemon", &daemon.url]).output().unwrap().status.success()
+    });
     stream.end(&daemon.url);
     assert_eq!(daemon.terminate(), 0);
     postgres::stop(folder.path());

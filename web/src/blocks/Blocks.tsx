@@ -12,7 +12,7 @@ import { fit, holes, levels, sizeOf, stretch, type Stretch } from '../draw/block
 import { place } from '../draw/flame';
 import { chosenRank } from '../job/Job';
 import { Link, Waiting } from '../parts/parts';
-import { useSettled } from '../parts/settled';
+import { useFollowed, useSettled } from '../parts/settled';
 import { go, question, type JobAddress } from '../route';
 import { bytes, count, duration, exactly, plural } from '../words/numbers';
 import { nameOf } from '../words/verdict';
@@ -221,13 +221,8 @@ function Key({ of }: { of: string }): JSX.Element {
 
 /** See the module. */
 export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; event: number | null }): JSX.Element {
-  // (The address is told later: one that changed by itself, by a step back, is followed.)
   const [event, setEvent] = useState(told);
-  const said = useRef(told);
-  if (said.current !== told) {
-    said.current = told;
-    if (event !== told) setEvent(told);
-  }
+  const written = useFollowed(String(told), () => { setEvent(told); });
   const report = useAsked<Report>(question(job, 'query'));
   const ranks = report.answer?.ranks ?? [];
   const number = report.answer === null ? job.rank : chosenRank(report.answer, job.rank);
@@ -252,7 +247,7 @@ export function Blocks({ job, at, event: told }: { job: JobAddress; at: string; 
   const answer = blocks.answer ?? (kept.current?.rank === number ? kept.current : null);
   const inside = answer === null ? null : Math.min(Math.max(event ?? answer.at_event, answer.first_event), answer.last_event);
   useSettled(event === told, () => {
-    said.current = event;
+    written(String(event));
     go({ view: 'blocks', job: { ...job, rank: number }, at, event }, true);
   }, [event, told]);
   return (

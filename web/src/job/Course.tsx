@@ -14,7 +14,7 @@ import { Link } from '../parts/parts';
 import { useHeard } from '../parts/heard';
 import { pin, pinsOf } from '../parts/pins';
 import { go, question, type JobAddress } from '../route';
-import { useSettled } from '../parts/settled';
+import { useFollowed, useSettled } from '../parts/settled';
 import { useTiles } from '../tiles/use';
 import { bytes, count, duration, moment, plural, rfc3339 } from '../words/numbers';
 import { nameOf } from '../words/verdict';
@@ -80,17 +80,7 @@ export function Course(of: Of): JSX.Element {
   const all = useMemo(() => whole(course), [course]);
   // (All of it until somebody looks closer: what runs grows.)
   const [closer, setCloser] = useState(() => closerIn(of.since, of.until, all));
-  // (The address is told later: one that changed by itself, by a link or a step back, is followed. What was written last is no
-  // such change, nor is the address before it, where a browser refuses to write.)
-  const address = [of.since, of.until].join();
-  const [seen, written] = [useRef(address), useRef(address)];
-  if (seen.current !== address) {
-    seen.current = address;
-    if (written.current !== address) {
-      written.current = address;
-      setCloser(closerIn(of.since, of.until, all));
-    }
-  }
+  const written = useFollowed([of.since, of.until].join(), () => { setCloser(closerIn(of.since, of.until, all)); });
   const view = closer ?? all;
   const [cursor, setCursor] = useState<number | null>(null);
   const pins = pinsOf(of.job);
@@ -146,7 +136,7 @@ export function Course(of: Of): JSX.Element {
 
   const [since, upto] = closer === null ? [null, null] : [closer.since, closer.until];
   const show = (laid: string, classes = of.classes): void => {
-    written.current = [since, upto].join();
+    written([since, upto].join());
     go({ view: 'job', job: of.job, since, until: upto, ...(laid === '' ? {} : { over: laid }), ...(classes === null ? {} : { classes }) }, true);
   };
   const look = (to: Stretch): void => {

@@ -1,4 +1,5 @@
-// What a view shows, told to the address when it rests, and now and then while it moves.
+// A view and its address: what it shows is told when it rests, and now and then while it moves; an address that changed by itself,
+// by a link or a step back, is followed.
 //
 // Guarantees: a picture that moves draws itself alone, and not the whole page; the address is never further behind than LATE_MS.
 // Browsers refuse more than some hundred new addresses in ten seconds, and keep the one before.
@@ -26,4 +27,18 @@ export function useSettled(isTold: boolean, tell: () => void, of: unknown[]): vo
     }, Math.min(Math.max(left, 0), RESTS_MS));
     return () => { clearTimeout(timer); };
   }, of);
+}
+
+/** Follows an address that changed by itself. What the answer was told of last is no such change, nor is the address before it,
+ * where a browser refuses to write. */
+export function useFollowed(address: string, follow: () => void): (written: string) => void {
+  const [seen, written] = [useRef(address), useRef(address)];
+  if (seen.current !== address) {
+    seen.current = address;
+    if (written.current !== address) {
+      written.current = address;
+      follow();
+    }
+  }
+  return (text) => { written.current = text; };
 }

@@ -3,8 +3,6 @@
 // Guarantees: nothing is requested from anywhere; an answer is unpacked when a view asks for it; what is not in the file is
 // told with the command that shows it. Pure but for reading the document once.
 
-import type { Report } from '../api/types';
-import { count } from '../words/numbers';
 import { SIZE_MAX } from '../words/sizes';
 
 /** What `memctl report` wrote into the file. */
@@ -81,9 +79,6 @@ export function commandOf(job: string, { verb, asked }: Question): string {
   return PAGE;
 }
 
-/** Requests that `memctl fit` replays: of what is recorded, only events are counted here, and nearly every request is one. */
-const REQUESTS_MAX = 6_000_000;
-
 /** The same for other sizes: of a curve, twice and four times the recorded one. (`memctl fit` has no flag for one of a rank's
  * processes: the page asks for it.) */
 function fitOf(job: string, rank: string | undefined, asked: Map<string, string>): string {
@@ -118,21 +113,7 @@ export async function said(of: ReportFile, path: string): Promise<ArrayBuffer | 
     const around = await stretch(of, question);
     if (around !== null) return around;
   }
-  return of.reasons[keyOf(question)] ?? (verb === 'fit' ? await unfitted(of, question) : elsewhere(commandOf(of.job, question)));
-}
-
-const elsewhere = (command: string): string => `it is not in this file; \`${command}\` shows it`;
-
-/** The same of a forecast: `memctl fit` refuses long recordings, and has no flag for an earlier attempt. */
-async function unfitted(of: ReportFile, question: Question): Promise<string> {
-  const packed = of.answers.query;
-  const report = packed === undefined ? null : (text(await unpacked(packed)) as Report);
-  const events = report?.ranks.find((rank) => String(rank.rank) === question.asked.get('rank'))?.completeness.events_stored ?? 0;
-  if (events > REQUESTS_MAX) {
-    return `it is not in this file, and ${count(events)} events are too many for a forecast; record fewer steps: those that reach the peak will do`;
-  }
-  const isEarlier = report !== null && of.attempt + 1 < report.job.attempts;
-  return elsewhere(isEarlier ? PAGE : commandOf(of.job, question));
+  return of.reasons[keyOf(question)] ?? `it is not in this file; \`${commandOf(of.job, question)}\` shows it`;
 }
 
 /** Courses of several ranks, which a file has one by one. */

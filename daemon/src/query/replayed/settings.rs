@@ -45,7 +45,10 @@ impl Replays {
     ) -> Result<WhatIf, ReadError> {
         let Wanted { selection, limits, is_interval } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
-        may_be_replayed(&one.completeness, (one.events, EVENTS_MAX), || one.command("what-if"))?;
+        may_be_replayed(&one.completeness, one.events)?;
+        if one.events > EVENTS_MAX {
+            return Err(ReadError::NotNow(too_long(EVENTS_MAX, &one.command("what-if"))));
+        }
         let key = (one.session, one.events, one.device, limits.clone());
         let question =
             Question { limits: limits.clone(), is_interval, events_max: Some(EVENTS_MAX), ..Question::default() };

@@ -10,7 +10,7 @@ use memctl_answers::fitting::{Fitting, OUTSIDE, alone};
 use memctl_answers::naming::shell_word;
 use memctl_model::SessionId;
 use memctl_proto::v1;
-use memctl_replay::fit::REQUESTS_MAX;
+use memctl_replay::fit::{NUMBER_MAX, REQUESTS_MAX};
 
 use super::{One, Replays, fault, may_be_replayed, passed, too_long};
 use crate::read::error::ReadError;
@@ -19,8 +19,6 @@ use crate::streams::Streams;
 
 /// Events of a process whose sizes are forecast: some hundreds of replays, half a minute, for which everybody else waits.
 const EVENTS_MAX: u64 = 1 << 20;
-/// No number that `memctl fit` is asked about is larger.
-const AT_MAX: u64 = 1 << 24;
 
 /// Which forecast: of which process, behind how many events, on which device, recorded at which size, under which limit.
 pub(super) type Key = (SessionId, u64, u8, u64, Option<u64>);
@@ -45,8 +43,7 @@ impl Replays {
     ) -> Result<Fit, ReadError> {
         let Sizes { selection, size, limit } = wanted;
         let one = One::find(&*store, streams, &selection).await?;
-        // (Whether a command helps with a longer one is asked only where it is one.)
-        may_be_replayed(&one.completeness, (one.events, u64::MAX), String::new)?;
+        may_be_replayed(&one.completeness, one.events)?;
         if one.events > EVENTS_MAX {
             let is_fitted =
                 one.events <= REQUESTS_MAX as u64 && one.is_meant_by_rank(&*store, streams, selection).await;
@@ -71,7 +68,7 @@ impl One {
 /// The command that forecasts twice the size.
 fn command(job: &str, rank: u32, size: u64) -> String {
     let job = shell_word(&format!("{job}={size}"));
-    format!("memctl fit --job {job} --rank {rank} --at {}", size.saturating_mul(2).min(AT_MAX))
+    format!("memctl fit --job {job} --rank {rank} --at {}", size.saturating_mul(2).min(NUMBER_MAX))
 }
 
 /// Why a long recording is refused, with what helps: a command, where one forecasts it.
@@ -110,7 +107,7 @@ mod tests {
     #[test]
     fn a_command_is_named_as_it_is_taken_and_only_where_it_helps() {
         assert_eq!(command("a b", 3, 8), "memctl fit --job 'a b=8' --rank 3 --at 16");
-        assert_eq!(command("j", 0, AT_MAX), format!("memctl fit --job j={AT_MAX} --rank 0 --at {AT_MAX}"));
+        assert_eq!(command("j", 0, NUMBER_MAX), format!("memctl fit --job j={NUMBER_MAX} --rank 0 --at {NUMBER_MAX}"));
         assert!(refusal(Some("memctl fit")).contains("`memctl fit` replays them"));
         let helpless = refusal(None);
         assert!(helpless.contains("record fewer steps") && !helpless.contains("memctl fit"), "{helpless}");
