@@ -5,9 +5,10 @@
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
+use tracing_subscriber::{Layer as _, Registry, fmt, reload};
 
 use crate::exit::Failure;
 
@@ -15,7 +16,7 @@ use crate::exit::Failure;
 const VARIABLE: &str = "MEMCTL_LOG";
 
 /// How the filter is changed later, and what it is where nobody says.
-static FILTER: OnceLock<(reload::Handle<EnvFilter, Registry>, &'static str)> = OnceLock::new();
+static FILTER: OnceLock<(reload::Handle<Targets, Registry>, &'static str)> = OnceLock::new();
 
 /// How a command logs.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ pub fn start(logging: Logging) -> Result<(), Failure> {
         Some(Ok(filter)) => filter,
         Some(Err(failure)) if is_strict => return Err(failure),
         // A training must not fail for the sake of a log.
-        Some(Err(_)) | None => EnvFilter::new(default),
+        Some(Err(_)) | None => parsed("the default", default)?,
     };
     let (filter, handle) = reload::Layer::new(filter);
     // Set once: this is the only place.
@@ -70,8 +71,8 @@ fn from_environment() -> Option<String> {
     std::env::var("MEMCTL_LOG").ok().filter(|text| !text.is_empty())
 }
 
-fn parsed(origin: &str, text: &str) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(text).map_err(|error| {
+fn parsed(origin: &str, text: &str) -> Result<Targets, Failure> {
+    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| {
         Failure::usage(format!(
             "{origin}: {text:?} is no filter such as info or warn,memctl_daemon::judge=debug: {error}"
         ))

@@ -20,6 +20,7 @@ mod show;
 mod target;
 
 use std::io::Write;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -49,10 +50,11 @@ fn main() -> ExitCode {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let result = runtime
-        .block_on(async {
+        // (Boxed: the runtime's own code would be compiled several times around every command's.)
+        .block_on(Box::pin(async {
             survive_file_limits();
             commands::run(&cli, &screen, &mut out).await
-        })
+        }) as Pin<Box<dyn Future<Output = Result<ExitCode, exit::Failure>> + '_>>)
         .and_then(|code| out.flush().map(|()| code).map_err(|error| exit::Failure::output("standard output", &error)));
     // What still runs belongs to nobody: after Ctrl-C a thread may read a pipe or a dead network drive, for ever.
     runtime.shutdown_background();

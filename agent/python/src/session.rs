@@ -16,6 +16,9 @@ use memctl_model::limits::DEVICES_MAX;
 use memctl_model::{DeviceIndex, DeviceInfo, MarkKind, SessionId, SessionInfo, SourceKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::NativeError;
 
@@ -200,8 +203,10 @@ fn host() -> Option<String> {
 
 /// Logs of the agent go to standard error, if `MEMCTL_LOG` asks for them; otherwise nothing is printed.
 fn log_if_wanted() {
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("MEMCTL_LOG") {
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let filter = std::env::var("MEMCTL_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    if let Some(filter) = filter {
+        let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
     }
 }
 

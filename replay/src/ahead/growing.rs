@@ -3,7 +3,7 @@
 //! Guarantees: a further stage is expected where three followed each other at even distances and every request of the last one fits
 //! one line or parabola through all three, which is how sizes follow a length. Refuses stages that shrink, and steps that all differ.
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::HashMap;
 use memctl_model::StackId;
 
 use super::step::Step;
@@ -49,8 +49,7 @@ impl Stages {
             self.begun.clear();
             return;
         }
-        let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
-        step.wants.iter().for_each(|want| asked.entry(want.stack).or_default().push(want.requested.bytes));
+        let asked = step.asked();
         match self.begun.last().map(|stage| stage.change(&asked)) {
             Some(Change::None) => {}
             Some(Change::Grown) => {

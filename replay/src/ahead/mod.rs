@@ -2,7 +2,8 @@
 //!
 //! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
 //! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
-//! the last [`SPAN`] to twice as many, now and behind these. Something is told where two step ends in a row foresaw it.
+//! the last [`SPAN`] to twice as many, as the next one. Something is told where two step ends in a row foresaw it, or the next step is
+//! the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
 //! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps.
@@ -20,7 +21,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt};
-use memctl_model::{Event, SegmentState, StackId};
+use memctl_model::{Action, Event, SegmentState, StackId};
 
 use crate::allocator::{Counts, Limit};
 use crate::follow::{Agreement, Follow};
@@ -29,8 +30,8 @@ use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
 use play::Play;
-use recurring::Recurring;
-use step::{Act, Name, Step, Want};
+use recurring::{Extras, Recurring};
+use step::{Act, Name, Rises, Step, Want};
 
 /// Whole steps that have to have been seen.
 pub const STEPS_MIN: u64 = 4;
@@ -43,7 +44,7 @@ const ACTS_PLAYED: usize = 1 << 15;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
-const MISSED_FOR: u64 = 16;
+const MISSED_FOR: u64 = 2;
 /// One request of so many that neither of the two steps before made is enough for a step to be unlike those around it.
 const ODD: usize = 10;
 /// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
@@ -93,10 +94,13 @@ pub struct Fails {
 pub struct Ahead {
     follow: Follow,
     live: HashMap<BlockName, Live>,
+    /// Bytes of segments that were asked for since the last request.
+    segments_asked: u64,
     /// Whole steps, the last one last.
     steps: VecDeque<Step>,
     running: Step,
     stages: Stages,
+    extras: Extras,
     /// The steps that needed most, of the [`SPAN`] before these and of these.
     most: [Option<Step>; 2],
     /// The last two steps that did what the steps around them do not.
@@ -140,9 +144,11 @@ impl Ahead {
         Self {
             follow,
             live,
+            segments_asked: 0,
             steps: VecDeque::new(),
             running,
             stages: Stages::default(),
+            extras: Extras::default(),
             most: [None, None],
             odd: [None, None],
             before: None,
@@ -152,8 +158,14 @@ impl Ahead {
 
     /// Takes the next event.
     pub fn event(&mut self, event: &Event) {
-        let Self { follow, live, running, .. } = self;
-        follow.event(event, |_, request| take(live, running, request, event.stack));
+        let Self { follow, live, running, segments_asked, .. } = self;
+        let wanted = follow.counts().reserved_bytes.saturating_add(*segments_asked);
+        *segments_asked = match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => segments_asked.saturating_add(event.size),
+            Action::SegmentFree | Action::SegmentUnmap => *segments_asked,
+            _ => 0,
+        };
+        follow.event(event, |_, request| take(live, running, (request, wanted), event.stack));
         running.peak_allocated = running.peak_allocated.max(follow.counts().allocated_bytes);
         running.peak_reserved = running.peak_reserved.max(follow.counts().reserved_bytes);
     }
@@ -170,6 +182,7 @@ impl Ahead {
         let mut ended = std::mem::replace(&mut self.running, next);
         ended.allocated.1 = allocated;
         self.stages.step(&ended);
+        self.extras.step(&ended, self.steps.back());
         if self.is_odd(&ended) {
             self.odd = [self.odd[1].take(), Some(ended.clone())];
         }
@@ -198,7 +211,8 @@ impl Ahead {
         }
         let is_seen_twice = before.is_some_and(|seen| seen.number + 1 == number);
         let is_trusted = self.missed_at.is_none_or(|at| at + MISSED_FOR < number);
-        now.filter(|_| is_trusted && is_seen_twice).map(|seen| seen.fails)
+        // (Of the step that comes next there is no second chance to tell.)
+        now.filter(|seen| is_trusted && (is_seen_twice || seen.fails.steps == 1)).map(|seen| seen.fails)
     }
 
     /// The first request that would fail, were the steps that come like those that were.
@@ -212,30 +226,29 @@ impl Ahead {
         let before = [self.step_before(1), self.step_before(2)];
         let odd = self.odd_to_come();
         let live = self.live.values().map(|known| (known.name, known.want));
-        let recurring = Recurring::of(last, before, odd.map(|(odd, _)| odd.number), live);
+        let recurring = Recurring::of(last, before, (odd.map(|(odd, _)| odd.number), &self.extras), live);
+        let rises = Rises::of(last, before);
         let mut play = Play::new(&self.follow, limit, &self.live);
-        // (A step that needs most is not played behind each of these: once each at both ends tells nearly as much.)
+        // (Nobody knows when a step that needs most comes again: it is asked whether there is room for one now.)
         let most = self.most.iter().flatten().max_by_key(|most| most.needs()).filter(|most| most.number < last.number);
-        let at_most = |play: &mut Play, steps: u32| {
+        let of_most = || {
             let most = most?;
-            let later = self.running.number - most.number + u64::from(steps) - 1;
-            let fails = play.step(most, ([None, None], None), &Recurring::default(), later)?;
-            Some(Fails { steps, of: Of::Most, ..fails })
+            let mut play = Play::new(&self.follow, limit, &self.live);
+            let fails = play.step(most, (&rises, None), &Recurring::default(), self.running.number - most.number)?;
+            Some(Fails { steps: 1, of: Of::Most, ..fails })
         };
         let stage = self.stages.next(self.running.number);
         let of_last = (1..=steps).find_map(|later| {
             let number = self.running.number + u64::from(later) - 1;
             let fails = if let Some((odd, _)) = odd.filter(|(_, at)| *at == number) {
-                play.step(odd, ([None, None], None), &Recurring::default(), number - odd.number)?
+                play.step(odd, (&rises, None), &Recurring::default(), number - odd.number)?
             } else {
                 let stage = stage.as_ref().filter(|stage| stage.from <= number);
-                play.step(last, (before, stage), &recurring, u64::from(later))?
+                play.step(last, (&rises, stage), &recurring, u64::from(later))?
             };
             Some(Fails { steps: later, ..fails })
         });
-        let fails = of_last
-            .or_else(|| at_most(&mut Play::new(&self.follow, limit, &self.live), 1))
-            .or_else(|| at_most(&mut play, steps + 1))?;
+        let fails = of_last.or_else(of_most)?;
         Some(Seen { number: self.running.number, fails, is_sure: !recurring.is_open() })
     }
 
@@ -288,7 +301,12 @@ fn is_known(step: &Step) -> bool {
 }
 
 /// Notes a request of the running step.
-fn take(live: &mut HashMap<BlockName, Live>, running: &mut Step, request: &Request<'_>, stack: StackId) {
+fn take(
+    live: &mut HashMap<BlockName, Live>,
+    running: &mut Step,
+    (request, wanted): (&Request<'_>, u64),
+    stack: StackId,
+) {
     match *request {
         Request::Alloc { block, requested, .. } => {
             let name = Name { step: running.number, index: running.wants.len() as u32 };
@@ -309,7 +327,7 @@ fn take(live: &mut HashMap<BlockName, Live>, running: &mut Step, request: &Reque
                 running.push(Act::FreeCompleted(known.name));
             }
         }
-        Request::EmptyCache => running.push(Act::EmptyCache),
+        Request::EmptyCache => running.push(Act::EmptyCache(wanted)),
         Request::PoolReleased(pool) => running.push(Act::PoolReleased(pool)),
     }
 }

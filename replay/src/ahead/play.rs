@@ -10,11 +10,14 @@ use memctl_model::{PoolId, StackId};
 
 use super::growing::Next;
 use super::recurring::{Recurring, Stay};
-use super::step::{Act, Name, Step, Want};
+use super::step::{Act, Name, Rises, Step, Want};
 use super::{Fails, Live, Of, Shortage};
 use crate::allocator::{Allocator, BlockId, Limit};
 use crate::follow::Follow;
 use crate::names::BlockName;
+
+/// One part of so many by which the limit that is known may be off: what other processes of the device have changes.
+const NEARLY: u64 = 64;
 
 pub(super) struct Play {
     allocator: Allocator,
@@ -54,18 +57,18 @@ impl Play {
     pub fn step(
         &mut self,
         step: &Step,
-        (before, stage): ([Option<&Step>; 2], Option<&Next<'_>>),
+        (rises, stage): (&Rises, Option<&Next<'_>>),
         recurring: &Recurring,
         later: u64,
     ) -> Option<Fails> {
         let number = step.number.saturating_add(later);
-        let mut index = 0;
+        let (mut index, mut place_of_stay) = (0, 0);
         let mut asked: HashMap<StackId, usize> = HashMap::new();
         // What comes now and then, and stays: where it came, with a name behind those of the step's own requests.
         let mut due = recurring.due(later);
         let mut more = step.wants.len() as u32..;
         for act in &step.acts {
-            while let Some(stay) = due.pop_front_if(|stay| stay.place as usize <= index) {
+            while let Some(stay) = due.pop_front_if(|stay| stay.place <= place_of_stay) {
                 let name = Name { step: number, index: more.next().unwrap_or(u32::MAX) };
                 if let Some(fails) = self.ask_for(&stay, name) {
                     return Some(fails);
@@ -76,13 +79,15 @@ impl Play {
                     let want = step.wants[index];
                     let place = asked.entry(want.stack).or_default();
                     let staged = stage.and_then(|stage| stage.bytes(want.stack, *place));
+                    let bytes = staged
+                        .unwrap_or_else(|| want.requested.bytes.saturating_add(rises.later(want.stack, *place, later)));
                     *place += 1;
-                    let bytes = staged.unwrap_or_else(|| step.bytes(index, before, later));
                     let name = Name { step: number, index: index as u32 };
                     index += 1;
                     if recurring.is_chance(name.index) {
                         continue;
                     }
+                    place_of_stay += 1;
                     if let Some(fails) = self.ask(name, want, bytes) {
                         return Some(fails);
                     }
@@ -94,7 +99,9 @@ impl Play {
                         self.allocator.free_completed(id);
                     }
                 }
-                Act::EmptyCache => self.allocator.empty_cache(),
+                // What the device had no room for is given back where it has none.
+                Act::EmptyCache(wanted) if self.is_beyond(wanted) => {}
+                Act::EmptyCache(_) => self.allocator.empty_cache(),
                 Act::PoolReleased(pool) => self.allocator.pool_is_released(pool),
             }
             self.forget_completed();
@@ -105,6 +112,14 @@ impl Play {
             let name = Name { step: number, index: more.next().unwrap_or(u32::MAX) };
             self.ask_for(&stay, name)
         })
+    }
+
+    /// Whether so many reserved bytes are, as nearly as is known, more than there are.
+    fn is_beyond(&self, bytes: u64) -> bool {
+        match self.limit {
+            Limit::None => false,
+            Limit::Share(limit) | Limit::Device(limit) => bytes > limit - limit / NEARLY,
+        }
     }
 
     fn ask_for(&mut self, stay: &Stay, name: Name) -> Option<Fails> {

@@ -1,5 +1,7 @@
 //! What of a step comes again: what the steps before it had too, and what comes now and then and stays.
 //!
+//! Where two steps are the same but for what one of them made in between, that is what came by chance.
+//!
 //! Guarantees: a request counts where one of the two steps before it made it too, by its stack; what stays counts where at least
 //! [`TIMES_MIN`] steps left some of it, and none is overdue. Refuses to take what happened once for what a step does.
 
@@ -14,6 +16,8 @@ use super::step::{Name, Step, Want};
 const TIMES_MIN: usize = 3;
 /// It is overdue, and expected no more, when it has not come for so many times as long as it took on average.
 const OVERDUE: u64 = 2;
+/// Steps with requests in between that are remembered.
+const EXTRAS_KEPT: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Recurring {
@@ -26,7 +30,7 @@ pub(super) struct Recurring {
 /// What comes now and then, and stays.
 #[derive(Clone, Copy)]
 pub(super) struct Stay {
-    /// Its place among a step's requests.
+    /// Its place among a step's own requests.
     pub place: u32,
     every: u64,
     pub want: Want,
@@ -39,7 +43,7 @@ impl Recurring {
     pub fn of(
         step: &Step,
         before: [Option<&Step>; 2],
-        odd: Option<u64>,
+        (odd, extras): (Option<u64>, &Extras),
         live: impl Iterator<Item = (Name, Want)>,
     ) -> Self {
         let counted = before.map(|step| step.map(count).unwrap_or_default());
@@ -52,7 +56,19 @@ impl Recurring {
                 chances.insert(index);
             }
         }
-        Self { stays: stays(step, &chances, odd, live), chances }
+        // Of several requests of a stack, how many are by chance says nothing of which.
+        let by_stack = |places: &mut dyn Iterator<Item = u32>| {
+            let mut stacks: Vec<StackId> =
+                places.filter_map(|place| step.wants.get(place as usize)).map(|want| want.stack).collect();
+            stacks.sort_unstable();
+            stacks
+        };
+        if let Some(inserted) = extras.of(step.number)
+            && by_stack(&mut inserted.iter().copied()) == by_stack(&mut chances.iter().copied())
+        {
+            chances = inserted.iter().copied().collect();
+        }
+        Self { stays: stays(step, &chances, (odd, extras), live), chances }
     }
 
     /// Whether something is expected of which nobody knows when it comes.
@@ -62,7 +78,7 @@ impl Recurring {
 
     /// Requests of the step that neither of the two before it made.
     pub fn by_chance(step: &Step, before: [Option<&Step>; 2]) -> usize {
-        Self::of(step, before, None, std::iter::empty()).chances.len()
+        Self::of(step, before, (None, &Extras::default()), std::iter::empty()).chances.len()
     }
 
     /// Whether a request of the step happened by chance.
@@ -77,6 +93,47 @@ impl Recurring {
     }
 }
 
+/// Requests that a step made in between those of the step before it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extras {
+    /// By the number of the step, ascending; their places, ascending.
+    steps: VecDeque<(u64, Vec<u32>)>,
+}
+
+impl Extras {
+    /// Takes a step that has ended, and the one before it.
+    pub fn step(&mut self, ended: &Step, before: Option<&Step>) {
+        let Some(inserted) = before.and_then(|before| inserted(&ended.wants, &before.wants)) else { return };
+        if self.steps.len() == EXTRAS_KEPT {
+            self.steps.pop_front();
+        }
+        self.steps.push_back((ended.number, inserted));
+    }
+
+    /// Those of a step, where they are known.
+    fn of(&self, number: u64) -> Option<&[u32]> {
+        let at = self.steps.binary_search_by_key(&number, |(of, _)| *of).ok()?;
+        Some(&self.steps[at].1)
+    }
+}
+
+/// The places of what has to be left out of `wants` to make it `before`; `None` where nothing has to, or where that is not enough.
+fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
+    if wants.len() <= before.len() {
+        return None;
+    }
+    let mut own = before.iter().peekable();
+    let mut inserted = Vec::new();
+    for (place, (want, next)) in (0..).zip(wants.iter().zip(wants.iter().skip(1).map(Some).chain([None]))) {
+        // (A size of its own may have changed; what follows decides.)
+        let is_own = |&before: &&Want| before == want || before.stack == want.stack && Some(before) != next;
+        if own.next_if(is_own).is_none() {
+            inserted.push(place);
+        }
+    }
+    own.next().is_none().then_some(inserted)
+}
+
 fn count(step: &Step) -> HashMap<StackId, u32> {
     let mut counts = HashMap::new();
     for want in &step.wants {
@@ -86,7 +143,12 @@ fn count(step: &Step) -> HashMap<StackId, u32> {
 }
 
 /// What several steps left behind and the step's own requests do not.
-fn stays(step: &Step, chances: &HashSet<u32>, odd: Option<u64>, live: impl Iterator<Item = (Name, Want)>) -> Vec<Stay> {
+fn stays(
+    step: &Step,
+    chances: &HashSet<u32>,
+    (odd, extras): (Option<u64>, &Extras),
+    live: impl Iterator<Item = (Name, Want)>,
+) -> Vec<Stay> {
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
     for (name, want) in live.filter(|(name, _)| name.step > 0) {
         by_stack.entry(want.stack).or_default().push((name, want));
@@ -109,6 +171,17 @@ fn stays(step: &Step, chances: &HashSet<u32>, odd: Option<u64>, live: impl Itera
         stays.extend(newest.filter(|(name, _)| !is_own(*name)).map(|&(name, want)| stay(name, want)));
     }
     // (The order of a hash table is nobody's.)
-    stays.sort_unstable_by_key(|(step, stay)| (stay.place, *step));
+    stays.sort_unstable_by_key(|(step, stay)| (*step, stay.place));
+    // Places were counted among all requests of a step: what comes by chance, and what stays, are not a step's own.
+    let mut by_chance: Vec<u32> = chances.iter().copied().collect();
+    by_chance.sort_unstable();
+    for same in stays.chunk_by_mut(|(one, _), (other, _)| one == other) {
+        for (before, (number, stay)) in (0..).zip(same) {
+            let inserted = if *number == step.number { Some(by_chance.as_slice()) } else { extras.of(*number) };
+            let others = inserted.map_or(before, |all| all.partition_point(|&it| it < stay.place) as u32);
+            stay.place = stay.place.saturating_sub(others);
+        }
+    }
+    stays.sort_by_key(|(_, stay)| stay.place);
     stays.into_iter().map(|(_, stay)| stay).collect()
 }

@@ -6,6 +6,7 @@
 //!
 //! Guarantees: bounded in requests. Refuses to name a block that nobody saw come.
 
+use foldhash::{HashMap, HashMapExt};
 use memctl_model::{PoolId, StackId};
 
 use crate::request::Requested;
@@ -36,8 +37,8 @@ pub(super) enum Act {
     FreeRequested(Name, Want),
     /// No stream uses it any more.
     FreeCompleted(Name),
-    /// The cache is returned.
-    EmptyCache,
+    /// The cache is returned; so many bytes would have been reserved, had it been kept, by the request that came right behind it.
+    EmptyCache(u64),
     /// Nothing uses a private pool any more.
     PoolReleased(PoolId),
 }
@@ -72,20 +73,43 @@ impl Step {
         self.peak_allocated.saturating_sub(self.allocated.0)
     }
 
-    /// Bytes of a request when the step is played `later` steps later: where the last three steps asked for the same amount
-    /// more each time, that goes on.
-    pub fn bytes(&self, index: usize, before: [Option<&Self>; 2], later: u64) -> u64 {
-        let Some(&own) = self.wants.get(index) else { return 0 };
-        let of = |step: Option<&Self>| {
-            let step = step.filter(|step| step.wants.len() == self.wants.len())?;
-            step.wants.get(index).filter(|want| want.stack == own.stack).map(|want| want.requested.bytes)
-        };
-        let bytes = own.requested.bytes;
-        match before.map(of) {
-            [Some(one), Some(two)] if bytes > one && one > two && bytes - one == one - two => {
-                bytes.saturating_add((bytes - one).saturating_mul(later))
+    /// The bytes of its requests by who asked for them, in order.
+    pub fn asked(&self) -> HashMap<StackId, Vec<u64>> {
+        let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
+        self.wants.iter().for_each(|want| asked.entry(want.stack).or_default().push(want.requested.bytes));
+        asked
+    }
+}
+
+/// What the requests of the last three steps ask for more each time.
+#[derive(Default)]
+pub(super) struct Rises {
+    /// By who asks, and the place among their requests.
+    rises: HashMap<(StackId, usize), u64>,
+}
+
+impl Rises {
+    /// Those of the last step over the two before it, the later one first.
+    pub fn of(last: &Step, before: [Option<&Step>; 2]) -> Self {
+        let [Some(one), Some(two)] = before.map(|step| step.map(Step::asked)) else { return Self::default() };
+        let mut rises = HashMap::new();
+        for (stack, now) in last.asked() {
+            // (Where a step asks more often than another, nobody knows which of its requests is which.)
+            let of =
+                |asked: &HashMap<StackId, Vec<u64>>| asked.get(&stack).filter(|all| all.len() == now.len()).cloned();
+            let (Some(one), Some(two)) = (of(&one), of(&two)) else { continue };
+            for (place, ((now, one), two)) in now.into_iter().zip(one).zip(two).enumerate() {
+                if now > one && one > two && now - one == one - two {
+                    rises.insert((stack, place), now - one);
+                }
             }
-            _ => bytes,
         }
+        Self { rises }
+    }
+
+    /// How many bytes more a request asks for when its step is played `later` steps later: where the three asked for the same
+    /// amount more each time, that goes on.
+    pub fn later(&self, stack: StackId, place: usize, later: u64) -> u64 {
+        self.rises.get(&(stack, place)).map_or(0, |rise| rise.saturating_mul(later))
     }
 }
