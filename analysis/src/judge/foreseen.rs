@@ -8,7 +8,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Sever
 use super::who::Who;
 use crate::wording::{opening, place};
 
-/// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.96 are told (BENCHMARKS.md).
+/// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.92 are told (BENCHMARKS.md).
 const CONFIDENCE: f64 = 0.9;
 
 /// What was foreseen.
@@ -52,7 +52,8 @@ pub fn foreseen(it: &Foreseen) -> Finding {
     let why = if it.is_cut_up { "no free piece will be large enough" } else { "so much will not be left" };
     Finding {
         live_bytes: Some(it.allocated_bytes),
-        time_to_oom_seconds: it.step_seconds.map(|seconds| seconds * f64::from(*steps)),
+        // (When a step like the largest comes nobody knows.)
+        time_to_oom_seconds: it.step_seconds.filter(|_| !it.is_of_largest).map(|seconds| seconds * f64::from(*steps)),
         title: format!("{} will run out of memory {when}: {requested}{at} will fail ({reason})", opening(&name)),
         explanation: format!(
             "The recent steps' requests were replayed from the present state, with what grows: {why}. {} will be allocated \
@@ -108,5 +109,6 @@ mod tests {
         (it.is_of_largest, it.is_cut_up) = (true, true);
         assert!(foreseen(&it).title.contains("at the next step like the largest of the recent ones"));
         assert!(foreseen(&it).title.ends_with("(fragmentation)"));
+        assert_eq!(foreseen(&it).time_to_oom_seconds, None);
     }
 }

@@ -6,7 +6,8 @@
 //! the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
-//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps.
+//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps, of 16 more to
+//! the places of some.
 //! Refuses to say that anything grows: whoever asks knows that (a cache that fills repeats itself like a leak until it is full),
 //! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.

@@ -103,6 +103,7 @@ pub(super) struct Extras {
 impl Extras {
     /// Takes a step that has ended, and the one before it.
     pub fn step(&mut self, ended: &Step, before: Option<&Step>) {
+        let before = before.filter(|before| !before.is_cut && !ended.is_cut);
         let Some(inserted) = before.and_then(|before| inserted(&ended.wants, &before.wants)) else { return };
         if self.steps.len() == EXTRAS_KEPT {
             self.steps.pop_front();
