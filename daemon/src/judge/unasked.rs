@@ -2,15 +2,17 @@
 //! that (`memctl run --holders`).
 //!
 //! Guarantees: the judge never waits for it; of a finding one process is asked, once, the first by rank that may be; a
-//! process is asked about one finding at a time, about [`SITES_MAX`] in all, and again only where its stream broke off.
+//! process is asked about one finding at a time, about [`SITES_MAX`] in all, and again, [`TRIES_MAX`] times in all, only
+//! where its stream broke off or its search ended before it had looked everywhere and found nothing: a machine that does
+//! something else meanwhile leaves little of a budget.
 //! Refuses suspicions, and whatever has no site.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memctl_model::Finding;
+use memctl_model::{Finding, HoldersFound};
 use memctl_proto::convert::holders::BUDGET_MS;
 use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
@@ -20,12 +22,12 @@ use crate::asks::{AskError, Line};
 use crate::pokes::{Poked, Pokes};
 use crate::read::stacks::dictionary;
 use crate::read::{Found, ReadError};
-use crate::store::{SessionKey, Store};
+use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
 
 /// Findings about which a session is asked at most.
 const SITES_MAX: usize = 8;
-/// How often it is asked about one of them, where its answer was lost on the way.
+/// How often it is asked about one of them, where its answer was lost on the way or says nothing yet.
 const TRIES_MAX: u8 = 3;
 /// How long the end of a step is waited for: nobody waits for the answer.
 const STEP_MAX: Duration = Duration::from_secs(120);
@@ -83,11 +85,11 @@ impl Unasked {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to ask about findings of a job that nobody has asked about.
+    /// Begins to ask about findings of a job of whose holders nothing is known.
     pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
         let confirmed = |finding: &&Finding| may_be_asked_about(finding) && !finding.is_suspected();
-        for finding in findings.iter().filter(confirmed).filter(|finding| finding.holders.is_none()) {
+        for finding in findings.iter().filter(confirmed).filter(|finding| is_open(finding)) {
             let mut concerned = found.sessions.iter().filter(|session| concerns(finding, found, session));
             let line = |key: SessionKey| self.streams.line(key).filter(Line::may_be_asked_unasked);
             let Some((session, line)) = concerned.find_map(|session| Some((session, line(session.key)?))) else {
@@ -143,8 +145,7 @@ impl Unasked {
         // What a daemon before this one asked counts, too.
         let mut before = self.store.holders_kept(found.job.key).await?;
         before.retain(|kept| kept.session == session && kept.unasked);
-        // (An answer that is kept is not told where it is damaged, or where too many are.)
-        if before.len() >= SITES_MAX || before.iter().any(|kept| may_be_about(kept, finding, &found.job.name)) {
+        if !is_left(&before, finding, &found.job.name) {
             return Ok(Try::Done);
         }
         let stacks = stacks_of(&dictionary(&*self.store, session).await?, rank, finding);
@@ -175,8 +176,30 @@ impl Unasked {
     }
 }
 
+/// Whether a process is yet to say what holds a finding's blocks: nothing was answered, or the search that the daemon began
+/// came to its end before it had found anything.
+fn is_open(finding: &Finding) -> bool {
+    finding.holders.as_ref().is_none_or(|told| {
+        let is_cut = |found: &HoldersFound| found.holders.is_empty() && !found.complete;
+        told.asked.unasked && told.asked.outcome.as_ref().is_ok_and(is_cut)
+    })
+}
+
+/// Whether a session that gave these answers may be asked about a finding.
+fn is_left(before: &[HoldersIndex], finding: &Finding, job: &str) -> bool {
+    let sites: HashSet<u64> = before.iter().map(|kept| kept.site).collect();
+    let mut about = before.iter().filter(|kept| may_be_about(kept, finding, job)).peekable();
+    if about.peek().is_none() {
+        return sites.len() < SITES_MAX;
+    }
+    // (An answer that is kept is not told where it is damaged, or where too many are: it counts all the same.)
+    about.clone().all(|kept| kept.says == Says::NoHolder) && about.count() < usize::from(TRIES_MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use memctl_model::{FindingHolders, FindingKind, Frame, HoldersAsked, Severity, TensorHolder};
+
     use super::*;
     use crate::store::MemoryStore;
 
@@ -211,5 +234,61 @@ mod tests {
         }
         let counted = (0..9).filter(|_| unasked.turn(1, 100).is_some()).count();
         assert_eq!(counted, usize::from(TRIES_MAX));
+    }
+    fn finding() -> Finding {
+        let site = Frame { function: "keep".into(), file: "train.py".into(), line: 17 };
+        Finding { site: Some(site), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
+    }
+
+    #[test]
+    fn a_search_that_ended_early_and_found_nothing_leaves_the_question_open() {
+        let found = |complete| HoldersFound { complete, ..HoldersFound::default() };
+        let told = |unasked, outcome| {
+            let asked = HoldersAsked {
+                rank: 0,
+                process: "rank 0".into(),
+                asked_ns: 1,
+                unasked,
+                budget_ms: BUDGET_MS,
+                site: finding().site.unwrap(),
+                finding: String::new(),
+                outcome,
+            };
+            let holders = FindingHolders { asked, growth: Vec::new(), sentence: String::new() };
+            Finding { holders: Some(holders), ..finding() }
+        };
+        let some = HoldersFound { holders: vec![TensorHolder::default()], ..found(false) };
+        assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
+        for known in [
+            told(true, Ok(found(true))),
+            told(true, Ok(some)),
+            told(true, Err("it did not say".into())),
+            told(false, Ok(found(false))),
+        ] {
+            assert!(!is_open(&known), "{:?}", known.holders);
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_asked_counts() {
+        let kept = |site, says| HoldersIndex {
+            session: 1,
+            asked_ns: 1,
+            finding: (site == 17).then(|| finding().fingerprint("job").0),
+            site,
+            unasked: true,
+            says,
+            counted_epoch: None,
+            bytes: 100,
+        };
+        let is_left = |before: &[HoldersIndex]| is_left(before, &finding(), "job");
+        let others = |count: u64| (100..100 + count).map(|site| kept(site, Says::Holders)).collect::<Vec<_>>();
+        assert!(is_left(&others(SITES_MAX as u64 - 1)) && !is_left(&others(SITES_MAX as u64)));
+        for (says, tries) in [(Says::NoHolder, usize::from(TRIES_MAX)), (Says::Holders, 1), (Says::Nothing, 1)] {
+            for given in 1..=TRIES_MAX.into() {
+                let answers = [others(SITES_MAX as u64), vec![kept(17, says); given]].concat();
+                assert_eq!(is_left(&answers), given < tries, "{says:?}, {given} times");
+            }
+        }
     }
 }

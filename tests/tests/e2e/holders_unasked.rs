@@ -1,6 +1,6 @@
-//! What holds the blocks of a leak, without anybody asking: once for each leak, where the process allows it; kept with the
-//! job, and told beside the finding. Real daemon, real agent; the training process is the test's own, and so is what it
-//! answers.
+//! What holds the blocks of a leak, without anybody asking: where the process allows it, once for each leak, more often only
+//! where a search ended before it had found anything; kept with the job, and told beside the finding. Real daemon, real
+//! agent; the training process is the test's own, and so is what it answers.
 
 use std::path::Path;
 use std::process::Command;
@@ -223,6 +223,17 @@ fn of_several_ranks_the_first_is_asked_and_what_it_does_not_say_is_told() {
         },
     );
     assert_eq!(asked_first, 1);
+    // Its budget ended the search: it is asked twice more, and then left alone.
+    until("it was asked three times", || {
+        first.meanwhile(&mut of(url, "leaks", "both", &[]), |trainer, asked| {
+            asked_first += 1;
+            found_nothing(trainer, asked);
+        });
+        asked_first == 3
+    });
+    for _ in 0..8 {
+        leak(first, url, "both", not_again, has_holders);
+    }
     let sentence = told["holders"]["sentence"].as_str().unwrap();
     assert!(
         sentence.starts_with("No Python object was found that holds these blocks; rank 0 was asked in "),

@@ -242,6 +242,26 @@ def test_a_budget_that_fits_nothing_is_said() -> None:
     assert not answer["complete"] and any("budget" in note for note in answer["not_looked_at"]), answer
 
 
+def test_what_is_near_is_found_where_something_else_has_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HeldUp(_clock.Clock):
+        """Two thirds of the budget pass while this thread waits."""
+
+        def __init__(self, budget_ms: float) -> None:
+            super().__init__(budget_ms)
+            self._began -= int(budget_ms * 1e6 * 2 / 3)
+
+    monkeypatch.setattr(_holders, "Clock", HeldUp)
+    # A pass over all objects would not end in time.
+    monkeypatch.setattr(_clock.Clock, "pass_ns_per_block", 1e9)
+    main = types.ModuleType("__main__")
+    vars(main)["KEPT"] = [torch.ones(10)]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    answer = _holders.find([block_of(vars(main)["KEPT"][0])], 10_000)
+    [holder] = answer["holders"]
+    assert "list `KEPT` of module `__main__`" in holder["sentence"], answer
+    assert answer["took_ms"] < 9_000, answer
+
+
 def test_a_measured_time_that_prevents_passes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock.Clock, "pass_ns_per_block", 1e6)
     HELD.append(torch.ones(10))

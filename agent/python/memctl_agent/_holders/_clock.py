@@ -13,6 +13,8 @@ import time
 PASS_NS_PER_BLOCK = 20.0
 # Passes do not take the same time each; one that compares with more objects takes longer.
 MARGIN = 1.3
+# A share of the budget that is counted as work ends here at the latest, however long something else had the processor.
+WORK_ENDS = 0.9
 # A measured time that prevents passes is believed so much less each time.
 FORGETS = 0.8
 
@@ -25,6 +27,7 @@ class Clock:
 
     def __init__(self, budget_ms: float) -> None:
         self._began = time.perf_counter_ns()
+        self._worked = time.thread_time_ns()
         self._budget_ns = budget_ms * 1e6
         # Pools of blocks are counted, not objects: it takes a fraction of a millisecond.
         self._blocks = sys.getallocatedblocks()
@@ -46,6 +49,11 @@ class Clock:
             return True
         self.ran_out = self.ran_out or share == 1.0
         return False
+
+    def is_work_left(self, share: float) -> bool:
+        """Whether this thread itself has worked for less than this share of the budget."""
+        worked = time.thread_time_ns() - self._worked
+        return worked < share * self._budget_ns and self.is_left(WORK_ENDS)
 
     def fits_a_pass(self, is_wanted: bool = True) -> bool:
         """Whether a pass over all objects would end in time; where it is wanted and would not, time has run out."""

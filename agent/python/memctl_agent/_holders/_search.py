@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
+from collections.abc import Callable
 from itertools import compress
 from typing import Any, Optional
 
@@ -138,8 +139,15 @@ class Search:
         return True
 
     def look_near(self, share: float) -> None:
-        """Looks a few levels below the globals of the program's own modules."""
-        for namespace in self._near:
+        """Looks a few levels below the globals of the program's own modules.
+
+        Below those of the first one, on a machine that is busy with something else, too: it is read in a few milliseconds,
+        and when these were waited for long no pass over all objects fits any more.
+        """
+        for namespace in self._near[:1]:
+            if self._clock.is_work_left(share):
+                self.spread(namespace, NEAR_LEVELS, share, self._clock.is_work_left)
+        for namespace in self._near[1:]:
             if self._clock.is_left(share):
                 self.spread(namespace, NEAR_LEVELS, share)
 
@@ -158,8 +166,11 @@ class Search:
         """Whether a chain leads to this object."""
         return identity in self.above or identity in self.roots
 
-    def spread(self, top: Any, levels: int, share: float = 1.0) -> None:
+    def spread(
+        self, top: Any, levels: int, share: float = 1.0, is_left: Optional[Callable[[float], bool]] = None
+    ) -> None:
         """Finds wanted tensors below an object to which a chain leads."""
+        is_left = is_left or self._clock.is_left
         level, seen = [top], 0
         for depth in range(levels):
             following: list[Any] = []
@@ -171,7 +182,7 @@ class Search:
                 seen += len(below)
                 for thing in self._worth(holder, below, depth + 1 < levels):
                     self._put_below(thing, holder, following)
-                if seen > BELOW_MAX or not self._clock.is_left(share):
+                if seen > BELOW_MAX or not is_left(share):
                     return
             if not following:
                 return
