@@ -8,8 +8,8 @@ from typing import Any
 
 from conftest import Memctl, Run
 
-# Trains so many epochs; of 0, until it was searched and eight more have passed: a machine that is busy with something else
-# leaves little of a search's time, and then it is searched once more.
+# Trains so many epochs; of 0, until it was searched and eight more have passed: a machine that is busy with something
+# else leaves little of a search's time, and then it is searched once more.
 LEAK = """
 import sys
 import time

@@ -141,8 +141,8 @@ class Search:
     def look_near(self, share: float) -> None:
         """Looks a few levels below the globals of the program's own modules.
 
-        Below those of the first one, on a machine that is busy with something else, too: it is read in a few milliseconds,
-        and when these were waited for long no pass over all objects fits any more.
+        Below those of the first one, on a machine that is busy with something else, too: it is read in a few
+        milliseconds, and when these were waited for long no pass over all objects fits any more.
         """
         for namespace in self._near[:1]:
             if self._clock.is_work_left(share):
