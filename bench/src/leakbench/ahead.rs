@@ -261,7 +261,7 @@ fn make(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Dete
 }
 
 fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<dyn Detector>]) -> Option<Outcome> {
-    let run = corpus.make(fails, number);
+    let mut run = corpus.make(fails, number);
     let mut draw = Draw::fork(corpus.part.seed_of(fails, number), "ahead");
     let rank = run.truth.as_ref().map_or(0, |truth| truth.ranks[0]);
     let (base, overlay) = (run.bases.get(rank)?, run.overlays.get(rank)?.clone());
@@ -285,6 +285,8 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     } else {
         limit = (limit as f64 * draw.real(1.003, 1.05)) as u64;
     }
+    // The judge knows what there is, as the daemon's does: how near the end is belongs to what it goes by.
+    run.device_total_bytes[rank] = limit;
     let confirmed = confirmed(&run, rank, detectors);
     let mut told = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {

@@ -62,7 +62,7 @@ fn fill(corpus: &Corpus, number: u64) -> Option<Full> {
     if leaked < total / 5 || !early {
         return None;
     }
-    run.device_total_bytes = total;
+    run.device_total_bytes.fill(total);
     Some(Full { tables, begun_ns, full_ns, run })
 }
 
@@ -92,7 +92,7 @@ fn told(full: &Full, judge: &mut dyn Detector) -> Told {
         .collect();
     let epochs = full.run.view == View::Marked;
     let rounds = full.tables.iter().map(Vec::len).max().unwrap_or(0);
-    judge.begin(&Given { stacks: &stacks, device_total_bytes: full.run.device_total_bytes, rounds, epochs });
+    judge.begin(&Given { stacks: &stacks, device_total_bytes: &full.run.device_total_bytes, rounds, epochs });
     let mut now_ns = full.begun_ns;
     for round in 0..rounds {
         let due = full.tables.iter().enumerate().filter_map(|(rank, tables)| Some((rank, tables.get(round)?)));

@@ -62,8 +62,8 @@ pub struct Run {
     pub streams: Vec<Stream>,
     /// Added stacks.
     pub sites: Sites,
-    /// All bytes of each device.
-    pub device_total_bytes: u64,
+    /// All bytes of each rank's device.
+    pub device_total_bytes: Vec<u64>,
     /// Whether the ranks are processes that do different things.
     pub apart: bool,
     /// How it is seen.
@@ -78,6 +78,7 @@ impl Run {
             name,
             others: Vec::new(),
             view,
+            device_total_bytes: vec![device_total_bytes; bases.len()],
             bases,
             truth: None,
             benign: Vec::new(),
@@ -85,7 +86,6 @@ impl Run {
             harmless: Vec::new(),
             streams: Vec::new(),
             sites,
-            device_total_bytes,
             apart: false,
         }
     }

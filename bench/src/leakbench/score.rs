@@ -104,7 +104,7 @@ pub fn pass(run: &Run, detectors: &mut [Box<dyn Detector>], mut sink: impl FnMut
         run.bases.iter().map(|base| base.stacks.iter().chain(&run.sites.stacks).map(Vec::as_slice).collect()).collect();
     let rounds = rounds(run);
     let epochs = run.view == View::Marked;
-    let given = Given { stacks: &stacks, device_total_bytes: run.device_total_bytes, rounds, epochs };
+    let given = Given { stacks: &stacks, device_total_bytes: &run.device_total_bytes, rounds, epochs };
     for detector in detectors.iter_mut() {
         detector.begin(&given);
     }

@@ -39,7 +39,7 @@ impl Detector for Judge {
         for (rank, stacks) in (0..).zip(given.stacks) {
             let mut watch = RankWatch::new(RankFacts {
                 rank,
-                device_total_bytes: Some(given.device_total_bytes),
+                device_total_bytes: given.device_total_bytes.get(rank as usize).copied(),
                 ..RankFacts::default()
             });
             for (id, frames) in (1..).zip(stacks) {

@@ -54,8 +54,8 @@ impl Verdict {
 pub struct Given<'a> {
     /// Stacks of each rank by id − 1, innermost frame first.
     pub stacks: &'a [Vec<&'a [Frame]>],
-    /// All bytes of each device.
-    pub device_total_bytes: u64,
+    /// All bytes of each rank's device.
+    pub device_total_bytes: &'a [u64],
     /// Boundaries that will come.
     pub rounds: usize,
     /// Whether marks of epochs are among them.
