@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::foresight::Foresight;
 use crate::holders::FindingHolders;
 use crate::site::Boundary;
 use crate::stack::Frame;
@@ -297,6 +298,8 @@ pub enum EvidenceValue {
 
 /// The evidence that marks a suspicion.
 pub const SUSPECTED: &str = "suspected";
+/// The evidence that says how far a finding vouches for what a replay foresees.
+pub const FORESIGHT: &str = "foresight";
 
 /// What is wrong, where, on which ranks, how bad, and what to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -384,6 +387,16 @@ impl Finding {
     #[must_use]
     pub fn is_suspected(&self) -> bool {
         self.evidence.iter().any(|(name, _)| name == SUSPECTED)
+    }
+
+    /// How far it vouches for what a replay foresees.
+    #[must_use]
+    pub fn foresight(&self) -> Foresight {
+        let of = |(name, value): &(String, EvidenceValue)| match value {
+            EvidenceValue::Text(text) if name == FORESIGHT => Some(Foresight::of_name(text)),
+            _ => None,
+        };
+        self.evidence.iter().find_map(of).unwrap_or_default()
     }
 
     /// A name for this finding that stays the same as long as it is about the same thing in the same job.

@@ -31,7 +31,7 @@ const RECORDS_MAX: u32 = 20;
 /// From here on a few rises already show an even rhythm.
 const EVEN_FROM: f64 = -0.5;
 /// From here on nothing slows down at all.
-const NOT_SLOWER: f64 = 0.0;
+pub(super) const NOT_SLOWER: f64 = 0.0;
 /// Epochs a bounded buffer that takes something every step hardly needs to fill.
 const EPOCHS_MIN: usize = 5;
 /// Epochs with several rises each of a block that is replaced.

@@ -7,12 +7,14 @@
 //! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`: how a
 //!   quantity grows.
 //! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
-//! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `ranks`: over all ranks; `levels`: everything
+//! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `foresight`: how far they vouch for a replay;
+//!   `ranks`: over all ranks; `levels`: everything
 //!   that grows outside live tensors; `words`: the sentences.
 
 mod candidate;
 mod evidence;
 mod foreseen;
+mod foresight;
 mod frames;
 mod group;
 mod growth;

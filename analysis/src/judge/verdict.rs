@@ -6,10 +6,11 @@
 //! grows because the work grows (larger inputs: the peaks rise with it) is none either. `bench` measures how often these
 //! rules are wrong.
 
-use memctl_model::{FindingKind, Frame, Pattern, Phase, Rate};
+use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
 use super::candidate::{Candidate, Shape, candidate};
 use super::evidence::{is_confirmed, is_steady};
+use super::foresight::foresight;
 use super::group::{Group, groups};
 use super::history::Per;
 use super::outlook::{self, Outlook};
@@ -33,6 +34,7 @@ pub(super) struct Verdict {
     pub kind: FindingKind,
     pub pattern: Pattern,
     pub sureness: Sureness,
+    pub foresight: Foresight,
     pub group: Group,
     pub shape: Shape,
     pub per: Per,
@@ -117,7 +119,9 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     if !sure && times < SUSPECTED_RISES {
         return None;
     }
+    let foresight = foresight(watch, kind, &group);
     let mut verdict = measured(watch, group, kind);
+    verdict.foresight = foresight;
     verdict.rises = times;
     verdict.sureness = if sure { Sureness::Confirmed } else { Sureness::Suspected };
     Some(verdict)
@@ -167,6 +171,7 @@ fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
         kind,
         pattern,
         sureness: Sureness::Suspected,
+        foresight: Foresight::Nothing,
         shape: lead.shape,
         per: lead.per,
         phase: group.phase(),

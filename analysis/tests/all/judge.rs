@@ -4,8 +4,8 @@
 
 use memctl_analysis::judge::{RankFacts, RankWatch, findings};
 use memctl_model::{
-    Boundary, Counters, DeviceIndex, Finding, FindingKind, Frame, Peaks, Phase, Sample, Severity, SiteRow, SiteTable,
-    StackId,
+    Boundary, Counters, DeviceIndex, Finding, FindingKind, Foresight, Frame, Peaks, Phase, Sample, Severity, SiteRow,
+    SiteTable, StackId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -154,6 +154,47 @@ fn one_tensor_a_step_is_suspected_within_eight_steps_and_confirmed_once_no_buffe
     assert_eq!((found[0].first_seen.epoch, found[0].first_seen.step), (Some(0), Some(1)));
     let slope = found[0].bytes_per_epoch.unwrap();
     assert!(slope.low <= slope.value && slope.value <= slope.high && slope.value == 10.0 * MIB as f64, "{slope:?}");
+}
+
+/// At which step's end growth vouches for more than before, and for what.
+fn vouched(training: &mut Training, steps: u64, rows: impl Fn(u64) -> Vec<Row>) -> Vec<(u64, Foresight)> {
+    let mut all = vec![(0, Foresight::Nothing)];
+    for step in 0..steps {
+        training.step(&rows(step));
+        let now = training.judge().iter().map(Finding::foresight).max().unwrap_or_default();
+        if now > all[all.len() - 1].1 {
+            all.push((step, now));
+        }
+    }
+    all.split_off(1)
+}
+
+#[test]
+fn growth_vouches_for_more_the_longer_it_goes_on() {
+    let all = vouched(&mut Training::new(0, 10), 100, |step| kept(step / 3 + 1));
+    let [(certain, Foresight::CertainStep), (next, Foresight::NextStep), (sure, Foresight::AllSteps)] = all[..] else {
+        panic!("{all:?}");
+    };
+    // In the third and in the fourth epoch; then nothing bounded explains it.
+    assert!((20..30).contains(&certain) && (30..40).contains(&next) && sure > next, "{all:?}");
+    // Whole sets of tensors: nobody keeps five of them on purpose.
+    let sets = vouched(&mut Training::new(0, 10), 40, |step| kept(step / 5 * 6));
+    let Some(&(at, Foresight::AllSteps)) = sets.first() else { panic!("{sets:?}") };
+    assert!((20..30).contains(&at) && at < certain + 10, "{sets:?}");
+}
+
+#[test]
+fn what_only_the_near_end_confirms_vouches_for_no_more_than_a_suspicion() {
+    let mut training = Training::new(0, 100);
+    training.watch.set_device_total(165 * MIB);
+    let (_, sure) = training.run(12, |step| kept(step + 1));
+    assert!(sure.is_some(), "the device is full within the time that was watched");
+    assert_eq!(training.judge()[0].foresight(), Foresight::Nothing);
+    // What fills within two epochs vouches for nothing at any time.
+    for fills in [12_u64, 18] {
+        let all = vouched(&mut Training::new(0, 10), 200, |step| kept(step.min(fills) + 1));
+        assert_eq!(all, [], "{fills}");
+    }
 }
 
 #[test]

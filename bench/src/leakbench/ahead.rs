@@ -1,13 +1,13 @@
 //! One step ahead: runs whose device becomes full, and runs that come close and go on.
 //!
 //! Guarantees: what a run records under its limit is made by the allocator's own rules, request by request, and ends with the
-//! request that fails; what is told is asked for at each step's end, from what came before it alone, and only while the judge, which
-//! sees the same run's tables, has confirmed a leak. A run counts as told when the end of a step before the failing one told it, and
+//! request that fails; what is told is asked for at each step's end, from what came before it alone, and only what growth vouches for
+//! in the eyes of the judge, which sees the same run's tables and knows the same limit. A run counts as told when the end of a step before the failing one told it, and
 //! as told falsely when it is told anything and never fails. Runs that fail have the least limit that a part of their steps lives
 //! with; those that come close have 0.3 to 5 % more than the least that they live with.
 //! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: nobody knows their steps.
 
-use memctl_model::{Action, Boundary, Event, MarkKind, StackId};
+use memctl_model::{Action, Boundary, Event, Foresight, MarkKind, StackId};
 use memctl_replay::{
     Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial,
     Version, named,
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use super::Corpus;
 use super::base::{Base, Passing};
-use super::detect::{Detector, Level};
+use super::detect::Detector;
 use super::draw::Draw;
 use super::events::pass;
 use super::overlay::Overlay;
@@ -216,17 +216,17 @@ fn least(doings: &[Doing], conf: &Conf, most: u64) -> u64 {
     high
 }
 
-/// At which of its steps' ends the judge has confirmed growth of this rank.
-fn confirmed(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec<bool> {
-    let mut confirmed = Vec::new();
+/// How far what the judge says of this rank vouches for what is foreseen, at each of its steps' ends.
+fn foresights(run: &Run, rank: usize, detectors: &mut [Box<dyn Detector>]) -> Vec<Foresight> {
+    let mut foresights = Vec::new();
     let stream = &run.streams[rank];
     super::score::pass(run, &mut detectors[..1], |now, _, verdicts| {
-        let grows = verdicts.iter().any(|it| it.level == Level::Alarm && it.ranks.contains(&(rank as u32)));
+        let of_rank = verdicts.iter().filter(|it| it.ranks.contains(&(rank as u32)));
         if stream.table(now.round).is_some_and(|table| table.boundary == Boundary::StepEnd) {
-            confirmed.push(grows);
+            foresights.push(of_rank.map(|it| it.foresight).max().unwrap_or_default());
         }
     });
-    confirmed
+    foresights
 }
 
 /// One run: what it was, and what came.
@@ -287,11 +287,12 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     }
     // The judge knows what there is, as the daemon's does: how near the end is belongs to what it goes by.
     run.device_total_bytes[rank] = limit;
-    let confirmed = confirmed(&run, rank, detectors);
+    let foresights = foresights(&run, rank, detectors);
     let mut told = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {
-        let grows = confirmed.get(step - 1).is_some_and(|&it| it);
-        told.extend(ahead.look(Limit::Device(limit), STEPS_LOOKED_AT).filter(|_| grows).map(|fails| (step, fails)));
+        let vouched = foresights.get(step - 1).copied().unwrap_or_default();
+        let fails = ahead.look(Limit::Device(limit), STEPS_LOOKED_AT);
+        told.extend(fails.filter(|fails| vouched.vouches_for(fails.sight())).map(|fails| (step, fails)));
     };
     let failed = live_with(&doings, &conf, limit, Some(&mut look));
     (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })

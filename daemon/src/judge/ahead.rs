@@ -1,7 +1,7 @@
-//! One step ahead of jobs that run: where a leak is confirmed and its device is nearly full, the recent steps are replayed from
-//! the end of the last one, under what the process may use of its device.
+//! One step ahead of jobs that run: where something grows that vouches for it and the device is nearly full, the recent steps are
+//! replayed from the end of the last one, under what the process may use of its device; told is what the growth vouches for.
 //!
-//! Guarantees: a process in which no leak is confirmed, or whose device has a quarter left, costs nothing; at most
+//! Guarantees: a process in which nothing grows that vouches for anything, or whose device has a quarter left, costs nothing; at most
 //! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, which
 //! rests twenty times as long as it works, and takes a hundredth of a core a device whose looks take no more than a third of a
 //! second. What goes wrong here costs nothing but what would have been foreseen.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memctl_analysis::judge::{Foreseen, RankWatch, foreseen};
-use memctl_model::{Event, Finding, JobState, MarkKind, Severity};
+use memctl_model::{Event, Finding, Foresight, JobState, MarkKind};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
@@ -29,6 +29,8 @@ use crate::streams::Streams;
 
 /// Devices that are looked at, over all jobs.
 pub(super) const DEVICES_MAX: usize = 16;
+/// Of these, so many are for devices of which everything that is foreseen is told.
+const DEVICES_SURE: usize = 8;
 /// Events of a device that are replayed in a round; where more have come, it begins anew.
 const EVENTS_MAX: u64 = 1 << 20;
 /// So many events back the first replay of a device begins at least.
@@ -82,10 +84,18 @@ impl Looks {
             let running = by_key.get(&row.session).filter(|session| state(session, streams) == JobState::Running);
             let watched = watch.watch(row.session, row.info.index.0);
             let (Some(&session), Some(watched)) = (running, watched) else { continue };
-            let Some(limit_bytes) = limit(row, watched, findings) else { continue };
+            let Some(limit_bytes) = limit(row, watched) else { continue };
+            let vouched = foresight(watched, findings);
+            if vouched == Foresight::Nothing {
+                continue;
+            }
             let mut look = match known.remove(&key) {
                 Some(look) if row.events.saturating_sub(look.at_event) <= EVENTS_MAX => look,
                 _ => {
+                    let is_kept_free = places.available_permits() <= DEVICES_SURE;
+                    if is_kept_free && vouched < Foresight::AllSteps {
+                        continue;
+                    }
                     let Ok(place) = places.clone().try_acquire_owned() else { continue };
                     match Look::begin(store, session, row, place).await {
                         Ok(look) => look,
@@ -107,7 +117,8 @@ impl Looks {
             match goes_on {
                 Ok(true) => {
                     let frames = |fails: &Fails| watch.frames(session.key, fails.stack);
-                    told.extend(look.told.map(|fails| look.finding(&fails, watched, frames(&fails), limit_bytes)));
+                    let fails = look.told.filter(|fails| vouched.vouches_for(fails.sight()));
+                    told.extend(fails.map(|fails| look.finding(&fails, watched, frames(&fails), limit_bytes)));
                     self.devices.insert(key, look);
                 }
                 Ok(false) => {}
@@ -119,18 +130,18 @@ impl Looks {
 }
 
 /// What a process may use of its device, where it is worth a look.
-fn limit(row: &DeviceRow, watched: &RankWatch, findings: &[Finding]) -> Option<u64> {
-    let name = watched.who().name();
-    let fills = |finding: &Finding| {
-        finding.kind.fills()
-            && finding.severity > Severity::Info
-            && !finding.is_suspected()
-            && finding.processes.contains(&name)
-    };
+fn limit(row: &DeviceRow, watched: &RankWatch) -> Option<u64> {
     let limit_bytes = watched.limit_bytes()?;
     let peak = row.latest.map_or(0, |latest| latest.peaks.reserved_bytes);
     let is_near = peak >= limit_bytes / 4 * 3;
-    (row.ooms == 0 && is_near && findings.iter().any(fills)).then_some(limit_bytes)
+    (row.ooms == 0 && is_near).then_some(limit_bytes)
+}
+
+/// How far what grows in a process vouches for what is foreseen of it.
+fn foresight(watched: &RankWatch, findings: &[Finding]) -> Foresight {
+    let name = watched.who().name();
+    let fills = findings.iter().filter(|finding| finding.kind.fills() && finding.processes.contains(&name));
+    fills.map(Finding::foresight).max().unwrap_or_default()
 }
 
 impl Look {

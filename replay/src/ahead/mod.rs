@@ -22,7 +22,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashMapExt};
-use memctl_model::{Action, Event, SegmentState, StackId};
+use memctl_model::{Action, Event, SegmentState, Sight, StackId};
 
 use crate::allocator::{Counts, Limit};
 use crate::follow::{Agreement, Follow};
@@ -88,6 +88,16 @@ pub struct Fails {
     pub allocated_bytes: u64,
     /// Bytes that will be reserved when all that can be released is.
     pub reserved_bytes: u64,
+    /// Whether it rests on nothing of which nobody knows when it comes.
+    pub is_certain: bool,
+}
+
+impl Fails {
+    /// What was seen, for whoever says how much of it is to be believed.
+    #[must_use]
+    pub fn sight(&self) -> Sight {
+        Sight { steps: self.steps, is_of_last: self.of == Of::Last, is_certain: self.is_certain }
+    }
 }
 
 /// See the module. Takes the events of one device, in order.
@@ -118,8 +128,6 @@ struct Seen {
     /// The number of the step that followed.
     number: u64,
     fails: Fails,
-    /// It rests on nothing of which nobody knows when it comes.
-    is_sure: bool,
 }
 
 /// A live block.
@@ -206,7 +214,7 @@ impl Ahead {
         let now = self.foresee(limit, steps);
         let before = std::mem::replace(&mut self.before, now);
         // What was to fail in the step that has just ended did not: what is seen from here is not what happens there.
-        let is_next = |seen: Seen| seen.is_sure && seen.fails.steps == 1 && seen.fails.of == Of::Last;
+        let is_next = |seen: Seen| seen.fails.is_certain && seen.fails.steps == 1 && seen.fails.of == Of::Last;
         if before.is_some_and(|seen| seen.number < number && is_next(seen)) {
             self.missed_at = Some(number);
         }
@@ -249,8 +257,8 @@ impl Ahead {
             };
             Some(Fails { steps: later, ..fails })
         });
-        let fails = of_last.or_else(of_most)?;
-        Some(Seen { number: self.running.number, fails, is_sure: !recurring.is_open() })
+        let fails = Fails { is_certain: !recurring.is_open(), ..of_last.or_else(of_most)? };
+        Some(Seen { number: self.running.number, fails })
     }
 
     /// The step that ended so many steps before the last one.

@@ -159,6 +159,7 @@ impl Play {
                     shortage: if is_too_much { Shortage::Capacity } else { Shortage::Fragmentation },
                     allocated_bytes,
                     reserved_bytes: failed.reserved,
+                    is_certain: false,
                 })
             }
         }

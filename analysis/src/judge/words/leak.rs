@@ -1,6 +1,7 @@
 //! The sentences of a leak.
 
-use memctl_model::{EvidenceValue, Finding, Moment, Pattern, Phase, Rate, Severity};
+use memctl_model::finding::FORESIGHT;
+use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Rate, Severity};
 
 use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::candidate::Shape;
@@ -36,7 +37,8 @@ pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
     let begun = |verdict: &&Verdict| verdict.first.map_or((u64::MAX, u64::MAX), |first| (first.step, first.time_ns));
     let first = verdicts.iter().min_by_key(begun).unwrap_or(shown);
     let most = verdicts.iter().max_by_key(|verdict| verdict.live_bytes).unwrap_or(shown);
-    let growth = Words { shown, confirmed, on: &whos, all, per_epoch, per_step, per_minute, outlook };
+    let foresight = verdicts.iter().map(|verdict| verdict.foresight).max().unwrap_or_default();
+    let growth = Words { shown, confirmed, foresight, on: &whos, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
         kind: shown.kind,
@@ -83,6 +85,7 @@ fn confidence(verdict: &Verdict, confirmed: bool, ranks: usize) -> f64 {
 struct Words<'a> {
     shown: &'a Verdict,
     confirmed: bool,
+    foresight: Foresight,
     on: &'a [&'a Who],
     all: &'a [&'a Who],
     per_epoch: Option<Rate>,
@@ -281,6 +284,9 @@ impl Words<'_> {
         }
         if shown.beside_bytes > 0 {
             all.push(("beside_bytes".to_owned(), EvidenceValue::Count(shown.beside_bytes)));
+        }
+        if self.foresight > Foresight::Nothing {
+            all.push((FORESIGHT.to_owned(), EvidenceValue::Text(self.foresight.name().to_owned())));
         }
         if !self.confirmed {
             all.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));

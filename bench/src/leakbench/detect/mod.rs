@@ -9,7 +9,7 @@ mod judge;
 mod process;
 mod scalene;
 
-use memctl_model::{Boundary, FindingKind, Frame, Pattern, SiteTable};
+use memctl_model::{Boundary, FindingKind, Foresight, Frame, Pattern, SiteTable};
 
 use super::replay::Settled;
 
@@ -40,13 +40,23 @@ pub struct Verdict {
     pub pattern: Option<Pattern>,
     /// Seconds until the device is full, as it tells them.
     pub seconds_to_oom: Option<f64>,
+    /// How far it vouches for what a replay foresees.
+    pub foresight: Foresight,
 }
 
 impl Verdict {
     /// An alarm of a detector that knows no kinds.
     #[must_use]
     pub const fn alarm(ranks: Vec<u32>, sites: Vec<Frame>) -> Self {
-        Self { ranks, sites, level: Level::Alarm, kind: None, pattern: None, seconds_to_oom: None }
+        Self {
+            ranks,
+            sites,
+            level: Level::Alarm,
+            kind: None,
+            pattern: None,
+            seconds_to_oom: None,
+            foresight: Foresight::Nothing,
+        }
     }
 }
 

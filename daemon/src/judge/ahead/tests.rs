@@ -1,8 +1,10 @@
 //! A training that keeps memory, stored step by step: what is told of it, and when.
 
 use memctl_analysis::judge::RankFacts;
+use memctl_model::finding::FORESIGHT;
 use memctl_model::{
-    Action, DeviceIndex, DeviceInfo, Dropped, Mark, PoolId, Rollup, SessionId, SessionInfo, SourceKind, StackId,
+    Action, DeviceIndex, DeviceInfo, Dropped, EvidenceValue, FindingKind, Mark, PoolId, Rollup, SessionId, SessionInfo,
+    Severity, SourceKind, StackId,
 };
 use memctl_proto::chunk::{ChunkMeta, Encoder};
 use memctl_proto::item::Packed;
@@ -152,4 +154,21 @@ async fn told_by_rounds_of(steps: u64) {
     let watched = RankWatch::new(RankFacts::default());
     let finding = look.unwrap().finding(&fails, &watched, Vec::new(), LIMIT);
     assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
+}
+
+#[test]
+fn what_grows_in_a_process_vouches_for_that_process() {
+    let watched = RankWatch::new(RankFacts::default());
+    let name = watched.who().name();
+    let of = |kind, foresight: Foresight, process: &str| {
+        let evidence = vec![(FORESIGHT.to_owned(), EvidenceValue::Text(foresight.name().to_owned()))];
+        let processes = vec![process.to_owned()];
+        Finding { processes, evidence, ..Finding::new(kind, Severity::Info, 0.5, vec![0]) }
+    };
+    let leak = FindingKind::Leak;
+    let found = [of(leak, Foresight::CertainStep, &name), of(leak, Foresight::NextStep, &name)];
+    assert_eq!(foresight(&watched, &found), Foresight::NextStep);
+    let others = [of(leak, Foresight::AllSteps, "rank 9"), of(FindingKind::RankSkew, Foresight::AllSteps, &name)];
+    assert_eq!(foresight(&watched, &others), Foresight::Nothing);
+    assert_eq!(foresight(&watched, &[Finding::new(leak, Severity::Warning, 0.9, vec![0])]), Foresight::Nothing);
 }

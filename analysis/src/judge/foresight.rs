@@ -1,0 +1,48 @@
+//! How far growth vouches for a request that a replay sees fail in a step to come (see [`Foresight`]).
+//!
+//! | growth | vouches for |
+//! |---|---|
+//! | nothing bounded explains it, however near the end is | all steps |
+//! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
+//! | more and more blocks over 4 epochs, not slower and slower | the very next step |
+//! | it does not slow down at all over 3 epochs | the very next step, where nothing in it is uncertain |
+//!
+//! Guarantees: looks at one group alone. Refuses what is confirmed only because the end is near: a cache that fills close to a full
+//! device looks the same, and of those that a replay sees fail one in eleven would not. What these rules tell falsely is in
+//! BENCHMARKS.md, with how they were found.
+
+use memctl_model::{FindingKind, Foresight};
+
+use super::candidate::Shape;
+use super::evidence::{NOT_SLOWER, is_confirmed, is_steady, laplace};
+use super::group::Group;
+use super::watch::RankWatch;
+
+/// Rises below which nothing is vouched for that is not confirmed.
+const RISES_MIN: u32 = 5;
+/// Epochs with rises, of what does not slow down at all or leaves several blocks each time,
+const EPOCHS_FEW: usize = 3;
+/// and of anything else.
+const EPOCHS_MIN: usize = 4;
+/// Blocks a rise from which it leaves several.
+const SEVERAL: u64 = 4;
+
+/// See the module.
+pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> Foresight {
+    let lead = group.lead();
+    if is_confirmed(watch, kind, lead, || false) {
+        return Foresight::AllSteps;
+    }
+    let (rises, epochs) = (lead.growth.rises, lead.growth.epochs.len());
+    if rises < RISES_MIN || epochs < EPOCHS_FEW {
+        return Foresight::Nothing;
+    }
+    if group.live_blocks() >= SEVERAL * u64::from(rises) {
+        return Foresight::AllSteps;
+    }
+    match lead.shape {
+        Shape::More if epochs >= EPOCHS_MIN && is_steady(lead) => Foresight::NextStep,
+        _ if laplace(lead) >= NOT_SLOWER => Foresight::CertainStep,
+        _ => Foresight::Nothing,
+    }
+}
