@@ -11,7 +11,7 @@
 //! | rises over windows, in most of them | 25 within a minute or more; of a recording 12 that span a third of its work |
 //! | rises in few windows that do not slow down at all, of what hardly falls | 8 within 80 seconds or more |
 //! | likewise that hardly slow down | 8 within 100 seconds or more |
-//! | the device will be full within the time that was watched | 8 rises |
+//! | the device will be full within the time that was watched | 16 rises in 3 epochs, 40 in fewer, 8 over windows |
 //!
 //! Guarantees: looks at one group's lead alone. Refuses to call a thing steady whose rises come seldomer and seldomer.
 
@@ -60,6 +60,9 @@ const WINDOWS_RECORDED: (u32, f64) = (12, 0.35);
 /// Rises before which nothing was confirmed, and how many moments of the past are looked at.
 const RISES_LEAST: usize = 5;
 const LOOKS_BACK: usize = 24;
+/// Rises that suffice where the device will be full within the time that was watched: in so many epochs, in fewer, and over windows.
+/// Close to a full device a cache fills it soon, too: with 8 rises wherever they lay, one run in nine that came close raised an alarm.
+const SOON_RISES: (u32, usize, u32, u32) = (16, 3, 40, 8);
 /// Share of the windows that rise, from which most do.
 const WINDOWS_MOST: f64 = 0.4;
 /// Rises in few windows, and the seconds that they take at least if they do not even begin to slow down, and if they hardly do.
@@ -106,7 +109,7 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
     let records = |growth: &Growth| lead.shape == Shape::Larger && growth.rises < RECORDS_MAX;
     let steady =
         |growth: &Growth| laplace_of(lead, growth) >= if records(growth) { RECORDS_BELOW } else { SLOWS_BELOW };
-    if steady(&lead.growth) && rises >= 8 && soon() {
+    if steady(&lead.growth) && rises >= rises_near_the_end(lead) && soon() {
         return true;
     }
     match lead.per {
@@ -117,6 +120,16 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
             let was = |growth: &Growth| steady(growth) && (over_epochs(lead, growth) || within_an_epoch(lead, growth));
             now || at_some_time(lead, was)
         }
+    }
+}
+
+/// Rises that suffice where the device will be full within the time that was watched.
+fn rises_near_the_end(lead: &Candidate) -> u32 {
+    let (in_epochs, epochs, in_fewer, over_windows) = SOON_RISES;
+    match lead.per {
+        Per::Window => over_windows,
+        Per::Step | Per::Epoch if lead.growth.epochs.len() >= epochs => in_epochs,
+        Per::Step | Per::Epoch => in_fewer,
     }
 }
 

@@ -186,9 +186,9 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
 #[test]
 fn what_only_the_near_end_confirms_vouches_for_no_more_than_a_suspicion() {
     let mut training = Training::new(0, 100);
-    training.watch.set_device_total(165 * MIB);
-    let (_, sure) = training.run(12, |step| kept(step + 1));
-    assert!(sure.is_some(), "the device is full within the time that was watched");
+    training.watch.set_device_total(200 * MIB);
+    let (_, sure) = training.run(45, |step| kept(step + 1));
+    assert!(sure.is_some_and(|step| step >= 40), "the device is full within the time that was watched: {sure:?}");
     assert_eq!(training.judge()[0].foresight(), Foresight::Nothing);
     // What fills within two epochs vouches for nothing at any time.
     for fills in [12_u64, 18] {
