@@ -6,6 +6,7 @@
 use memctl_answers::finding::holders::FindingHolders;
 use memctl_answers::finding::phrases::{live, rates, since, stack, sure, until};
 use memctl_answers::finding::{Evidence, Finding};
+use memctl_model::finding::FORESIGHT;
 use memctl_model::{HumanBytes, Severity};
 
 use super::prose;
@@ -169,9 +170,9 @@ fn thinned(values: &[u64]) -> Vec<u64> {
     (0..BARS).map(|at| values[at * (values.len() - 1) / (BARS - 1)]).collect()
 }
 
-/// What stands behind it besides the course.
+/// What stands behind it besides the course, and besides what only the look ahead asks for.
 fn figures(finding: &Finding) -> String {
-    let shown = finding.evidence.iter().filter_map(|(name, value)| {
+    let shown = finding.evidence.iter().filter(|(name, _)| name.as_str() != FORESIGHT).filter_map(|(name, value)| {
         let value = match value {
             Evidence::Count(bytes) if name.ends_with("_bytes") => HumanBytes::of(*bytes).to_string(),
             Evidence::Count(count) => crate::render::text::count(*count),
