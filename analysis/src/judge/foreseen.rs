@@ -8,7 +8,7 @@ use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Sever
 use super::who::Who;
 use crate::wording::{opening, place};
 
-/// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.92 are told (BENCHMARKS.md).
+/// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.96 are told (BENCHMARKS.md).
 const CONFIDENCE: f64 = 0.9;
 
 /// What was foreseen.
@@ -45,7 +45,8 @@ pub fn foreseen(it: &Foreseen) -> Finding {
     let at = site.map_or_else(String::new, |site| format!(" in {}", place(site)));
     let reason = if it.is_cut_up { "fragmentation" } else { "capacity" };
     let when = match (it.is_of_largest, steps) {
-        (true, _) => "at the next step like the largest of the recent ones".to_owned(),
+        (true, 1) => "at the next step like the largest of the recent ones".to_owned(),
+        (true, steps) => format!("at a step like the largest of the recent ones, about {steps} steps from now"),
         (false, 1) => "in the next step".to_owned(),
         (false, steps) => format!("in about {steps} steps"),
     };
@@ -107,6 +108,9 @@ mod tests {
         );
         assert_eq!(finding.time_to_oom_seconds, Some(3.0));
         (it.is_of_largest, it.is_cut_up) = (true, true);
+        let title = foreseen(&it).title;
+        assert!(title.contains("at a step like the largest of the recent ones, about 2 steps from now"), "{title}");
+        it.steps = 1;
         assert!(foreseen(&it).title.contains("at the next step like the largest of the recent ones"));
         assert!(foreseen(&it).title.ends_with("(fragmentation)"));
         assert_eq!(foreseen(&it).time_to_oom_seconds, None);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | nothing bounded explains it, however near the end is | all steps |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
+//! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, of weights or of optimizer state | all steps |
 //! | more and more blocks over 4 epochs, not slower and slower | the very next step |
 //! | it does not slow down at all over 3 epochs | the very next step, where nothing in it is uncertain |
 //!
@@ -24,8 +25,10 @@ const RISES_MIN: u32 = 5;
 const EPOCHS_FEW: usize = 3;
 /// and of anything else.
 const EPOCHS_MIN: usize = 4;
-/// Blocks a rise from which it leaves several.
+/// Blocks a rise from which it leaves several, after [`RISES_MIN`].
 const SEVERAL: u64 = 4;
+/// Blocks a rise from which it leaves dozens, and the rises that suffice then: the best three of a training may be kept.
+const DOZENS: (u64, u32) = (40, 4);
 
 /// See the module.
 pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> Foresight {
@@ -34,11 +37,14 @@ pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> 
         return Foresight::AllSteps;
     }
     let (rises, epochs) = (lead.growth.rises, lead.growth.epochs.len());
+    let leaves = |several: u64, rises_min: u32| {
+        rises >= rises_min && group.live_blocks() >= several * u64::from(rises) && epochs >= EPOCHS_FEW
+    };
+    if leaves(SEVERAL, RISES_MIN) || leaves(DOZENS.0, DOZENS.1) {
+        return Foresight::AllSteps;
+    }
     if rises < RISES_MIN || epochs < EPOCHS_FEW {
         return Foresight::Nothing;
-    }
-    if group.live_blocks() >= SEVERAL * u64::from(rises) {
-        return Foresight::AllSteps;
     }
     match lead.shape {
         Shape::More if epochs >= EPOCHS_MIN && is_steady(lead) => Foresight::NextStep,

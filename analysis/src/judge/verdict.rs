@@ -56,7 +56,7 @@ pub(super) struct Verdict {
     pub outlook: Option<Outlook>,
 }
 
-/// Rises after which growth is worth a word.
+/// Rises after which growth is worth a word, where it does not vouch for anything before.
 const SUSPECTED_RISES: u32 = 5;
 /// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
 const FILLS_BELOW: f64 = -3.1;
@@ -116,10 +116,10 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
     let sure = is_confirmed(watch, kind, lead, soon);
     // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
     let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
-    if !sure && times < SUSPECTED_RISES {
+    let foresight = foresight(watch, kind, &group);
+    if !sure && times < SUSPECTED_RISES && foresight == Foresight::Nothing {
         return None;
     }
-    let foresight = foresight(watch, kind, &group);
     let mut verdict = measured(watch, group, kind);
     verdict.foresight = foresight;
     verdict.rises = times;

@@ -181,6 +181,11 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
     let sets = vouched(&mut Training::new(0, 10), 40, |step| kept(step / 5 * 6));
     let Some(&(at, Foresight::AllSteps)) = sets.first() else { panic!("{sets:?}") };
     assert!((20..30).contains(&at) && at < certain + 10, "{sets:?}");
+    // Of dozens of tensors four suffice, and three do not: the best three may be kept.
+    let states = vouched(&mut Training::new(0, 10), 60, |step| kept((step / 8).min(3) * 50));
+    assert_eq!(states, [], "three sets, and no more");
+    let states = vouched(&mut Training::new(0, 10), 60, |step| kept(step / 8 * 50));
+    assert!(matches!(states[..], [(32.., Foresight::AllSteps), ..] if states[0].0 < 40), "{states:?}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
 //! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
-//! the last [`SPAN`] to twice as many, as the next one. Something is told where two step ends in a row foresaw it, or the next step is
-//! the one that fails.
+//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Something is
+//! told where two step ends in a row foresaw it, or the next step is the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
 //! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps, of 16 more to
@@ -30,7 +30,7 @@ use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
-use play::Play;
+use play::{Play, Stays};
 use recurring::{Extras, Recurring};
 use step::{Act, Name, Rises, Step, Want};
 
@@ -234,30 +234,52 @@ impl Ahead {
         let steps = steps.min(quick).max(STEPS_AHEAD);
         let before = [self.step_before(1), self.step_before(2)];
         let odd = self.odd_to_come();
-        let live = self.live.values().map(|known| (known.name, known.want));
-        let recurring = Recurring::of(last, before, (odd.map(|(odd, _)| odd.number), &self.extras), live);
+        let recurring = |step: &Step, before| {
+            // (What later steps left is theirs.)
+            let live = self.live.values().map(|known| (known.name, known.want));
+            let live = live.filter(|(name, _)| name.step <= step.number);
+            Recurring::of(step, before, (odd.map(|(odd, _)| odd.number), &self.extras), live)
+        };
         let rises = Rises::of(last, before);
+        // A step that has just kept what it asks for anyway, and usually gives back, is no example: the one before it is.
+        let (script, recurring) = match (recurring(last, before), before[0].filter(|before| is_known(before))) {
+            (of_last, Some(one)) if of_last.is_seldom() => (one, recurring(one, [before[1], Some(last)])),
+            (of_last, _) => (last, of_last),
+        };
         let mut play = Play::new(&self.follow, limit, &self.live);
         // (Nobody knows when a step that needs most comes again: it is asked whether there is room for one now.)
         let most = self.most.iter().flatten().max_by_key(|most| most.needs()).filter(|most| most.number < last.number);
+        let running = self.running.number;
         let of_most = || {
             let most = most?;
             let mut play = Play::new(&self.follow, limit, &self.live);
-            let fails = play.step(most, (&rises, None), &Recurring::default(), self.running.number - most.number)?;
+            let fails = play.step(most, (&rises, None), Stays::Never, running - most.number)?;
             Some(Fails { steps: 1, of: Of::Most, ..fails })
         };
-        let stage = self.stages.next(self.running.number);
+        let stage = self.stages.next(running);
+        // A few steps later, and all that comes now and then has come once more.
+        let mut later_on = None;
         let of_last = (1..=steps).find_map(|later| {
-            let number = self.running.number + u64::from(later) - 1;
+            let number = running + u64::from(later) - 1;
             let fails = if let Some((odd, _)) = odd.filter(|(_, at)| *at == number) {
-                play.step(odd, (&rises, None), &Recurring::default(), number - odd.number)?
+                play.step(odd, (&rises, None), Stays::Never, number - odd.number)
             } else {
                 let stage = stage.as_ref().filter(|stage| stage.from <= number);
-                play.step(last, (&rises, stage), &recurring, u64::from(later))?
+                play.step(script, (&rises, stage), Stays::Due(&recurring), number - script.number)
             };
-            Some(Fails { steps: later, ..fails })
+            if later == STEPS_AHEAD && fails.is_none() {
+                later_on = Some(play.clone());
+            }
+            Some(Fails { steps: later, ..fails? })
         });
-        let fails = Fails { is_certain: !recurring.is_open(), ..of_last.or_else(of_most)? };
+        let of_most_later_on = || {
+            let most = most.unwrap_or(last);
+            let later = running + u64::from(STEPS_AHEAD) - most.number;
+            let fails = later_on.as_mut()?.step(most, (&rises, None), Stays::All(&recurring), later)?;
+            Some(Fails { steps: STEPS_AHEAD + 1, of: Of::Most, ..fails })
+        };
+        let fails = of_last.or_else(of_most).or_else(of_most_later_on)?;
+        let fails = Fails { is_certain: !recurring.is_open(), ..fails };
         Some(Seen { number: self.running.number, fails })
     }
 

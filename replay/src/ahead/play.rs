@@ -19,6 +19,7 @@ use crate::names::BlockName;
 /// One part of so many by which the limit that is known may be off: what other processes of the device have changes.
 const NEARLY: u64 = 64;
 
+#[derive(Clone)]
 pub(super) struct Play {
     allocator: Allocator,
     limit: Limit,
@@ -29,9 +30,23 @@ pub(super) struct Play {
     going: HashMap<Name, BlockId>,
     /// Private pools that were made here, by the step and by the pool that the request had.
     captured: HashMap<(u64, PoolId), u32>,
+    /// What a step asks for anyway and, this once, does not give back.
+    kept: HashSet<Name>,
+}
+
+/// What is expected to come and to stay, in a step that is played.
+#[derive(Clone, Copy)]
+pub(super) enum Stays<'a> {
+    /// Nothing.
+    Never,
+    /// What is due in that step.
+    Due(&'a Recurring),
+    /// All that comes now and then, at once, and besides what the step asks for.
+    All(&'a Recurring),
 }
 
 /// A block that lives.
+#[derive(Clone)]
 struct Held {
     id: BlockId,
     /// Who asked for it.
@@ -50,7 +65,15 @@ impl Play {
             live.insert(known.name, Held { id, stack: known.want.stack });
             alike.entry(key(&known.want)).or_default().push_back(known.name);
         }
-        Self { allocator, limit, live, alike, going: HashMap::new(), captured: HashMap::new() }
+        Self {
+            allocator,
+            limit,
+            live,
+            alike,
+            going: HashMap::new(),
+            captured: HashMap::new(),
+            kept: HashSet::default(),
+        }
     }
 
     /// Plays a step as the one that comes `later`; the first request that fails, if one does.
@@ -58,14 +81,23 @@ impl Play {
         &mut self,
         step: &Step,
         (rises, stage): (&Rises, Option<&Next<'_>>),
-        recurring: &Recurring,
+        stays: Stays<'_>,
         later: u64,
     ) -> Option<Fails> {
         let number = step.number.saturating_add(later);
         let (mut index, mut place_of_stay) = (0, 0);
         let mut asked: HashMap<StackId, usize> = HashMap::new();
         // What comes now and then, and stays: where it came, with a name behind those of the step's own requests.
-        let mut due = recurring.due(later);
+        let (mut due, kept, recurring) = match stays {
+            Stays::Never => (VecDeque::new(), HashSet::default(), None),
+            Stays::Due(recurring) => {
+                let (own, besides): (Vec<Stay>, Vec<Stay>) = recurring.due(later).partition(|stay| stay.is_own);
+                (besides.into(), own.iter().map(|stay| stay.place).collect(), Some(recurring))
+            }
+            // (Places and chances are those of another step.)
+            Stays::All(recurring) => (recurring.all().collect(), HashSet::default(), None),
+        };
+        let is_chance = |index: u32| recurring.is_some_and(|recurring| recurring.is_chance(index));
         let mut more = step.wants.len() as u32..;
         for act in &step.acts {
             while let Some(stay) = due.pop_front_if(|stay| stay.place <= place_of_stay) {
@@ -84,15 +116,18 @@ impl Play {
                     *place += 1;
                     let name = Name { step: number, index: index as u32 };
                     index += 1;
-                    if recurring.is_chance(name.index) {
+                    if is_chance(name.index) {
                         continue;
+                    }
+                    if kept.contains(&place_of_stay) {
+                        self.kept.insert(name);
                     }
                     place_of_stay += 1;
                     if let Some(fails) = self.ask(name, want, bytes) {
                         return Some(fails);
                     }
                 }
-                Act::FreeRequested(name, _) if name.step == step.number && recurring.is_chance(name.index) => {}
+                Act::FreeRequested(name, _) if name.step == step.number && is_chance(name.index) => {}
                 Act::FreeRequested(name, want) => self.give_back(name, want, later),
                 Act::FreeCompleted(name) => {
                     if let Some(id) = self.going.remove(&name) {
@@ -169,6 +204,9 @@ impl Play {
     fn give_back(&mut self, name: Name, want: Want, later: u64) {
         // What lived before anything was seen has one name, whatever the step.
         let shifted = Name { step: if name.step == 0 { 0 } else { name.step.saturating_add(later) }, ..name };
+        if self.kept.contains(&shifted) {
+            return;
+        }
         let found = match self.live.get(&shifted) {
             // (A step that went another way has something else in that place.)
             Some(held) if held.stack == want.stack => self.live.remove(&shifted).map(|held| held.id),
@@ -183,6 +221,9 @@ impl Play {
     fn oldest(&mut self, key: (StackId, u64)) -> Option<BlockId> {
         let names = self.alike.get_mut(&key)?;
         while let Some(name) = names.pop_front() {
+            if self.kept.contains(&name) {
+                continue;
+            }
             if let Some(held) = self.live.remove(&name) {
                 return Some(held.id);
             }

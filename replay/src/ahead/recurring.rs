@@ -2,6 +2,9 @@
 //!
 //! Where two steps are the same but for what one of them made in between, that is what came by chance.
 //!
+//! What stays is asked for besides the step's own requests, or is one of these that is not given back: a loss that is kept now and
+//! then is asked for in every step.
+//!
 //! Guarantees: a request counts where one of the two steps before it made it too, by its stack; what stays counts where at least
 //! [`TIMES_MIN`] steps left some of it, and none is overdue. Refuses to take what happened once for what a step does.
 
@@ -16,6 +19,8 @@ use super::step::{Name, Step, Want};
 const TIMES_MIN: usize = 3;
 /// It is overdue, and expected no more, when it has not come for so many times as long as it took on average.
 const OVERDUE: u64 = 2;
+/// Steps that have to have left something behind at even distances for the next one to be known.
+const EVEN_FROM: usize = 4;
 /// Steps with requests in between that are remembered.
 const EXTRAS_KEPT: usize = 16;
 
@@ -25,6 +30,8 @@ pub(super) struct Recurring {
     chances: HashSet<u32>,
     /// What comes now and then, by its place.
     stays: Vec<Stay>,
+    /// The step itself left something behind that it asks for anyway and usually gives back.
+    is_seldom: bool,
 }
 
 /// What comes now and then, and stays.
@@ -32,8 +39,12 @@ pub(super) struct Recurring {
 pub(super) struct Stay {
     /// Its place among a step's own requests.
     pub place: u32,
+    /// It comes so many steps after the last one, and every so many after that.
+    first: u64,
     every: u64,
     pub want: Want,
+    /// It is what a step asks for in that place anyway: it is not given back.
+    pub is_own: bool,
     /// Each had a private pool of its own: a graph was captured.
     pub is_captured: bool,
 }
@@ -62,7 +73,13 @@ impl Recurring {
         {
             chances = inserted.iter().copied().collect();
         }
-        Self { stays: stays(step, &chances, (odd, extras), live), chances }
+        let (stays, is_seldom) = stays(step, &chances, (odd, extras), live);
+        Self { chances, stays, is_seldom }
+    }
+
+    /// Whether the step left something behind that it asks for anyway and usually gives back.
+    pub fn is_seldom(&self) -> bool {
+        self.is_seldom
     }
 
     /// Whether something is expected of which nobody knows when it comes.
@@ -80,10 +97,16 @@ impl Recurring {
         self.chances.contains(&index)
     }
 
-    /// What is to be expected beside the step's own requests, so many steps later: what is rarer than every step comes at once, and
-    /// then as rarely as it did.
-    pub fn due(&self, later: u64) -> VecDeque<Stay> {
-        self.stays.iter().filter(|stay| later.saturating_sub(1).is_multiple_of(stay.every)).copied().collect()
+    /// What is to be expected to come and to stay, so many steps later.
+    pub fn due(&self, later: u64) -> impl Iterator<Item = Stay> {
+        let is_due =
+            move |stay: &Stay| later.checked_sub(stay.first).is_some_and(|since| since.is_multiple_of(stay.every));
+        self.all().filter(is_due)
+    }
+
+    /// All that comes now and then and stays, by its place.
+    pub fn all(&self) -> impl Iterator<Item = Stay> {
+        self.stays.iter().copied()
     }
 }
 
@@ -138,13 +161,14 @@ fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<Sta
     stacks
 }
 
-/// What several steps left behind and the step's own requests do not.
+/// What several steps left behind and the step's own requests do not; and whether these left what they seldom leave.
 fn stays(
     step: &Step,
     chances: &HashSet<u32>,
     (odd, extras): (Option<u64>, &Extras),
     live: impl Iterator<Item = (Name, Want)>,
-) -> Vec<Stay> {
+) -> (Vec<Stay>, bool) {
+    let mut is_seldom = false;
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
     for (name, want) in live.filter(|(name, _)| name.step > 0) {
         by_stack.entry(want.stack).or_default().push((name, want));
@@ -162,8 +186,14 @@ fn stays(
         // The step's own requests leave it behind every time.
         let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index);
         let newest = left.iter().rev().take_while(|(name, _)| name.step == last);
+        let is_rare = (last - first) * 2 >= (steps.len() as u64 - 1) * 3;
+        is_seldom |= is_rare && newest.clone().any(|(name, _)| is_own(*name));
+        // What comes at even distances comes when it is due; anything else may come at once.
+        let is_even = steps.len() >= EVEN_FROM && steps.windows(2).all(|pair| pair[1] - pair[0] == every);
+        let first = if is_even { (last + every).saturating_sub(step.number).max(1) } else { 1 };
         let is_captured = left.windows(2).any(|pair| pair[0].1.requested.pool != pair[1].1.requested.pool);
-        let stay = |name: Name, want| (name.step, Stay { place: name.index, every, want, is_captured });
+        let stay =
+            |name: Name, want| (name.step, Stay { place: name.index, first, every, want, is_own: false, is_captured });
         stays.extend(newest.filter(|(name, _)| !is_own(*name)).map(|&(name, want)| stay(name, want)));
     }
     // (The order of a hash table is nobody's.)
@@ -171,13 +201,19 @@ fn stays(
     // Places were counted among all requests of a step: what comes by chance, and what stays, are not a step's own.
     let mut by_chance: Vec<u32> = chances.iter().copied().collect();
     by_chance.sort_unstable();
+    let own: Vec<&Want> =
+        (0..).zip(&step.wants).filter(|(index, _)| !chances.contains(index)).map(|(_, want)| want).collect();
     for same in stays.chunk_by_mut(|(one, _), (other, _)| one == other) {
         for (before, (number, stay)) in (0..).zip(same) {
             let inserted = if *number == step.number { Some(by_chance.as_slice()) } else { extras.of(*number) };
+            if inserted.is_none() && own.get(stay.place as usize).is_some_and(|own| own.stack == stay.want.stack) {
+                stay.is_own = true;
+                continue;
+            }
             let others = inserted.map_or(before, |all| all.partition_point(|&it| it < stay.place) as u32);
             stay.place = stay.place.saturating_sub(others);
         }
     }
     stays.sort_by_key(|(_, stay)| stay.place);
-    stays.into_iter().map(|(_, stay)| stay).collect()
+    (stays.into_iter().map(|(_, stay)| stay).collect(), is_seldom)
 }

@@ -222,7 +222,7 @@ fn what_comes_now_and_then_comes_where_it_came() {
     }
     let [last, one, two] = [20, 19, 18].map(|number| step(number, 1));
     let recurring = Recurring::of(&last, [Some(&one), Some(&two)], (None, &extras), live.into_iter());
-    let places: Vec<(u32, StackId)> = recurring.due(1).iter().map(|stay| (stay.place, stay.want.stack)).collect();
+    let places: Vec<(u32, StackId)> = recurring.due(1).map(|stay| (stay.place, stay.want.stack)).collect();
     assert_eq!(places, (1..=6).map(|at| (at, StackId(at))).collect::<Vec<_>>());
 }
 
@@ -245,4 +245,39 @@ fn a_cache_that_was_returned_for_room_is_not_returned_by_the_program() {
     assert!(told.len() > 8, "failed in {failed}: {told:?}");
     assert!(told.iter().all(|&(at, fails)| at + u64::from(fails.steps) == failed), "failed in {failed}: {told:?}");
     assert!(told.iter().all(|(_, fails)| (fails.requested.bytes, fails.stack) == asked), "{asked:?}: {told:?}");
+}
+
+#[test]
+fn what_a_step_asks_for_anyway_and_keeps_now_and_then_is_not_asked_for_twice() {
+    let limit = Limit::Device(768 * MIB);
+    let (failed, told) = run(limit, |recorded, step| {
+        let one = recorded.alloc(64 * MIB, 1)?;
+        let two = recorded.alloc(100 * MIB, 2)?;
+        recorded.free(two);
+        if !step.is_multiple_of(5) {
+            recorded.free(one);
+        }
+        Some(())
+    });
+    // Each time that it is told, the step before has kept the block or has not.
+    assert_eq!((failed, told.len()), (36, 9), "{told:?}");
+    assert!(told.iter().all(|(_, fails)| fails.stack == StackId(2) && fails.of == Of::Last), "{told:?}");
+    assert!(told.iter().all(|(at, fails)| at + u64::from(fails.steps) == failed), "{told:?}");
+}
+
+#[test]
+fn a_step_like_the_largest_is_tried_with_what_will_have_grown_until_then() {
+    let limit = Limit::Device(900 * MIB);
+    let (failed, told) = run(limit, |recorded, step| {
+        let needs = if step.is_multiple_of(30) { 200 } else { 100 };
+        let one = recorded.alloc(needs * MIB, 1)?;
+        recorded.alloc(12 * MIB, 2)?;
+        recorded.free(one);
+        Some(())
+    });
+    assert_eq!(failed, 60);
+    // There is room for it now, and four steps later there is none.
+    let of = |steps| told.iter().find(|(_, fails)| fails.of == Of::Most && fails.steps == steps).map(|&(at, _)| at);
+    let (later_on, now) = (of(STEPS_AHEAD + 1), of(1));
+    assert!(later_on.is_some() && now.is_some() && later_on < now, "{told:?}");
 }
