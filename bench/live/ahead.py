@@ -1,0 +1,198 @@
+"""Live trainings on a device that becomes full, and on one that nearly does: what the daemon foresees, and when.
+
+    RUN=$(tests/fakegpu/setup 2.11.0)
+    python bench/live/ahead.py RUN OUT [--draws N] [--jobs N] [--step S] [--only NAME ...]
+
+RUN's environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory is run once
+without a limit, to learn what each of its steps allocates at most; then under `memctl run` with a daemon of its own, a
+step every S seconds, on a fake device that a drawn part of its steps (50 to 95 %) fits into, if it leaks, or that is 1
+to 5 % larger than all of them need, if not. Meanwhile `memctl query` is asked twice a second. A run is *told* when a
+finding that names the request which will fail was read before the step began that failed (or at any time, if none
+did); its request is *named* when the last such finding has the place and the bytes of the one that failed, which
+`memctl oom` knows. OUT/ahead.jsonl gets a row for each; the last line sums them up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+MIB = 1 << 20
+# Steps that have to have ended before the one that fails.
+STEPS_BEFORE = 40
+# A device that the trainings without a limit run on.
+UNLIMITED_MIB = 81_920
+# Servers have no steps, and one training has 4,000 of them in one epoch.
+LEFT_OUT = ("server", "one epoch")
+
+
+def train(name: str, pace: float, course: bool) -> None:
+    """In the process of the training: says when each step begins, or what each one allocated at most."""
+    import torch
+
+    sys.path[:0] = [str(HERE)]
+    import leak_cases
+
+    case = leak_cases.CASES[name][0]()
+    step, peaks = case.step, []
+    said = pathlib.Path(os.environ["AHEAD_STEPS"])
+    said.unlink(missing_ok=True)
+
+    def paced(*arguments: Any) -> Any:
+        peaks.append(torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        with said.open("a") as file:
+            print(time.time(), file=file)
+        time.sleep(0.0 if course else pace)
+        return step(*arguments)
+
+    case.step = paced
+    torch.manual_seed(1)
+    case.run()
+    if course:
+        peaks.append(torch.cuda.max_memory_allocated())
+        said.write_text(json.dumps(peaks))
+
+
+def command(asked: argparse.Namespace, name: str, *flags: str) -> list[str]:
+    return ["python", __file__, asked.run, str(asked.out), "--one", name, "--step", str(asked.step), *flags]
+
+
+def environment(steps: pathlib.Path, mib: int) -> dict[str, str]:
+    limits = {"AHEAD_STEPS": str(steps), "FAKE_GPU_MIB": str(mib), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **limits, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def course(asked: argparse.Namespace, name: str) -> list[int]:
+    """What each step allocates at most."""
+    steps = asked.out / f"{name}.course".replace(" ", "-")
+    argv = [asked.run, *command(asked, name, "--course")]
+    subprocess.run(argv, env=environment(steps, UNLIMITED_MIB), check=True, stdout=subprocess.DEVNULL)
+    return json.loads(steps.read_text())
+
+
+class Daemon:
+    """A daemon of its own, on a free port."""
+
+    def __init__(self, run: str, folder: pathlib.Path) -> None:
+        argv = [run, "memctl", "daemon", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        address = self.process.stdout.readline().split("listens on ")[1].split()[0]
+        self.url = f"http://{address.removeprefix('http://')}"
+
+    def ask(self, run: str, *arguments: str) -> dict[str, Any]:
+        argv = [run, "memctl", *arguments, "--daemon", self.url, "-o", "json"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+
+def watched(asked: argparse.Namespace, daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
+    """What is foreseen while it runs, and when it was read."""
+    told = []
+    while going.poll() is None:
+        for finding in daemon.ask(asked.run, "query", "--job", job).get("findings", []):
+            if "steps_ahead" in finding["evidence"]:
+                told.append((time.time(), finding))
+        time.sleep(0.5)
+    return told
+
+
+def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks: list[int], leaks: bool) -> Any:
+    """One run under a limit."""
+    chance = random.Random(f"{name} {draw}")
+    upto = int(len(peaks) * chance.uniform(0.5, 0.95)) if leaks else len(peaks)
+    share = 1.0 if leaks else chance.uniform(1.01, 1.05)
+    mib = -(-int(max(peaks[:upto]) * share) // MIB)
+    job = f"{name}-{draw}".replace(" ", "-").replace(",", "")
+    steps = asked.out / f"{job}.steps"
+    argv = [asked.run, "memctl", "run", "--patience", "60s", "--job", job, "--daemon", daemon.url, "--"]
+    with (asked.out / f"{job}.err").open("wb") as errors:
+        going = subprocess.Popen(
+            [*argv, *command(asked, name)], env=environment(steps, mib), stdout=subprocess.DEVNULL, stderr=errors
+        )
+        told = watched(asked, daemon, job, going)
+    begun = [float(line) for line in steps.read_text().split()]
+    row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "mib": mib, "steps": len(begun)}
+    row["failed"] = going.returncode != 0
+    if not row["failed"]:
+        return {**row, "told": bool(told), "first": told[0][1]["title"] if told else None}
+    failures = daemon.ask(asked.run, "oom", "--job", job).get("failures", [])
+    if not failures:
+        return {**row, "error": "it failed otherwise"}
+    before = [(when, finding) for when, finding in told if when < begun[-1]]
+    row |= {"told": bool(before), "asked_bytes": failures[-1]["asked_bytes"], "site": failures[-1]["site"]}
+    if before:
+        last = before[-1][1]
+        asked_bytes = -(-int(last["evidence"]["requested_bytes"]) // 512) * 512
+        row |= {
+            "seconds_before": round(begun[-1] - before[0][0], 1),
+            "steps_before": sum(1 for at in begun if at > before[0][0]),
+            "last": last["title"],
+            "named": last["site"] == row["site"],
+            "and_bytes": last["site"] == row["site"] and asked_bytes == row["asked_bytes"],
+        }
+    return row
+
+
+def all_cases() -> dict[str, bool]:
+    sys.path[:0] = [str(HERE)]
+    import traceml
+
+    return {name: leaks for name, leaks in traceml.cases().items() if not name.startswith(LEFT_OUT)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--draws", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--step", type=float, default=0.2)
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--one")
+    parser.add_argument("--course", action="store_true")
+    asked = parser.parse_args()
+    if asked.one:
+        train(asked.one, asked.step, asked.course)
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    cases = {name: leaks for name, leaks in all_cases().items() if not asked.only or name in asked.only}
+    daemon = Daemon(asked.run, asked.out / "data")
+    rows = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: (daemon.process.terminate(), daemon.process.wait()))
+        several = stack.enter_context(ThreadPoolExecutor(asked.jobs))
+        file = stack.enter_context((asked.out / "ahead.jsonl").open("w"))
+        peaks = dict(zip(cases, several.map(lambda name: course(asked, name), cases)))
+        wanted = [(name, draw) for draw in range(asked.draws) for name in cases]
+        for row in several.map(lambda it: live(asked, daemon, *it, peaks[it[0]], cases[it[0]]), wanted):
+            rows.append(row)
+            print(json.dumps(row), file=file, flush=True)
+            print(json.dumps(row), flush=True)
+    summary(rows)
+
+
+def summary(rows: list[Any]) -> None:
+    failed = [row for row in rows if row["failed"] and "error" not in row and row["steps"] > STEPS_BEFORE]
+    told = [row for row in failed if row["told"]]
+    close = [row for row in rows if not row["failed"]]
+    print(
+        f"of {len(failed)} that failed {len(told)} were told before the step that failed, the place named in "
+        f"{sum(row['named'] for row in told)}, its bytes too in {sum(row['and_bytes'] for row in told)}; "
+        f"of {len(close)} that came close {sum(row['told'] for row in close)} were told"
+    )
+
+
+if __name__ == "__main__":
+    main()
