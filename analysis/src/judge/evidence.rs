@@ -140,6 +140,14 @@ fn at_some_time(lead: &Candidate, holds: impl Fn(&Growth) -> bool) -> bool {
         || (RISES_LEAST..=rises).step_by((rises / LOOKS_BACK).max(1)).any(|rises| holds(&lead.growth.as_of(rises)))
 }
 
+/// Whether it is confirmed only because few buffers are so long: it comes with every few steps, and has done so for fewer epochs and
+/// less often than what nothing bounded explains at all.
+pub(super) fn may_be_long_buffer(lead: &Candidate) -> bool {
+    let Growth { epochs, apart, rises, .. } = &lead.growth;
+    let spanned = epochs.last().zip(epochs.first()).map_or(0, |(last, first)| last.saturating_sub(*first) as usize + 1);
+    lead.per == Per::Step && spanned < EPOCHS_MIN && *apart < DENSE_STEPS && *rises < RISES_ENDLESS
+}
+
 /// Whether each rise was in an epoch of its own.
 fn once_an_epoch(growth: &Growth) -> bool {
     growth.epochs.len() == growth.times.len()

@@ -2,9 +2,10 @@
 //!
 //! | growth | vouches for |
 //! |---|---|
-//! | nothing bounded explains it, however near the end is | all steps |
+//! | nothing bounded explains it, however near the end is, but for one block after the other within fewer than 5 epochs | all steps |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, of weights or of optimizer state | all steps |
+//! | that one: a queue of the last hundred and a cache of more fill so | the very next step |
 //! | more and more blocks over 4 epochs, not slower and slower | the very next step |
 //! | it does not slow down at all over 3 epochs | the very next step, where nothing in it is uncertain |
 //!
@@ -15,7 +16,7 @@
 use memctl_model::{FindingKind, Foresight};
 
 use super::candidate::Shape;
-use super::evidence::{NOT_SLOWER, is_confirmed, is_steady, laplace};
+use super::evidence::{NOT_SLOWER, is_confirmed, is_steady, laplace, may_be_long_buffer};
 use super::group::Group;
 use super::watch::RankWatch;
 
@@ -33,7 +34,8 @@ const DOZENS: (u64, u32) = (40, 4);
 /// See the module.
 pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> Foresight {
     let lead = group.lead();
-    if is_confirmed(watch, kind, lead, || false) {
+    let is_confirmed = is_confirmed(watch, kind, lead, || false);
+    if is_confirmed && !(kind == FindingKind::Leak && may_be_long_buffer(lead)) {
         return Foresight::AllSteps;
     }
     let (rises, epochs) = (lead.growth.rises, lead.growth.epochs.len());
@@ -42,6 +44,9 @@ pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> 
     };
     if leaves(SEVERAL, RISES_MIN) || leaves(DOZENS.0, DOZENS.1) {
         return Foresight::AllSteps;
+    }
+    if is_confirmed {
+        return Foresight::NextStep;
     }
     if rises < RISES_MIN || epochs < EPOCHS_FEW {
         return Foresight::Nothing;
