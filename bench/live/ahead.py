@@ -1,9 +1,9 @@
 """Live trainings on a device that becomes full, and on one that nearly does: what the daemon foresees, and when.
 
     RUN=$(tests/fakegpu/setup 2.11.0)
-    python bench/live/ahead.py RUN OUT [--draws N] [--jobs N] [--step S] [--only NAME ...]
+    $RUN python bench/live/ahead.py MEMCTL OUT [--draws N] [--jobs N] [--step S] [--only NAME ...]
 
-RUN's environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory is run once
+The environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory is run once
 without a limit, to learn what each of its steps allocates at most; then under `memctl run` with a daemon of its own, a
 step every S seconds, on a fake device that a drawn part of its steps (50 to 95 %) fits into, if it leaks, or that is 1
 to 5 % larger than all of them need, if not. Meanwhile `memctl query` is asked twice a second. A run is *told* when a
@@ -26,7 +26,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
+import traceml
+
+from others import Daemon
+
 MIB = 1 << 20
 # Steps that have to have ended before the one that fails.
 STEPS_BEFORE = 40
@@ -38,10 +41,8 @@ LEFT_OUT = ("server", "one epoch")
 
 def train(name: str, pace: float, course: bool) -> None:
     """In the process of the training: says when each step begins, or what each one allocated at most."""
-    import torch
-
-    sys.path[:0] = [str(HERE)]
     import leak_cases
+    import torch
 
     case = leak_cases.CASES[name][0]()
     step, peaks = case.step, []
@@ -65,45 +66,30 @@ def train(name: str, pace: float, course: bool) -> None:
 
 
 def command(asked: argparse.Namespace, name: str, *flags: str) -> list[str]:
-    return ["python", __file__, asked.run, str(asked.out), "--one", name, "--step", str(asked.step), *flags]
+    return [sys.executable, __file__, asked.memctl, str(asked.out), "--one", name, "--step", str(asked.step), *flags]
 
 
-def environment(steps: pathlib.Path, mib: int) -> dict[str, str]:
+def environment(steps: pathlib.Path, mib: int, **more: str) -> dict[str, str]:
     limits = {"AHEAD_STEPS": str(steps), "FAKE_GPU_MIB": str(mib), "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **limits, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **limits, **more, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def course(asked: argparse.Namespace, name: str) -> list[int]:
     """What each step allocates at most."""
     steps = asked.out / f"{name}.course".replace(" ", "-")
-    argv = [asked.run, *command(asked, name, "--course")]
+    argv = command(asked, name, "--course")
     subprocess.run(argv, env=environment(steps, UNLIMITED_MIB), check=True, stdout=subprocess.DEVNULL)
     return json.loads(steps.read_text())
 
 
-class Daemon:
-    """A daemon of its own, on a free port."""
-
-    def __init__(self, run: str, folder: pathlib.Path) -> None:
-        argv = [run, "memctl", "daemon", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self.process.stdout is not None
-        address = self.process.stdout.readline().split("listens on ")[1].split()[0]
-        self.url = f"http://{address.removeprefix('http://')}"
-
-    def ask(self, run: str, *arguments: str) -> dict[str, Any]:
-        argv = [run, "memctl", *arguments, "--daemon", self.url, "-o", "json"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
-
-
-def watched(asked: argparse.Namespace, daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
+def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
     """What is foreseen while it runs, and when it was read."""
     told = []
     while going.poll() is None:
-        for finding in daemon.ask(asked.run, "query", "--job", job).get("findings", []):
-            if "steps_ahead" in finding["evidence"]:
-                told.append((time.time(), finding))
+        # (Nobody knows the job before its process has said hello.)
+        with contextlib.suppress(AssertionError):
+            ahead = [finding for finding in daemon.report(job)["findings"] if "steps_ahead" in finding["evidence"]]
+            told += [(time.time(), finding) for finding in ahead]
         time.sleep(0.5)
     return told
 
@@ -116,18 +102,17 @@ def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks:
     mib = -(-int(max(peaks[:upto]) * share) // MIB)
     job = f"{name}-{draw}".replace(" ", "-").replace(",", "")
     steps = asked.out / f"{job}.steps"
-    argv = [asked.run, "memctl", "run", "--patience", "60s", "--job", job, "--daemon", daemon.url, "--"]
+    argv = [asked.memctl, "run", "--patience", "60s", "--job", job, "--", *command(asked, name)]
+    around = environment(steps, mib, MEMCTL_DAEMON=daemon.url)
     with (asked.out / f"{job}.err").open("wb") as errors:
-        going = subprocess.Popen(
-            [*argv, *command(asked, name)], env=environment(steps, mib), stdout=subprocess.DEVNULL, stderr=errors
-        )
-        told = watched(asked, daemon, job, going)
+        going = subprocess.Popen(argv, env=around, stdout=subprocess.DEVNULL, stderr=errors)
+        told = watched(daemon, job, going)
     begun = [float(line) for line in steps.read_text().split()]
     row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "mib": mib, "steps": len(begun)}
     row["failed"] = going.returncode != 0
     if not row["failed"]:
         return {**row, "told": bool(told), "first": told[0][1]["title"] if told else None}
-    failures = daemon.ask(asked.run, "oom", "--job", job).get("failures", [])
+    failures = json.loads(daemon.ask("oom", "--job", job, "-o", "json"))["failures"]
     if not failures:
         return {**row, "error": "it failed otherwise"}
     before = [(when, finding) for when, finding in told if when < begun[-1]]
@@ -146,15 +131,12 @@ def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks:
 
 
 def all_cases() -> dict[str, bool]:
-    sys.path[:0] = [str(HERE)]
-    import traceml
-
     return {name: leaks for name, leaks in traceml.cases().items() if not name.startswith(LEFT_OUT)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run")
+    parser.add_argument("memctl")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=6)
@@ -168,10 +150,10 @@ def main() -> None:
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     cases = {name: leaks for name, leaks in all_cases().items() if not asked.only or name in asked.only}
-    daemon = Daemon(asked.run, asked.out / "data")
+    daemon = Daemon(asked.memctl, asked.out)
     rows = []
     with contextlib.ExitStack() as stack:
-        stack.callback(lambda: (daemon.process.terminate(), daemon.process.wait()))
+        stack.callback(daemon.stop)
         several = stack.enter_context(ThreadPoolExecutor(asked.jobs))
         file = stack.enter_context((asked.out / "ahead.jsonl").open("w"))
         peaks = dict(zip(cases, several.map(lambda name: course(asked, name), cases)))

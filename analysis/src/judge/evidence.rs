@@ -91,10 +91,10 @@ pub(super) fn is_steady(lead: &Candidate) -> bool {
     laplace(lead) >= SLOWS_BELOW
 }
 
-/// Whether nothing bounded explains it; `soon` says whether the device will be full within the time that was watched.
+/// Whether nothing bounded explains it, however near the end is.
 ///
 /// What was explained by nothing bounded once is explained by nothing bounded later, either: a lull is no repair.
-pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidate, soon: impl Fn() -> bool) -> bool {
+pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidate) -> bool {
     let rises = lead.growth.rises;
     match kind {
         FindingKind::HiddenChain => return true,
@@ -104,14 +104,7 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
         }
         _ => {}
     }
-    // Records (the longest so far) come seldom and seldomer: of what is replaced by something larger more is asked, as long
-    // as records could explain how often it was.
-    let records = |growth: &Growth| lead.shape == Shape::Larger && growth.rises < RECORDS_MAX;
-    let steady =
-        |growth: &Growth| laplace_of(lead, growth) >= if records(growth) { RECORDS_BELOW } else { SLOWS_BELOW };
-    if steady(&lead.growth) && rises >= rises_near_the_end(lead) && soon() {
-        return true;
-    }
+    let steady = |growth: &Growth| is_no_record(lead, growth);
     match lead.per {
         Per::Window => at_some_time(lead, |growth| steady(growth) && over_windows(watch, lead, growth)),
         Per::Step | Per::Epoch => {
@@ -121,6 +114,20 @@ pub(super) fn is_confirmed(watch: &RankWatch, kind: FindingKind, lead: &Candidat
             now || at_some_time(lead, was)
         }
     }
+}
+
+/// Whether it is confirmed because the device will be full within the time that was watched, which `soon` says. Graphs are confirmed
+/// sooner than that.
+pub(super) fn is_confirmed_near_the_end(kind: FindingKind, lead: &Candidate, soon: impl Fn() -> bool) -> bool {
+    let is_graph = matches!(kind, FindingKind::HiddenChain | FindingKind::EvalGraph | FindingKind::GraphKept);
+    !is_graph && is_no_record(lead, &lead.growth) && lead.growth.rises >= rises_near_the_end(lead) && soon()
+}
+
+/// Whether it does not come slower and slower. Records (the longest so far) come seldom and seldomer: of what is replaced by something
+/// larger more is asked, as long as records could explain how often it was.
+fn is_no_record(lead: &Candidate, growth: &Growth) -> bool {
+    let may_be_records = lead.shape == Shape::Larger && growth.rises < RECORDS_MAX;
+    laplace_of(lead, growth) >= if may_be_records { RECORDS_BELOW } else { SLOWS_BELOW }
 }
 
 /// Rises that suffice where the device will be full within the time that was watched.
@@ -143,9 +150,15 @@ fn at_some_time(lead: &Candidate, holds: impl Fn(&Growth) -> bool) -> bool {
 /// Whether it is confirmed only because few buffers are so long: it comes with every few steps, and has done so for fewer epochs and
 /// less often than what nothing bounded explains at all.
 pub(super) fn may_be_long_buffer(lead: &Candidate) -> bool {
-    let Growth { epochs, apart, rises, .. } = &lead.growth;
-    let spanned = epochs.last().zip(epochs.first()).map_or(0, |(last, first)| last.saturating_sub(*first) as usize + 1);
-    lead.per == Per::Step && spanned < EPOCHS_MIN && *apart < DENSE_STEPS && *rises < RISES_ENDLESS
+    let growth = &lead.growth;
+    let is_dense = growth.apart < DENSE_STEPS && growth.rises < RISES_ENDLESS;
+    lead.per == Per::Step && is_dense && epochs_spanned(growth) < EPOCHS_MIN
+}
+
+/// Epochs from its first rise to its last.
+fn epochs_spanned(growth: &Growth) -> usize {
+    let (Some(first), Some(last)) = (growth.epochs.first(), growth.epochs.last()) else { return 0 };
+    last.saturating_sub(*first) as usize + 1
 }
 
 /// Whether each rise was in an epoch of its own.
@@ -155,8 +168,7 @@ fn once_an_epoch(growth: &Growth) -> bool {
 
 /// Whether it rose over so many epochs, or so often over a few, that nothing bounded explains it.
 fn over_epochs(lead: &Candidate, growth: &Growth) -> bool {
-    let (Some(first), Some(last)) = (growth.epochs.first(), growth.epochs.last()) else { return false };
-    let spanned = last.saturating_sub(*first) as usize + 1;
+    let spanned = epochs_spanned(growth);
     let most_epochs = spanned >= EPOCHS_MIN && growth.epochs.len() * 10 >= spanned * 6;
     // A block that is replaced by a larger one is what every cached mask and buffer does a few times.
     let enough = match lead.shape {

@@ -2,10 +2,10 @@
 //!
 //! | growth | vouches for |
 //! |---|---|
-//! | nothing bounded explains it, however near the end is, but for one block after the other within fewer than 5 epochs | all steps |
+//! | nothing bounded explains it, however near the end is, not even a long queue | all steps |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, of weights or of optimizer state | all steps |
-//! | that one: a queue of the last hundred and a cache of more fill so | the very next step |
+//! | nothing bounded explains it but a long queue: it comes with every few steps, for fewer than 5 epochs | the very next step |
 //! | more and more blocks over 4 epochs, not slower and slower | the very next step |
 //! | it does not slow down at all over 3 epochs | the very next step, where nothing in it is uncertain |
 //!
@@ -16,9 +16,8 @@
 use memctl_model::{FindingKind, Foresight};
 
 use super::candidate::Shape;
-use super::evidence::{NOT_SLOWER, is_confirmed, is_steady, laplace, may_be_long_buffer};
+use super::evidence::{NOT_SLOWER, is_steady, laplace, may_be_long_buffer};
 use super::group::Group;
-use super::watch::RankWatch;
 
 /// Rises below which nothing is vouched for that is not confirmed.
 const RISES_MIN: u32 = 5;
@@ -31,14 +30,14 @@ const SEVERAL: u64 = 4;
 /// Blocks a rise from which it leaves dozens, and the rises that suffice then: the best three of a training may be kept.
 const DOZENS: (u64, u32) = (40, 4);
 
-/// See the module.
-pub(super) fn foresight(watch: &RankWatch, kind: FindingKind, group: &Group) -> Foresight {
+/// See the module; `is_confirmed` says whether nothing bounded explains it.
+pub(super) fn foresight(kind: FindingKind, group: &Group, is_confirmed: bool) -> Foresight {
     let lead = group.lead();
-    let is_confirmed = is_confirmed(watch, kind, lead, || false);
     if is_confirmed && !(kind == FindingKind::Leak && may_be_long_buffer(lead)) {
         return Foresight::AllSteps;
     }
     let (rises, epochs) = (lead.growth.rises, lead.growth.epochs.len());
+    // (What leaves whole sets is no such queue.)
     let leaves = |several: u64, rises_min: u32| {
         rises >= rises_min && group.live_blocks() >= several * u64::from(rises) && epochs >= EPOCHS_FEW
     };

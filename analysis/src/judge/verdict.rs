@@ -9,7 +9,7 @@
 use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
 use super::candidate::{Candidate, Shape, candidate};
-use super::evidence::{is_confirmed, is_steady};
+use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
 use super::history::Per;
@@ -113,10 +113,11 @@ fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
         (false, ..) => FindingKind::Leak,
     };
     let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
-    let sure = is_confirmed(watch, kind, lead, soon);
+    let confirmed = is_confirmed(watch, kind, lead);
+    let sure = confirmed || is_confirmed_near_the_end(kind, lead, soon);
     // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
     let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
-    let foresight = foresight(watch, kind, &group);
+    let foresight = foresight(kind, &group, confirmed);
     if !sure && times < SUSPECTED_RISES && foresight == Foresight::Nothing {
         return None;
     }

@@ -13,6 +13,7 @@
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
 
 mod growing;
+mod plan;
 mod play;
 mod recurring;
 mod step;
@@ -30,7 +31,7 @@ use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
-use play::{Play, Stays};
+use plan::Plan;
 use recurring::{Extras, Recurring};
 use step::{Act, Name, Rises, Step, Want};
 
@@ -231,7 +232,11 @@ impl Ahead {
             return None;
         }
         let quick = u32::try_from(ACTS_PLAYED / last.acts.len().max(1)).unwrap_or(u32::MAX);
-        let steps = steps.min(quick).max(STEPS_AHEAD);
+        let fails = self.plan(last, limit).first_to_fail(steps.min(quick).max(STEPS_AHEAD))?;
+        Some(Seen { number: self.running.number, fails })
+    }
+
+    fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
         let before = [self.step_before(1), self.step_before(2)];
         let odd = self.odd_to_come();
         let recurring = |step: &Step, before| {
@@ -240,47 +245,22 @@ impl Ahead {
             let live = live.filter(|(name, _)| name.step <= step.number);
             Recurring::of(step, before, (odd.map(|(odd, _)| odd.number), &self.extras), live)
         };
-        let rises = Rises::of(last, before);
         // A step that has just kept what it asks for anyway, and usually gives back, is no example: the one before it is.
-        let (script, recurring) = match (recurring(last, before), before[0].filter(|before| is_known(before))) {
+        let script = match (recurring(last, before), before[0].filter(|before| is_known(before))) {
             (of_last, Some(one)) if of_last.is_seldom() => (one, recurring(one, [before[1], Some(last)])),
             (of_last, _) => (last, of_last),
         };
-        let mut play = Play::new(&self.follow, limit, &self.live);
-        // (Nobody knows when a step that needs most comes again: it is asked whether there is room for one now.)
-        let most = self.most.iter().flatten().max_by_key(|most| most.needs()).filter(|most| most.number < last.number);
-        let running = self.running.number;
-        let of_most = || {
-            let most = most?;
-            let mut play = Play::new(&self.follow, limit, &self.live);
-            let fails = play.step(most, (&rises, None), Stays::Never, running - most.number)?;
-            Some(Fails { steps: 1, of: Of::Most, ..fails })
-        };
-        let stage = self.stages.next(running);
-        // A few steps later, and all that comes now and then has come once more.
-        let mut later_on = None;
-        let of_last = (1..=steps).find_map(|later| {
-            let number = running + u64::from(later) - 1;
-            let fails = if let Some((odd, _)) = odd.filter(|(_, at)| *at == number) {
-                play.step(odd, (&rises, None), Stays::Never, number - odd.number)
-            } else {
-                let stage = stage.as_ref().filter(|stage| stage.from <= number);
-                play.step(script, (&rises, stage), Stays::Due(&recurring), number - script.number)
-            };
-            if later == STEPS_AHEAD && fails.is_none() {
-                later_on = Some(play.clone());
-            }
-            Some(Fails { steps: later, ..fails? })
-        });
-        let of_most_later_on = || {
-            let most = most.unwrap_or(last);
-            let later = running + u64::from(STEPS_AHEAD) - most.number;
-            let fails = later_on.as_mut()?.step(most, (&rises, None), Stays::All(&recurring), later)?;
-            Some(Fails { steps: STEPS_AHEAD + 1, of: Of::Most, ..fails })
-        };
-        let fails = of_last.or_else(of_most).or_else(of_most_later_on)?;
-        let fails = Fails { is_certain: !recurring.is_open(), ..fails };
-        Some(Seen { number: self.running.number, fails })
+        let most = self.most.iter().flatten().max_by_key(|most| most.needs());
+        Plan {
+            from: (&self.follow, &self.live, limit),
+            running: self.running.number,
+            last,
+            script,
+            rises: Rises::of(last, before),
+            stage: self.stages.next(self.running.number),
+            odd,
+            most: most.filter(|most| most.number < last.number),
+        }
     }
 
     /// The step that ended so many steps before the last one.

@@ -1,0 +1,81 @@
+//! What is played of the steps that were seen, and in which order: the last one again and again, then the one that needed most.
+//!
+//! Guarantees: each is played from the state in which the last step ended, or from where a few more like it would have led. Refuses
+//! to know when a step comes that is unlike those around it: it is asked whether there would be room for it.
+
+use foldhash::HashMap;
+
+use super::growing::Next;
+use super::play::{Play, Stays};
+use super::recurring::Recurring;
+use super::step::{Rises, Step};
+use super::{Fails, Live, Of, STEPS_AHEAD};
+use crate::allocator::Limit;
+use crate::follow::Follow;
+use crate::names::BlockName;
+
+pub(super) struct Plan<'a> {
+    /// The state from which it is played, and under what.
+    pub from: (&'a Follow, &'a HashMap<BlockName, Live>, Limit),
+    /// The number of the step that comes next.
+    pub running: u64,
+    pub last: &'a Step,
+    /// What the steps to come are like: the last one, unless that is no example, and what comes now and then besides.
+    pub script: (&'a Step, Recurring),
+    pub rises: Rises,
+    /// The stage that comes next, where steps grow by stages.
+    pub stage: Option<Next<'a>>,
+    /// A step unlike those around it, and the number of the one that it comes back as.
+    pub odd: Option<(&'a Step, u64)>,
+    /// The one that needed most, where that is not the last one.
+    pub most: Option<&'a Step>,
+}
+
+impl Plan<'_> {
+    /// The first request that fails within so many steps.
+    pub fn first_to_fail(&self, steps: u32) -> Option<Fails> {
+        let (of_last, later_on) = self.of_last(steps);
+        let fails = of_last.or_else(|| self.of_most()).or_else(|| self.of_most_later_on(later_on?))?;
+        Some(Fails { is_certain: !self.script.1.is_open(), ..fails })
+    }
+
+    fn play(&self) -> Play {
+        let (follow, live, limit) = self.from;
+        Play::new(follow, limit, live)
+    }
+
+    /// Steps like those that were; and where [`STEPS_AHEAD`] of them lead.
+    fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>) {
+        let (script, recurring) = &self.script;
+        let (mut play, mut later_on) = (self.play(), None);
+        let fails = (1..=steps).find_map(|later| {
+            let number = self.running + u64::from(later) - 1;
+            let fails = if let Some((odd, _)) = self.odd.filter(|(_, at)| *at == number) {
+                play.step(odd, (&self.rises, None), Stays::Never, number - odd.number)
+            } else {
+                let stage = self.stage.as_ref().filter(|stage| stage.from <= number);
+                play.step(script, (&self.rises, stage), Stays::Due(recurring), number - script.number)
+            };
+            if later == STEPS_AHEAD && fails.is_none() {
+                later_on = Some(play.clone());
+            }
+            Some(Fails { steps: later, ..fails? })
+        });
+        (fails, later_on)
+    }
+
+    /// The step that needed most, as the next one.
+    fn of_most(&self) -> Option<Fails> {
+        let most = self.most?;
+        let fails = self.play().step(most, (&self.rises, None), Stays::Never, self.running - most.number)?;
+        Some(Fails { steps: 1, of: Of::Most, ..fails })
+    }
+
+    /// The same behind a few others, with all that comes now and then once more: until one like it comes, more has grown.
+    fn of_most_later_on(&self, mut play: Play) -> Option<Fails> {
+        let most = self.most.unwrap_or(self.last);
+        let later = self.running + u64::from(STEPS_AHEAD) - most.number;
+        let fails = play.step(most, (&self.rises, None), Stays::All(&self.script.1), later)?;
+        Some(Fails { steps: STEPS_AHEAD + 1, of: Of::Most, ..fails })
+    }
+}
