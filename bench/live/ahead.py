@@ -1,10 +1,11 @@
 """Live trainings on a device that becomes full, and on one that nearly does: what the daemon foresees, and when.
 
     RUN=$(tests/fakegpu/setup 2.11.0)
-    $RUN python bench/live/ahead.py MEMCTL OUT [--draws N] [--jobs N] [--step S] [--only NAME ...]
+    $RUN python bench/live/ahead.py MEMCTL OUT [--draws N] [--drawn N] [--jobs N] [--step S] [--only NAME ...]
 
-The environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory is run once
-without a limit, to learn what each of its steps allocates at most; then under `memctl run` with a daemon of its own, a
+The environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory, N times, and
+each of N trainings of `drawn.py` that leak and as many that do not, is run once without a limit, to learn what each of
+its steps allocates at most (and what they would without the leak); then under `memctl run` with a daemon of its own, a
 step every S seconds, on a fake device that a drawn part of its steps (50 to 95 %) fits into, if it leaks, or that is 1
 to 5 % larger than all of them need, if not. Meanwhile `memctl query` is asked twice a second. A run is *told* when a
 finding that names the request which will fail was read before the step began that failed (or at any time, if none
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import gc
 import json
 import os
 import pathlib
@@ -33,18 +36,30 @@ from others import Daemon
 MIB = 1 << 20
 # Steps that have to have ended before the one that fails.
 STEPS_BEFORE = 40
+# How trainings of `drawn.py` are called that leak, and that do not.
+DRAWN = ("drawn leak", "drawn close")
 # A device that the trainings without a limit run on.
 UNLIMITED_MIB = 81_920
 # Servers have no steps, and one training has 4,000 of them in one epoch.
 LEFT_OUT = ("server", "one epoch")
 
 
-def train(name: str, pace: float, course: bool) -> None:
-    """In the process of the training: says when each step begins, or what each one allocated at most."""
+def made(name: str, leaks: bool = True) -> Any:
+    """The training of that name, or the same one without what is added to it."""
+    if name.startswith(DRAWN):
+        import drawn
+
+        plan = drawn.Plan.of(int(name.split()[-1]), name.startswith(DRAWN[0]))
+        return drawn.Training(plan if leaks else dataclasses.replace(plan, cause="nothing"))
     import leak_cases
+
+    return leak_cases.CASES[name][0]() if leaks else leak_cases.Clean()
+
+
+def train(case: Any, pace: float) -> list[int]:
+    """Runs it, says when each step begins, and returns what each one allocated at most."""
     import torch
 
-    case = leak_cases.CASES[name][0]()
     step, peaks = case.step, []
     said = pathlib.Path(os.environ["AHEAD_STEPS"])
     said.unlink(missing_ok=True)
@@ -54,15 +69,22 @@ def train(name: str, pace: float, course: bool) -> None:
         torch.cuda.reset_peak_memory_stats()
         with said.open("a") as file:
             print(time.time(), file=file)
-        time.sleep(0.0 if course else pace)
+        time.sleep(pace)
         return step(*arguments)
 
     case.step = paced
     torch.manual_seed(1)
     case.run()
-    if course:
-        peaks.append(torch.cuda.max_memory_allocated())
-        said.write_text(json.dumps(peaks))
+    return [*peaks[1:], torch.cuda.max_memory_allocated()]
+
+
+def learn(name: str) -> None:
+    """Without a limit and without waiting, with what is added and without it."""
+    course = {}
+    for way, leaks in (("without", False), ("peaks", True)):
+        course[way] = train(made(name, leaks), 0.0)
+        gc.collect()
+    pathlib.Path(os.environ["AHEAD_STEPS"]).write_text(json.dumps(course))
 
 
 def command(asked: argparse.Namespace, name: str, *flags: str) -> list[str]:
@@ -74,8 +96,8 @@ def environment(steps: pathlib.Path, mib: int, **more: str) -> dict[str, str]:
     return {**os.environ, **limits, **more, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def course(asked: argparse.Namespace, name: str) -> list[int]:
-    """What each step allocates at most."""
+def course(asked: argparse.Namespace, name: str) -> dict[str, list[int]]:
+    """What each step allocates at most, and would without what is added."""
     steps = asked.out / f"{name}.course".replace(" ", "-")
     argv = command(asked, name, "--course")
     subprocess.run(argv, env=environment(steps, UNLIMITED_MIB), check=True, stdout=subprocess.DEVNULL)
@@ -94,8 +116,10 @@ def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[An
     return told
 
 
-def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks: list[int], leaks: bool) -> Any:
+def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], course: dict[str, list[int]]) -> Any:
     """One run under a limit."""
+    name, draw, leaks = run
+    peaks = course["peaks"]
     chance = random.Random(f"{name} {draw}")
     upto = int(len(peaks) * chance.uniform(0.5, 0.95)) if leaks else len(peaks)
     share = 1.0 if leaks else chance.uniform(1.01, 1.05)
@@ -109,6 +133,7 @@ def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks:
         told = watched(daemon, job, going)
     begun = [float(line) for line in steps.read_text().split()]
     row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "mib": mib, "steps": len(begun)}
+    row["lives_without"] = max(course["without"]) <= mib * MIB
     row["failed"] = going.returncode != 0
     if not row["failed"]:
         return {**row, "told": bool(told), "first": told[0][1]["title"] if told else None}
@@ -130,8 +155,12 @@ def live(asked: argparse.Namespace, daemon: Daemon, name: str, draw: int, peaks:
     return row
 
 
-def all_cases() -> dict[str, bool]:
-    return {name: leaks for name, leaks in traceml.cases().items() if not name.startswith(LEFT_OUT)}
+def wanted(asked: argparse.Namespace) -> list[tuple[str, int, bool]]:
+    """Names, numbers of the draw, and whether they leak."""
+    known = {name: leaks for name, leaks in traceml.cases().items() if not name.startswith(LEFT_OUT)}
+    runs = [(name, draw, leaks) for draw in range(asked.draws) for name, leaks in known.items()]
+    runs += [(f"{name} {at}", 0, name == DRAWN[0]) for at in range(asked.drawn) for name in DRAWN]
+    return [run for run in runs if not asked.only or run[0] in asked.only]
 
 
 def main() -> None:
@@ -139,6 +168,7 @@ def main() -> None:
     parser.add_argument("memctl")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--draws", type=int, default=2)
+    parser.add_argument("--drawn", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--step", type=float, default=0.2)
     parser.add_argument("--only", nargs="+")
@@ -146,19 +176,19 @@ def main() -> None:
     parser.add_argument("--course", action="store_true")
     asked = parser.parse_args()
     if asked.one:
-        train(asked.one, asked.step, asked.course)
+        learn(asked.one) if asked.course else train(made(asked.one), asked.step)
         return
     asked.out.mkdir(parents=True, exist_ok=True)
-    cases = {name: leaks for name, leaks in all_cases().items() if not asked.only or name in asked.only}
+    runs = wanted(asked)
+    names = list(dict.fromkeys(name for name, _, _ in runs))
     daemon = Daemon(asked.memctl, asked.out)
     rows = []
     with contextlib.ExitStack() as stack:
         stack.callback(daemon.stop)
         several = stack.enter_context(ThreadPoolExecutor(asked.jobs))
         file = stack.enter_context((asked.out / "ahead.jsonl").open("w"))
-        peaks = dict(zip(cases, several.map(lambda name: course(asked, name), cases)))
-        wanted = [(name, draw) for draw in range(asked.draws) for name in cases]
-        for row in several.map(lambda it: live(asked, daemon, *it, peaks[it[0]], cases[it[0]]), wanted):
+        courses = dict(zip(names, several.map(lambda name: course(asked, name), names)))
+        for row in several.map(lambda run: live(asked, daemon, run, courses[run[0]]), runs):
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
             print(json.dumps(row), flush=True)
