@@ -3,14 +3,14 @@
     RUN=$(tests/fakegpu/setup 2.11.0)
     $RUN python bench/live/ahead.py MEMCTL OUT [--draws N] [--drawn N] [--jobs N] [--step S] [--only NAME ...]
 
-The environment has memctl-agent installed. Each case of `leak_cases.py` that has steps and takes memory, N times, and
-each of N trainings of `drawn.py` that leak and as many that do not, is run once without a limit, to learn what each of
-its steps allocates at most (and what they would without the leak); then under `memctl run` with a daemon of its own, a
-step every S seconds, on a fake device that a drawn part of its steps (50 to 95 %) fits into, if it leaks, or that is 1
-to 5 % larger than all of them need, if not. Meanwhile `memctl query` is asked twice a second. A run is *told* when a
+The environment has memctl-agent installed. The trainings are those of `leak_cases.py` that have steps and take memory,
+N times each, and N of `drawn.py` that leak and as many that do not. Each runs without memctl first, on smaller and
+smaller devices, to find the least one (to a hundredth) that a drawn part of its steps (50 to 95 %) lives on, if it
+leaks, or all of them, if not: that one has 0.3 to 5 % more. (OUT keeps what was found.) Then it runs under `memctl run`
+with one daemon for all, a step every S seconds, and `memctl query` is asked twice a second. A run is *told* when a
 finding that names the request which will fail was read before the step began that failed (or at any time, if none
 did); its request is *named* when the last such finding has the place and the bytes of the one that failed, which
-`memctl oom` knows. OUT/ahead.jsonl gets a row for each; the last line sums them up.
+`memctl oom` knows. OUT/ahead.jsonl gets a row for each; the last lines sum them up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import gc
 import json
 import os
 import pathlib
@@ -56,8 +55,12 @@ def made(name: str, leaks: bool = True) -> Any:
     return leak_cases.CASES[name][0]() if leaks else leak_cases.Clean()
 
 
-def train(case: Any, pace: float) -> list[int]:
-    """Runs it, says when each step begins, and returns what each one allocated at most."""
+class Enough(Exception):
+    """All steps were made that were wanted."""
+
+
+def train(case: Any, pace: float, steps: int) -> list[int]:
+    """Runs so many steps, says when each one begins, and returns what each allocated at most."""
     import torch
 
     step, peaks = case.step, []
@@ -67,6 +70,8 @@ def train(case: Any, pace: float) -> list[int]:
     def paced(*arguments: Any) -> Any:
         peaks.append(torch.cuda.max_memory_allocated())
         torch.cuda.reset_peak_memory_stats()
+        if len(peaks) > steps:
+            raise Enough
         with said.open("a") as file:
             print(time.time(), file=file)
         time.sleep(pace)
@@ -74,17 +79,51 @@ def train(case: Any, pace: float) -> list[int]:
 
     case.step = paced
     torch.manual_seed(1)
-    case.run()
-    return [*peaks[1:], torch.cuda.max_memory_allocated()]
+    with contextlib.suppress(Enough):
+        case.run()
+        peaks.append(torch.cuda.max_memory_allocated())
+    return peaks[1:]
 
 
-def learn(name: str) -> None:
-    """Without a limit and without waiting, with what is added and without it."""
-    course = {}
-    for way, leaks in (("without", False), ("peaks", True)):
-        course[way] = train(made(name, leaks), 0.0)
-        gc.collect()
-    pathlib.Path(os.environ["AHEAD_STEPS"]).write_text(json.dumps(course))
+class Trials:
+    """Runs without waiting, each in a fork of a process that has torch and has not touched the device."""
+
+    def __init__(self, name: str, out: pathlib.Path) -> None:
+        import torch  # noqa: F401
+
+        self.name, self.out = name, out
+
+    def run(self, mib: int, steps: int = sys.maxsize, leaks: bool = True) -> list[int] | None:
+        """What each step allocated at most; None if it fails."""
+        if (child := os.fork()) == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                os.environ["FAKE_GPU_MIB"] = str(mib)
+                self.out.write_text(json.dumps(train(made(self.name, leaks), 0.0, steps)))
+                status = 0
+            os._exit(status)
+        return json.loads(self.out.read_text()) if os.waitpid(child, 0)[1] == 0 else None
+
+    def least(self, steps: int, peak: int) -> int:
+        """The least device, to a hundredth, that so many steps live on, in MiB."""
+        low, high = peak // MIB, peak // MIB + 1
+        while self.run(high, steps) is None:
+            low, high = high, high + 2 * max(high - low, high // 100, 1)
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.run(middle, steps) else (middle, high)
+        return high
+
+
+def learn(name: str, draw: int, leaks: bool, out: pathlib.Path) -> None:
+    """A device for one run, and whether it has room for the same training without what is added."""
+    chance, trials = random.Random(f"{name} {draw}"), Trials(name, out)
+    peaks = trials.run(UNLIMITED_MIB)
+    assert peaks, f"{name} fails without a limit"
+    steps = int(len(peaks) * chance.uniform(0.5, 0.95)) if leaks else len(peaks)
+    least = trials.least(steps, max(peaks[:steps]))
+    mib = least if leaks else -(-int(least * chance.uniform(1003, 1050)) // 1000)
+    out.write_text(json.dumps({"mib": mib, "lives_without": trials.run(mib, leaks=False) is not None}))
 
 
 def command(asked: argparse.Namespace, name: str, *flags: str) -> list[str]:
@@ -96,12 +135,14 @@ def environment(steps: pathlib.Path, mib: int, **more: str) -> dict[str, str]:
     return {**os.environ, **limits, **more, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def course(asked: argparse.Namespace, name: str) -> dict[str, list[int]]:
-    """What each step allocates at most, and would without what is added."""
-    steps = asked.out / f"{name}.course".replace(" ", "-")
-    argv = command(asked, name, "--course")
-    subprocess.run(argv, env=environment(steps, UNLIMITED_MIB), check=True, stdout=subprocess.DEVNULL)
-    return json.loads(steps.read_text())
+def learned(asked: argparse.Namespace, run: tuple[str, int, bool]) -> dict[str, Any]:
+    name, draw, leaks = run
+    out = asked.out / f"{name}-{draw}.learned".replace(" ", "-")
+    argv = command(asked, name, "--learn", str(draw), *(("--leaks",) if leaks else ()))
+    around = environment(out.with_suffix(".trial"), UNLIMITED_MIB, AHEAD_OUT=str(out))
+    if not out.exists():
+        subprocess.run(argv, env=around, check=True, stdout=subprocess.DEVNULL)
+    return json.loads(out.read_text())
 
 
 def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[Any]:
@@ -116,24 +157,18 @@ def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[An
     return told
 
 
-def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], course: dict[str, list[int]]) -> Any:
-    """One run under a limit."""
+def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], device: dict[str, Any]) -> Any:
+    """One run under memctl."""
     name, draw, leaks = run
-    peaks = course["peaks"]
-    chance = random.Random(f"{name} {draw}")
-    upto = int(len(peaks) * chance.uniform(0.5, 0.95)) if leaks else len(peaks)
-    share = 1.0 if leaks else chance.uniform(1.01, 1.05)
-    mib = -(-int(max(peaks[:upto]) * share) // MIB)
     job = f"{name}-{draw}".replace(" ", "-").replace(",", "")
     steps = asked.out / f"{job}.steps"
     argv = [asked.memctl, "run", "--patience", "60s", "--job", job, "--", *command(asked, name)]
-    around = environment(steps, mib, MEMCTL_DAEMON=daemon.url)
+    around = environment(steps, device["mib"], MEMCTL_DAEMON=daemon.url)
     with (asked.out / f"{job}.err").open("wb") as errors:
         going = subprocess.Popen(argv, env=around, stdout=subprocess.DEVNULL, stderr=errors)
         told = watched(daemon, job, going)
     begun = [float(line) for line in steps.read_text().split()]
-    row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "mib": mib, "steps": len(begun)}
-    row["lives_without"] = max(course["without"]) <= mib * MIB
+    row: dict[str, Any] = {"case": name, "draw": draw, "leaks": leaks, "steps": len(begun), **device}
     row["failed"] = going.returncode != 0
     if not row["failed"]:
         return {**row, "told": bool(told), "first": told[0][1]["title"] if told else None}
@@ -173,22 +208,25 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.2)
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--one")
-    parser.add_argument("--course", action="store_true")
+    parser.add_argument("--learn", type=int)
+    parser.add_argument("--leaks", action="store_true")
     asked = parser.parse_args()
+    if asked.one and asked.learn is not None:
+        learn(asked.one, asked.learn, asked.leaks, pathlib.Path(os.environ["AHEAD_OUT"]))
+        return
     if asked.one:
-        learn(asked.one) if asked.course else train(made(asked.one), asked.step)
+        train(made(asked.one), asked.step, sys.maxsize)
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     runs = wanted(asked)
-    names = list(dict.fromkeys(name for name, _, _ in runs))
     daemon = Daemon(asked.memctl, asked.out)
     rows = []
     with contextlib.ExitStack() as stack:
         stack.callback(daemon.stop)
         several = stack.enter_context(ThreadPoolExecutor(asked.jobs))
         file = stack.enter_context((asked.out / "ahead.jsonl").open("w"))
-        courses = dict(zip(names, several.map(lambda name: course(asked, name), names)))
-        for row in several.map(lambda run: live(asked, daemon, run, courses[run[0]]), runs):
+        devices = list(several.map(lambda run: learned(asked, run), runs))
+        for row in several.map(lambda run, device: live(asked, daemon, run, device), runs, devices):
             rows.append(row)
             print(json.dumps(row), file=file, flush=True)
             print(json.dumps(row), flush=True)
@@ -197,13 +235,13 @@ def main() -> None:
 
 def summary(rows: list[Any]) -> None:
     failed = [row for row in rows if row["failed"] and "error" not in row and row["steps"] > STEPS_BEFORE]
-    told = [row for row in failed if row["told"]]
+    alone = [row for row in failed if row["lives_without"]]
+    for words, some in ("that failed", failed), ("of these that live without", alone):
+        told = [row for row in some if row["told"]]
+        places, sizes = sum(row["named"] for row in told), sum(row["and_bytes"] for row in told)
+        print(f"{len(some)} {words}: {len(told)} told before the step that failed, place {places}, bytes too {sizes}")
     close = [row for row in rows if not row["failed"]]
-    print(
-        f"of {len(failed)} that failed {len(told)} were told before the step that failed, the place named in "
-        f"{sum(row['named'] for row in told)}, its bytes too in {sum(row['and_bytes'] for row in told)}; "
-        f"of {len(close)} that came close {sum(row['told'] for row in close)} were told"
-    )
+    print(f"{len(close)} that came close: {sum(row['told'] for row in close)} told")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ class Training:
         self.kept: Any = collections.deque(maxlen=40) if plan.cause == "queue" else []
         self.cache: dict[Any, Any] = {}
         self.output: Any = None
-        blocks = [module for module in self.model.modules() if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d))]
+        # (A subclass may be one whose weights a fused kernel takes: its forward is never called.)
+        blocks = [module for module in self.model.modules() if type(module) in (torch.nn.Linear, torch.nn.Conv2d)]
         self.hooked = blocks[self.chance.randrange(len(blocks))]
         self.hooked.register_forward_hook(self.saw)
         if plan.cause == "hook keeps activations":

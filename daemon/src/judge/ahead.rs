@@ -2,14 +2,16 @@
 //! replayed from the end of the last one, under what the process may use of its device; told is what the growth vouches for.
 //!
 //! Guarantees: a process in which nothing grows that vouches for anything, or whose device has a quarter left, costs nothing; at most
-//! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, which
-//! rests twenty times as long as it works, and takes a hundredth of a core a device whose looks take no more than a third of a
-//! second. What goes wrong here costs nothing but what would have been foreseen.
+//! [`DEVICES_MAX`] devices are looked at, over all jobs, and [`EVENTS_MAX`] events of one a round; it runs in the judge's task, and
+//! takes a hundredth of a core a device whose looks take no more than a third of a second (see `pace`). What goes wrong here costs
+//! nothing but what would have been foreseen.
 //! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
+
+mod pace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memctl_analysis::judge::{Foreseen, RankWatch, foreseen};
 use memctl_model::{Event, Finding, Foresight, JobState, MarkKind};
@@ -19,6 +21,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::pace::Pace;
 use super::watching::JobWatch;
 use crate::read::job::state;
 use crate::read::replay::keyframe_before;
@@ -41,10 +44,6 @@ const ITEMS_MAX: usize = 64;
 const PAYLOADS: usize = 16;
 /// Of several steps that ended since the last round, those whose ends are looked at: what is told takes two.
 const ENDS_LOOKED_AT: usize = 2;
-/// A device rests so many times as long as it was looked at, so that it takes a hundredth of a core; what takes longer than a third
-/// of a second rests no longer than this, so that somebody is told in time.
-const RESTS: u32 = 99;
-const REST_MAX: Duration = Duration::from_secs(30);
 /// So far is looked ahead, where steps are short: what is told comes a second or two after its step, and somebody has to act on it.
 const HORIZON_NS: u64 = 30_000_000_000;
 
@@ -62,8 +61,7 @@ struct Look {
     ended_ns: u64,
     step_ns: Option<u64>,
     told: Option<Fails>,
-    /// It is looked at again from then on.
-    next: Instant,
+    pace: Pace,
     _place: OwnedSemaphorePermit,
 }
 
@@ -107,12 +105,10 @@ impl Looks {
                 }
             };
             let begun = Instant::now();
-            let goes_on = match begun >= look.next {
-                true => look.catch_up(store, session, row, Limit::Device(limit_bytes)).await,
-                false => Ok(true),
-            };
-            if begun >= look.next {
-                look.next = Instant::now() + (begun.elapsed() * RESTS).min(REST_MAX);
+            let mut goes_on = Ok(true);
+            if look.pace.is_due(begun) {
+                goes_on = look.catch_up(store, session, row, Limit::Device(limit_bytes)).await;
+                look.pace.worked(begun.elapsed(), Instant::now());
             }
             match goes_on {
                 Ok(true) => {
@@ -161,7 +157,7 @@ impl Look {
             ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
             step_ns: None,
             told: None,
-            next: Instant::now(),
+            pace: Pace::new(Instant::now()),
             _place: place,
         })
     }
@@ -221,7 +217,12 @@ impl Look {
         if more < ENDS_LOOKED_AT {
             let steps =
                 self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
-            self.told = self.ahead.look(limit, steps);
+            let (seen, reach) = (self.ahead.steps_seen(), self.ahead.reach(steps));
+            let played = self.pace.steps(seen, reach, self.ahead.is_in_sight());
+            self.told = self.ahead.look(limit, played);
+            if !self.ahead.is_in_sight() {
+                self.pace.has_room(seen, played);
+            }
         }
     }
 

@@ -20,7 +20,9 @@ mod unasked;
 mod watching;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use memctl_analysis::{coverage, judge, oom};
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
@@ -83,6 +85,8 @@ pub struct Judge {
     apart: Arc<Semaphore>,
     /// Devices that are looked ahead at, over all jobs.
     ahead: Arc<Semaphore>,
+    /// Nanoseconds that took: they have a share of their own (see `ahead`).
+    ahead_ns: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -116,7 +120,8 @@ impl Judge {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, streams: Streams, memory: usize) -> Self {
         let (apart, ahead) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(ahead::DEVICES_MAX)));
-        Self { store, streams, board: Board::default(), jobs: Arc::default(), memory, apart, ahead }
+        let (board, jobs, ahead_ns) = (Board::default(), Arc::default(), Arc::default());
+        Self { store, streams, board, jobs, memory, apart, ahead, ahead_ns }
     }
 
     /// Where the figures of jobs are put as they are judged.
@@ -198,7 +203,9 @@ impl Judge {
         let watches = watch.watches(counts_of(found));
         let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
         name_processes(&mut findings, found);
+        let begun = Instant::now();
         let foreseen = ahead.look((&*self.store, &self.streams, &self.ahead), found, watch, &findings).await;
+        self.ahead_ns.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         findings.extend(foreseen);
         of_devices(&mut findings, watch, found, asked);
         Ok(Judgement::new(findings, watch, asked, whole))
@@ -289,6 +296,11 @@ impl Judge {
         let known = jobs.known.entry(job).or_default();
         known.asked = clock;
         known.watch.clone()
+    }
+
+    /// How long it was looked ahead, in all.
+    fn looked_ahead(&self) -> Duration {
+        Duration::from_nanos(self.ahead_ns.load(Ordering::Relaxed))
     }
 
     /// Bytes that the watches of all jobs take.

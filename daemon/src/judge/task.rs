@@ -1,8 +1,9 @@
 //! The task that judges jobs as their data arrives.
 //!
 //! Guarantees: a job is judged soon after something of it was stored, and at most once a second; the task rests twenty times
-//! as long as it worked, so that judging takes a twentieth of one core at most. A job that cannot be judged is logged once
-//! a round and does not hold up the others.
+//! as long as it worked, so that judging takes a twentieth of one core at most; looks ahead have a share of their own and make no
+//! rest longer: they are wanted most where many devices are nearly full. A job that cannot be judged is logged once a round and
+//! does not hold up the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,9 +88,10 @@ impl Looking {
                 () = tokio::time::sleep(IDLE_ROUND) => true,
                 _ = shutting_down.wait_for(|down| *down) => return,
             };
-            let begun = Instant::now();
+            let (begun, ahead) = (Instant::now(), self.judge.looked_ahead());
             self.round(idle).await;
-            let rest = ROUND.max((begun.elapsed() * RESTS).min(REST_MAX));
+            let judged = begun.elapsed().saturating_sub(self.judge.looked_ahead().saturating_sub(ahead));
+            let rest = ROUND.max((judged * RESTS).min(REST_MAX));
             tokio::select! {
                 () = tokio::time::sleep(rest) => {}
                 _ = shutting_down.wait_for(|down| *down) => return,

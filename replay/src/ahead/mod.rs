@@ -42,7 +42,7 @@ pub const STEPS_KEPT: usize = 3;
 /// How far is looked ahead at least: two step ends have to foresee something, and a step or two have to be left then.
 pub const STEPS_AHEAD: u32 = 4;
 /// Acts of steps that are played at most to look further than that.
-const ACTS_PLAYED: usize = 1 << 15;
+const ACTS_PLAYED: usize = 1 << 17;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
@@ -208,8 +208,21 @@ impl Ahead {
         self.steps.push_back(ended);
     }
 
-    /// The first request that will fail within so many steps (never fewer than [`STEPS_AHEAD`], and only so many more as are played
-    /// quickly) when the device has so much for this process, which grows. For each step's end once.
+    /// How many steps can be looked over, of so many: never fewer than [`STEPS_AHEAD`], and only so many more as are played quickly.
+    #[must_use]
+    pub fn reach(&self, steps: u32) -> u32 {
+        let acts = self.steps.back().map_or(1, |last| last.acts.len().max(1));
+        steps.min(u32::try_from(ACTS_PLAYED / acts).unwrap_or(u32::MAX)).max(STEPS_AHEAD)
+    }
+
+    /// Whether something was seen to fail at the last step's end that was looked from, told or not.
+    #[must_use]
+    pub fn is_in_sight(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// The first request that will fail within so many steps, of which [`Self::reach`] are looked over, when the device has so much for
+    /// this process, which grows. For each step's end once.
     pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
         let number = self.running.number;
         let now = self.foresee(limit, steps);
@@ -231,8 +244,7 @@ impl Ahead {
         if self.is_far(last, limit) {
             return None;
         }
-        let quick = u32::try_from(ACTS_PLAYED / last.acts.len().max(1)).unwrap_or(u32::MAX);
-        let fails = self.plan(last, limit).first_to_fail(steps.min(quick).max(STEPS_AHEAD))?;
+        let fails = self.plan(last, limit).first_to_fail(self.reach(steps))?;
         Some(Seen { number: self.running.number, fails })
     }
 

@@ -1,0 +1,113 @@
+//! How often a device is looked ahead at, and how far.
+//!
+//! Guarantees: it costs a hundredth of a core, of which half a minute may be saved up: looks are wanted most when the end is near, and
+//! nothing fails in the time that was looked over. A device whose look takes longer than was saved is looked at every half minute.
+//! Refuses to play many steps again of which the most are known to have room.
+
+use std::time::{Duration, Instant};
+
+use memctl_replay::STEPS_AHEAD;
+
+/// One unit of work in so many of time.
+const SHARE: u32 = 100;
+/// What is saved up at most, as time: nobody rests longer.
+const SAVED_MAX: Duration = Duration::from_secs(30);
+/// Of the steps that were seen to have room, the part after which as many are played again.
+const FRESH: (u64, u64) = (3, 4);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Time that was worked for: in the future where more was worked than was saved.
+    paid_until: Instant,
+    /// The steps up to that one are known to have room, but for the last few.
+    has_room_until: u64,
+}
+
+impl Pace {
+    pub fn new(now: Instant) -> Self {
+        Self { paid_until: now.checked_sub(SAVED_MAX).unwrap_or(now), has_room_until: 0 }
+    }
+
+    /// Whether there is something left to work with.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.paid_until <= now
+    }
+
+    /// So long was worked, up to now.
+    pub fn worked(&mut self, took: Duration, now: Instant) {
+        let saved_from = now.checked_sub(SAVED_MAX).unwrap_or(now);
+        self.paid_until = (self.paid_until.max(saved_from) + took * SHARE).min(now + SAVED_MAX);
+    }
+
+    /// How many steps to look over after so many, of those that can be.
+    pub fn steps(&self, seen: u64, reach: u32, is_in_sight: bool) -> u32 {
+        if is_in_sight || seen >= self.has_room_until { reach } else { reach.min(STEPS_AHEAD) }
+    }
+
+    /// Nothing was seen to fail in so many steps after the ones that were seen.
+    pub fn has_room(&mut self, seen: u64, steps: u32) {
+        self.has_room_until = self.has_room_until.max(seen + u64::from(steps) * FRESH.0 / FRESH.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_hundredth_of_the_time_is_worked_and_what_was_saved() {
+        let begun = Instant::now();
+        let mut pace = Pace::new(begun);
+        let (mut now, mut worked) = (begun, Duration::ZERO);
+        while now < begun + 100 * SAVED_MAX {
+            if pace.is_due(now) {
+                now += 20 * MS;
+                worked += 20 * MS;
+                pace.worked(20 * MS, now);
+            }
+            now += 100 * MS;
+        }
+        let fair = (now - begun) / SHARE;
+        let saved = SAVED_MAX / SHARE + 20 * MS;
+        assert!(worked >= fair && worked <= fair + saved, "{worked:?} of {fair:?}");
+    }
+
+    #[test]
+    fn several_looks_in_a_row_are_made_of_what_was_saved() {
+        let begun = Instant::now();
+        let mut pace = Pace::new(begun);
+        let looks = (0..100).take_while(|_| {
+            let is_due = pace.is_due(begun);
+            pace.worked(20 * MS, begun);
+            is_due
+        });
+        assert_eq!(looks.count(), 16);
+        assert!(!pace.is_due(begun + 3_999 * MS), "it rests for what it worked too much");
+        assert!(pace.is_due(begun + 4_000 * MS));
+    }
+
+    #[test]
+    fn what_takes_long_rests_half_a_minute() {
+        let begun = Instant::now();
+        let mut pace = Pace::new(begun);
+        (0..2).for_each(|_| pace.worked(Duration::from_secs(10), begun));
+        assert!(!pace.is_due(begun + SAVED_MAX - MS));
+        assert!(pace.is_due(begun + SAVED_MAX));
+    }
+
+    #[test]
+    fn far_steps_are_played_again_once_most_of_them_have_come() {
+        let mut pace = Pace::new(Instant::now());
+        assert_eq!(pace.steps(100, 40, false), 40);
+        pace.has_room(100, 40);
+        assert_eq!(pace.steps(129, 40, false), STEPS_AHEAD);
+        assert_eq!(pace.steps(129, 3, false), 3);
+        assert_eq!(pace.steps(129, 40, true), 40, "what is in sight is followed");
+        assert_eq!(pace.steps(130, 40, false), 40);
+        pace.has_room(131, STEPS_AHEAD);
+        assert_eq!(pace.steps(133, 40, false), STEPS_AHEAD);
+    }
+}
