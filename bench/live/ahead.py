@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -219,6 +220,7 @@ def main() -> None:
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     runs = wanted(asked)
+    shutil.rmtree(asked.out / "data", ignore_errors=True)
     daemon = Daemon(asked.memctl, asked.out)
     rows = []
     with contextlib.ExitStack() as stack:

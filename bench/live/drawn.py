@@ -67,7 +67,9 @@ class Training:
         self.chance = random.Random(plan.seed)
         self.model = fit_models.MODELS[plan.model]().cuda()
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.kept: Any = collections.deque(maxlen=40) if plan.cause == "queue" else []
+        # What has a bound has reached it in the first quarter, more or less.
+        self.bound = max(3, EPOCHS * plan.steps // plan.every // 4)
+        self.kept: Any = collections.deque(maxlen=self.bound) if plan.cause == "queue" else []
         self.cache: dict[Any, Any] = {}
         self.output: Any = None
         # (A subclass may be one whose weights a fused kernel takes: its forward is never called.)
@@ -123,9 +125,9 @@ class Training:
         elif cause == "cache without an end":
             self.cache[count] = torch.empty(self.chance.randrange(1 << 14, 1 << 20), device="cuda")
         elif cause == "cache that fills":
-            key = self.chance.randrange(50)
+            key = self.chance.randrange(max(2, self.bound // 3))
             if key not in self.cache:
-                self.cache[key] = torch.empty((key + 1) << 15, device="cuda")
+                self.cache[key] = torch.empty((key + 1) << 16, device="cuda")
         elif cause == "last output held":
             self.cache[0] = output.detach().clone()
 

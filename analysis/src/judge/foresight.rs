@@ -5,7 +5,7 @@
 //! | nothing bounded explains it, however near the end is, not even a long queue | all steps |
 //! | several blocks remain with every rise, over 3 epochs: whole sets of tensors, of which nobody caches five | all steps |
 //! | dozens of blocks remain with every rise, 4 times over 3 epochs: sets of gradients, of weights or of optimizer state | all steps |
-//! | nothing bounded explains it but a long queue: it comes with every few steps, for fewer than 5 epochs | the very next step |
+//! | nothing bounded explains it but a long queue: it comes with every few steps, for 4 epochs | the very next step |
 //! | more and more blocks over 4 epochs, not slower and slower | the very next step |
 //! | it does not slow down at all over 3 epochs | the very next step, where nothing in it is uncertain |
 //!
@@ -45,7 +45,7 @@ pub(super) fn foresight(kind: FindingKind, group: &Group, is_confirmed: bool) ->
         return Foresight::AllSteps;
     }
     if is_confirmed {
-        return Foresight::NextStep;
+        return if epochs >= EPOCHS_MIN { Foresight::NextStep } else { Foresight::Nothing };
     }
     if rises < RISES_MIN || epochs < EPOCHS_FEW {
         return Foresight::Nothing;

@@ -178,8 +178,10 @@ fn growth_vouches_for_more_the_longer_it_goes_on() {
     // In the third and in the fourth epoch; then nothing bounded explains it.
     assert!((20..30).contains(&certain) && (30..40).contains(&next) && sure > next, "{all:?}");
     // A queue of the last hundred fills over three epochs, as a leak does that is confirmed after eighty rises.
-    let queue = vouched(&mut Training::new(0, 40), 160, |step| kept(step.min(100) + 1));
-    assert!(!queue.is_empty() && queue.iter().all(|(_, vouched)| *vouched <= Foresight::NextStep), "{queue:?}");
+    let queue = |steps| vouched(&mut Training::new(0, steps), 160, |step| kept(step.min(100) + 1));
+    assert_eq!(queue(40), [], "it has filled before the fourth epoch has grown");
+    let slower = queue(30);
+    assert!(matches!(slower[..], [(60.., Foresight::CertainStep), (90.., Foresight::NextStep)]), "{slower:?}");
     // Whole sets of tensors: nobody keeps five of them on purpose.
     let sets = vouched(&mut Training::new(0, 10), 40, |step| kept(step / 5 * 6));
     let Some(&(at, Foresight::AllSteps)) = sets.first() else { panic!("{sets:?}") };
