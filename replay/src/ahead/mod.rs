@@ -2,7 +2,8 @@
 //!
 //! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
 //! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
-//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Something is
+//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Where the
+//! last steps differ in what they need, that next one counts more than what the last one needs some steps for. Something is
 //! told where two step ends in a row foresaw it, or the next step is the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
@@ -43,6 +44,8 @@ pub const STEPS_KEPT: usize = 3;
 pub const STEPS_AHEAD: u32 = 4;
 /// Acts of steps that are played at most to look further than that.
 const ACTS_PLAYED: usize = 1 << 17;
+/// One part of so many of what a step needs is more than by which steps differ that are like each other.
+const UNEVEN: u64 = 64;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
@@ -272,7 +275,15 @@ impl Ahead {
             stage: self.stages.next(self.running.number),
             odd,
             most: most.filter(|most| most.number < last.number),
+            is_uneven: self.is_uneven(),
         }
+    }
+
+    /// Whether each of the last steps needed another amount.
+    fn is_uneven(&self) -> bool {
+        let needs: Vec<u64> = self.steps.iter().filter(|step| is_known(step)).map(Step::needs).collect();
+        let differs = |(at, one): (usize, &u64)| needs[..at].iter().all(|other| one.abs_diff(*other) > one / UNEVEN);
+        needs.len() == STEPS_KEPT && needs.iter().enumerate().all(differs)
     }
 
     /// The step that ended so many steps before the last one.

@@ -29,13 +29,18 @@ pub(super) struct Plan<'a> {
     pub odd: Option<(&'a Step, u64)>,
     /// The one that needed most, where that is not the last one.
     pub most: Option<&'a Step>,
+    /// Whether steps differ in what they need, so that nobody knows what the next one is like.
+    pub is_uneven: bool,
 }
 
 impl Plan<'_> {
     /// The first request that fails within so many steps.
     pub fn first_to_fail(&self, steps: u32) -> Option<Fails> {
         let (of_last, later_on) = self.of_last(steps);
-        let fails = of_last.or_else(|| self.of_most()).or_else(|| self.of_most_later_on(later_on?))?;
+        // (Of steps that differ the next one may be as large as any: that comes before what a small one needs some steps for.)
+        let may_be_most = self.is_uneven && of_last.is_none_or(|fails| fails.steps > 1);
+        let first = if may_be_most { self.of_most().or(of_last) } else { of_last.or_else(|| self.of_most()) };
+        let fails = first.or_else(|| self.of_most_later_on(later_on?))?;
         Some(Fails { is_certain: !self.script.1.is_open(), ..fails })
     }
 

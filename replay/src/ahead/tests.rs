@@ -281,3 +281,26 @@ fn a_step_like_the_largest_is_tried_with_what_will_have_grown_until_then() {
     let (later_on, now) = (of(STEPS_AHEAD + 1), of(1));
     assert!(later_on.is_some() && now.is_some() && later_on < now, "{told:?}");
 }
+
+#[test]
+fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
+    let told_of = |limit, needs: [u64; 3]| {
+        run(Limit::Device(limit * MIB), |recorded, step| {
+            let one = recorded.alloc(needs[step as usize % 3] * MIB, 1)?;
+            recorded.alloc(12 * MIB, 2)?;
+            recorded.free(one);
+            Some(())
+        })
+    };
+    for limit in (600..900).step_by(10) {
+        let (failed, told) = told_of(limit, [180, 150, 160]);
+        let last = told.last().map(|(at, fails)| (*at, fails.steps));
+        assert_eq!(last, Some((failed - 1, 1)), "{limit}: {told:?}");
+        // Steps that are alike come again as they are.
+        let (failed, told) = told_of(limit, [160, 160, 160]);
+        assert!(
+            told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
+            "{told:?}"
+        );
+    }
+}
