@@ -9,8 +9,8 @@ smaller devices, to find the least one (to a hundredth) that a drawn part of its
 leaks, or all of them, if not: that one has 0.3 to 5 % more. (OUT keeps what was found.) Then it runs under `memctl run`
 with one daemon for all, a step every S seconds, and `memctl query` is asked twice a second. A run is *told* when a
 finding that names the request which will fail was read before the step began that failed (or at any time, if none
-did); its request is *named* when the last such finding has the place and the bytes of the one that failed, which
-`memctl oom` knows. OUT/ahead.jsonl gets a row for each; the last lines sum them up.
+did); its request is *named* when the last such finding has the place of the one that failed, which `memctl oom` knows.
+OUT/ahead.jsonl gets a row for each; the last lines sum them up.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def summary(rows: list[Any]) -> None:
         told = [row for row in some if row["told"]]
         places, sizes = sum(row["named"] for row in told), sum(row["and_bytes"] for row in told)
         print(f"{len(some)} {words}: {len(told)} told before the step that failed, place {places}, bytes too {sizes}")
-    close = [row for row in rows if not row["failed"]]
+    close = [row for row in rows if not row["failed"] and not row["leaks"]]
     print(f"{len(close)} that came close: {sum(row['told'] for row in close)} told")
 
 

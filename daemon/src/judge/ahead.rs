@@ -221,7 +221,7 @@ impl Look {
             let played = self.pace.steps(seen, reach, self.ahead.is_in_sight());
             self.told = self.ahead.look(limit, played);
             if !self.ahead.is_in_sight() {
-                self.pace.has_room(seen, played);
+                self.pace.has_room(seen, played, reach);
             }
         }
     }

@@ -45,9 +45,11 @@ impl Pace {
         if is_in_sight || seen >= self.has_room_until { reach } else { reach.min(STEPS_AHEAD) }
     }
 
-    /// Nothing was seen to fail in so many steps after the ones that were seen.
-    pub fn has_room(&mut self, seen: u64, steps: u32) {
-        self.has_room_until = self.has_room_until.max(seen + u64::from(steps) * FRESH.0 / FRESH.1);
+    /// Nothing was seen to fail in so many steps after the ones that were seen. (A short look puts off no far one.)
+    pub fn has_room(&mut self, seen: u64, played: u32, reach: u32) {
+        if played == reach {
+            self.has_room_until = seen + u64::from(played) * FRESH.0 / FRESH.1;
+        }
     }
 }
 
@@ -102,12 +104,21 @@ mod tests {
     fn far_steps_are_played_again_once_most_of_them_have_come() {
         let mut pace = Pace::new(Instant::now());
         assert_eq!(pace.steps(100, 40, false), 40);
-        pace.has_room(100, 40);
+        pace.has_room(100, 40, 40);
         assert_eq!(pace.steps(129, 40, false), STEPS_AHEAD);
         assert_eq!(pace.steps(129, 3, false), 3);
         assert_eq!(pace.steps(129, 40, true), 40, "what is in sight is followed");
         assert_eq!(pace.steps(130, 40, false), 40);
-        pace.has_room(131, STEPS_AHEAD);
-        assert_eq!(pace.steps(133, 40, false), STEPS_AHEAD);
+    }
+
+    #[test]
+    fn short_looks_at_every_step_put_off_no_far_one() {
+        let mut pace = Pace::new(Instant::now());
+        let far = (0..300).filter(|&seen| {
+            let played = pace.steps(seen, 40, false);
+            pace.has_room(seen, played, 40);
+            played == 40
+        });
+        assert!(far.eq((0..300).step_by(30)));
     }
 }
