@@ -9,7 +9,9 @@ smaller devices, to find the least one (to a hundredth) that a drawn part of its
 leaks, or all of them, if not: that one has 0.3 to 5 % more. (OUT keeps what was found.) Then it runs under `memctl run`
 with one daemon for all, a step every S seconds, and `memctl query` is asked twice a second. A run is *told* when a
 finding that names the request which will fail was read before the step began that failed (or at any time, if none
-did); its request is *named* when the last such finding has the place of the one that failed, which `memctl oom` knows.
+did); its request is *named* when the last such finding has the line of the one that failed, which `memctl oom` knows,
+and *one of three* when that line is among those that the finding names besides. (That line is the innermost of the
+user's own code; whether every frame is right is counted, too.)
 OUT/ahead.jsonl gets a row for each; the last lines sum them up.
 """
 
@@ -118,7 +120,7 @@ class Trials:
 
 def learn(name: str, draw: int, leaks: bool, out: pathlib.Path) -> None:
     """A device for one run, and whether it has room for the same training without what is added."""
-    chance, trials = random.Random(f"{name} {draw}"), Trials(name, out)
+    chance, trials = random.Random(f"{name} {draw}"), Trials(name, out.with_suffix(".peaks"))
     peaks = trials.run(UNLIMITED_MIB)
     assert peaks, f"{name} fails without a limit"
     steps = int(len(peaks) * chance.uniform(0.5, 0.95)) if leaks else len(peaks)
@@ -158,6 +160,17 @@ def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[An
     return told
 
 
+def place(site: Any) -> str:
+    """A line, as findings write it."""
+    return f"{site['function']} ({pathlib.PurePath(site['file']).name}:{site['line']})"
+
+
+def instead(finding: Any) -> list[str]:
+    """The other lines that it names."""
+    others = finding["evidence"].get("or_instead", "")
+    return [other.split(" in ", 1)[-1] for other in others.split("; ") if other]
+
+
 def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], device: dict[str, Any]) -> Any:
     """One run under memctl."""
     name, draw, leaks = run
@@ -185,7 +198,10 @@ def live(asked: argparse.Namespace, daemon: Daemon, run: tuple[str, int, bool], 
             "seconds_before": round(begun[-1] - before[0][0], 1),
             "steps_before": sum(1 for at in begun if at > before[0][0]),
             "last": last["title"],
-            "named": last["site"] == row["site"],
+            "named": place(last["site"]) == place(row["site"]),
+            "one_of_three": place(row["site"]) in [place(last["site"]), *instead(last)],
+            "lines": 1 + len(instead(last)),
+            "stack": last["site"] == row["site"],
             "and_bytes": last["site"] == row["site"] and asked_bytes == row["asked_bytes"],
         }
     return row
@@ -240,8 +256,11 @@ def summary(rows: list[Any]) -> None:
     alone = [row for row in failed if row["lives_without"]]
     for words, some in ("that failed", failed), ("of these that live without", alone):
         told = [row for row in some if row["told"]]
-        places, sizes = sum(row["named"] for row in told), sum(row["and_bytes"] for row in told)
-        print(f"{len(some)} {words}: {len(told)} told before the step that failed, place {places}, bytes too {sizes}")
+        counts = [f"{key} {sum(row[key] for row in told)}" for key in ("named", "one_of_three", "stack", "and_bytes")]
+        lines = sum(row["lines"] for row in told) / max(1, len(told))
+        print(
+            f"{len(some)} {words}: {len(told)} told before the step that failed; {', '.join(counts)}; {lines:.1f} lines"
+        )
     close = [row for row in rows if not row["failed"] and not row["leaks"]]
     print(f"{len(close)} that came close: {sum(row['told'] for row in close)} told")
 

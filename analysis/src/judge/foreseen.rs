@@ -1,7 +1,10 @@
 //! A request that will fail within a few steps, as a finding: what a replay of the last steps foresaw in a process that grows.
 //!
-//! Guarantees: the sentence says who, in how many steps, which request, where, and why it fails. Refuses to foresee anything
+//! Guarantees: the sentence says who, in how many steps, which request, where, and why it fails; and where steps differ, so that
+//! another request may fail instead, that it may, and which. Refuses to foresee anything
 //! itself: that takes the allocator's own rules, which analysis does not know.
+
+use std::fmt;
 
 use memctl_model::{EvidenceValue, Finding, FindingKind, Frame, HumanBytes, Severity};
 
@@ -10,6 +13,31 @@ use crate::wording::{opening, place};
 
 /// How sure it is: of a thousand runs that come close one is told falsely, of those that a leak ends 0.96 are told (BENCHMARKS.md).
 const CONFIDENCE: f64 = 0.9;
+
+/// Places that are named besides the likeliest: which of more it will be nobody knows.
+const INSTEAD: usize = 2;
+
+/// A request for memory.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// How many.
+    pub bytes: u64,
+    /// By whom, innermost frame first.
+    pub stack: Vec<Frame>,
+}
+
+impl Asked {
+    fn site(&self) -> Option<&Frame> {
+        self.stack.iter().find(|frame| frame.is_user_code()).or(self.stack.first())
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", HumanBytes::of(self.bytes))?;
+        self.site().map_or(Ok(()), |site| write!(f, " in {}", place(site)))
+    }
+}
 
 /// What was foreseen.
 #[derive(Clone, Debug)]
@@ -20,10 +48,10 @@ pub struct Foreseen {
     pub steps: u32,
     /// Whether it is the largest of the recent steps that does not fit, whenever one like it comes, rather than the last one.
     pub is_of_largest: bool,
-    /// Bytes that will be asked for.
-    pub requested_bytes: u64,
-    /// By whom, innermost frame first.
-    pub stack: Vec<Frame>,
+    /// What will be asked for.
+    pub request: Asked,
+    /// What will fail instead, were that step like another of the recent ones; the likeliest first.
+    pub instead: Vec<Asked>,
     /// Whether there would be enough were it one piece.
     pub is_cut_up: bool,
     /// Bytes that will be handed out then.
@@ -39,10 +67,12 @@ pub struct Foreseen {
 /// It as a finding.
 #[must_use]
 pub fn foreseen(it: &Foreseen) -> Finding {
-    let Foreseen { who, steps, requested_bytes, stack, .. } = it;
-    let (name, requested) = (who.name(), HumanBytes::of(*requested_bytes));
-    let site = stack.iter().find(|frame| frame.is_user_code()).or(stack.first());
-    let at = site.map_or_else(String::new, |site| format!(" in {}", place(site)));
+    let Foreseen { who, steps, request, .. } = it;
+    let (name, instead) = (who.name(), it.instead());
+    let or_another = match instead.len() {
+        0 => "",
+        _ => ", or another request of a step that differs,",
+    };
     let reason = if it.is_cut_up { "fragmentation" } else { "capacity" };
     let when = match (it.is_of_largest, steps) {
         (true, 1) => "at the next step like the largest of the recent ones".to_owned(),
@@ -55,30 +85,50 @@ pub fn foreseen(it: &Foreseen) -> Finding {
         live_bytes: Some(it.allocated_bytes),
         // (When a step like the largest comes nobody knows.)
         time_to_oom_seconds: it.step_seconds.filter(|_| !it.is_of_largest).map(|seconds| seconds * f64::from(*steps)),
-        title: format!("{} will run out of memory {when}: {requested}{at} will fail ({reason})", opening(&name)),
+        title: format!("{} will run out of memory {when}: {request}{or_another} will fail ({reason})", opening(&name)),
         explanation: format!(
             "The recent steps' requests were replayed from the present state, with what grows: {why}. {} will be allocated \
-             then, and {} of the {} that the process may use reserved once its cache has been emptied.",
+             then, and {} of the {} that the process may use reserved once its cache has been emptied.{}",
             HumanBytes::of(it.allocated_bytes),
             HumanBytes::of(it.reserved_bytes),
-            HumanBytes::of(it.limit_bytes)
+            HumanBytes::of(it.limit_bytes),
+            match &*instead {
+                [] => String::new(),
+                some => format!(" The recent steps differ; if that step is like another one of them, it will be {}.", some.join(" or ")),
+            }
         ),
         advice: "Save a checkpoint now. The leak that was found beside this is what fills the device: repair it, or restart \
                  from a checkpoint."
             .to_owned(),
-        site: site.cloned(),
-        stack: stack.clone(),
+        site: request.site().cloned(),
+        stack: request.stack.clone(),
         evidence: vec![
             ("steps_ahead".to_owned(), EvidenceValue::Count(u64::from(*steps))),
-            ("requested_bytes".to_owned(), EvidenceValue::Count(*requested_bytes)),
+            ("requested_bytes".to_owned(), EvidenceValue::Count(request.bytes)),
             ("reason".to_owned(), EvidenceValue::Text(reason.to_owned())),
             ("allocated_bytes".to_owned(), EvidenceValue::Count(it.allocated_bytes)),
             ("reserved_bytes".to_owned(), EvidenceValue::Count(it.reserved_bytes)),
             ("limit_bytes".to_owned(), EvidenceValue::Count(it.limit_bytes)),
-        ],
+        ]
+        .into_iter()
+        .chain((!instead.is_empty()).then(|| ("or_instead".to_owned(), EvidenceValue::Text(instead.join("; ")))))
+        .collect(),
         processes: vec![name.clone()],
         subject: format!("{name} ahead"),
         ..Finding::new(FindingKind::NearOom, Severity::Warning, CONFIDENCE, vec![who.rank])
+    }
+}
+
+impl Foreseen {
+    /// The other requests that are named: one of each place.
+    fn instead(&self) -> Vec<String> {
+        let mut named = vec![&self.request];
+        for other in &self.instead {
+            if named.len() <= INSTEAD && named.iter().all(|known| known.site() != other.site()) {
+                named.push(other);
+            }
+        }
+        named[1..].iter().map(ToString::to_string).collect()
     }
 }
 
@@ -86,15 +136,18 @@ pub fn foreseen(it: &Foreseen) -> Finding {
 mod tests {
     use super::*;
 
+    fn asked(bytes: u64, line: u32) -> Asked {
+        Asked { bytes, stack: vec![Frame { function: "forward".into(), file: "model.py".into(), line }] }
+    }
+
     #[test]
     fn the_sentence_says_who_when_what_where_and_why() {
-        let frame = Frame { function: "forward".into(), file: "model.py".into(), line: 40 };
         let mut it = Foreseen {
             who: Who { rank: 2, process: "".into(), device: 0 },
             steps: 2,
             is_of_largest: false,
-            requested_bytes: 512 << 20,
-            stack: vec![frame],
+            request: asked(512 << 20, 40),
+            instead: Vec::new(),
             is_cut_up: false,
             allocated_bytes: 70 << 30,
             reserved_bytes: 71 << 30,
@@ -114,5 +167,15 @@ mod tests {
         assert!(foreseen(&it).title.contains("at the next step like the largest of the recent ones"));
         assert!(foreseen(&it).title.ends_with("(fragmentation)"));
         assert_eq!(foreseen(&it).time_to_oom_seconds, None);
+        // The first place again, the same place twice, and one too many.
+        it.instead = [40, 50, 50, 60, 70].into_iter().zip(1..).map(|(line, mib)| asked(mib << 20, line)).collect();
+        let finding = foreseen(&it);
+        let or =
+            "512 MiB in forward (model.py:40), or another request of a step that differs, will fail (fragmentation)";
+        assert!(finding.title.ends_with(or), "{}", finding.title);
+        let which = "it will be 2.00 MiB in forward (model.py:50) or 4.00 MiB in forward (model.py:60).";
+        assert!(finding.explanation.ends_with(which), "{}", finding.explanation);
+        let text = "2.00 MiB in forward (model.py:50); 4.00 MiB in forward (model.py:60)".to_owned();
+        assert!(finding.evidence.contains(&("or_instead".to_owned(), EvidenceValue::Text(text))));
     }
 }

@@ -35,7 +35,7 @@ pub mod who;
 mod words;
 mod wrong_device;
 
-pub use foreseen::{Foreseen, foreseen};
+pub use foreseen::{Asked, Foreseen, foreseen};
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;

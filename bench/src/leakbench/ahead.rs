@@ -2,12 +2,15 @@
 //!
 //! Guarantees: what a run records under its limit is made by the allocator's own rules, request by request, and ends with the
 //! request that fails; what is told is asked for at each step's end, from what came before it alone, and only what growth vouches for
-//! in the eyes of the judge, which sees the same run's tables and knows the same limit. A run counts as told when the end of a step before the failing one told it, and
-//! as told falsely when it is told anything and never fails. Runs that fail have the least limit that a part of their steps lives
+//! in the eyes of the judge, which sees the same run's tables and knows the same limit. A run counts as told when the end of a step
+//! before the failing one told it, and as told falsely when it is told anything and never fails. A request is named when the line that
+//! a finding would show is the one that failed; whether every frame is right is counted, too. Runs that fail have the least limit that a part of their steps lives
 //! with; those that come close have 0.3 to 5 % more than the least that they live with.
 //! Refuses runs that fail before [`STEPS_BEFORE`] steps have ended: nobody knows their steps.
+//!
+//! (Over 400 lines: what a run does under a limit, what is told of it and what is counted belong to one measurement.)
 
-use memctl_model::{Action, Boundary, Event, Foresight, MarkKind, StackId};
+use memctl_model::{Action, Boundary, Event, Foresight, Frame, MarkKind, StackId};
 use memctl_replay::{
     Ahead, Allocator, BlockId, BlockName, Conf, Fails, Follow, Limit, Request, Requested, Shortage, Start, Trial,
     Version, named,
@@ -37,6 +40,8 @@ const FIRST_NUMBER: u64 = 1 << 33;
 const TURN: u64 = 1 << 20;
 /// Steps before the one that fails, before which it is told early.
 const EARLY: usize = 16;
+/// Places that are named at most, as the daemon does.
+const PLACES: usize = 3;
 /// Between the least that a run lives with and the next attempt at it.
 const FINER: f64 = 1.003;
 
@@ -234,25 +239,52 @@ struct Outcome {
     training: &'static str,
     number: u64,
     limit: u64,
-    /// The step that failed, counted from 1, and the request.
-    failed: Option<(usize, Requested, StackId)>,
+    failed: Option<Failed>,
     /// Whether the same run without what leaks lives with the same limit.
     by_leak: bool,
-    /// What was told at the end of each step, counted from 1, that told something.
-    told: Vec<(usize, Fails)>,
+    /// What was told at the end of each step that told something.
+    told: Vec<Told>,
+}
+
+/// What was told at the end of a step, counted from 1.
+#[derive(Debug)]
+struct Told {
+    step: usize,
+    fails: Fails,
+    /// Where it will fail, or may instead.
+    places: Vec<Place>,
+}
+
+/// Where something was asked for, as a finding says it.
+#[derive(Clone, Debug, PartialEq)]
+enum Place {
+    /// The innermost line of the user's own code.
+    Line(Frame),
+    /// Nobody knows the frames.
+    Stack(StackId),
+}
+
+/// The request that failed.
+#[derive(Debug)]
+struct Failed {
+    /// The step that it was in, counted from 1.
+    step: usize,
+    requested: Requested,
+    stack: StackId,
+    place: Place,
 }
 
 impl Outcome {
     /// What was told last before the step that failed.
-    fn before(&self) -> Option<(usize, Fails)> {
-        let (failed, ..) = self.failed?;
-        self.told.iter().rfind(|(step, _)| *step < failed).copied()
+    fn before(&self) -> Option<&Told> {
+        let failed = self.failed.as_ref()?;
+        self.told.iter().rfind(|told| told.step < failed.step)
     }
 
     /// Steps from the first time that something was told to the one that failed.
     fn early(&self) -> Option<usize> {
-        let ((failed, ..), (first, _)) = (self.failed?, self.told.first()?);
-        failed.checked_sub(*first)
+        let (failed, first) = (self.failed.as_ref()?, self.told.first()?);
+        failed.step.checked_sub(first.step)
     }
 }
 
@@ -288,13 +320,28 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     // The judge knows what there is, as the daemon's does: how near the end is belongs to what it goes by.
     run.device_total_bytes[rank] = limit;
     let foresights = foresights(&run, rank, detectors);
+    let place = |stack: StackId| {
+        let added = (stack.0 as usize).checked_sub(base.stacks.len() + 1).and_then(|at| run.sites.stacks.get(at));
+        let frames = added.map_or_else(|| base.frames(stack), Vec::as_slice);
+        let site = frames.iter().find(|frame| frame.is_user_code()).or(frames.first());
+        site.map_or(Place::Stack(stack), |site| Place::Line(site.clone()))
+    };
     let mut told = Vec::new();
     let mut look = |step: usize, ahead: &mut Ahead| {
         let vouched = foresights.get(step - 1).copied().unwrap_or_default();
         let fails = ahead.look(Limit::Device(limit), STEPS_LOOKED_AT);
-        told.extend(fails.filter(|fails| vouched.vouches_for(fails.sight())).map(|fails| (step, fails)));
+        let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) else { return };
+        let mut places = vec![place(fails.stack)];
+        for other in ahead.instead(Limit::Device(limit), &fails) {
+            let other = place(other.stack);
+            if places.len() < PLACES && !places.contains(&other) {
+                places.push(other);
+            }
+        }
+        told.push(Told { step, fails, places });
     };
     let failed = live_with(&doings, &conf, limit, Some(&mut look));
+    let failed = failed.map(|(step, requested, stack)| Failed { step, requested, stack, place: place(stack) });
     (failed.is_some() == fails).then_some(Outcome { training: run.name, number, limit, failed, by_leak, told })
 }
 
@@ -318,10 +365,13 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
         "runs that fail",
         "all",
         "told a step ahead",
-        "the place named",
+        "the stack named",
         "and its bytes",
+        "the line named",
+        "or as one of three",
         "of capacity",
         "told no earlier",
+        "lines named",
     ];
     let by_leak: Vec<&Outcome> = full.iter().map(|(_, it)| it).filter(|it| it.by_leak).collect();
     let all: Vec<&Outcome> = full.iter().map(|(_, it)| it).collect();
@@ -338,20 +388,27 @@ pub fn report(corpus: &Corpus, runs: u64, wrong: bool) -> (String, Value) {
 /// The row of some of the runs that fail.
 fn of(name: &str, runs: &[&Outcome]) -> (Vec<String>, Value) {
     let told = Share::count(runs.iter().map(|it| it.before().is_some()));
-    let named = |with_bytes: bool| {
-        Share::count(runs.iter().filter_map(|it| {
-            let ((_, fails), (_, requested, stack)) = (it.before()?, it.failed?);
-            Some(fails.stack == stack && (!with_bytes || fails.requested.bytes == requested.bytes))
-        }))
-    };
-    let capacity = Share::count(runs.iter().filter_map(|it| Some(it.before()?.1.shortage == Shortage::Capacity)));
+    let told_before: Vec<(&Told, &Failed)> = runs.iter().filter_map(|it| it.before().zip(it.failed.as_ref())).collect();
+    let share =
+        |is: &dyn Fn(&Told, &Failed) -> bool| Share::count(told_before.iter().map(|(told, failed)| is(told, failed)));
+    let is_stack = |told: &Told, failed: &Failed| told.fails.stack == failed.stack;
+    let is_size = |told: &Told, failed: &Failed| told.fails.requested.bytes == failed.requested.bytes;
+    let bytes = share(&|told, failed| is_stack(told, failed) && is_size(told, failed));
+    let line = share(&|told, failed| told.places[0] == failed.place);
+    let one_of_three = share(&|told, failed| told.places.contains(&failed.place));
+    let capacity = share(&|told, _| told.fails.shortage == Shortage::Capacity);
+    let places = told_before.iter().map(|(told, _)| told.places.len()).sum::<usize>();
+    let places = places as f64 / told_before.len().max(1) as f64;
     let early = Share::count(runs.iter().filter_map(|it| Some(it.early()? <= EARLY)));
-    let shares = [told, named(false), named(true), capacity, early];
+    let shares = [told, share(&is_stack), bytes, line, one_of_three, capacity, early];
     let row = [name.to_owned(), runs.len().to_string()].into_iter().chain(shares.iter().map(ToString::to_string));
-    let names = ["told", "place", "bytes", "capacity", "not_early"];
+    let names = ["told", "stack", "bytes", "line", "one_of_three", "capacity", "not_early"];
     let figures: serde_json::Map<String, Value> =
         names.iter().zip(&shares).map(|(&name, share)| (name.to_owned(), share.json())).collect();
-    (row.collect(), json!({ "runs": name, "count": runs.len(), "figures": figures }))
+    (
+        row.chain([format!("{places:.2}")]).collect(),
+        json!({ "runs": name, "count": runs.len(), "figures": figures, "places": places }),
+    )
 }
 
 /// What came of a run.

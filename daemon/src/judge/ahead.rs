@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use memctl_analysis::judge::{Foreseen, RankWatch, foreseen};
+use memctl_analysis::judge::{Asked, Foreseen, RankWatch, foreseen};
 use memctl_model::{Event, Finding, Foresight, JobState, MarkKind};
 use memctl_proto::chunk::Decoder;
 use memctl_proto::item::Content;
@@ -61,6 +61,8 @@ struct Look {
     ended_ns: u64,
     step_ns: Option<u64>,
     told: Option<Fails>,
+    /// What may fail in that step instead, where what was told is vouched for.
+    instead: Vec<Fails>,
     pace: Pace,
     _place: OwnedSemaphorePermit,
 }
@@ -107,14 +109,17 @@ impl Looks {
             let begun = Instant::now();
             let mut goes_on = Ok(true);
             if look.pace.is_due(begun) {
-                goes_on = look.catch_up(store, session, row, Limit::Device(limit_bytes)).await;
+                goes_on = look.catch_up(store, session, row, (Limit::Device(limit_bytes), vouched)).await;
                 look.pace.worked(begun.elapsed(), Instant::now());
             }
             match goes_on {
                 Ok(true) => {
-                    let frames = |fails: &Fails| watch.frames(session.key, fails.stack);
+                    let request = |fails: &Fails| Asked {
+                        bytes: fails.requested.bytes,
+                        stack: watch.frames(session.key, fails.stack),
+                    };
                     let fails = look.told.filter(|fails| vouched.vouches_for(fails.sight()));
-                    told.extend(fails.map(|fails| look.finding(&fails, watched, frames(&fails), limit_bytes)));
+                    told.extend(fails.map(|fails| look.finding(&fails, watched, request, limit_bytes)));
                     self.devices.insert(key, look);
                 }
                 Ok(false) => {}
@@ -157,6 +162,7 @@ impl Look {
             ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
             step_ns: None,
             told: None,
+            instead: Vec::new(),
             pace: Pace::new(Instant::now()),
             _place: place,
         })
@@ -168,7 +174,7 @@ impl Look {
         store: &dyn Store,
         session: &SessionRow,
         row: &DeviceRow,
-        limit: Limit,
+        (limit, vouched): (Limit, Foresight),
     ) -> Result<bool, ReadError> {
         let mut ends = step_ends(store, session.key, self.ended_ns).await?;
         if ends.is_empty() {
@@ -197,7 +203,7 @@ impl Look {
                 decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
                 for event in events.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
                     while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
-                        self.step_ends(end_ns, limit, ends.len());
+                        self.step_ends(end_ns, (limit, vouched), ends.len());
                     }
                     if ends.is_empty() {
                         return Ok(true);
@@ -210,7 +216,7 @@ impl Look {
         Ok(true)
     }
 
-    fn step_ends(&mut self, end_ns: u64, limit: Limit, more: usize) {
+    fn step_ends(&mut self, end_ns: u64, (limit, vouched): (Limit, Foresight), more: usize) {
         self.ahead.step_ends();
         self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
         self.ended_ns = end_ns;
@@ -220,6 +226,9 @@ impl Look {
             let (seen, reach) = (self.ahead.steps_seen(), self.ahead.reach(steps));
             let played = self.pace.steps(seen, reach, self.ahead.is_in_sight());
             self.told = self.ahead.look(limit, played);
+            let is_vouched_for = |fails: &&Fails| more == 0 && vouched.vouches_for(fails.sight());
+            let instead = self.told.as_ref().filter(is_vouched_for).map(|fails| self.ahead.instead(limit, fails));
+            self.instead = instead.unwrap_or_default();
             if !self.ahead.is_in_sight() {
                 self.pace.has_room(seen, played, reach);
             }
@@ -230,15 +239,15 @@ impl Look {
         &self,
         fails: &Fails,
         watched: &RankWatch,
-        stack: Vec<memctl_model::Frame>,
+        request: impl Fn(&Fails) -> Asked,
         limit_bytes: u64,
     ) -> Finding {
         foreseen(&Foreseen {
             who: watched.who(),
             steps: fails.steps,
             is_of_largest: fails.of == Of::Most,
-            requested_bytes: fails.requested.bytes,
-            stack,
+            request: request(fails),
+            instead: self.instead.iter().map(request).collect(),
             is_cut_up: fails.shortage == Shortage::Fragmentation,
             allocated_bytes: fails.allocated_bytes,
             reserved_bytes: fails.reserved_bytes,

@@ -7,8 +7,8 @@
 //! told where two step ends in a row foresaw it, or the next step is the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
-//! allocator's own rules; memory in proportion to the live blocks and the requests of [`STEPS_KEPT`] + 7 steps, of 16 more to
-//! the places of some.
+//! allocator's own rules; memory in proportion to the live blocks and the requests of ten steps (of more where they are short), of
+//! 16 more to the places of some.
 //! Refuses to say that anything grows: whoever asks knows that (a cache that fills repeats itself like a leak until it is full),
 //! and is told of processes that grow alone. Refuses to look ahead from a warm-up: before [`STEPS_MIN`] whole steps nobody knows
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
@@ -38,8 +38,12 @@ use step::{Act, Name, Rises, Step, Want};
 
 /// Whole steps that have to have been seen.
 pub const STEPS_MIN: u64 = 4;
-/// Steps whose requests are kept.
-pub const STEPS_KEPT: usize = 3;
+/// Steps that are laid beside each other: the last one and the two before it.
+const STEPS_COMPARED: usize = 3;
+/// Steps whose requests are kept, where they are short: the next one may be like any of them.
+const STEPS_KEPT: usize = 8;
+/// Acts of steps that are kept at most, where these are more than [`STEPS_COMPARED`].
+const ACTS_KEPT: usize = 1 << 17;
 /// How far is looked ahead at least: two step ends have to foresee something, and a step or two have to be left then.
 pub const STEPS_AHEAD: u32 = 4;
 /// Acts of steps that are played at most to look further than that.
@@ -205,10 +209,11 @@ impl Ahead {
         if is_known(&ended) && self.most[1].as_ref().is_none_or(|most| most.needs() <= ended.needs()) {
             self.most[1] = Some(ended.clone());
         }
-        if self.steps.len() == STEPS_KEPT {
+        self.steps.push_back(ended);
+        let acts = |steps: &VecDeque<Step>| steps.iter().map(|step| step.acts.len()).sum::<usize>();
+        while self.steps.len() > STEPS_KEPT || self.steps.len() > STEPS_COMPARED && acts(&self.steps) > ACTS_KEPT {
             self.steps.pop_front();
         }
-        self.steps.push_back(ended);
     }
 
     /// How many steps can be looked over, of so many: never fewer than [`STEPS_AHEAD`], and only so many more as are played quickly.
@@ -251,18 +256,32 @@ impl Ahead {
         Some(Seen { number: self.running.number, fails })
     }
 
+    /// Other requests that would fail in the step in which this one does, were that step like another of the recent ones: of each
+    /// place one, those of the newest steps first. (Where steps differ, nobody knows which one it will be like.)
+    #[must_use]
+    pub fn instead(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
+        let Some(last) = self.steps.back() else { return Vec::new() };
+        let like = (0..self.steps.len()).filter_map(|back| {
+            let step = self.step_before(back).filter(|step| is_known(step))?;
+            Some((step, self.recurring(step, [self.step_before(back + 1), self.step_before(back + 2)])))
+        });
+        self.plan(last, limit).instead(fails, like, self.most.iter().flatten())
+    }
+
+    /// What comes again of a step, with those before it.
+    fn recurring(&self, step: &Step, before: [Option<&Step>; 2]) -> Recurring {
+        // (What later steps left is theirs.)
+        let live = self.live.values().map(|known| (known.name, known.want));
+        let live = live.filter(|(name, _)| name.step <= step.number);
+        let is_last = self.steps.back().is_some_and(|last| last.number == step.number);
+        Recurring::of((step, is_last), before, (self.odd_to_come().map(|(odd, _)| odd.number), &self.extras), live)
+    }
+
     fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
         let before = [self.step_before(1), self.step_before(2)];
-        let odd = self.odd_to_come();
-        let recurring = |step: &Step, before| {
-            // (What later steps left is theirs.)
-            let live = self.live.values().map(|known| (known.name, known.want));
-            let live = live.filter(|(name, _)| name.step <= step.number);
-            Recurring::of(step, before, (odd.map(|(odd, _)| odd.number), &self.extras), live)
-        };
         // A step that has just kept what it asks for anyway, and usually gives back, is no example: the one before it is.
-        let script = match (recurring(last, before), before[0].filter(|before| is_known(before))) {
-            (of_last, Some(one)) if of_last.is_seldom() => (one, recurring(one, [before[1], Some(last)])),
+        let script = match (self.recurring(last, before), before[0].filter(|before| is_known(before))) {
+            (of_last, Some(one)) if of_last.is_seldom() => (one, self.recurring(one, [before[1], Some(last)])),
             (of_last, _) => (last, of_last),
         };
         let most = self.most.iter().flatten().max_by_key(|most| most.needs());
@@ -273,7 +292,7 @@ impl Ahead {
             script,
             rises: Rises::of(last, before),
             stage: self.stages.next(self.running.number),
-            odd,
+            odd: self.odd_to_come(),
             most: most.filter(|most| most.number < last.number),
             is_uneven: self.is_uneven(),
         }
@@ -281,9 +300,10 @@ impl Ahead {
 
     /// Whether each of the last steps needed another amount.
     fn is_uneven(&self) -> bool {
-        let needs: Vec<u64> = self.steps.iter().filter(|step| is_known(step)).map(Step::needs).collect();
+        let last = self.steps.iter().rev().take(STEPS_COMPARED);
+        let needs: Vec<u64> = last.filter(|step| is_known(step)).map(Step::needs).collect();
         let differs = |(at, one): (usize, &u64)| needs[..at].iter().all(|other| one.abs_diff(*other) > one / UNEVEN);
-        needs.len() == STEPS_KEPT && needs.iter().enumerate().all(differs)
+        needs.len() == STEPS_COMPARED && needs.iter().enumerate().all(differs)
     }
 
     /// The step that ended so many steps before the last one.

@@ -46,27 +46,64 @@ impl Plan<'_> {
 
     fn play(&self) -> Play {
         let (follow, live, limit) = self.from;
-        Play::new(follow, limit, live)
+        let mut play = Play::new(follow, limit, live);
+        let (script, recurring) = &self.script;
+        play.keep(script.number, recurring.keeps(script));
+        play
     }
 
     /// Steps like those that were; and where [`STEPS_AHEAD`] of them lead.
     fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>) {
-        let (script, recurring) = &self.script;
         let (mut play, mut later_on) = (self.play(), None);
         let fails = (1..=steps).find_map(|later| {
-            let number = self.running + u64::from(later) - 1;
-            let fails = if let Some((odd, _)) = self.odd.filter(|(_, at)| *at == number) {
-                play.step(odd, (&self.rises, None), Stays::Never, number - odd.number)
-            } else {
-                let stage = self.stage.as_ref().filter(|stage| stage.from <= number);
-                play.step(script, (&self.rises, stage), Stays::Due(recurring), number - script.number)
-            };
+            let fails = self.next_like_last(&mut play, later);
             if later == STEPS_AHEAD && fails.is_none() {
                 later_on = Some(play.clone());
             }
             Some(Fails { steps: later, ..fails? })
         });
         (fails, later_on)
+    }
+
+    /// One step like those that were, as the one that comes so many steps later.
+    fn next_like_last(&self, play: &mut Play, later: u32) -> Option<Fails> {
+        let number = self.running + u64::from(later) - 1;
+        if let Some((odd, _)) = self.odd.filter(|(_, at)| *at == number) {
+            return play.step(odd, (&self.rises, None), Stays::Never, number - odd.number);
+        }
+        let (script, recurring) = &self.script;
+        let stage = self.stage.as_ref().filter(|stage| stage.from <= number);
+        play.step(script, (&self.rises, stage), Stays::Due(recurring), number - script.number)
+    }
+
+    /// What else may fail in the step in which `fails` does: `like` are the recent steps with what comes again of each, the newest
+    /// first, `most` those that needed most.
+    pub fn instead<'s>(
+        &self,
+        fails: &Fails,
+        like: impl Iterator<Item = (&'s Step, Recurring)>,
+        most: impl Iterator<Item = &'s Step>,
+    ) -> Vec<Fails> {
+        let (mut before, at) = (self.play(), self.running + u64::from(fails.steps) - 1);
+        for later in 1..fails.steps {
+            self.next_like_last(&mut before, later);
+        }
+        let (mut others, mut played): (Vec<Fails>, Vec<&Step>) = (Vec::new(), Vec::new());
+        let mut would_fail = |step: &Step, stays: Stays<'_>| {
+            let failed = before.clone().step(step, (&self.rises, None), stays, at - step.number);
+            let failed = failed.map(|failed| Fails { steps: fails.steps, of: fails.of, ..failed });
+            let is_new = |it: &Fails| it.stack != fails.stack && others.iter().all(|other| other.stack != it.stack);
+            others.extend(failed.filter(is_new));
+        };
+        for (step, recurring) in like {
+            if played.iter().all(|other| other.wants != step.wants) {
+                would_fail(step, Stays::Due(&recurring));
+                would_fail(step, Stays::Never);
+                played.push(step);
+            }
+        }
+        most.for_each(|step| would_fail(step, Stays::All(&self.script.1)));
+        others
     }
 
     /// The step that needed most, as the next one.

@@ -76,6 +76,11 @@ impl Play {
         }
     }
 
+    /// What a step handed on in these places is not given back.
+    pub fn keep(&mut self, step: u64, places: Vec<u32>) {
+        self.kept.extend(places.into_iter().map(|index| Name { step, index }));
+    }
+
     /// Plays a step as the one that comes `later`; the first request that fails, if one does.
     pub fn step(
         &mut self,

@@ -3,7 +3,8 @@
 //! Where two steps are the same but for what one of them made in between, that is what came by chance.
 //!
 //! What stays is asked for besides the step's own requests, or is one of these that is not given back: a loss that is kept now and
-//! then is asked for in every step.
+//! then is asked for in every step. What a step hands on (its loss lives until the next one has another) is left behind when the next
+//! step does not give it back, and of the last step nobody knows yet.
 //!
 //! Guarantees: a request counts where one of the two steps before it made it too, by its stack; what stays counts where at least
 //! [`TIMES_MIN`] steps left some of it, and none is overdue. Refuses to take what happened once for what a step does.
@@ -50,9 +51,9 @@ pub(super) struct Stay {
 }
 
 impl Recurring {
-    /// What a step of the number `odd` left behind comes with the next one like it.
+    /// What a step of the number `odd` left behind comes with the next one like it. `is_last` says whether no step came behind this one.
     pub fn of(
-        step: &Step,
+        (step, is_last): (&Step, bool),
         before: [Option<&Step>; 2],
         (odd, extras): (Option<u64>, &Extras),
         live: impl Iterator<Item = (Name, Want)>,
@@ -73,7 +74,7 @@ impl Recurring {
         {
             chances = inserted.iter().copied().collect();
         }
-        let (stays, is_seldom) = stays(step, &chances, (odd, extras), live);
+        let (stays, is_seldom) = stays((step, is_last), &chances, (odd, extras), live);
         Self { chances, stays, is_seldom }
     }
 
@@ -89,7 +90,14 @@ impl Recurring {
 
     /// Requests of the step that neither of the two before it made.
     pub fn by_chance(step: &Step, before: [Option<&Step>; 2]) -> usize {
-        Self::of(step, before, (None, &Extras::default()), std::iter::empty()).chances.len()
+        Self::of((step, true), before, (None, &Extras::default()), std::iter::empty()).chances.len()
+    }
+
+    /// Of what the step handed on, that which the next one is expected to keep: places among the requests of `step`, whose these are.
+    pub fn keeps(&self, step: &Step) -> Vec<u32> {
+        let own: Vec<u32> = (0..step.wants.len() as u32).filter(|&index| !self.is_chance(index)).collect();
+        let kept = self.due(0).filter(|stay| stay.is_own);
+        kept.filter_map(|stay| own.get(stay.place as usize).copied()).collect()
     }
 
     /// Whether a request of the step happened by chance.
@@ -163,14 +171,17 @@ fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<Sta
 
 /// What several steps left behind and the step's own requests do not; and whether these left what they seldom leave.
 fn stays(
-    step: &Step,
+    (step, is_last): (&Step, bool),
     chances: &HashSet<u32>,
     (odd, extras): (Option<u64>, &Extras),
     live: impl Iterator<Item = (Name, Want)>,
 ) -> (Vec<Stay>, bool) {
     let mut is_seldom = false;
     let mut by_stack: HashMap<StackId, Vec<(Name, Want)>> = HashMap::new();
-    for (name, want) in live.filter(|(name, _)| name.step > 0) {
+    let handed = step.hands_on();
+    let is_handed = |name: Name| name.step == step.number && handed.contains(&name.index);
+    // (Of what the last step hands on nobody knows whether it stays.)
+    for (name, want) in live.filter(|(name, _)| name.step > 0 && !(is_last && is_handed(*name))) {
         by_stack.entry(want.stack).or_default().push((name, want));
     }
     let mut stays: Vec<(u64, Stay)> = Vec::new();
@@ -184,13 +195,14 @@ fn stays(
             continue;
         }
         // The step's own requests leave it behind every time.
-        let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index);
+        let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index) && !is_handed(name);
         let newest = left.iter().rev().take_while(|(name, _)| name.step == last);
         let is_rare = (last - first) * 2 >= (steps.len() as u64 - 1) * 3;
         is_seldom |= is_rare && newest.clone().any(|(name, _)| is_own(*name));
         // What comes at even distances comes when it is due; anything else may come at once.
         let is_even = steps.len() >= EVEN_FROM && steps.windows(2).all(|pair| pair[1] - pair[0] == every);
-        let first = if is_even { (last + every).saturating_sub(step.number).max(1) } else { 1 };
+        let is_open = is_last && newest.clone().all(|(name, _)| handed.contains(&name.index));
+        let first = if is_even { (last + every).saturating_sub(step.number).max(u64::from(!is_open)) } else { 1 };
         let is_captured = left.windows(2).any(|pair| pair[0].1.requested.pool != pair[1].1.requested.pool);
         let stay =
             |name: Name, want| (name.step, Stay { place: name.index, first, every, want, is_own: false, is_captured });
@@ -206,6 +218,8 @@ fn stays(
     for same in stays.chunk_by_mut(|(one, _), (other, _)| one == other) {
         for (before, (number, stay)) in (0..).zip(same) {
             let inserted = if *number == step.number { Some(by_chance.as_slice()) } else { extras.of(*number) };
+            let is_handed = *number == step.number && !chances.contains(&stay.place);
+            stay.is_own = is_handed;
             if inserted.is_none() && own.get(stay.place as usize).is_some_and(|own| own.stack == stay.want.stack) {
                 stay.is_own = true;
                 continue;

@@ -6,7 +6,7 @@
 //!
 //! Guarantees: bounded in requests. Refuses to name a block that nobody saw come.
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::{HashMap, HashMapExt, HashSet};
 use memctl_model::{PoolId, StackId};
 
 use crate::request::Requested;
@@ -71,6 +71,16 @@ impl Step {
     /// Bytes that it needed above those that were handed out when it began.
     pub fn needs(&self) -> u64 {
         self.peak_allocated.saturating_sub(self.allocated.0)
+    }
+
+    /// Places among the requests of the step before it, of what that one handed on and this one gives back: what this one hands on lies
+    /// in the same places.
+    pub fn hands_on(&self) -> HashSet<u32> {
+        let before = self.acts.iter().filter_map(|act| match act {
+            Act::FreeRequested(name, _) if name.step + 1 == self.number => Some(name.index),
+            _ => None,
+        });
+        before.collect()
     }
 
     /// The bytes of its requests by who asked for them, in order.

@@ -221,7 +221,7 @@ fn what_comes_now_and_then_comes_where_it_came() {
         live.extend((0..6).map(|at| (Name { step: number, index: 2 * at + 1 }, want(at + 1))));
     }
     let [last, one, two] = [20, 19, 18].map(|number| step(number, 1));
-    let recurring = Recurring::of(&last, [Some(&one), Some(&two)], (None, &extras), live.into_iter());
+    let recurring = Recurring::of((&last, true), [Some(&one), Some(&two)], (None, &extras), live.into_iter());
     let places: Vec<(u32, StackId)> = recurring.due(1).map(|stay| (stay.place, stay.want.stack)).collect();
     assert_eq!(places, (1..=6).map(|at| (at, StackId(at))).collect::<Vec<_>>());
 }
@@ -302,5 +302,58 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
             told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
             "{told:?}"
         );
+    }
+}
+
+#[test]
+fn where_steps_differ_each_request_that_may_fail_is_named() {
+    // Three kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own.
+    let limit = Limit::Device(600 * MIB);
+    let run = |kinds: u64| {
+        let (mut recorded, mut told) = (Recorded::new(limit), Vec::new());
+        for number in 0..500_u64 {
+            let kind = (number * number / 3 + number / 5) % kinds;
+            recorded.alloc(12 * MIB, 2).expect("the largest one fails first");
+            let Some(largest) = recorded.alloc((150 + 3 * kind) * MIB, 10 + kind as u32) else {
+                return (recorded.asked.1, told);
+            };
+            recorded.free(largest);
+            recorded.ahead.step_ends();
+            let fails = recorded.ahead.look(limit, 4);
+            let instead = |fails: Fails| recorded.ahead.instead(limit, &fails).iter().map(|it| it.stack).collect();
+            told.extend(fails.map(|fails| (fails, instead(fails))));
+        }
+        panic!("it never fails")
+    };
+    let (failed, told): (StackId, Vec<(Fails, Vec<StackId>)>) = run(3);
+    let (fails, instead) = told.last().expect("nothing was told");
+    let mut named = [&[fails.stack], instead.as_slice()].concat();
+    named.sort_unstable();
+    assert_eq!(named, [10, 11, 12].map(StackId), "{told:?}");
+    assert!(named.contains(&failed));
+    // Of steps that are alike there is nothing else to name.
+    let (failed, told) = run(1);
+    assert_eq!(failed, StackId(10));
+    assert!(!told.is_empty() && told.iter().all(|(_, instead)| instead.is_empty()), "{told:?}");
+}
+
+#[test]
+fn what_a_step_hands_on_and_every_second_one_keeps_is_told_exactly() {
+    // Each step's last block lives until the next one has another, unless it is kept: so do outputs that a loop's variable names.
+    for every in [1, 2, 3, 5] {
+        let mut handed = None;
+        let (failed, told) = run(Limit::Device(640 * MIB), |recorded, number| {
+            let output = recorded.alloc(24 * MIB, 3)?;
+            if let Some(before) = handed.take() {
+                recorded.free(before);
+            }
+            work(recorded)?;
+            handed = (!number.is_multiple_of(every)).then_some(output);
+            Some(())
+        });
+        assert!(told.len() >= 4, "every {every}, failed in {failed}: {told:?}");
+        let exact =
+            told.iter().filter(|(at, fails)| at + u64::from(fails.steps) == failed && fails.of == Of::Last).count();
+        assert_eq!(exact, told.len(), "every {every}, failed in {failed}: {told:?}");
     }
 }

@@ -142,7 +142,7 @@ async fn told_by_rounds_of(steps: u64) {
             look = Some(Look::begin(&training.store, session, row, permit).await.unwrap());
         }
         let look = look.as_mut().unwrap();
-        assert!(look.catch_up(&training.store, session, row, limit).await.unwrap());
+        assert!(look.catch_up(&training.store, session, row, (limit, Foresight::AllSteps)).await.unwrap());
         told.extend(look.told.map(|fails| (step, fails)));
     }
     let (at, fails) = *told.last().expect("nothing was foreseen");
@@ -152,7 +152,7 @@ async fn told_by_rounds_of(steps: u64) {
     // Seen from the end of the step before the one that was under way when it was told.
     assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
     let watched = RankWatch::new(RankFacts::default());
-    let finding = look.unwrap().finding(&fails, &watched, Vec::new(), LIMIT);
+    let finding = look.unwrap().finding(&fails, &watched, |_| Asked { bytes: 1, stack: Vec::new() }, LIMIT);
     assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
 }
 
