@@ -11,7 +11,7 @@ mod pace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memctl_analysis::judge::{Asked, Foreseen, RankWatch, foreseen};
 use memctl_model::{Event, Finding, Foresight, JobState, MarkKind};
@@ -21,7 +21,7 @@ use memctl_proto::v1::ItemKind;
 use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Version};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::pace::Pace;
+use self::pace::{Pace, processor_time};
 use super::watching::JobWatch;
 use crate::read::job::state;
 use crate::read::replay::keyframe_before;
@@ -64,6 +64,8 @@ struct Look {
     /// What may fail in that step instead, where what was told is vouched for.
     instead: Vec<Fails>,
     pace: Pace,
+    /// What this round took of a processor.
+    worked: Duration,
     _place: OwnedSemaphorePermit,
 }
 
@@ -106,11 +108,10 @@ impl Looks {
                     }
                 }
             };
-            let begun = Instant::now();
             let mut goes_on = Ok(true);
-            if look.pace.is_due(begun) {
+            if look.pace.is_due(Instant::now()) {
                 goes_on = look.catch_up(store, session, row, (Limit::Device(limit_bytes), vouched)).await;
-                look.pace.worked(begun.elapsed(), Instant::now());
+                look.pace.worked(std::mem::take(&mut look.worked), Instant::now());
             }
             match goes_on {
                 Ok(true) => {
@@ -164,6 +165,7 @@ impl Look {
             told: None,
             instead: Vec::new(),
             pace: Pace::new(Instant::now()),
+            worked: Duration::ZERO,
             _place: place,
         })
     }
@@ -199,21 +201,32 @@ impl Look {
             for (chunk, (seq, payload)) in group.iter().zip(payloads) {
                 // What was dropped, or never came, may be anything.
                 let Some(known) = self.at_event.checked_sub(chunk.index.first_event) else { return Ok(false) };
+                let begun = processor_time();
                 events.clear();
                 decoder.decode(&payload, &mut events).map_err(ReadError::chunk(session.key, seq))?;
-                for event in events.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
-                    while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
-                        self.step_ends(end_ns, (limit, vouched), ends.len());
-                    }
-                    if ends.is_empty() {
-                        return Ok(true);
-                    }
-                    self.ahead.event(event);
-                    self.at_event += 1;
+                let unknown = events.get(usize::try_from(known).unwrap_or(usize::MAX)..).unwrap_or_default();
+                self.replay(unknown, &mut ends, (limit, vouched));
+                self.worked += processor_time().saturating_sub(begun);
+                if ends.is_empty() {
+                    return Ok(true);
                 }
             }
         }
         Ok(true)
+    }
+
+    /// Takes events, up to the last of these ends; what was reached is taken off them.
+    fn replay(&mut self, events: &[Event], ends: &mut VecDeque<u64>, (limit, vouched): (Limit, Foresight)) {
+        for event in events {
+            while let Some(end_ns) = ends.pop_front_if(|&mut end_ns| end_ns < event.time_ns) {
+                self.step_ends(end_ns, (limit, vouched), ends.len());
+            }
+            if ends.is_empty() {
+                return;
+            }
+            self.ahead.event(event);
+            self.at_event += 1;
+        }
     }
 
     fn step_ends(&mut self, end_ns: u64, (limit, vouched): (Limit, Foresight), more: usize) {

@@ -2,11 +2,13 @@
 //!
 //! Guarantees: it costs a hundredth of a core, of which half a minute may be saved up: looks are wanted most when the end is near, and
 //! nothing fails in the time that was looked over. A device whose look takes longer than was saved is looked at every half minute.
+//! What counts is what a look takes of a processor: one that waits, for the store or on a busy machine, costs nobody anything.
 //! Refuses to play many steps again of which the most are known to have room.
 
 use std::time::{Duration, Instant};
 
 use memctl_replay::STEPS_AHEAD;
+use rustix::time::{ClockId, clock_gettime};
 
 /// One unit of work in so many of time.
 const SHARE: u32 = 100;
@@ -14,6 +16,11 @@ const SHARE: u32 = 100;
 const SAVED_MAX: Duration = Duration::from_secs(30);
 /// Of the steps that were seen to have room, the part after which as many are played again.
 const FRESH: (u64, u64) = (3, 4);
+
+/// What this thread has had of a processor: the difference counts, of work that stays on one thread.
+pub(super) fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -58,6 +65,15 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn who_waits_costs_nothing_and_who_works_does() {
+        let begun = processor_time();
+        std::thread::sleep(200 * MS);
+        assert!(processor_time() - begun < 200 * MS);
+        // (It ends, because it works.)
+        while processor_time() - begun < 20 * MS {}
+    }
 
     #[test]
     fn a_hundredth_of_the_time_is_worked_and_what_was_saved() {
