@@ -242,7 +242,7 @@ impl Look {
             let is_vouched_for = |fails: &&Fails| more == 0 && vouched.vouches_for(fails.sight());
             let instead = self.told.as_ref().filter(is_vouched_for).map(|fails| self.ahead.instead(limit, fails));
             self.instead = instead.unwrap_or_default();
-            if !self.ahead.is_in_sight() {
+            if self.ahead.has_room() {
                 self.pace.has_room(seen, played, reach);
             }
         }

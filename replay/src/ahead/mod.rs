@@ -32,7 +32,7 @@ use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
-use plan::Plan;
+use plan::{Odd, Plan};
 use recurring::{Extras, Recurring};
 use step::{Act, Name, Rises, Step, Want};
 
@@ -122,12 +122,15 @@ pub struct Ahead {
     extras: Extras,
     /// The steps that needed most, of the [`SPAN`] before these and of these.
     most: [Option<Step>; 2],
-    /// The last two steps that did what the steps around them do not.
+    /// The last two steps that did what the steps around them do not, and the number of the one before them.
     odd: [Option<Step>; 2],
+    odd_before: Option<u64>,
     /// What was seen at the last step's end.
     before: Option<Seen>,
     /// When something was seen last that did not come.
     missed_at: Option<u64>,
+    /// Whether the last look played steps, and none of them failed.
+    has_room: bool,
 }
 
 /// What was seen at a step's end.
@@ -168,8 +171,10 @@ impl Ahead {
             extras: Extras::default(),
             most: [None, None],
             odd: [None, None],
+            odd_before: None,
             before: None,
             missed_at: None,
+            has_room: false,
         }
     }
 
@@ -201,6 +206,7 @@ impl Ahead {
         self.stages.step(&ended);
         self.extras.step(&ended, self.steps.back());
         if self.is_odd(&ended) {
+            self.odd_before = self.odd[0].as_ref().map(|odd| odd.number);
             self.odd = [self.odd[1].take(), Some(ended.clone())];
         }
         if ended.number.is_multiple_of(SPAN) {
@@ -229,6 +235,12 @@ impl Ahead {
         self.before.is_some()
     }
 
+    /// Whether the last look played steps and saw none of them fail. (Far from the limit, and without whole steps, it plays none.)
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.has_room
+    }
+
     /// The first request that will fail within so many steps, of which [`Self::reach`] are looked over, when the device has so much for
     /// this process, which grows. For each step's end once.
     pub fn look(&mut self, limit: Limit, steps: u32) -> Option<Fails> {
@@ -247,13 +259,12 @@ impl Ahead {
     }
 
     /// The first request that would fail, were the steps that come like those that were.
-    fn foresee(&self, limit: Limit, steps: u32) -> Option<Seen> {
-        let last = self.steps.back().filter(|last| is_known(last))?;
-        if self.is_far(last, limit) {
-            return None;
-        }
-        let fails = self.plan(last, limit).first_to_fail(self.reach(steps))?;
-        Some(Seen { number: self.running.number, fails })
+    fn foresee(&mut self, limit: Limit, steps: u32) -> Option<Seen> {
+        self.has_room = false;
+        let last = self.steps.back().filter(|last| is_known(last) && !self.is_far(last, limit))?;
+        let fails = self.plan(last, limit).first_to_fail(self.reach(steps));
+        self.has_room = fails.is_none();
+        Some(Seen { number: self.running.number, fails: fails? })
     }
 
     /// Other requests that would fail in the step in which this one does, were that step like another of the recent ones: of each
@@ -274,7 +285,7 @@ impl Ahead {
         let live = self.live.values().map(|known| (known.name, known.want));
         let live = live.filter(|(name, _)| name.step <= step.number);
         let is_last = self.steps.back().is_some_and(|last| last.number == step.number);
-        Recurring::of((step, is_last), before, (self.odd_to_come().map(|(odd, _)| odd.number), &self.extras), live)
+        Recurring::of((step, is_last), before, (self.odd_to_come().map(|odd| odd.step.number), &self.extras), live)
     }
 
     fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
@@ -317,11 +328,13 @@ impl Ahead {
         !ended.is_cut && before[1].is_some() && Recurring::by_chance(ended, before) * ODD >= ended.wants.len().max(1)
     }
 
-    /// A step unlike those around it, where two came, and the number of the one that comes as long behind it.
-    fn odd_to_come(&self) -> Option<(&Step, u64)> {
+    /// A step unlike those around it, where two came: one like it comes as long behind it, and more where the one before came even.
+    fn odd_to_come(&self) -> Option<Odd<'_>> {
         let [Some(first), Some(last)] = &self.odd else { return None };
-        let next = last.number + (last.number - first.number);
-        (is_known(last) && next >= self.running.number).then_some((last, next))
+        let apart = last.number - first.number;
+        let every = self.odd_before.is_some_and(|before| before + apart == first.number).then_some(apart);
+        let next = last.number + apart;
+        (is_known(last) && next >= self.running.number).then_some(Odd { step: last, next, every })
     }
 
     /// Whether so much less than there is was reserved that nothing is worth a look.

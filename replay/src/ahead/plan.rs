@@ -25,12 +25,27 @@ pub(super) struct Plan<'a> {
     pub rises: Rises,
     /// The stage that comes next, where steps grow by stages.
     pub stage: Option<Next<'a>>,
-    /// A step unlike those around it, and the number of the one that it comes back as.
-    pub odd: Option<(&'a Step, u64)>,
+    pub odd: Option<Odd<'a>>,
     /// The one that needed most, where that is not the last one.
     pub most: Option<&'a Step>,
     /// Whether steps differ in what they need, so that nobody knows what the next one is like.
     pub is_uneven: bool,
+}
+
+/// A step unlike those around it that is expected again.
+pub(super) struct Odd<'a> {
+    pub step: &'a Step,
+    /// The number of the one that it comes back as.
+    pub next: u64,
+    /// It comes again after so many more, and so on.
+    pub every: Option<u64>,
+}
+
+impl Odd<'_> {
+    fn is_due(&self, number: u64) -> bool {
+        number == self.next
+            || self.every.is_some_and(|every| number > self.next && (number - self.next).is_multiple_of(every))
+    }
 }
 
 impl Plan<'_> {
@@ -68,7 +83,7 @@ impl Plan<'_> {
     /// One step like those that were, as the one that comes so many steps later.
     fn next_like_last(&self, play: &mut Play, later: u32) -> Option<Fails> {
         let number = self.running + u64::from(later) - 1;
-        if let Some((odd, _)) = self.odd.filter(|(_, at)| *at == number) {
+        if let Some(Odd { step: odd, .. }) = self.odd.as_ref().filter(|odd| odd.is_due(number)) {
             return play.step(odd, (&self.rises, None), Stays::Never, number - odd.number);
         }
         let (script, recurring) = &self.script;

@@ -185,6 +185,37 @@ fn an_evaluation_is_played_in_its_turn() {
 }
 
 #[test]
+fn evaluations_at_even_distances_are_played_in_all_their_turns() {
+    // Every fifth step evaluates and keeps some of it: of sixteen steps that are looked over, three evaluate.
+    let (failed, told) = run(Limit::Device(600 * MIB), |recorded, number| {
+        if number % 5 == 0 {
+            let large = recorded.alloc(200 * MIB, 7)?;
+            recorded.alloc(20 * MIB, 8)?;
+            recorded.free(large);
+        }
+        work(recorded)
+    });
+    let (first, fails) = told[0];
+    assert!(fails.steps > 10, "failed in {failed}: {told:?}");
+    assert_eq!((first + u64::from(fails.steps), fails.stack), (failed, StackId(8)), "{told:?}");
+}
+
+#[test]
+fn room_was_seen_only_where_steps_were_played() {
+    let limit = Limit::Device(1024 * MIB);
+    let (mut recorded, mut handed, mut room) = (Recorded::new(limit), None, Vec::new());
+    while recorded.step(&mut handed, 8 * MIB).is_some() {
+        let told = recorded.ahead.look(limit, 8);
+        room.push((recorded.ahead.has_room(), told.is_some() || recorded.ahead.is_in_sight()));
+    }
+    // Far from the limit nothing is played; then steps are, which have room at first.
+    let counts = |what: (bool, bool)| room.iter().filter(|seen| **seen == what).count();
+    let (far, near, in_sight) = (counts((false, false)), counts((true, false)), counts((false, true)));
+    assert!(far > 10 && near > 0 && in_sight > 4, "{room:?}");
+    assert_eq!(room.iter().position(|seen| seen.0), Some(far), "{room:?}");
+}
+
+#[test]
 fn a_stage_that_did_not_come_is_expected_no_more() {
     // Lengths grow twice, ten steps each, and stay; the third growth would not fit.
     let limit = Limit::Device(420 * MIB);

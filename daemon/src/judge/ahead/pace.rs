@@ -3,7 +3,7 @@
 //! Guarantees: it costs a hundredth of a core, of which half a minute may be saved up: looks are wanted most when the end is near, and
 //! nothing fails in the time that was looked over. A device whose look takes longer than was saved is looked at every half minute.
 //! What counts is what a look takes of a processor: one that waits, for the store or on a busy machine, costs nobody anything.
-//! Refuses to play many steps again of which the most are known to have room.
+//! Refuses to play many steps again of which more than half are known to have room.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const SHARE: u32 = 100;
 /// What is saved up at most, as time: nobody rests longer.
 const SAVED_MAX: Duration = Duration::from_secs(30);
 /// Of the steps that were seen to have room, the part after which as many are played again.
-const FRESH: (u64, u64) = (3, 4);
+const FRESH: (u64, u64) = (1, 2);
 
 /// What this thread has had of a processor: the difference counts, of work that stays on one thread.
 pub(super) fn processor_time() -> Duration {
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn far_steps_are_played_again_once_most_of_them_have_come() {
+    fn far_steps_are_played_again_once_half_of_them_have_come() {
         let mut pace = Pace::new(Instant::now());
         assert_eq!(pace.steps(100, 40, false), 40);
         pace.has_room(100, 40, 40);
-        assert_eq!(pace.steps(129, 40, false), STEPS_AHEAD);
-        assert_eq!(pace.steps(129, 3, false), 3);
-        assert_eq!(pace.steps(129, 40, true), 40, "what is in sight is followed");
-        assert_eq!(pace.steps(130, 40, false), 40);
+        assert_eq!(pace.steps(119, 40, false), STEPS_AHEAD);
+        assert_eq!(pace.steps(119, 3, false), 3);
+        assert_eq!(pace.steps(119, 40, true), 40, "what is in sight is followed");
+        assert_eq!(pace.steps(120, 40, false), 40);
     }
 
     #[test]
@@ -135,6 +135,6 @@ mod tests {
             pace.has_room(seen, played, 40);
             played == 40
         });
-        assert!(far.eq((0..300).step_by(30)));
+        assert!(far.eq((0..300).step_by(20)));
     }
 }

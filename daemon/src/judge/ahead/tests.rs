@@ -149,6 +149,8 @@ async fn told_by_rounds_of(steps: u64) {
     // (The end of a step is known once something came behind it: here with the next step.)
     assert!(at < step + 1, "{told:?}, failed in {}", step + 1);
     assert_eq!((fails.stack, fails.shortage), (training.asked, Shortage::Capacity), "{told:?}");
+    // (The looks from far away, which played nothing, put off no far one.)
+    assert!(steps > 1 || told[0].1.steps > STEPS_AHEAD, "{told:?}");
     // Seen from the end of the step before the one that was under way when it was told.
     assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
     let watched = RankWatch::new(RankFacts::default());
