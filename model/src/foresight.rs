@@ -15,6 +15,8 @@ pub enum Foresight {
     CertainStep,
     /// For the very next step, if it is like the last one.
     NextStep,
+    /// For the very next step, whichever of those that were seen it is like.
+    AnyNextStep,
     /// For every step that is looked at.
     AllSteps,
 }
@@ -31,7 +33,7 @@ pub struct Sight {
 }
 
 impl Foresight {
-    const ALL: [Self; 4] = [Self::Nothing, Self::CertainStep, Self::NextStep, Self::AllSteps];
+    const ALL: [Self; 5] = [Self::Nothing, Self::CertainStep, Self::NextStep, Self::AnyNextStep, Self::AllSteps];
 
     /// Its name in evidence.
     #[must_use]
@@ -40,6 +42,7 @@ impl Foresight {
             Self::Nothing => "nothing",
             Self::CertainStep => "certain_next_step",
             Self::NextStep => "next_step",
+            Self::AnyNextStep => "any_next_step",
             Self::AllSteps => "all_steps",
         }
     }
@@ -58,6 +61,7 @@ impl Foresight {
             Self::Nothing => false,
             Self::CertainStep => steps == 1 && is_of_last && is_certain,
             Self::NextStep => steps == 1 && is_of_last,
+            Self::AnyNextStep => steps == 1,
             Self::AllSteps => true,
         }
     }
@@ -76,10 +80,8 @@ mod tests {
             Sight { is_of_last: false, ..next },
             Sight { steps: 2, ..next },
         ];
-        for (least, sight) in [Foresight::CertainStep, Foresight::NextStep, Foresight::AllSteps, Foresight::AllSteps]
-            .into_iter()
-            .zip(sights)
-        {
+        let least = [Foresight::CertainStep, Foresight::NextStep, Foresight::AnyNextStep, Foresight::AllSteps];
+        for (least, sight) in least.into_iter().zip(sights) {
             for it in Foresight::ALL {
                 assert_eq!(it.vouches_for(sight), it >= least, "{it:?} {sight:?}");
             }

@@ -151,8 +151,12 @@ fn at_some_time(lead: &Candidate, holds: impl Fn(&Growth) -> bool) -> bool {
 /// less often than what nothing bounded explains at all.
 pub(super) fn may_be_long_buffer(lead: &Candidate) -> bool {
     let growth = &lead.growth;
-    let is_dense = growth.apart < DENSE_STEPS && growth.rises < RISES_ENDLESS;
-    lead.per == Per::Step && is_dense && epochs_spanned(growth) < EPOCHS_MIN
+    is_dense(lead) && growth.rises < RISES_ENDLESS && epochs_spanned(growth) < EPOCHS_MIN
+}
+
+/// Whether it comes with every few steps.
+pub(super) fn is_dense(lead: &Candidate) -> bool {
+    lead.per == Per::Step && lead.growth.apart < DENSE_STEPS
 }
 
 /// Epochs from its first rise to its last.
