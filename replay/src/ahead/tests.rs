@@ -167,17 +167,21 @@ fn a_leak_of_several_blocks_that_comes_now_and_then_is_told_until_it_fails() {
     assert_eq!(before, 7, "failed in {failed}: {told:?}");
 }
 
-#[test]
-fn an_evaluation_is_played_in_its_turn() {
-    // Every tenth step evaluates, which takes more than a step, and keeps some of it.
-    let (failed, told) = run(Limit::Device(600 * MIB), |recorded, number| {
-        if number % 10 == 0 {
+/// Every so many steps one evaluates, which takes more than a step, and keeps some of it.
+fn run_evaluating(every: u64) -> (u64, Vec<(u64, Fails)>) {
+    run(Limit::Device(600 * MIB), |recorded, number| {
+        if number.is_multiple_of(every) {
             let large = recorded.alloc(200 * MIB, 7)?;
             recorded.alloc(20 * MIB, 8)?;
             recorded.free(large);
         }
         work(recorded)
-    });
+    })
+}
+
+#[test]
+fn an_evaluation_is_played_in_its_turn() {
+    let (failed, told) = run_evaluating(10);
     let of_last: Vec<_> = told.iter().filter(|(_, fails)| fails.of == Of::Last).collect();
     assert!(of_last.len() >= 8, "failed in {failed}: {told:?}");
     let named = |(at, fails): &&&(u64, Fails)| fails.stack == StackId(8) && at + u64::from(fails.steps) == failed;
@@ -186,15 +190,8 @@ fn an_evaluation_is_played_in_its_turn() {
 
 #[test]
 fn evaluations_at_even_distances_are_played_in_all_their_turns() {
-    // Every fifth step evaluates and keeps some of it: of sixteen steps that are looked over, three evaluate.
-    let (failed, told) = run(Limit::Device(600 * MIB), |recorded, number| {
-        if number % 5 == 0 {
-            let large = recorded.alloc(200 * MIB, 7)?;
-            recorded.alloc(20 * MIB, 8)?;
-            recorded.free(large);
-        }
-        work(recorded)
-    });
+    // Of sixteen steps that are looked over, three evaluate.
+    let (failed, told) = run_evaluating(5);
     let (first, fails) = told[0];
     assert!(fails.steps > 10, "failed in {failed}: {told:?}");
     assert_eq!((first + u64::from(fails.steps), fails.stack), (failed, StackId(8)), "{told:?}");
