@@ -187,7 +187,7 @@ impl Follow {
         self.released_pools(tell);
         self.hints.clear();
         self.hints.extend(self.waiting.iter().filter(|event| !gives_back(event)).map(hint));
-        self.allocator.hint(self.hints.iter().copied());
+        self.allocator.hint(&self.hints);
         self.allocator.refuse(refusals);
         let served = self.allocator.malloc(event.size, event.stream, event.pool);
         self.compare_calls();
@@ -214,7 +214,7 @@ impl Follow {
     fn failed(&mut self, event: &Event, tell: &mut impl FnMut(u64, &Request<'_>)) {
         let requested = Requested { bytes: event.size, stream: event.stream, pool: event.pool };
         self.released_pools(tell);
-        self.allocator.hint(std::iter::empty());
+        self.allocator.hint(&[]);
         if self.limit == Limit::None {
             // The limit is not known: what failing does to the cache is.
             let wanted = self.allocator.counts().reserved_bytes.saturating_add(event.size);

@@ -34,7 +34,8 @@ pub(crate) fn round(divisions: &[u32; 16], requested: u64) -> u64 {
     }
     let below = 1_u64 << requested.ilog2();
     let step = below >> divisions.ilog2();
-    if step == 0 { below * 2 } else { requested.next_multiple_of(step) }
+    // (A step is a power of two.)
+    if step == 0 { below * 2 } else { (requested + (step - 1)) & !(step - 1) }
 }
 
 /// Bytes of the segment that is asked of the driver for a rounded request.

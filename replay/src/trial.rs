@@ -150,7 +150,7 @@ impl Trial {
         if self.bounded.is_some() {
             return self.bound(event, &Request::Alloc { block, requested, hints });
         }
-        self.allocator.hint(hints.iter().copied());
+        self.allocator.hint(hints);
         self.alloc(event, block, requested);
         self.forget_completed();
         self.allocator.forget_calls();

@@ -175,7 +175,7 @@ impl Play {
 
     fn ask(&mut self, name: Name, want: Want, bytes: u64) -> Option<Fails> {
         let requested = crate::Requested { bytes, ..want.requested };
-        self.allocator.hint(std::iter::empty());
+        self.allocator.hint(&[]);
         match self.allocator.malloc(bytes, requested.stream, requested.pool) {
             Ok(id) => {
                 self.forget_completed();

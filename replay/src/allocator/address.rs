@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 
 use super::DriverCall;
-use super::free_list::BYTES_MAX;
+use super::leaf::BYTES_MAX;
 use super::space::{Place, Space};
 use crate::sizes::MIN_BLOCK_BYTES;
 

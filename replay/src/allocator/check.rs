@@ -2,7 +2,6 @@
 //!
 //! Guarantees: says the first broken promise. Refuses to repair anything.
 
-use super::free_list::FreeKey;
 use super::slab::{NIL, Slot, Use};
 use super::{Allocator, Block, waits};
 
@@ -15,7 +14,7 @@ impl Allocator {
         let mut firsts: Vec<Slot> = Vec::new();
         let lists = self.pools.iter();
         let listed: Vec<Slot> =
-            lists.flat_map(|pool| pool.free.slots().chain(pool.unmapped.values().copied())).collect();
+            lists.flat_map(|pool| pool.free.slots(&self.blocks).chain(pool.unmapped.values().copied())).collect();
         let waiting = self.pending.slots(|waiting| waits(&self.blocks, waiting));
         for slot in listed.iter().copied().chain(waiting) {
             firsts.push(self.first_of(slot));
@@ -47,7 +46,12 @@ impl Allocator {
         if counts.active_bytes > counts.reserved_bytes || counts.reserved_bytes > counts.peak_reserved_bytes {
             return Err(format!("more in use than reserved: {counts:?}"));
         }
-        let free: u64 = self.pools.iter().flat_map(|pool| pool.free.iter()).map(|(key, _)| key.size()).sum();
+        let free: u64 = self
+            .pools
+            .iter()
+            .flat_map(|pool| pool.free.slots(&self.blocks))
+            .map(|slot| self.blocks.get(slot).size)
+            .sum();
         if free + counts.active_bytes != counts.reserved_bytes {
             return Err(format!("{free} free bytes do not complete {counts:?}"));
         }
@@ -69,7 +73,7 @@ impl Allocator {
         if block.usage == Use::Free {
             let pool = &self.pools[block.pool as usize];
             let listed = if block.mapped {
-                pool.free.get(FreeKey::of(block))
+                pool.free.get(slot, &self.blocks).map(|found| found.slot)
             } else {
                 pool.unmapped.get(&(block.stream, block.addr)).copied()
             };

@@ -142,7 +142,8 @@ impl Allocator {
             self.refusals -= 1;
             return None;
         }
-        let wanted = self.counts.reserved_bytes.saturating_add(ask.segment);
+        let segment = self.segment_bytes(ask);
+        let wanted = self.counts.reserved_bytes.saturating_add(segment);
         // PyTorch compares the size of an ordinary segment here even where pages are mapped.
         if matches!(self.limit, Limit::Share(share) if wanted > share) {
             return None;
@@ -153,15 +154,15 @@ impl Allocator {
         if self.conf.expandable_segments {
             return self.expand(ask);
         }
-        if !self.device_has_room(ask.segment) {
+        if !self.device_has_room(segment) {
             return None;
         }
-        let addr = self.addresses.place(ask.segment)?;
+        let addr = self.addresses.place(segment)?;
         self.counts.device_allocs += 1;
-        self.counts.reserve(ask.segment);
-        self.calls.push(DriverEvent { call: DriverCall::Alloc, addr, size: ask.segment });
+        self.counts.reserve(segment);
+        self.calls.push(DriverEvent { call: DriverCall::Alloc, addr, size: segment });
         let age = self.next_age();
-        Some(self.blocks.insert(Block { age, ..Block::free(addr, ask.segment, ask.stream, ask.pool as u32, None) }))
+        Some(self.blocks.insert(Block { age, ..Block::free(addr, segment, ask.stream, ask.pool as u32, None) }))
     }
 
     pub(super) fn device_has_room(&self, bytes: u64) -> bool {

@@ -4,7 +4,7 @@
 
 use super::free_list::Found;
 use super::pool::Pool;
-use super::slab::{Block, NIL, Slot};
+use super::slab::{NIL, Slot};
 use super::{Allocator, Ask};
 use crate::sizes::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 
@@ -22,7 +22,7 @@ impl Allocator {
     /// The block that serves the request, if one does.
     pub(super) fn candidate(&self, ask: &Ask) -> Option<Found> {
         let pool = &self.pools[ask.pool];
-        let mut found = pool.free.best_fit(ask.stream, ask.size)?;
+        let mut found = pool.free.best_fit(ask.stream, ask.size, &self.blocks)?;
         if self.blocks.get(found.slot).reservation.is_some() {
             found = if self.conf.expandable_segments {
                 self.least_expandable(pool, found)
@@ -41,7 +41,7 @@ impl Allocator {
     fn least_expandable(&self, pool: &Pool, first: Found) -> Found {
         let mut found = first;
         let mut least = self.expandable_size(found.slot);
-        while let Some(next) = pool.free.after(found)
+        while let Some(next) = pool.free.after(found, &self.blocks)
             && self.blocks.get(found.slot).reservation.is_some()
         {
             let size = self.expandable_size(next.slot);
@@ -63,17 +63,16 @@ impl Allocator {
     fn beyond_expandable(&self, pool: &Pool, first: Found) -> Option<Found> {
         let mut found = first;
         while self.blocks.get(found.slot).reservation.is_some() {
-            found = pool.free.after(found)?;
+            found = pool.free.after(found, &self.blocks)?;
         }
         Some(found)
     }
 
-    pub(super) fn should_split(&self, block: &Block, ask: &Ask) -> bool {
-        let remaining = block.size - ask.size;
-        if self.pools[ask.pool].is_small || self.conf.expandable_segments {
-            remaining >= MIN_BLOCK_BYTES
-        } else {
-            ask.size < self.conf.split_limit() && remaining > SMALL_BYTES_MAX
-        }
+    pub(super) fn should_split(&self, block_bytes: u64, ask: &Ask) -> bool {
+        let is_cut_finely = self.pools[ask.pool].is_small || self.conf.expandable_segments;
+        let (least, limit) =
+            if is_cut_finely { (MIN_BLOCK_BYTES, u64::MAX) } else { (SMALL_BYTES_MAX + 1, self.conf.split_limit()) };
+        // (Both are compared: one branch is guessed better than two.)
+        (block_bytes - ask.size >= least) & (ask.size < limit)
     }
 }

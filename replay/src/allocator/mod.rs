@@ -18,6 +18,7 @@ mod driver;
 mod expandable;
 mod find;
 mod free_list;
+mod leaf;
 mod pending;
 mod pool;
 mod release;
@@ -37,7 +38,6 @@ pub use address::Hint;
 use address::{Addresses, ReservationId};
 pub use driver::{Counts, DriverCall, DriverEvent, Limit};
 use expandable::Reservation;
-use free_list::FreeKey;
 use pending::{Pending, Waiting};
 use pool::Pool;
 use slab::{Block, NIL, Slab, Slot, Use};
@@ -70,7 +70,6 @@ struct Ask {
     size: u64,
     stream: u64,
     pool: usize,
-    segment: u64,
 }
 
 /// See the module.
@@ -141,7 +140,12 @@ impl Allocator {
     fn ask(&mut self, requested: u64, stream: u64, pool: PoolId) -> Ask {
         let size = sizes::round(&self.conf.roundup_power2_divisions, requested);
         let pool = self.pool(pool, size <= sizes::SMALL_BYTES_MAX);
-        Ask { size, stream, pool, segment: sizes::segment(size, self.conf.large_segment_bytes) }
+        Ask { size, stream, pool }
+    }
+
+    /// Bytes of the segment that is asked of the driver for it.
+    fn segment_bytes(&self, ask: &Ask) -> u64 {
+        sizes::segment(ask.size, self.conf.large_segment_bytes)
     }
 
     /// The age of what comes now, as far as ages decide.
@@ -191,20 +195,20 @@ impl Allocator {
         // What became free meanwhile inside a split segment is not looked for again: PyTorch issue 189504.
         self.ask_driver(ask).ok_or_else(|| {
             self.counts.ooms += 1;
-            OutOfMemory { rounded: ask.size, segment: ask.segment, reserved: self.counts.reserved_bytes }
+            OutOfMemory { rounded: ask.size, segment: self.segment_bytes(ask), reserved: self.counts.reserved_bytes }
         })
     }
 
     /// Makes a free block, which is in no list any more, the request's. The low part is used, the rest stays free.
     fn hand_out(&mut self, slot: Slot, ask: &Ask, requested: u64) -> Slot {
-        let block = *self.blocks.get(slot);
         let mut given = slot;
-        if self.should_split(&block, ask) {
+        if self.should_split(self.blocks.get(slot).size, ask) {
             let rest = self.blocks.get_mut(slot);
+            let low = Block { size: ask.size, ..*rest };
             rest.addr += ask.size;
             rest.size -= ask.size;
-            let low = Block { size: ask.size, age: self.age_beside(block.age), ..block };
-            given = self.blocks.splice(block.prev, low, slot);
+            let low = Block { age: self.age_beside(low.age), ..low };
+            given = self.blocks.splice(low.prev, low, slot);
             self.insert_free(slot);
         }
         let block = self.blocks.get_mut(given);
@@ -298,7 +302,7 @@ impl Allocator {
         let block = self.blocks.get_mut(slot);
         let pool = &mut self.pools[block.pool as usize];
         block.since = pool.searches;
-        pool.free.insert(FreeKey::of(block), slot);
+        pool.free.insert(slot, &self.blocks);
     }
 
     /// Takes a free block out of its list.
@@ -306,7 +310,7 @@ impl Allocator {
         let block = self.blocks.get(slot);
         let pool = &mut self.pools[block.pool as usize];
         if block.mapped {
-            pool.free.remove(FreeKey::of(block));
+            pool.free.remove(slot, &self.blocks);
         } else {
             pool.unmapped.remove(&(block.stream, block.addr));
         }
@@ -366,12 +370,13 @@ impl Allocator {
         self.limit = limit;
     }
 
-    /// Where the recording's driver put what it gave for the next request.
-    pub(crate) fn hint(&mut self, hints: impl Iterator<Item = Hint>) {
-        if !self.addresses.hints.is_empty() {
+    /// Where the recording's driver put what it gave for the next request. (It gave nothing for nearly all of them.)
+    #[inline]
+    pub(crate) fn hint(&mut self, hints: &[Hint]) {
+        if !hints.is_empty() || !self.addresses.hints.is_empty() {
             self.addresses.hints.clear();
+            self.addresses.hints.extend(hints);
         }
-        self.addresses.hints.extend(hints);
     }
 }
 

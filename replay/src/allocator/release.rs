@@ -34,7 +34,7 @@ impl Allocator {
         let searches = self.pools[0].searches;
         let age = |allocator: &Self, slot: Slot| (searches - allocator.blocks.get(slot).since) as f64;
         let mut idle: Vec<Slot> =
-            self.pools[0].free.slots().filter(|&slot| !self.blocks.get(slot).is_split()).collect();
+            self.pools[0].free.slots(&self.blocks).filter(|&slot| !self.blocks.get(slot).is_split()).collect();
         let mut ages: f64 = idle.iter().map(|&slot| age(self, slot)).sum();
         let (mut count, mut reclaimed, mut goes_on) = (idle.len(), 0, true);
         while reclaimed < target && goes_on && count > 0 {
@@ -72,18 +72,19 @@ impl Allocator {
         let wanted = ask.size.max(limit);
         let pool = &self.pools[ask.pool];
         let is_segment = |block: &Block| block.reservation.is_none() && !block.is_split();
-        if let Some(found) = pool.free.best_fit(ask.stream, wanted)
+        if let Some(found) = pool.free.best_fit(ask.stream, wanted, &self.blocks)
             && is_segment(self.blocks.get(found.slot))
         {
             return (vec![found.slot], true);
         }
         let (mut released, mut going) = (0, Vec::new());
-        for (size, slot) in pool.free.below(ask.stream, wanted) {
-            if released >= wanted || size < limit {
+        for slot in pool.free.below(ask.stream, wanted, &self.blocks) {
+            let block = self.blocks.get(slot);
+            if released >= wanted || block.size < limit {
                 break;
             }
-            if is_segment(self.blocks.get(slot)) {
-                released += size;
+            if is_segment(block) {
+                released += block.size;
                 going.push(slot);
             }
         }
@@ -110,7 +111,7 @@ impl Allocator {
 
     /// The cached segments of the default pools, by address, in the order in which `empty_cache()` returns them.
     pub(crate) fn cached_segments(&self) -> impl Iterator<Item = u64> {
-        let free = self.pools[..2].iter().flat_map(|pool| pool.free.slots());
+        let free = self.pools[..2].iter().flat_map(|pool| pool.free.slots(&self.blocks));
         let blocks = free.map(|slot| self.blocks.get(slot));
         blocks.filter(|block| block.reservation.is_none() && !block.is_split()).map(|block| block.addr)
     }
@@ -140,7 +141,7 @@ impl Allocator {
         if self.candidate(&ask).is_some() {
             return false;
         }
-        let wanted = self.counts.reserved_bytes.saturating_add(ask.segment);
+        let wanted = self.counts.reserved_bytes.saturating_add(self.segment_bytes(&ask));
         let is_above = match self.limit {
             Limit::None => false,
             Limit::Share(limit) | Limit::Device(limit) => wanted > limit,
@@ -162,7 +163,7 @@ impl Allocator {
     }
 
     fn release_pool(&mut self, pool: usize) {
-        let free: Vec<Slot> = self.pools[pool].free.slots().collect();
+        let free: Vec<Slot> = self.pools[pool].free.slots(&self.blocks).collect();
         let mut expandable = Vec::new();
         for slot in free {
             let block = self.blocks.get(slot);

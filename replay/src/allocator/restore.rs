@@ -6,7 +6,6 @@
 use memctl_model::{BlockUse, SegmentKind, SegmentState};
 
 use super::address::ReservationId;
-use super::free_list::FreeKey;
 use super::slab::{Block, NIL, Slot, Use};
 use super::{Allocator, BlockId};
 use crate::sizes::MIN_BLOCK_BYTES;
@@ -139,9 +138,9 @@ impl Allocator {
         }
         let mut slot = last;
         while slot != before {
-            let block = *self.blocks.get(slot);
+            let block = self.blocks.get(slot);
             if block.usage == Use::Free {
-                self.pools[pool].free.insert(FreeKey::of(&block), slot);
+                self.pools[pool].free.insert(slot, &self.blocks);
             }
             slot = block.prev;
         }
