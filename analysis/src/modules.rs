@@ -7,6 +7,8 @@
 //! Guarantees: the calls of one answer are in order and apart. Refuses to see a module that asks for nothing, to tell two objects
 //! of one class apart, and to name classes where the recording has plain names of functions only: such modules are named by the
 //! line that calls them.
+//!
+//! (Over 400 lines: a fifth are tests; what a stack says is read in one go.)
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -70,6 +72,8 @@ struct Known {
     pass: Pass,
     /// The modules that it came through, outermost first, and the line at which each one's forward was.
     places: Vec<(PlaceId, u32)>,
+    /// The lines of Python that it came through, outermost first.
+    lines: Vec<u64>,
 }
 
 /// See the module. Stacks are read once each.
@@ -78,6 +82,8 @@ pub struct Modules {
     known: Vec<Known>,
     /// By request: what is known of its stack.
     requests: Vec<u32>,
+    /// The first request of each forward pass.
+    forwards: Vec<usize>,
 }
 
 impl Modules {
@@ -92,14 +98,31 @@ impl Modules {
                 u32::try_from(known.len() - 1).unwrap_or(u32::MAX)
             })
         });
-        let requests = requests.collect();
-        Self { places, known, requests }
+        let requests: Vec<u32> = requests.collect();
+        let is_forward = |stack: u32| known[stack as usize].pass == Pass::Forward;
+        let begins =
+            |&at: &usize| is_forward(requests[at]) && at.checked_sub(1).is_none_or(|at| !is_forward(requests[at]));
+        let forwards = (0..requests.len()).filter(begins).collect();
+        Self { places, known, requests, forwards }
     }
 
     /// Where a request was made.
     #[must_use]
     pub fn pass(&self, request: usize) -> Pass {
         self.of(request).map_or(Pass::Backward, |known| known.pass)
+    }
+
+    /// How many forward passes had begun by a request.
+    #[must_use]
+    pub fn forward(&self, request: usize) -> u32 {
+        u32::try_from(self.forwards.partition_point(|&first| first <= request)).unwrap_or(u32::MAX)
+    }
+
+    /// The lines of Python that a request of a forward pass came through, outermost first: the same number for the same line of the
+    /// same function.
+    #[must_use]
+    pub fn lines(&self, request: usize) -> &[u64] {
+        self.of(request).map_or(&[], |known| &known.lines)
     }
 
     /// The innermost module that a request was made in and that calls modules itself, else its innermost.
@@ -219,8 +242,9 @@ fn ranges<'a>(modules: impl Iterator<Item = &'a Module>) -> Vec<Range<usize>> {
 fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceId>) -> Known {
     let pass = pass(frames);
     if pass != Pass::Forward {
-        return Known { pass, places: Vec::new() };
+        return Known { pass, places: Vec::new(), lines: Vec::new() };
     }
+    let lines = frames.iter().rev().filter(|frame| frame.owner().is_none()).map(hash).collect();
     let mut hasher = DefaultHasher::new();
     let mut through: Vec<(PlaceId, u32)> = Vec::new();
     // The last frame outside of module.py: the caller, while module.py's own are passed.
@@ -247,7 +271,13 @@ fn read(frames: &[Frame], places: &mut Vec<Place>, ids: &mut HashMap<u64, PlaceI
         frame.hash(&mut hasher);
         caller = Some(frame);
     }
-    Known { pass, places: through }
+    Known { pass, places: through, lines }
+}
+
+fn hash(frame: &Frame) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    frame.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn pass(frames: &[Frame]) -> Pass {
@@ -375,6 +405,17 @@ mod tests {
             assert_eq!(whole.calls, [0..17, step..step + 17], "the whole model is called once a step");
             assert!(!whole.is_looped && whole.is_outer);
         }
+    }
+
+    #[test]
+    fn lines_and_forward_passes_are_told() {
+        let (modules, step) = modules("forward");
+        let (norm, linear, sum) = (modules.lines(2), modules.lines(4), modules.lines(5));
+        let shared = |one: &[u64], other: &[u64]| one.iter().zip(other).take_while(|(one, other)| one == other).count();
+        assert_eq!((norm, shared(norm, sum)), (modules.lines(7), 6), "the lines of script and model, and the calls");
+        assert!(norm != linear && norm.len() == linear.len() && sum.len() < norm.len());
+        assert!(modules.lines(step - 1).is_empty(), "none of a backward pass");
+        assert_eq!([0, 1, step - 1, step + 1, 2 * step].map(|request| modules.forward(request)), [1, 1, 1, 2, 2]);
     }
 
     #[test]

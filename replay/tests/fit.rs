@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use memctl_analysis::initial_state;
-use memctl_model::{Event, Frame, StackId};
-use memctl_replay::fit::{Fit, FitError, Script, stack_key};
+use memctl_analysis::modules::{self, Modules, saves_itself};
+use memctl_model::{Event, Frame, Stack, StackId};
+use memctl_replay::fit::{Fit, FitError, Known, Pass, Script, stack_key};
 use memctl_replay::{Conf, Follow, Limit, Request, Version};
 use serde_json::Value;
 
@@ -15,26 +16,37 @@ fn script(name: &str) -> (Conf, Script) {
 }
 
 fn script_of(path: &Path) -> (Conf, Script) {
+    let (conf, script, _) = with_modules(path);
+    (conf, script)
+}
+
+/// A recording's requests, what their stacks say of modules, and those of operations that save their own result.
+fn with_modules(path: &Path) -> (Conf, Script, (Modules, Vec<bool>)) {
     let recording = memctl_snapshot::load(path, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     let version = Version::of_framework(recording.framework.as_deref());
     let device = recording.devices.iter().max_by_key(|device| device.events.len()).expect("a device");
     let events: Vec<Event> = device.events.iter().collect();
     let start = initial_state(&recording.settings, device.device, &device.final_segments, events.iter().copied());
     let conf = Conf::recorded(&recording.settings, version);
-    let key_of = |stack: StackId| {
+    let frames_of = |stack: StackId| {
         let frames = (stack.0 as usize).checked_sub(1).and_then(|at| recording.stacks.get(at));
-        let frames = frames.into_iter().flatten().map(|id| &recording.frames[id.0 as usize]);
-        stack_key(frames)
+        frames.into_iter().flatten().map(|id| &recording.frames[id.0 as usize])
     };
+    let key_of = |stack: StackId| stack_key(frames_of(stack));
     let mut keys: HashMap<StackId, u64> = HashMap::new();
     let mut follow = Follow::new(conf.clone(), Limit::None, &start.keyframe.segments);
     let mut script = Script::new(&start.keyframe.segments);
+    let mut stacks = vec![StackId(0); script.requests()];
     for event in &events {
         let key = *keys.entry(event.stack).or_insert_with(|| key_of(event.stack));
         follow.event(event, |_, request| script.push(request, key).expect("few requests"));
+        stacks.resize(script.requests(), event.stack);
     }
     follow.finish(|_, request| script.push(request, 0).expect("few requests"));
-    (conf, script)
+    stacks.resize(script.requests(), StackId(0));
+    let resolve = |stack: StackId| Stack { frames: frames_of(stack).cloned().collect() };
+    let saving = stacks.iter().map(|&stack| saves_itself(&resolve(stack))).collect();
+    (conf, script, (Modules::new(&stacks, &resolve), saving))
 }
 
 fn fit(model: &str) -> Fit {
@@ -126,7 +138,7 @@ fn models_of_the_fake_gpu_reserve_what_was_forecast() {
         let recorded = |batch: u32| script_of(&folder.join(format!("{model}_b{batch}.pickle.zst")));
         let ((conf, four), (_, eight)) = (recorded(4), recorded(8));
         let fit = Fit::new((4.0, four), (8.0, eight), conf).expect("one training");
-        for row in rows.iter().filter(|row| row["model"] == model) {
+        for row in rows.iter().filter(|row| row["model"] == model && row["mode"] == "plain") {
             let number = |key: &str| row[key].as_u64().expect("a number");
             let (batch, reserved) = (number("batch"), number("peak_reserved"));
             let forecast = fit.at(batch as f64, None);
@@ -142,4 +154,32 @@ fn models_of_the_fake_gpu_reserve_what_was_forecast() {
         }
     }
     assert_eq!(compared, 30);
+}
+
+/// Three of these models beside runs whose blocks really were checkpointed. (All in single precision: no copies of weights.)
+#[test]
+fn models_of_the_fake_gpu_reserve_checkpointed_what_was_replayed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fit_models");
+    let text = std::fs::read_to_string(folder.join("rows.jsonl")).expect("rows");
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a row is JSON"));
+    let mut compared = 0;
+    for row in rows.filter(|row| row["mode"] == "ckpt") {
+        let (model, batch) = (row["model"].as_str().expect("a name"), row["batch"].as_u64().expect("a number"));
+        let (conf, script, (modules, saving)) = with_modules(&folder.join(format!("{model}_b{batch}.pickle.zst")));
+        let pass = |request: usize| match modules.pass(request) {
+            modules::Pass::Forward => Pass::Forward,
+            modules::Pass::Backward => Pass::Backward,
+            modules::Pass::Optimizer => Pass::Other,
+        };
+        let (saves_itself, lines) = (|request: usize| saving[request], |request: usize| modules.lines(request));
+        let calls = modules::chosen(&modules.all(), "all");
+        let edited = script.checkpointed(&calls, Known { pass, lingers: |_| false, saves_itself, lines });
+        let counts = edited.script.outcome(&conf, Limit::None).counts;
+        assert_eq!(Some(counts.peak_reserved_bytes), row["peak_reserved"].as_u64(), "{model} at {batch}: reserved");
+        let allocated = row["peak_allocated"].as_u64().expect("a number");
+        let off = counts.peak_allocated_bytes.abs_diff(allocated);
+        assert!(off * 50 <= allocated, "{model} at {batch}: allocated is {off} bytes off");
+        compared += 1;
+    }
+    assert_eq!(compared, 5);
 }

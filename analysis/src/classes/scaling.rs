@@ -5,7 +5,7 @@
 //! library that happens to divide is taken to grow.
 //! [`copies`] tells which requests are copies of weights in half their precision.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use memctl_model::{Phase, StackId};
 
@@ -82,13 +82,25 @@ impl Classifier<'_> {
     }
 }
 
-/// Requests of forward passes that have half of a parameter's bytes: by their sizes autocast's copies of weights.
+/// Requests of forward passes that have half of a parameter's bytes: by their sizes autocast's copies of weights. It casts each
+/// weight once in a forward pass, so what is asked for more often than there are weights of a size is something else; `forward`
+/// tells the forward pass of a request.
 #[must_use]
-pub fn copies(asked: &[Asked], classes: &[Class]) -> HashSet<usize> {
+pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32) -> HashSet<usize> {
     let of_class = |class: Class| (0..).zip(asked.iter().zip(classes)).filter(move |(_, (_, it))| **it == class);
-    let weights: HashSet<u64> = of_class(Class::Parameters).map(|(_, (asked, _))| asked.bytes).collect();
-    let is_half = |asked: &Asked| asked.bytes >= COPY_BYTES_MIN && weights.contains(&(asked.bytes.saturating_mul(2)));
-    of_class(Class::Activations).filter(|(_, (asked, _))| is_half(asked)).map(|(at, _)| at).collect()
+    let mut weights: HashMap<u64, usize> = HashMap::new();
+    for (_, (asked, _)) in of_class(Class::Parameters) {
+        *weights.entry(asked.bytes).or_default() += 1;
+    }
+    let mut halves: HashMap<(u32, u64), Vec<usize>> = HashMap::new();
+    for (at, (asked, _)) in of_class(Class::Activations).filter(|(_, (asked, _))| asked.bytes >= COPY_BYTES_MIN) {
+        let whole = asked.bytes.saturating_mul(2);
+        if weights.contains_key(&whole) {
+            halves.entry((forward(at), whole)).or_default().push(at);
+        }
+    }
+    halves.retain(|(_, whole), halves| halves.len() <= weights[whole]);
+    halves.into_values().flatten().collect()
 }
 
 #[cfg(test)]
@@ -138,9 +150,13 @@ mod tests {
         let mut classes = [true, false, false, false, true, false].map(class);
         classes[2] = Class::Temporaries;
         assert_eq!(
-            copies(&requests, &classes),
+            copies(&requests, &classes, |_| 0),
             HashSet::from([1]),
             "neither of another class nor of a size that changes no peak"
         );
+        classes[2] = Class::Activations;
+        assert_eq!(copies(&requests, &classes, |_| 0), HashSet::new(), "one weight has no two copies");
+        let forward = |request: usize| u32::from(request > 1);
+        assert_eq!(copies(&requests, &classes, forward), HashSet::from([1, 2]), "but one in each forward pass");
     }
 }

@@ -98,9 +98,9 @@ impl Recorded {
             };
             holders.push(id);
         }
-        let copies = copies(&asked, &classes);
         let stacks: Vec<StackId> = self.births.iter().map(|birth| birth.stack).collect();
         let modules = Modules::new(&stacks, &resolve);
+        let copies = copies(&asked, &classes, |request| modules.forward(request));
         let distinct: HashSet<StackId> = stacks.iter().copied().collect();
         let saving = distinct.into_iter().filter(|&stack| saves_itself(&resolve(stack))).collect();
         Meaning { classes, modules, holders, places, scalings, copies, stacks, saving }

@@ -1,8 +1,9 @@
-//! A script with activation checkpointing: what modules keep for the backward pass goes at the end of their forward, and comes
-//! back, by a second forward, when the backward pass first needs it.
+//! A script with activation checkpointing: what modules keep for the backward pass goes as soon as their forward itself has used
+//! it, and comes back, by a second forward, when the backward pass first needs it.
 //!
-//! A module's call is a row of requests. Of these the backward pass frees what it had kept: that is what goes. The call's result
-//! stays, for the next module's input, and so does what the backward pass does not free. The second forward comes before the
+//! A module's call is a row of requests. Of these the backward pass frees what it had kept: that is what goes, each block behind
+//! its last use ([`Uses`]). The call's result stays, for the next module's input, and so does what the backward pass does not
+//! free; what outlives that pass (cuBLAS's workspace) is there already and not made again. The second forward comes before the
 //! backward pass gives back the first of what went; like PyTorch's (`use_reentrant=False`) it ends with the last request that is
 //! needed, and what it makes lives as long as what it replaces would have. Where the module's last operation saves its own result
 //! (a relu), the second forward makes that, too, once the next module's backward pass has let go of the first one.
@@ -12,10 +13,11 @@
 //!
 //! (Over 400 lines: a third are tests, and a plan means nothing without the edit that carries it out.)
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::script::{Act, Life, Script};
+use super::uses::Uses;
 use crate::names::BlockName;
 
 /// A script in which some calls are checkpointed, and what that repeats.
@@ -46,48 +48,48 @@ pub enum Pass {
 struct Plan {
     /// Steps of the call that are repeated.
     repeated: Range<u32>,
-    /// The step behind which what goes is given back.
-    ends: u32,
+    /// The requests among them that are not.
+    once: HashSet<usize>,
     /// The step before which the second forward comes.
     again: u32,
-    /// The step behind which what lingers is given back.
-    lingers: u32,
-    /// The requests whose blocks go, and whether they linger.
-    kept: HashMap<usize, bool>,
+    /// The requests whose blocks go, and the step before which they are given back.
+    kept: HashMap<usize, u32>,
     /// The request of the result, where it is made again.
     result: Option<usize>,
 }
 
 /// What is known of requests beyond their bytes.
-pub struct Known<P, L, S> {
+pub struct Known<P, L, S, F> {
     /// Where each was made.
     pub pass: P,
     /// What somebody else keeps until the forward pass ends: autocast its copies of weights.
     pub lingers: L,
     /// What the operation that made it saves of itself, for its own backward pass.
     pub saves_itself: S,
+    /// The frames that it came through, outermost first: the same number for the same line.
+    pub lines: F,
 }
 
 impl Script {
     /// The same with calls checkpointed: ranges of requests, in order and apart.
     #[must_use]
-    pub fn checkpointed<P, L, S>(&self, calls: &[Range<usize>], known: Known<P, L, S>) -> Checkpointed
+    pub fn checkpointed<'f, P, L, S, F>(&self, calls: &[Range<usize>], known: Known<P, L, S, F>) -> Checkpointed
     where
         P: Fn(usize) -> Pass,
         L: Fn(usize) -> bool,
         S: Fn(usize) -> bool,
+        F: Fn(usize) -> &'f [u64],
     {
-        let Known { pass, lingers, saves_itself } = known;
         let lives = self.lives();
-        let passes: Vec<Pass> = (0..self.requests()).map(pass).collect();
+        let passes: Vec<Pass> = (0..self.requests()).map(&known.pass).collect();
         let frees = self.frees_of_forward(&lives, &passes);
         let passes_of = Passes::of(&passes);
-        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, (&lingers, &saves_itself));
+        let plan = |call: &Range<usize>| self.plan(call, &lives, &passes_of, &frees, &known);
         let plans: Vec<Plan> = calls.iter().filter_map(plan).collect();
         let of_pass = (0..self.requests()).filter(|&request| passes[request] == Pass::Forward);
         let forward_bytes = of_pass.fold(0_u64, |sum, request| sum.saturating_add(self.bytes(request)));
         let mut edit = Edit::new(self, &lives);
-        edit.all(&plans);
+        edit.all(&plans, &lives);
         let Edit { made, repeated_bytes, .. } = edit;
         Checkpointed { script: made, calls: plans.len(), repeated_bytes, forward_bytes }
     }
@@ -102,14 +104,19 @@ impl Script {
     }
 
     /// What becomes of a call; `None` where it keeps nothing for a backward pass.
-    fn plan(
+    fn plan<'f, P, L, S, F>(
         &self,
         call: &Range<usize>,
         lives: &[Life],
         passes: &Passes,
         frees: &[u32],
-        (lingers, saves_itself): (impl Fn(usize) -> bool, impl Fn(usize) -> bool),
-    ) -> Option<Plan> {
+        known: &Known<P, L, S, F>,
+    ) -> Option<Plan>
+    where
+        L: Fn(usize) -> bool,
+        S: Fn(usize) -> bool,
+        F: Fn(usize) -> &'f [u64],
+    {
         let last = call.end.checked_sub(1).filter(|&last| last >= call.start && last < lives.len())?;
         // The backward pass that follows: from its first request to the next one that is not its own.
         let first = *passes.backward.get(call.end)?;
@@ -118,25 +125,36 @@ impl Script {
         let ends = self.end_of(lives[last].born);
         let stays = |&request: &usize| lives[request].ended > ends;
         let result = self.result(call.clone().filter(stays))?;
-        let goes = |&request: &usize| backward.contains(&lives[request].ended) && request != result;
-        let kept: HashMap<usize, bool> = call.clone().filter(goes).map(|request| (request, lingers(request))).collect();
+        let goes = |request: usize| backward.contains(&lives[request].ended) && request != result;
+        let uses = Uses { call: call.clone(), lives, lines: &known.lines, goes };
+        let gone = |request: usize| match (known.lingers)(request) {
+            true => backward.start,
+            false => self.end_of(lives[uses.last(request)].born),
+        };
+        let kept = call.clone().filter(|&request| goes(request)).map(|request| (request, gone(request)));
+        let kept: HashMap<usize, u32> = kept.collect();
         let needed = *kept.keys().max()?;
         let first_freed = kept.keys().map(|&request| lives[request].ended).min()?;
-        // The operation's backward pass has asked for its own gradient when the result goes.
-        let is_saved = saves_itself(result) && backward.contains(&lives[result].ended);
+        let is_saved = (known.saves_itself)(result) && backward.contains(&lives[result].ended);
         let remade = Some(result).filter(|_| is_saved && lives[result].ended <= first_freed);
-        let again = match remade {
-            Some(result) => self.request_before(lives[result].ended),
-            None => {
-                // Behind what the backward pass of the module after it gave back last.
-                let before = frees.partition_point(|&free| free < first_freed);
-                before.checked_sub(1).map_or(0, |at| self.end_of(frees[at]))
-            }
-        };
+        let again = self.again(first_freed, remade.map(|result| lives[result].ended), frees);
         let again = again.max(backward.start).min(first_freed);
         let repeated =
             lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born);
-        Some(Plan { repeated, ends, again, lingers: backward.start, kept, result: remade })
+        // cuBLAS asks for its workspace when it is first called, and whoever asks later gets the same one.
+        let outlives = |&request: &usize| lives[request].ended >= backward.end && request != result;
+        Some(Plan { repeated, once: call.clone().filter(outlives).collect(), again, kept, result: remade })
+    }
+
+    /// The step before which the second forward comes: of the first free of what went, and that of the result where it is made again.
+    fn again(&self, first_freed: u32, result_freed: Option<u32>, frees: &[u32]) -> u32 {
+        // The operation's backward pass has asked for its own gradient when the result goes.
+        if let Some(freed) = result_freed {
+            return self.request_before(freed);
+        }
+        // Behind what the backward pass of the module after it gave back last.
+        let before = frees.partition_point(|&free| free < first_freed);
+        before.checked_sub(1).map_or(0, |at| self.end_of(frees[at]))
     }
 
     /// The step of the last request for memory before a step.
@@ -214,22 +232,19 @@ impl<'a> Edit<'a> {
         Self { of, made, requests, instead: HashMap::new(), next_block: of.unused_name(), repeated_bytes: 0 }
     }
 
-    fn all(&mut self, plans: &[Plan]) {
-        let mut ends: Vec<&Plan> = plans.iter().collect();
-        ends.sort_by_key(|plan| plan.ends);
+    fn all(&mut self, plans: &[Plan], lives: &[Life]) {
+        let mut gone: Vec<(u32, u32)> =
+            plans.iter().flat_map(|plan| &plan.kept).map(|(&request, &at)| (at, lives[request].born)).collect();
+        gone.sort_unstable();
         // Of calls that come back at the same step the later one comes first: the backward pass goes backwards.
         let mut again: Vec<&Plan> = plans.iter().collect();
-        again.sort_by_key(|plan| (plan.again, std::cmp::Reverse(plan.ends)));
-        let mut lingers: Vec<&Plan> = plans.iter().collect();
-        lingers.sort_by_key(|plan| plan.lingers);
-        let (mut ends, mut again) = (ends.into_iter().peekable(), again.into_iter().peekable());
-        let mut lingers = lingers.into_iter().peekable();
+        again.sort_by_key(|plan| (plan.again, std::cmp::Reverse(plan.repeated.start)));
+        let (mut gone, mut again) = (gone.into_iter().peekable(), again.into_iter().peekable());
         for at in 0..=u32::try_from(self.of.acts.len()).unwrap_or(u32::MAX) {
-            while let Some(plan) = ends.next_if(|plan| plan.ends == at) {
-                self.let_go(plan, false);
-            }
-            while let Some(plan) = lingers.next_if(|plan| plan.lingers == at) {
-                self.let_go(plan, true);
+            while let Some((_, born)) = gone.next_if(|&(before, _)| before == at) {
+                if let Act::Alloc { block, .. } = self.of.acts[born as usize] {
+                    self.free(block);
+                }
             }
             while let Some(plan) = again.next_if(|plan| plan.again == at) {
                 self.repeat(plan);
@@ -259,17 +274,6 @@ impl<'a> Edit<'a> {
         self.made.acts.extend([Act::FreeRequested(block), Act::FreeCompleted(block)]);
     }
 
-    /// What a call kept goes at its end, what lingers at that of the forward pass.
-    fn let_go(&mut self, plan: &Plan, lingers: bool) {
-        for at in plan.repeated.clone() {
-            if let (Some(request), Act::Alloc { block, .. }) = (self.requests.get(&at), self.of.acts[at as usize])
-                && plan.kept.get(request) == Some(&lingers)
-            {
-                self.free(block);
-            }
-        }
-    }
-
     /// The second forward of a call.
     fn repeat(&mut self, plan: &Plan) {
         let mut living: HashMap<BlockName, BlockName> = HashMap::new();
@@ -284,7 +288,7 @@ impl<'a> Edit<'a> {
         for at in plan.repeated.clone() {
             match self.of.acts[at as usize] {
                 Act::Alloc { block, stream, pool } => {
-                    let Some(&request) = self.requests.get(&at) else { continue };
+                    let Some(&request) = self.requests.get(&at).filter(|it| !plan.once.contains(it)) else { continue };
                     let wanted = self.of.wanted[request];
                     self.repeated_bytes = self.repeated_bytes.saturating_add(wanted.bytes);
                     self.made.wanted.push(wanted);
@@ -350,8 +354,10 @@ mod tests {
         if request < 12 { Pass::Forward } else { Pass::Backward }
     }
 
-    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, fn(usize) -> bool> {
-        Known { pass, lingers, saves_itself: |_| false }
+    type NoLines = fn(usize) -> &'static [u64];
+
+    fn known<P, L>(pass: P, lingers: L) -> Known<P, L, fn(usize) -> bool, NoLines> {
+        Known { pass, lingers, saves_itself: |_| false, lines: |_| &[] }
     }
 
     fn peak(script: &Script) -> u64 {
@@ -383,6 +389,44 @@ mod tests {
     }
 
     #[test]
+    fn each_block_goes_behind_its_last_use() {
+        let (script, calls) = training();
+        // Behind what is kept comes a workspace, of the next line or of its own, and then the result.
+        for (lines, until) in [([1, 2, 3], 2), ([1, 1, 2], 3)] {
+            let lines: Vec<[u64; 1]> = (0..4).flat_map(|_| lines.map(|line| [line])).collect();
+            let line = |request: usize| &lines[request][..];
+            let known = Known { pass: of_pass, lingers: |_| false, saves_itself: |_| false, lines: line };
+            let edited = script.checkpointed(&calls, known).script;
+            let ended = edited.lives()[0].ended as usize;
+            let is_request = |act: &&Act| matches!(act, Act::Alloc { .. });
+            assert_eq!(edited.acts[..ended].iter().filter(is_request).count(), until, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_outlives_the_backward_pass_is_made_once() {
+        // A product asks for 32 MiB that live on, which its next call would find; then the call's result, and the optimizer.
+        let mut script = Script::new(&[]);
+        let mut ask = |block: u32, mib: u64, freed: &[u32]| {
+            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
+            for &block in freed {
+                script.push(&Request::FreeRequested { block }, 0).expect("few");
+                script.push(&Request::FreeCompleted { block }, 0).expect("few");
+            }
+        };
+        ask(1, 32, &[]);
+        ask(2, 64, &[]);
+        ask(3, 8, &[]);
+        ask(4, 8, &[2, 3, 4]);
+        ask(5, 1, &[5]);
+        let pass = |request: usize| [Pass::Forward, Pass::Forward, Pass::Forward, Pass::Backward, Pass::Other][request];
+        let edited = script.checkpointed(&std::iter::once(0..3).collect::<Vec<_>>(), known(pass, |_| false));
+        let all: Vec<usize> = (0..edited.script.requests()).map(|request| edited.script.origin(request)).collect();
+        assert_eq!((all, edited.repeated_bytes), (vec![0, 1, 2, 1, 3, 4], 64 * MIB));
+    }
+
+    #[test]
     fn a_result_that_its_operation_saves_is_made_again() {
         // A call that keeps 64 MiB, needs 32 for a moment and gives 8, which the operation that gave it saves.
         let mut script = Script::new(&[]);
@@ -403,7 +447,10 @@ mod tests {
         ask(6, 16, &[1, 5, 6]);
         let pass = |request: usize| if request < 3 { Pass::Forward } else { Pass::Backward };
         let calls = std::iter::once(0..3).collect::<Vec<_>>();
-        let saves = |result: usize| Known { pass, lingers: |_| false, saves_itself: move |request| request == result };
+        let saves = |result: usize| {
+            let saves_itself = move |request| request == result;
+            Known { pass, lingers: |_| false, saves_itself, lines: |_| &[] as &[u64] }
+        };
         let edited = script.checkpointed(&calls, saves(2)).script;
         let all: Vec<usize> = (0..edited.requests()).map(|request| edited.origin(request)).collect();
         assert_eq!(all, [0, 1, 2, 3, 0, 1, 2, 4, 5], "the second forward comes before the operation's own gradient");

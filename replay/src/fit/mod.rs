@@ -21,6 +21,7 @@ pub mod measures;
 mod script;
 mod split;
 mod sums;
+mod uses;
 
 use std::collections::HashMap;
 

@@ -116,7 +116,9 @@ pub fn checkpointed(script: &Script, calls: &[std::ops::Range<usize>], meaning: 
         Pass::Optimizer => replay::Pass::Other,
     };
     let lingers = |request: usize| meaning.is_copy(request);
-    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself: |request| meaning.saves_itself(request) })
+    let saves_itself = |request: usize| meaning.saves_itself(request);
+    let lines = |request: usize| meaning.modules.lines(request);
+    script.checkpointed(calls, replay::Known { pass, lingers, saves_itself, lines })
 }
 
 /// Peaks of allocated and reserved bytes.

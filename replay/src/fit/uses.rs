@@ -1,0 +1,122 @@
+//! Until when a call's forward itself uses what it makes.
+//!
+//! Where the backward pass keeps a block, the recording shows when that lets go of it, not when Python did; checkpointed, a block
+//! goes with Python's last reference. That is told from lines: what an operation makes goes to the next one. Within a line, whose
+//! operations have the same frames, the next one is known by its result, which nobody keeps. Behind its line, or out of the
+//! module that made it, a block is an argument or a variable that the next call or line replaces: it goes at that one's end.
+//!
+//! Guarantees: nothing outlives the call. Refuses to know of a later use: a residual, of which the recording shows nothing before
+//! the sum, goes early.
+
+use std::ops::Range;
+
+use super::script::Life;
+
+/// What is known of a call.
+pub(super) struct Uses<'a, F, G> {
+    /// Its requests.
+    pub(super) call: Range<usize>,
+    /// When the block of each request lives.
+    pub(super) lives: &'a [Life],
+    /// The frames of each request, outermost first.
+    pub(super) lines: F,
+    /// Whether the backward pass keeps it.
+    pub(super) goes: G,
+}
+
+impl<'f, F: Fn(usize) -> &'f [u64], G: Fn(usize) -> bool> Uses<'_, F, G> {
+    /// The last request of the operation that uses a request's block last.
+    pub(super) fn last(&self, request: usize) -> usize {
+        let Range { end, .. } = self.call;
+        let lines = &self.lines;
+        let here = lines(request);
+        let next = (request + 1..end).find(|&later| lines(later) != here).unwrap_or(end);
+        if let Some(result) = self.result(request + 1..next) {
+            return result;
+        }
+        if next == end {
+            return end - 1;
+        }
+        let there = lines(next);
+        let shared = here.iter().zip(there).take_while(|(one, other)| one == other).count();
+        let is_entered = there.len() > shared;
+        let is_of_it =
+            |later| if is_entered { lines(later).starts_with(&there[..=shared]) } else { lines(later) == there };
+        let behind = (next..end).find(|&later| !is_of_it(later)).unwrap_or(end);
+        let result = if is_entered { None } else { self.result(next..behind) };
+        result.unwrap_or(behind - 1)
+    }
+
+    /// The result of the first operation of some that have the same frames, as far as it shows.
+    fn result(&self, mut of_line: Range<usize>) -> Option<usize> {
+        // (What is kept may be a copy that the same operation is about to read: attention, of softmax and of values.)
+        of_line.find(|&request| !(self.goes)(request) && !self.is_workspace(request))
+    }
+
+    /// Whether a block is given back before anything else is asked for: an operation's own room.
+    fn is_workspace(&self, request: usize) -> bool {
+        self.lives.get(request + 1).is_some_and(|next| self.lives[request].ended < next.born)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last use of each request of a call; of each its frames, whether it is kept, and whether it is given back at once.
+    fn last(requests: &[(&[u64], bool, bool)]) -> Vec<usize> {
+        let life = |(at, request): (u32, &(&[u64], bool, bool))| Life {
+            born: 10 * at,
+            ended: if request.2 { 10 * at + 1 } else { u32::MAX },
+        };
+        let lives: Vec<Life> = (0..).zip(requests).map(life).collect();
+        let call = 0..requests.len();
+        let (lines, goes) = (|at: usize| requests[at].0, |at: usize| requests[at].1);
+        let uses = Uses { call: call.clone(), lives: &lives, lines, goes };
+        call.map(|request| uses.last(request)).collect()
+    }
+
+    const KEPT: (bool, bool) = (true, false);
+    const PASSED_ON: (bool, bool) = (false, false);
+    const WORKSPACE: (bool, bool) = (false, true);
+
+    fn of<'a>(rows: &[(&'a [u64], (bool, bool))]) -> Vec<(&'a [u64], bool, bool)> {
+        rows.iter().map(|&(lines, (kept, at_once))| (lines, kept, at_once)).collect()
+    }
+
+    #[test]
+    fn an_argument_goes_when_the_module_it_was_given_to_returns() {
+        // relu(norm(conv(x))) on one line: a convolution with its columns, a norm with its statistics.
+        let (conv, norm, relu): (&[u64], &[u64], &[u64]) = (&[1, 7, 20], &[1, 7, 30, 31], &[1, 7, 40]);
+        let rows = [(conv, KEPT), (conv, WORKSPACE), (norm, PASSED_ON), (norm, KEPT), (norm, KEPT), (relu, PASSED_ON)];
+        assert_eq!(last(&of(&rows))[..2], [4, 4], "the columns are none that uses it");
+    }
+
+    #[test]
+    fn a_variable_goes_at_the_end_of_the_next_line() {
+        // h = norm(x); h = attention(h), of several lines; return h + x.
+        let rows: [(&[u64], _); 5] = [
+            (&[1, 5, 20], KEPT),
+            (&[1, 6, 50, 20], KEPT),
+            (&[1, 6, 51, 20], KEPT),
+            (&[1, 6, 52], KEPT),
+            (&[1, 7], PASSED_ON),
+        ];
+        assert_eq!(last(&of(&rows)), [3, 2, 3, 4, 4], "and within attention its own lines count");
+        // Out of a module, an operation of the line that called it.
+        let rows: [(&[u64], _); 4] = [(&[1, 5, 20], KEPT), (&[1, 5], KEPT), (&[1, 5, 20], KEPT), (&[1, 6], PASSED_ON)];
+        assert_eq!(last(&of(&rows))[..2], [1, 2]);
+        // linear(x) * gate + x: of the line's operations only the first one.
+        let rows: [(&[u64], _); 3] = [(&[1, 5, 20], KEPT), (&[1, 5], PASSED_ON), (&[1, 5], PASSED_ON)];
+        assert_eq!(last(&of(&rows))[0], 1);
+    }
+
+    #[test]
+    fn an_operation_of_the_same_line_is_known_by_its_result() {
+        // (softmax(scores) @ values).reshape(…), then a linear: values are copied for the product, which the reshape copies.
+        let (line, linear): (&[u64], &[u64]) = (&[1, 5], &[1, 5, 20]);
+        let rows = [(line, KEPT), (line, KEPT), (line, PASSED_ON), (line, KEPT), (linear, PASSED_ON), (line, KEPT)];
+        assert_eq!(last(&of(&rows)), [2, 2, 4, 4, 5, 5]);
+        assert_eq!(last(&of(&[(line, KEPT)])), [0], "the last request has no next one");
+    }
+}
