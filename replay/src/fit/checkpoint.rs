@@ -122,14 +122,14 @@ impl Script {
         let first = *passes.backward.get(call.end)?;
         let born = |request: u32| lives.get(request as usize).map(|life| life.born);
         let backward = born(first)?..born(*passes.other.get(first as usize)?).unwrap_or(u32::MAX);
-        let ends = self.end_of(lives[last].born);
+        let ends = self.end_of(lives[last].born, lives);
         let stays = |&request: &usize| lives[request].ended > ends;
         let result = self.result(call.clone().filter(stays))?;
         let goes = |request: usize| backward.contains(&lives[request].ended) && request != result;
-        let uses = Uses { call: call.clone(), lives, lines: &known.lines, goes };
+        let uses = Uses { call: call.clone(), lives, lines: &known.lines, goes }.last();
         let gone = |request: usize| match (known.lingers)(request) {
             true => backward.start,
-            false => self.end_of(lives[uses.last(request)].born),
+            false => self.end_of(lives[uses[request - call.start]].born, lives),
         };
         let kept = call.clone().filter(|&request| goes(request)).map(|request| (request, gone(request)));
         let kept: HashMap<usize, u32> = kept.collect();
@@ -137,37 +137,31 @@ impl Script {
         let first_freed = kept.keys().map(|&request| lives[request].ended).min()?;
         let is_saved = (known.saves_itself)(result) && backward.contains(&lives[result].ended);
         let remade = Some(result).filter(|_| is_saved && lives[result].ended <= first_freed);
-        let again = self.again(first_freed, remade.map(|result| lives[result].ended), frees);
+        let again = self.again(first_freed, remade.map(|result| lives[result].ended), frees, lives);
         let again = again.max(backward.start).min(first_freed);
         let repeated =
-            lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born);
+            lives[call.start].born..self.end_of(lives[remade.map_or(needed, |result| result.max(needed))].born, lives);
         // cuBLAS asks for its workspace when it is first called, and whoever asks later gets the same one.
         let outlives = |&request: &usize| lives[request].ended >= backward.end && request != result;
         Some(Plan { repeated, once: call.clone().filter(outlives).collect(), again, kept, result: remade })
     }
 
     /// The step before which the second forward comes: of the first free of what went, and that of the result where it is made again.
-    fn again(&self, first_freed: u32, result_freed: Option<u32>, frees: &[u32]) -> u32 {
+    fn again(&self, first_freed: u32, result_freed: Option<u32>, frees: &[u32], lives: &[Life]) -> u32 {
         // The operation's backward pass has asked for its own gradient when the result goes.
         if let Some(freed) = result_freed {
-            return self.request_before(freed);
+            let before = lives.partition_point(|life| life.born < freed);
+            return before.checked_sub(1).map_or(0, |request| lives[request].born);
         }
         // Behind what the backward pass of the module after it gave back last.
         let before = frees.partition_point(|&free| free < first_freed);
-        before.checked_sub(1).map_or(0, |at| self.end_of(frees[at]))
-    }
-
-    /// The step of the last request for memory before a step.
-    fn request_before(&self, step: u32) -> u32 {
-        let before = self.acts[..step as usize].iter().rposition(|act| matches!(act, Act::Alloc { .. }));
-        before.map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX))
+        before.checked_sub(1).map_or(0, |at| self.end_of(frees[at], lives))
     }
 
     /// The step of the next request for memory behind a step: what is given back at once belongs to what came before.
-    fn end_of(&self, step: u32) -> u32 {
-        let behind = self.acts.iter().enumerate().skip(step as usize + 1);
-        let next = behind.into_iter().find(|(_, act)| matches!(act, Act::Alloc { .. }));
-        next.map_or(self.acts.len(), |(at, _)| at).try_into().unwrap_or(u32::MAX)
+    fn end_of(&self, step: u32, lives: &[Life]) -> u32 {
+        let behind = lives.partition_point(|life| life.born <= step);
+        lives.get(behind).map_or(u32::try_from(self.acts.len()).unwrap_or(u32::MAX), |life| life.born)
     }
 
     /// The largest of those that the last operation made: requests of one stack with no other between them.

@@ -25,32 +25,50 @@ pub(super) struct Uses<'a, F, G> {
 }
 
 impl<'f, F: Fn(usize) -> &'f [u64], G: Fn(usize) -> bool> Uses<'_, F, G> {
-    /// The last request of the operation that uses a request's block last.
-    pub(super) fn last(&self, request: usize) -> usize {
-        let Range { end, .. } = self.call;
-        let lines = &self.lines;
-        let here = lines(request);
-        let next = (request + 1..end).find(|&later| lines(later) != here).unwrap_or(end);
-        if let Some(result) = self.result(request + 1..next) {
-            return result;
+    /// By request of the call: the last request of the operation that uses its block last.
+    pub(super) fn last(&self) -> Vec<usize> {
+        let Range { start, end } = self.call;
+        let results = self.results();
+        let mut last = Vec::with_capacity(self.call.len());
+        while start + last.len() < end {
+            let first = start + last.len();
+            let next = (first + 1..end).find(|&later| (self.lines)(later) != (self.lines)(first)).unwrap_or(end);
+            let behind = self.behind_line(first, next, &results);
+            // (Within the line: the result of the next operation.)
+            let of_line = (first..next).map(|request| results[request + 1 - start]);
+            last.extend(of_line.map(|result| if result < next { result } else { behind }));
         }
+        last
+    }
+
+    /// The last use of what is handed on behind a line, which ends before `next`.
+    fn behind_line(&self, line: usize, next: usize, results: &[usize]) -> usize {
+        let Range { start, end } = self.call;
         if next == end {
             return end - 1;
         }
-        let there = lines(next);
+        let (here, there) = ((self.lines)(line), (self.lines)(next));
         let shared = here.iter().zip(there).take_while(|(one, other)| one == other).count();
         let is_entered = there.len() > shared;
-        let is_of_it =
-            |later| if is_entered { lines(later).starts_with(&there[..=shared]) } else { lines(later) == there };
-        let behind = (next..end).find(|&later| !is_of_it(later)).unwrap_or(end);
-        let result = if is_entered { None } else { self.result(next..behind) };
-        result.unwrap_or(behind - 1)
+        let is_of_it = |later: &usize| match is_entered {
+            true => (self.lines)(*later).starts_with(&there[..=shared]),
+            false => (self.lines)(*later) == there,
+        };
+        let behind = (next..end).find(|later| !is_of_it(later)).unwrap_or(end);
+        let result = results[next - start];
+        if is_entered || result >= behind { behind - 1 } else { result }
     }
 
-    /// The result of the first operation of some that have the same frames, as far as it shows.
-    fn result(&self, mut of_line: Range<usize>) -> Option<usize> {
-        // (What is kept may be a copy that the same operation is about to read: attention, of softmax and of values.)
-        of_line.find(|&request| !(self.goes)(request) && !self.is_workspace(request))
+    /// By request, and once more for the call's end: the next one, itself included, that is the result of an operation, as far as it
+    /// shows; the call's end where none comes.
+    fn results(&self) -> Vec<usize> {
+        let mut results = vec![self.call.end; self.call.len() + 1];
+        for (at, request) in self.call.clone().enumerate().rev() {
+            // (What is kept may be a copy that the same operation is about to read: attention, of softmax and of values.)
+            let is_result = !(self.goes)(request) && !self.is_workspace(request);
+            results[at] = if is_result { request } else { results[at + 1] };
+        }
+        results
     }
 
     /// Whether a block is given back before anything else is asked for: an operation's own room.
@@ -72,8 +90,7 @@ mod tests {
         let lives: Vec<Life> = (0..).zip(requests).map(life).collect();
         let call = 0..requests.len();
         let (lines, goes) = (|at: usize| requests[at].0, |at: usize| requests[at].1);
-        let uses = Uses { call: call.clone(), lives: &lives, lines, goes };
-        call.map(|request| uses.last(request)).collect()
+        Uses { call, lives: &lives, lines, goes }.last()
     }
 
     const KEPT: (bool, bool) = (true, false);
@@ -118,5 +135,11 @@ mod tests {
         let rows = [(line, KEPT), (line, KEPT), (line, PASSED_ON), (line, KEPT), (linear, PASSED_ON), (line, KEPT)];
         assert_eq!(last(&of(&rows)), [2, 2, 4, 4, 5, 5]);
         assert_eq!(last(&of(&[(line, KEPT)])), [0], "the last request has no next one");
+    }
+
+    #[test]
+    fn a_long_line_is_read_once() {
+        let rows = vec![(&[1, 5][..], true, false); 1 << 18];
+        assert!(last(&rows).iter().all(|&last| last == rows.len() - 1));
     }
 }
