@@ -330,9 +330,10 @@ fn attempt_one(corpus: &Corpus, fails: bool, number: u64, detectors: &mut [Box<d
     let mut look = |step: usize, ahead: &mut Ahead| {
         let vouched = foresights.get(step - 1).copied().unwrap_or_default();
         let fails = ahead.look(Limit::Device(limit), STEPS_LOOKED_AT);
-        let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) else { return };
+        let Some(seen) = fails.filter(|fails| vouched.vouches_for(fails.sight())) else { return };
+        let (fails, instead) = ahead.names(Limit::Device(limit), &seen);
         let mut places = vec![place(fails.stack)];
-        for other in ahead.instead(Limit::Device(limit), &fails) {
+        for other in instead {
             let other = place(other.stack);
             if places.len() < PLACES && !places.contains(&other) {
                 places.push(other);

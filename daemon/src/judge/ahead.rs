@@ -239,9 +239,11 @@ impl Look {
             let (seen, reach) = (self.ahead.steps_seen(), self.ahead.reach(steps));
             let played = self.pace.steps(seen, reach, self.ahead.is_in_sight());
             self.told = self.ahead.look(limit, played);
-            let is_vouched_for = |fails: &&Fails| more == 0 && vouched.vouches_for(fails.sight());
-            let instead = self.told.as_ref().filter(is_vouched_for).map(|fails| self.ahead.instead(limit, fails));
-            self.instead = instead.unwrap_or_default();
+            self.instead = Vec::new();
+            if let Some(seen) = self.told.filter(|seen| more == 0 && vouched.vouches_for(seen.sight())) {
+                let (first, instead) = self.ahead.names(limit, &seen);
+                (self.told, self.instead) = (Some(first), instead);
+            }
             if self.ahead.has_room() {
                 self.pace.has_room(seen, played, reach);
             }

@@ -14,6 +14,7 @@
 //! what a step is. What a program will do that it has not done yet (a longer batch, a validation) is not seen.
 
 mod growing;
+mod naming;
 mod plan;
 mod play;
 mod recurring;
@@ -131,6 +132,8 @@ pub struct Ahead {
     missed_at: Option<u64>,
     /// Whether the last look played steps, and none of them failed.
     has_room: bool,
+    /// Who asks for what was named last.
+    named: Option<StackId>,
 }
 
 /// What was seen at a step's end.
@@ -175,6 +178,7 @@ impl Ahead {
             before: None,
             missed_at: None,
             has_room: false,
+            named: None,
         }
     }
 
@@ -265,18 +269,6 @@ impl Ahead {
         let fails = self.plan(last, limit).first_to_fail(self.reach(steps));
         self.has_room = fails.is_none();
         Some(Seen { number: self.running.number, fails: fails? })
-    }
-
-    /// Other requests that would fail in the step in which this one does, were that step like another of the recent ones: of each
-    /// place one, those of the newest steps first. (Where steps differ, nobody knows which one it will be like.)
-    #[must_use]
-    pub fn instead(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
-        let Some(last) = self.steps.back() else { return Vec::new() };
-        let like = (0..self.steps.len()).filter_map(|back| {
-            let step = self.step_before(back).filter(|step| is_known(step))?;
-            Some((step, self.recurring(step, [self.step_before(back + 1), self.step_before(back + 2)])))
-        });
-        self.plan(last, limit).instead(fails, like, self.most.iter().flatten())
     }
 
     /// What comes again of a step, with those before it.

@@ -106,7 +106,8 @@ impl Plan<'_> {
         let (mut others, mut played): (Vec<Fails>, Vec<&Step>) = (Vec::new(), Vec::new());
         let mut would_fail = |step: &Step, stays: Stays<'_>| {
             let failed = before.clone().step(step, (&self.rises, None), stays, at - step.number);
-            let failed = failed.map(|failed| Fails { steps: fails.steps, of: fails.of, ..failed });
+            let failed =
+                failed.map(|failed| Fails { steps: fails.steps, of: fails.of, is_certain: fails.is_certain, ..failed });
             let is_new = |it: &Fails| it.stack != fails.stack && others.iter().all(|other| other.stack != it.stack);
             others.extend(failed.filter(is_new));
         };

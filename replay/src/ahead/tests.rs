@@ -1,4 +1,6 @@
 //! Small programs under a limit, recorded as the allocator serves them: what is told of them, and when.
+//!
+//! (Over 400 lines: programs share the one that is recorded, and each is read with what it shows.)
 
 use memctl_model::{Action, Event, PoolId, StackId};
 
@@ -333,36 +335,56 @@ fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
     }
 }
 
+/// Kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own, so many MiB apart:
+/// the place that fails; and what was seen of each step that told something, what to name of it, and what instead.
+fn run_of_kinds(kinds: u64, apart: u64) -> (StackId, Vec<(Fails, Fails, Vec<StackId>)>) {
+    let limit = Limit::Device(600 * MIB);
+    let (mut recorded, mut told) = (Recorded::new(limit), Vec::new());
+    for number in 0..500_u64 {
+        let kind = (number * number / 3 + number / 5) % kinds;
+        recorded.alloc(12 * MIB, 2).expect("the largest one fails first");
+        let Some(largest) = recorded.alloc((150 + apart * kind) * MIB, 10 + kind as u32) else {
+            return (recorded.asked.1, told);
+        };
+        recorded.free(largest);
+        recorded.ahead.step_ends();
+        if let Some(seen) = recorded.ahead.look(limit, 4) {
+            let (fails, instead) = recorded.ahead.names(limit, &seen);
+            told.push((seen, fails, instead.iter().map(|it| it.stack).collect()));
+        }
+    }
+    panic!("it never fails")
+}
+
 #[test]
 fn where_steps_differ_each_request_that_may_fail_is_named() {
-    // Three kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own.
-    let limit = Limit::Device(600 * MIB);
-    let run = |kinds: u64| {
-        let (mut recorded, mut told) = (Recorded::new(limit), Vec::new());
-        for number in 0..500_u64 {
-            let kind = (number * number / 3 + number / 5) % kinds;
-            recorded.alloc(12 * MIB, 2).expect("the largest one fails first");
-            let Some(largest) = recorded.alloc((150 + 3 * kind) * MIB, 10 + kind as u32) else {
-                return (recorded.asked.1, told);
-            };
-            recorded.free(largest);
-            recorded.ahead.step_ends();
-            let fails = recorded.ahead.look(limit, 4);
-            let instead = |fails: Fails| recorded.ahead.instead(limit, &fails).iter().map(|it| it.stack).collect();
-            told.extend(fails.map(|fails| (fails, instead(fails))));
-        }
-        panic!("it never fails")
-    };
-    let (failed, told): (StackId, Vec<(Fails, Vec<StackId>)>) = run(3);
-    let (fails, instead) = told.last().expect("nothing was told");
+    let (failed, told) = run_of_kinds(3, 3);
+    let (_, fails, instead) = told.last().expect("nothing was told");
     let mut named = [&[fails.stack], instead.as_slice()].concat();
     named.sort_unstable();
     assert_eq!(named, [10, 11, 12].map(StackId), "{told:?}");
     assert!(named.contains(&failed));
     // Of steps that are alike there is nothing else to name.
-    let (failed, told) = run(1);
+    let (failed, told) = run_of_kinds(1, 3);
     assert_eq!(failed, StackId(10));
-    assert!(!told.is_empty() && told.iter().all(|(_, instead)| instead.is_empty()), "{told:?}");
+    assert!(!told.is_empty() && told.iter().all(|(_, _, instead)| instead.is_empty()), "{told:?}");
+}
+
+#[test]
+fn of_a_step_like_the_largest_what_was_named_stays_named() {
+    let mut changed = 0;
+    for (kinds, apart) in [(4, 5), (5, 12), (6, 16), (7, 5)] {
+        let (_, told) = run_of_kinds(kinds, apart);
+        for pair in told.windows(2) {
+            let [(_, before, _), (seen, now, instead)] = pair else { unreachable!("pairs") };
+            let would_fail = now.stack == before.stack || instead.contains(&before.stack);
+            let stays = seen.of == Of::Most && would_fail;
+            assert_eq!(now.stack, if stays { before.stack } else { seen.stack }, "{told:?}");
+            assert!(now.stack == seen.stack || instead.contains(&seen.stack), "what was seen is named, too");
+            changed += u32::from(now.stack != seen.stack);
+        }
+    }
+    assert!(changed > 0, "the guess never changed");
 }
 
 #[test]

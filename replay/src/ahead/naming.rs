@@ -1,0 +1,35 @@
+//! Which requests a finding names of a step that is seen to fail.
+//!
+//! Where steps differ, nobody knows which one the next is like: each of the recent ones is played as that step, and what would fail
+//! in it may fail instead. That the step is like the one that needed most is a guess, which changes its mind from step to step: of
+//! what would fail then, what was named before stays named.
+//!
+//! Guarantees: what is named would fail, were the step like one that was seen. Refuses to weigh how likely each is.
+
+use super::{Ahead, Fails, Of, is_known};
+use crate::allocator::Limit;
+
+impl Ahead {
+    /// What to name of the step in which this request was seen to fail, and what may fail there instead: of each place one, those of
+    /// the newest steps first. For each look that is told once.
+    pub fn names(&mut self, limit: Limit, seen: &Fails) -> (Fails, Vec<Fails>) {
+        let (mut first, mut instead) = (*seen, self.instead(limit, seen));
+        if seen.of == Of::Most
+            && let Some(before) = instead.iter_mut().find(|it| self.named == Some(it.stack))
+        {
+            std::mem::swap(before, &mut first);
+        }
+        self.named = Some(first.stack);
+        (first, instead)
+    }
+
+    /// Other requests that would fail in the step in which this one does, were that step like another of the recent ones.
+    pub(super) fn instead(&self, limit: Limit, fails: &Fails) -> Vec<Fails> {
+        let Some(last) = self.steps.back() else { return Vec::new() };
+        let like = (0..self.steps.len()).filter_map(|back| {
+            let step = self.step_before(back).filter(|step| is_known(step))?;
+            Some((step, self.recurring(step, [self.step_before(back + 1), self.step_before(back + 2)])))
+        });
+        self.plan(last, limit).instead(fails, like, self.most.iter().flatten())
+    }
+}
