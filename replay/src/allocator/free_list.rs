@@ -8,7 +8,7 @@
 //! memory follows the blocks that are listed; a step costs a leaf, and the logarithm of the leaves. Refuses to know what a block
 //! is, and to notice that one changes while it is listed.
 
-use super::leaf::{BYTES_MAX, LEAF, Leaf, key, key_of};
+use super::leaf::{BYTES_MAX, LEAF, Leaf, UNIT, key, key_of};
 use super::slab::{Slab, Slot};
 
 /// A leaf of fewer blocks is merged with the one beside it, where both have room in half of one.
@@ -162,10 +162,11 @@ impl FreeList {
     /// Those of a stream that have fewer bytes, the largest first.
     pub fn below<'a>(&'a self, stream: u64, size: u64, blocks: &'a Slab) -> impl Iterator<Item = Slot> + use<'a> {
         let lane = self.lane(stream).ok().map(|lane| &self.lanes[lane]);
-        let all = lane.into_iter().flat_map(|lane| sorted(&lane.leaves, blocks));
-        let mut below: Vec<Slot> = all.take_while(|&slot| blocks.get(slot).size < size).collect();
-        below.reverse();
-        below.into_iter()
+        let all = lane.into_iter().flat_map(move |lane| {
+            let last = lane.leaf(key(size.min(BYTES_MAX - UNIT), 0, 0));
+            sorted(&lane.leaves[..=last], blocks).rev()
+        });
+        all.filter(move |&slot| blocks.get(slot).size < size)
     }
 
     /// All of them, in order.
@@ -174,7 +175,7 @@ impl FreeList {
     }
 }
 
-fn sorted<'a>(leaves: &'a [Box<Leaf>], blocks: &'a Slab) -> impl Iterator<Item = Slot> + use<'a> {
+fn sorted<'a>(leaves: &'a [Box<Leaf>], blocks: &'a Slab) -> impl DoubleEndedIterator<Item = Slot> + use<'a> {
     leaves.iter().flat_map(|leaf| leaf.sorted(blocks).into_iter().take(leaf.len))
 }
 
@@ -185,7 +186,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::leaf::UNIT;
     use super::super::slab::Block;
     use super::*;
 

@@ -32,6 +32,7 @@ fn size_in_leaf(key: u128) -> i32 {
     i32::try_from(key >> 80).unwrap_or(LARGEST)
 }
 
+/// See the module.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Leaf {
@@ -79,6 +80,12 @@ impl Leaf {
         self.lowest_of_equal(from, blocks)
     }
 
+    /// The same where blocks of the size that is asked for decide.
+    fn lowest_of_equal(&self, from: u128, blocks: &Slab) -> Option<usize> {
+        let above = self.slots().iter().enumerate().map(|(at, &slot)| (key_of(blocks.get(slot)), at));
+        above.filter(|&(key, _)| key >= from).min().map(|(_, at)| at)
+    }
+
     /// The least size from a size on; [`LARGEST`] where there is none. (Four at a time, as processors do that.)
     fn least(&self, from: i32) -> i32 {
         // What is large enough becomes a negative number, in the same order; what is not, a positive one.
@@ -91,12 +98,6 @@ impl Leaf {
         let [a, b, c, d] = least;
         let least = a.min(b).min(c.min(d));
         if least < 0 { least.wrapping_add(bias) } else { LARGEST }
-    }
-
-    /// The same where blocks of the size that is asked for decide.
-    fn lowest_of_equal(&self, from: u128, blocks: &Slab) -> Option<usize> {
-        let above = self.slots().iter().enumerate().map(|(at, &slot)| (key_of(blocks.get(slot)), at));
-        above.filter(|&(key, _)| key >= from).min().map(|(_, at)| at)
     }
 
     /// The block with the least key of those that stand in these places.

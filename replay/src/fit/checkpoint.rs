@@ -318,17 +318,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn alloc(script: &mut Script, block: u32, mib: u64) {
+        let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
+        script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
+    }
+
+    fn free(script: &mut Script, block: u32) {
+        script.push(&Request::FreeRequested { block }, 0).expect("few");
+        script.push(&Request::FreeCompleted { block }, 0).expect("few");
+    }
+
     /// Four modules that keep 64 MiB each and give 8 MiB; the backward pass needs 8 MiB at a time.
     fn training() -> (Script, Vec<Range<usize>>) {
         let mut script = Script::new(&[]);
-        let alloc = |script: &mut Script, block: u32, mib: u64| {
-            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
-        };
-        let free = |script: &mut Script, block: u32| {
-            script.push(&Request::FreeRequested { block }, 0).expect("few");
-            script.push(&Request::FreeCompleted { block }, 0).expect("few");
-        };
         for call in 0..4 {
             alloc(&mut script, 10 * call + 1, 64);
             alloc(&mut script, 10 * call + 2, 32);
@@ -402,12 +404,8 @@ mod tests {
         // A product asks for 32 MiB that live on, which its next call would find; then the call's result, and the optimizer.
         let mut script = Script::new(&[]);
         let mut ask = |block: u32, mib: u64, freed: &[u32]| {
-            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
-            for &block in freed {
-                script.push(&Request::FreeRequested { block }, 0).expect("few");
-                script.push(&Request::FreeCompleted { block }, 0).expect("few");
-            }
+            alloc(&mut script, block, mib);
+            freed.iter().for_each(|&block| free(&mut script, block));
         };
         ask(1, 32, &[]);
         ask(2, 64, &[]);
@@ -425,12 +423,8 @@ mod tests {
         // A call that keeps 64 MiB, needs 32 for a moment and gives 8, which the operation that gave it saves.
         let mut script = Script::new(&[]);
         let mut ask = |block: u32, mib: u64, freed: &[u32]| {
-            let requested = Requested { bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT };
-            script.push(&Request::Alloc { block, requested, hints: &[] }, u64::from(block)).expect("few");
-            for &block in freed {
-                script.push(&Request::FreeRequested { block }, 0).expect("few");
-                script.push(&Request::FreeCompleted { block }, 0).expect("few");
-            }
+            alloc(&mut script, block, mib);
+            freed.iter().for_each(|&block| free(&mut script, block));
         };
         ask(1, 64, &[]);
         ask(2, 32, &[]);
