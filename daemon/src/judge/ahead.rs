@@ -237,7 +237,7 @@ impl Look {
             let steps =
                 self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
             let (seen, reach) = (self.ahead.steps_seen(), self.ahead.reach(steps));
-            let played = self.pace.steps(seen, reach, self.ahead.is_in_sight());
+            let played = self.pace.steps(seen, reach, self.ahead.is_in_sight(), Instant::now());
             self.told = self.ahead.look(limit, played);
             self.instead = Vec::new();
             if let Some(seen) = self.told.filter(|seen| more == 0 && vouched.vouches_for(seen.sight())) {
@@ -245,7 +245,7 @@ impl Look {
                 (self.told, self.instead) = (Some(first), instead);
             }
             if self.ahead.has_room() {
-                self.pace.has_room(seen, played, reach);
+                self.pace.has_room(seen, (played, reach), self.ahead.is_uneven());
             }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Steps that are played: the last one as often as is asked for, with what comes now and then and stays, with the sizes of the next
 //! stage where steps grow by even stages, and with a step that is unlike those around it in its turn; and the one that needed most of
-//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Where the
-//! last steps differ in what they need, that next one counts more than what the last one needs some steps for. Something is
+//! the last [`SPAN`] to twice as many, as the next one, and behind [`STEPS_AHEAD`] others with all that comes now and then. Where
+//! steps differ in what they need, the largest counts more than the last one: as the next one, or behind as many as fit. Something is
 //! told where two step ends in a row foresaw it, or the next step is the one that fails.
 //!
 //! Guarantees: pure and deterministic; what it says of a step rests on requests that were seen, in their order, and on the
@@ -21,6 +21,7 @@ mod recurring;
 mod step;
 #[cfg(test)]
 mod tests;
+mod unlike;
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,7 @@ use crate::names::{BlockName, named};
 use crate::request::{Request, Requested};
 use crate::settings::Conf;
 use growing::Stages;
-use plan::{Odd, Plan};
+use plan::Plan;
 use recurring::{Extras, Recurring};
 use step::{Act, Name, Rises, Step, Want};
 
@@ -49,14 +50,10 @@ const ACTS_KEPT: usize = 1 << 17;
 pub const STEPS_AHEAD: u32 = 4;
 /// Acts of steps that are played at most to look further than that.
 const ACTS_PLAYED: usize = 1 << 17;
-/// One part of so many of what a step needs is more than by which steps differ that are like each other.
-const UNEVEN: u64 = 64;
 /// Steps over which the one that needs most is looked for: these, and as many before them.
 const SPAN: u64 = 32;
 /// Steps for which nothing is told after something was foreseen of the next step that did not come.
 const MISSED_FOR: u64 = 2;
-/// One request of so many that neither of the two steps before made is enough for a step to be unlike those around it.
-const ODD: usize = 10;
 /// Of the limit, the part of which nothing can fail within a few steps while less is reserved at the height of a step.
 const FAR: (u64, u64) = (3, 4);
 
@@ -132,8 +129,8 @@ pub struct Ahead {
     missed_at: Option<u64>,
     /// Whether the last look played steps, and none of them failed.
     has_room: bool,
-    /// Who asks for what was named last.
-    named: Option<StackId>,
+    /// What was named last, the newest first, one of each place; and before which step.
+    named: VecDeque<(u64, Fails)>,
 }
 
 /// What was seen at a step's end.
@@ -178,7 +175,7 @@ impl Ahead {
             before: None,
             missed_at: None,
             has_room: false,
-            named: None,
+            named: VecDeque::new(),
         }
     }
 
@@ -265,7 +262,7 @@ impl Ahead {
     /// The first request that would fail, were the steps that come like those that were.
     fn foresee(&mut self, limit: Limit, steps: u32) -> Option<Seen> {
         self.has_room = false;
-        let last = self.steps.back().filter(|last| is_known(last) && !self.is_far(last, limit))?;
+        let last = self.steps.back().filter(|last| is_known(last) && !self.is_far(limit))?;
         let fails = self.plan(last, limit).first_to_fail(self.reach(steps));
         self.has_room = fails.is_none();
         Some(Seen { number: self.running.number, fails: fails? })
@@ -277,14 +274,19 @@ impl Ahead {
         let live = self.live.values().map(|known| (known.name, known.want));
         let live = live.filter(|(name, _)| name.step <= step.number);
         let is_last = self.steps.back().is_some_and(|last| last.number == step.number);
-        Recurring::of((step, is_last), before, (self.odd_to_come().map(|odd| odd.step.number), &self.extras), live)
+        let odd = self.odd_to_come().map(|odd| (odd.before, odd.step.number));
+        Recurring::of((step, is_last), before, (odd, &self.extras), live)
     }
 
     fn plan<'a>(&'a self, last: &'a Step, limit: Limit) -> Plan<'a> {
         let before = [self.step_before(1), self.step_before(2)];
-        // A step that has just kept what it asks for anyway, and usually gives back, is no example: the one before it is.
+        // A step that is unlike those around it, or has just kept what it asks for anyway and usually gives back, is no example: the
+        // one before it is.
+        let is_odd = self.odd_to_come().is_some_and(|odd| odd.step.number == last.number);
         let script = match (self.recurring(last, before), before[0].filter(|before| is_known(before))) {
-            (of_last, Some(one)) if of_last.is_seldom() => (one, self.recurring(one, [before[1], Some(last)])),
+            (of_last, Some(one)) if is_odd || of_last.is_seldom() => {
+                (one, self.recurring(one, [before[1], Some(last)]))
+            }
             (of_last, _) => (last, of_last),
         };
         let most = self.most.iter().flatten().max_by_key(|most| most.needs());
@@ -293,7 +295,7 @@ impl Ahead {
             running: self.running.number,
             last,
             script,
-            rises: Rises::of(last, before),
+            rises: Rises::of(last, self.steps.iter().rev().skip(1)),
             stage: self.stages.next(self.running.number),
             odd: self.odd_to_come(),
             most: most.filter(|most| most.number < last.number),
@@ -301,38 +303,16 @@ impl Ahead {
         }
     }
 
-    /// Whether each of the last steps needed another amount.
-    fn is_uneven(&self) -> bool {
-        let last = self.steps.iter().rev().take(STEPS_COMPARED);
-        let needs: Vec<u64> = last.filter(|step| is_known(step)).map(Step::needs).collect();
-        let differs = |(at, one): (usize, &u64)| needs[..at].iter().all(|other| one.abs_diff(*other) > one / UNEVEN);
-        needs.len() == STEPS_COMPARED && needs.iter().enumerate().all(differs)
-    }
-
     /// The step that ended so many steps before the last one.
     fn step_before(&self, back: usize) -> Option<&Step> {
         self.steps.len().checked_sub(back + 1).and_then(|at| self.steps.get(at))
     }
 
-    /// Whether a step that has just ended does what the two before it do not: an evaluation, a checkpoint.
-    fn is_odd(&self, ended: &Step) -> bool {
-        let before = [self.step_before(0), self.step_before(1)];
-        !ended.is_cut && before[1].is_some() && Recurring::by_chance(ended, before) * ODD >= ended.wants.len().max(1)
-    }
-
-    /// A step unlike those around it, where two came: one like it comes as long behind it, and more where the one before came even.
-    fn odd_to_come(&self) -> Option<Odd<'_>> {
-        let [Some(first), Some(last)] = &self.odd else { return None };
-        let apart = last.number - first.number;
-        let every = self.odd_before.is_some_and(|before| before + apart == first.number).then_some(apart);
-        let next = last.number + apart;
-        (is_known(last) && next >= self.running.number).then_some(Odd { step: last, next, every })
-    }
-
-    /// Whether so much less than there is was reserved that nothing is worth a look.
-    fn is_far(&self, last: &Step, limit: Limit) -> bool {
+    /// Whether so much less than there is was reserved that nothing is worth a look. (Where little is, because a request that
+    /// found no room had the cache emptied, the steps before that had more.)
+    fn is_far(&self, limit: Limit) -> bool {
         let (Limit::Share(bytes) | Limit::Device(bytes)) = limit else { return true };
-        last.peak_reserved < bytes / FAR.1 * FAR.0
+        self.steps.iter().all(|step| step.peak_reserved < bytes / FAR.1 * FAR.0)
     }
 
     /// Whole steps that were seen.

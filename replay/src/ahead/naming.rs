@@ -2,24 +2,39 @@
 //!
 //! Where steps differ, nobody knows which one the next is like: each of the recent ones is played as that step, and what would fail
 //! in it may fail instead. That the step is like the one that needed most is a guess, which changes its mind from step to step: of
-//! what would fail then, what was named before stays named.
+//! what would fail then, what was named before stays named. What does not fail in any of them any more is named last.
 //!
-//! Guarantees: what is named would fail, were the step like one that was seen. Refuses to weigh how likely each is.
+//! Guarantees: what is named would fail, were the step like one that was seen, or was named in one of the last steps.
+//! Refuses to weigh how likely each is.
 
-use super::{Ahead, Fails, Of, is_known};
+use super::{Ahead, Fails, Of, SPAN, is_known};
 use crate::allocator::Limit;
+
+/// Places that are remembered.
+const NAMED: usize = 3;
 
 impl Ahead {
     /// What to name of the step in which this request was seen to fail, and what may fail there instead: of each place one, those of
-    /// the newest steps first. For each look that is told once.
+    /// the newest steps first, then what was named of late. For each look that is told once.
     pub fn names(&mut self, limit: Limit, seen: &Fails) -> (Fails, Vec<Fails>) {
         let (mut first, mut instead) = (*seen, self.instead(limit, seen));
+        let is_guess = seen.of == Of::Most || self.is_uneven();
         if seen.of == Of::Most
-            && let Some(before) = instead.iter_mut().find(|it| self.named == Some(it.stack))
+            && let Some((_, named)) = self.named.front()
+            && let Some(before) = instead.iter_mut().find(|it| named.stack == it.stack)
         {
             std::mem::swap(before, &mut first);
         }
-        self.named = Some(first.stack);
+        let number = self.running.number;
+        self.named.retain(|(at, named)| at + SPAN > number && named.stack != first.stack);
+        if is_guess {
+            let mut known: Vec<_> = instead.iter().map(|it| it.stack).collect();
+            known.push(first.stack);
+            let earlier = self.named.iter().map(|(_, named)| named).filter(|named| !known.contains(&named.stack));
+            instead.extend(earlier.map(|named| Fails { steps: first.steps, of: first.of, ..*named }));
+        }
+        self.named.push_front((number, first));
+        self.named.truncate(NAMED);
         (first, instead)
     }
 

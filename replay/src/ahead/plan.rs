@@ -7,7 +7,7 @@ use foldhash::HashMap;
 
 use super::growing::Next;
 use super::play::{Play, Stays};
-use super::recurring::Recurring;
+use super::recurring::{Recurring, Stay};
 use super::step::{Rises, Step};
 use super::{Fails, Live, Of, STEPS_AHEAD};
 use crate::allocator::Limit;
@@ -35,6 +35,8 @@ pub(super) struct Plan<'a> {
 /// A step unlike those around it that is expected again.
 pub(super) struct Odd<'a> {
     pub step: &'a Step,
+    /// The number of the one before it.
+    pub before: u64,
     /// The number of the one that it comes back as.
     pub next: u64,
     /// It comes again after so many more, and so on.
@@ -51,12 +53,21 @@ impl Odd<'_> {
 impl Plan<'_> {
     /// The first request that fails within so many steps.
     pub fn first_to_fail(&self, steps: u32) -> Option<Fails> {
-        let (of_last, later_on) = self.of_last(steps);
         // (Of steps that differ the next one may be as large as any: that comes before what a small one needs some steps for.)
-        let may_be_most = self.is_uneven && of_last.is_none_or(|fails| fails.steps > 1);
-        let first = if may_be_most { self.of_most().or(of_last) } else { of_last.or_else(|| self.of_most()) };
-        let fails = first.or_else(|| self.of_most_later_on(later_on?))?;
-        Some(Fails { is_certain: !self.script.1.is_open(), ..fails })
+        let one_more = || self.next_like_last(&mut self.play(), 1).map(|fails| Fails { steps: 1, ..fails });
+        let next = self.is_uneven.then(|| one_more().or_else(|| self.of_most())).flatten();
+        if let Some(fails) = next {
+            return Some(self.with_certainty(fails));
+        }
+        let (of_last, later_on, behind) = self.of_last(steps);
+        let of_most = || if self.is_uneven { None } else { self.of_most() };
+        let first = of_last.map(|fails| behind.unwrap_or(fails)).or_else(of_most);
+        Some(self.with_certainty(first.or_else(|| self.of_most_later_on(later_on?))?))
+    }
+
+    /// (Certain is what rests on nothing of which nobody knows when it comes.)
+    fn with_certainty(&self, fails: Fails) -> Fails {
+        Fails { is_certain: !self.script.1.is_open(), ..fails }
     }
 
     fn play(&self) -> Play {
@@ -64,31 +75,65 @@ impl Plan<'_> {
         let mut play = Play::new(follow, limit, live);
         let (script, recurring) = &self.script;
         play.keep(script.number, recurring.keeps(script));
+        if script.number < self.last.number {
+            play.keep(self.last.number, recurring.keeps_of(script, self.last, self.last.number - script.number));
+        }
         play
     }
 
-    /// Steps like those that were; and where [`STEPS_AHEAD`] of them lead.
-    fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>) {
+    /// Steps like those that were; where [`STEPS_AHEAD`] of them lead; and where steps differ, the one that needed most behind as many
+    /// of them as do not fail, or sooner.
+    fn of_last(&self, steps: u32) -> (Option<Fails>, Option<Play>, Option<Fails>) {
         let (mut play, mut later_on) = (self.play(), None);
+        let mut behind: Option<(u32, Play)> = None;
+        let mut of_most = None;
         let fails = (1..=steps).find_map(|later| {
             let fails = self.next_like_last(&mut play, later);
             if later == STEPS_AHEAD && fails.is_none() {
                 later_on = Some(play.clone());
             }
+            let is_tried = self.is_uneven && later.is_power_of_two();
+            if is_tried && fails.is_none() && of_most.is_none() {
+                of_most = self.most_behind(play.clone(), later);
+                behind = Some((later, play.clone()));
+            }
             Some(Fails { steps: later, ..fails? })
         });
-        (fails, later_on)
+        if let (Some(fails), None, Some((from, mut play))) = (fails, of_most, behind) {
+            (from + 1..fails.steps).for_each(|later| _ = self.next_like_last(&mut play, later));
+            of_most = self.most_behind(play, fails.steps - 1);
+        }
+        (fails, later_on, of_most)
+    }
+
+    /// The step that needed most, behind so many others.
+    fn most_behind(&self, mut play: Play, later: u32) -> Option<Fails> {
+        let most = self.most?;
+        let fails =
+            play.step(most, (&self.rises, None), Stays::Never, self.running + u64::from(later) - most.number)?;
+        Some(Fails { steps: later + 1, of: Of::Most, ..fails })
     }
 
     /// One step like those that were, as the one that comes so many steps later.
     fn next_like_last(&self, play: &mut Play, later: u32) -> Option<Fails> {
         let number = self.running + u64::from(later) - 1;
         if let Some(Odd { step: odd, .. }) = self.odd.as_ref().filter(|odd| odd.is_due(number)) {
-            return play.step(odd, (&self.rises, None), Stays::Never, number - odd.number);
+            return self.next_odd(play, odd, number);
         }
         let (script, recurring) = &self.script;
         let stage = self.stage.as_ref().filter(|stage| stage.from <= number);
         play.step(script, (&self.rises, stage), Stays::Due(recurring), number - script.number)
+    }
+
+    /// The step that is unlike those around it, which leaves behind what is due then, like any other.
+    fn next_odd(&self, play: &mut Play, odd: &Step, number: u64) -> Option<Fails> {
+        let (script, recurring) = &self.script;
+        let later = number - script.number;
+        play.keep(number, recurring.keeps_of(script, odd, later));
+        // (What it asks for itself, it leaves behind itself.)
+        let is_new = |stay: &Stay| !stay.is_own && odd.wants.iter().all(|want| want.stack != stay.want.stack);
+        let besides: Vec<Stay> = recurring.due(later).filter(is_new).collect();
+        play.step(odd, (&self.rises, None), Stays::Besides(&besides), number - odd.number)
     }
 
     /// What else may fail in the step in which `fails` does: `like` are the recent steps with what comes again of each, the newest
@@ -118,7 +163,8 @@ impl Plan<'_> {
                 played.push(step);
             }
         }
-        most.for_each(|step| would_fail(step, Stays::All(&self.script.1)));
+        let all: Vec<Stay> = self.script.1.all().collect();
+        most.for_each(|step| would_fail(step, Stays::Besides(&all)));
         others
     }
 
@@ -133,7 +179,8 @@ impl Plan<'_> {
     fn of_most_later_on(&self, mut play: Play) -> Option<Fails> {
         let most = self.most.unwrap_or(self.last);
         let later = self.running + u64::from(STEPS_AHEAD) - most.number;
-        let fails = play.step(most, (&self.rises, None), Stays::All(&self.script.1), later)?;
+        let all: Vec<Stay> = self.script.1.all().collect();
+        let fails = play.step(most, (&self.rises, None), Stays::Besides(&all), later)?;
         Some(Fails { steps: STEPS_AHEAD + 1, of: Of::Most, ..fails })
     }
 }

@@ -41,8 +41,8 @@ pub(super) enum Stays<'a> {
     Never,
     /// What is due in that step.
     Due(&'a Recurring),
-    /// All that comes now and then, at once, and besides what the step asks for.
-    All(&'a Recurring),
+    /// These, besides what the step asks for.
+    Besides(&'a [Stay]),
 }
 
 /// A block that lives.
@@ -100,7 +100,7 @@ impl Play {
                 (besides.into(), own.iter().map(|stay| stay.place).collect(), Some(recurring))
             }
             // (Places and chances are those of another step.)
-            Stays::All(recurring) => (recurring.all().collect(), HashSet::default(), None),
+            Stays::Besides(stays) => (stays.iter().copied().collect(), HashSet::default(), None),
         };
         let is_chance = |index: u32| recurring.is_some_and(|recurring| recurring.is_chance(index));
         let mut more = step.wants.len() as u32..;
@@ -215,12 +215,23 @@ impl Play {
         let found = match self.live.get(&shifted) {
             // (A step that went another way has something else in that place.)
             Some(held) if held.stack == want.stack => self.live.remove(&shifted).map(|held| held.id),
-            _ => self.oldest(key(&want)),
+            _ => match self.handed_on(key(&want), shifted.step) {
+                Some(name) if self.kept.contains(&name) => return,
+                Some(name) => self.live.remove(&name).map(|held| held.id),
+                None => self.oldest(key(&want)),
+            },
         };
         if let Some(id) = found {
             self.allocator.free_requested(id);
             self.going.insert(name, id);
         }
+    }
+
+    /// What that step, which went another way, has in another place; what is to be kept only where there is nothing else.
+    fn handed_on(&self, key: (StackId, u64), step: u64) -> Option<Name> {
+        let names = self.alike.get(&key)?.iter().rev().take_while(|name| name.step >= step && step > 0);
+        let live = names.filter(|name| name.step == step && self.live.contains_key(name));
+        live.min_by_key(|name| (self.kept.contains(name), name.index)).copied()
     }
 
     fn oldest(&mut self, key: (StackId, u64)) -> Option<BlockId> {

@@ -51,11 +51,12 @@ pub(super) struct Stay {
 }
 
 impl Recurring {
-    /// What a step of the number `odd` left behind comes with the next one like it. `is_last` says whether no step came behind this one.
+    /// `odd` are two steps unlike those around them: what the later one left behind, and no step since the earlier one, comes with
+    /// the next one like them. `is_last` says whether no step came behind this one.
     pub fn of(
         (step, is_last): (&Step, bool),
         before: [Option<&Step>; 2],
-        (odd, extras): (Option<u64>, &Extras),
+        (odd, extras): (Option<(u64, u64)>, &Extras),
         live: impl Iterator<Item = (Name, Want)>,
     ) -> Self {
         let asked = before.map(|step| step.map(Step::asked).unwrap_or_default());
@@ -98,6 +99,19 @@ impl Recurring {
         let own: Vec<u32> = (0..step.wants.len() as u32).filter(|&index| !self.is_chance(index)).collect();
         let kept = self.due(0).filter(|stay| stay.is_own);
         kept.filter_map(|stay| own.get(stay.place as usize).copied()).collect()
+    }
+
+    /// The same of another step, which does more before it does what `step` does, so many steps later: each lies as far from the end,
+    /// of those who ask.
+    pub fn keeps_of(&self, step: &Step, other: &Step, later: u64) -> Vec<u32> {
+        let own: Vec<u32> = (0..step.wants.len() as u32).filter(|&index| !self.is_chance(index)).collect();
+        let due = self.due(later).filter(|stay| stay.is_own);
+        let kept: HashSet<u32> = due.filter_map(|stay| own.get(stay.place as usize).copied()).collect();
+        let is_kept = |(index, _, _): &(u32, StackId, u32)| kept.contains(index);
+        let places: HashSet<(StackId, u32)> =
+            from_the_end(step).filter(is_kept).map(|(_, stack, behind)| (stack, behind)).collect();
+        let is_same = |&(_, stack, behind): &(u32, StackId, u32)| places.contains(&(stack, behind));
+        from_the_end(other).filter(is_same).map(|(index, _, _)| index).collect()
     }
 
     /// Whether a request of the step happened by chance.
@@ -161,6 +175,17 @@ fn inserted(wants: &[Want], before: &[Want]) -> Option<Vec<u32>> {
     own.next().is_none().then_some(inserted)
 }
 
+/// The requests of a step, the last one first, by their index: who asks, and how often the same one asks behind it.
+fn from_the_end(step: &Step) -> impl Iterator<Item = (u32, StackId, u32)> {
+    let mut seen: HashMap<StackId, u32> = HashMap::new();
+    (0..step.wants.len() as u32).rev().map(move |index| {
+        let stack = step.wants[index as usize].stack;
+        let behind = seen.entry(stack).or_default();
+        *behind += 1;
+        (index, stack, *behind)
+    })
+}
+
 /// Who made the requests in these places, in the order of their ids.
 fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<StackId> {
     let of = |&place: &u32| step.wants.get(place as usize).map(|want| want.stack);
@@ -173,7 +198,7 @@ fn stacks<'a>(step: &Step, places: impl IntoIterator<Item = &'a u32>) -> Vec<Sta
 fn stays(
     (step, is_last): (&Step, bool),
     chances: &HashSet<u32>,
-    (odd, extras): (Option<u64>, &Extras),
+    (odd, extras): (Option<(u64, u64)>, &Extras),
     live: impl Iterator<Item = (Name, Want)>,
 ) -> (Vec<Stay>, bool) {
     let mut is_seldom = false;
@@ -191,12 +216,17 @@ fn stays(
         steps.dedup();
         let (Some(&first), Some(&last)) = (steps.first(), steps.last()) else { continue };
         let every = (last - first).div_ceil((steps.len() as u64 - 1).max(1)).max(1);
-        if steps.len() < TIMES_MIN || step.number - last > OVERDUE * every || odd == Some(last) {
+        let comes_with_odd =
+            |(first, odd): (u64, u64)| odd == last && !steps.iter().any(|it| (first + 1..odd).contains(it));
+        if steps.len() < TIMES_MIN || step.number - last > OVERDUE * every || odd.is_some_and(comes_with_odd) {
             continue;
         }
         // The step's own requests leave it behind every time.
         let is_own = |name: Name| name.step == step.number && !chances.contains(&name.index) && !is_handed(name);
-        let newest = left.iter().rev().take_while(|(name, _)| name.step == last);
+        // (Places in a step that does more than others are no places in these.)
+        let is_odd = |step: &u64| odd.is_some_and(|(first, odd)| [first, odd].contains(step));
+        let example = steps.iter().rev().find(|step| !is_odd(step)).copied().unwrap_or(last);
+        let newest = left.iter().rev().filter(|(name, _)| name.step == example);
         let is_rare = (last - first) * 2 >= (steps.len() as u64 - 1) * 3;
         is_seldom |= is_rare && newest.clone().any(|(name, _)| is_own(*name));
         // What comes at even distances comes when it is due; anything else may come at once.

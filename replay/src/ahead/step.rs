@@ -91,7 +91,10 @@ impl Step {
     }
 }
 
-/// What the requests of the last three steps ask for more each time.
+/// Steps each of which has to have asked for more than the one before it, where it is not the same amount more each time.
+const RISING_MIN: u64 = 6;
+
+/// What the requests of the last steps ask for more each time.
 #[derive(Default)]
 pub(super) struct Rises {
     /// By who asks, and the place among their requests.
@@ -99,27 +102,78 @@ pub(super) struct Rises {
 }
 
 impl Rises {
-    /// Those of the last step over the two before it, the later one first.
-    pub fn of(last: &Step, before: [Option<&Step>; 2]) -> Self {
-        let [Some(one), Some(two)] = before.map(|step| step.map(Step::asked)) else { return Self::default() };
-        let mut rises = HashMap::new();
+    /// Those of the last step over the ones before it, the later ones first: where three steps asked for the same amount more each
+    /// time that much, and where all asked for more, what they did on average.
+    pub fn of<'a>(last: &Step, mut before: impl Iterator<Item = &'a Step>) -> Self {
+        let [Some(one), Some(two)] = [before.next(), before.next()].map(|step| step.map(Step::asked)) else {
+            return Self::default();
+        };
+        let (mut rises, mut rising) = (HashMap::new(), HashMap::new());
         for (stack, now) in last.asked() {
             // (Where a step asks more often than another, nobody knows which of its requests is which.)
             let of =
                 |asked: &HashMap<StackId, Vec<u64>>| asked.get(&stack).filter(|all| all.len() == now.len()).cloned();
             let (Some(one), Some(two)) = (of(&one), of(&two)) else { continue };
+            let often = now.len();
             for (place, ((now, one), two)) in now.into_iter().zip(one).zip(two).enumerate() {
                 if now > one && one > two && now - one == one - two {
                     rises.insert((stack, place), now - one);
+                } else if now > one && one > two {
+                    let rising = rising.entry(stack).or_insert(Rising { often, places: Vec::new() });
+                    rising.places.push((place, [now, two]));
                 }
             }
         }
+        rises.extend(rising_ever(rising, before));
         Self { rises }
     }
 
-    /// How many bytes more a request asks for when its step is played `later` steps later: where the three asked for the same
-    /// amount more each time, that goes on.
+    /// How many bytes more a request asks for when its step is played `later` steps later.
     pub fn later(&self, stack: StackId, place: usize, later: u64) -> u64 {
         self.rises.get(&(stack, place)).map_or(0, |rise| rise.saturating_mul(later))
     }
+}
+
+/// Requests of one stack that rose so far.
+struct Rising {
+    /// How often it asks in a step.
+    often: usize,
+    /// Their places among these, with what they ask for now and asked for first, of the steps looked at.
+    places: Vec<(usize, [u64; 2])>,
+}
+
+impl Rising {
+    /// Keeps those that asked for less in an earlier step, in which the stack asked for so much.
+    fn rose_from(&mut self, asked: Option<&Vec<u64>>) {
+        let Some(asked) = asked.filter(|asked| asked.len() == self.often) else { return self.places.clear() };
+        self.places.retain_mut(|(place, [_, first])| std::mem::replace(first, asked[*place]) > asked[*place]);
+    }
+}
+
+/// Of what rose over the last three steps, that which rose in all the steps before as well, and how much a step.
+fn rising_ever<'a>(
+    mut rising: HashMap<StackId, Rising>,
+    before: impl Iterator<Item = &'a Step>,
+) -> HashMap<(StackId, usize), u64> {
+    let mut steps = 3_u64;
+    for step in before {
+        if rising.is_empty() {
+            break;
+        }
+        let mut asked: HashMap<StackId, Vec<u64>> = HashMap::new();
+        for want in step.wants.iter().filter(|want| rising.contains_key(&want.stack)) {
+            asked.entry(want.stack).or_default().push(want.requested.bytes);
+        }
+        rising.retain(|stack, rising| {
+            rising.rose_from(asked.get(stack));
+            !rising.places.is_empty()
+        });
+        steps += 1;
+    }
+    let all = rising.into_iter().filter(|_| steps >= RISING_MIN);
+    let a_step = |(place, [now, first]): (usize, [u64; 2])| (place, (now - first) / (steps - 1));
+    all.flat_map(|(stack, rising)| {
+        rising.places.into_iter().map(a_step).map(move |(place, rise)| ((stack, place), rise))
+    })
+    .collect()
 }

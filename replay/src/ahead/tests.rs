@@ -1,6 +1,6 @@
 //! Small programs under a limit, recorded as the allocator serves them: what is told of them, and when.
-//!
-//! (Over 400 lines: programs share the one that is recorded, and each is read with what it shows.)
+
+mod differing;
 
 use memctl_model::{Action, Event, PoolId, StackId};
 
@@ -313,81 +313,6 @@ fn a_step_like_the_largest_is_tried_with_what_will_have_grown_until_then() {
 }
 
 #[test]
-fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
-    let told_of = |limit, needs: [u64; 3]| {
-        run(Limit::Device(limit * MIB), |recorded, step| {
-            let one = recorded.alloc(needs[step as usize % 3] * MIB, 1)?;
-            recorded.alloc(12 * MIB, 2)?;
-            recorded.free(one);
-            Some(())
-        })
-    };
-    for limit in (600..900).step_by(10) {
-        let (failed, told) = told_of(limit, [180, 150, 160]);
-        let last = told.last().map(|(at, fails)| (*at, fails.steps));
-        assert_eq!(last, Some((failed - 1, 1)), "{limit}: {told:?}");
-        // Steps that are alike come again as they are.
-        let (failed, told) = told_of(limit, [160, 160, 160]);
-        assert!(
-            told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
-            "{told:?}"
-        );
-    }
-}
-
-/// Kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own, so many MiB apart:
-/// the place that fails; and what was seen of each step that told something, what to name of it, and what instead.
-fn run_of_kinds(kinds: u64, apart: u64) -> (StackId, Vec<(Fails, Fails, Vec<StackId>)>) {
-    let limit = Limit::Device(600 * MIB);
-    let (mut recorded, mut told) = (Recorded::new(limit), Vec::new());
-    for number in 0..500_u64 {
-        let kind = (number * number / 3 + number / 5) % kinds;
-        recorded.alloc(12 * MIB, 2).expect("the largest one fails first");
-        let Some(largest) = recorded.alloc((150 + apart * kind) * MIB, 10 + kind as u32) else {
-            return (recorded.asked.1, told);
-        };
-        recorded.free(largest);
-        recorded.ahead.step_ends();
-        if let Some(seen) = recorded.ahead.look(limit, 4) {
-            let (fails, instead) = recorded.ahead.names(limit, &seen);
-            told.push((seen, fails, instead.iter().map(|it| it.stack).collect()));
-        }
-    }
-    panic!("it never fails")
-}
-
-#[test]
-fn where_steps_differ_each_request_that_may_fail_is_named() {
-    let (failed, told) = run_of_kinds(3, 3);
-    let (_, fails, instead) = told.last().expect("nothing was told");
-    let mut named = [&[fails.stack], instead.as_slice()].concat();
-    named.sort_unstable();
-    assert_eq!(named, [10, 11, 12].map(StackId), "{told:?}");
-    assert!(named.contains(&failed));
-    // Of steps that are alike there is nothing else to name.
-    let (failed, told) = run_of_kinds(1, 3);
-    assert_eq!(failed, StackId(10));
-    assert!(!told.is_empty() && told.iter().all(|(_, _, instead)| instead.is_empty()), "{told:?}");
-}
-
-#[test]
-fn of_a_step_like_the_largest_what_was_named_stays_named() {
-    let mut changed = 0;
-    for (kinds, apart) in [(4, 5), (5, 12), (6, 16), (7, 5)] {
-        let (_, told) = run_of_kinds(kinds, apart);
-        for pair in told.windows(2) {
-            let [(_, before, _), (seen, now, instead)] = pair else { unreachable!("pairs") };
-            let would_fail = now.stack == before.stack || instead.contains(&before.stack);
-            let stays = seen.of == Of::Most && would_fail;
-            assert_eq!(now.stack, if stays { before.stack } else { seen.stack }, "{told:?}");
-            assert!(now.stack == seen.stack || instead.contains(&seen.stack), "what was seen is named, too");
-            changed += u32::from(now.stack != seen.stack);
-        }
-    }
-    assert!(changed > 0, "the guess never changed");
-}
-
-#[test]
 fn what_a_step_hands_on_and_every_second_one_keeps_is_told_exactly() {
     // Each step's last block lives until the next one has another, unless it is kept: so do outputs that a loop's variable names.
     for every in [1, 2, 3, 5] {
@@ -406,4 +331,66 @@ fn what_a_step_hands_on_and_every_second_one_keeps_is_told_exactly() {
             told.iter().filter(|(at, fails)| at + u64::from(fails.steps) == failed && fails.of == Of::Last).count();
         assert_eq!(exact, told.len(), "every {every}, failed in {failed}: {told:?}");
     }
+}
+
+#[test]
+fn what_an_evaluating_step_keeps_like_others_is_told_exactly() {
+    // Every tenth step keeps its last block; every thirtieth evaluates first, and keeps it all the same.
+    let mut handed = None;
+    let (failed, told) = run(Limit::Device(700 * MIB), |recorded, number| {
+        if number.is_multiple_of(30) {
+            let some = (0..40).map(|_| recorded.alloc(2 * MIB, 3)).collect::<Option<Vec<_>>>()?;
+            some.into_iter().for_each(|block| recorded.free(block));
+        }
+        work(recorded)?;
+        let output = recorded.alloc(24 * MIB, 3)?;
+        if let Some(before) = handed.take() {
+            recorded.free(before);
+        }
+        handed = (!number.is_multiple_of(10)).then_some(output);
+        Some(())
+    });
+    assert!(told.len() >= 14, "failed in {failed}: {told:?}");
+    let inexact: Vec<_> = told.iter().filter(|(at, fails)| at + u64::from(fails.steps) != failed).collect();
+    assert!(inexact.is_empty(), "failed in {failed}: {inexact:?}");
+}
+
+#[test]
+fn what_grows_by_other_amounts_at_each_step_grows_on() {
+    // All that was seen, copied at each step behind what came with it.
+    let mut history = None;
+    let (failed, told) = run(Limit::Device(1024 * MIB), |recorded, number| {
+        work(recorded)?;
+        let of = 5 * number + number * number % 3;
+        let copy = recorded.alloc(of * MIB, 5)?;
+        if let Some(before) = history.replace(copy) {
+            recorded.free(before);
+        }
+        Some(())
+    });
+    let far = told.iter().filter(|(at, fails)| fails.steps > 4 && failed - at > 4).count();
+    assert!(far > 4, "failed in {failed}: {told:?}");
+    let named =
+        |(at, fails): &&(u64, Fails)| fails.stack == StackId(5) && (at + u64::from(fails.steps)).abs_diff(failed) < 3;
+    assert_eq!(told.iter().filter(named).count(), told.len(), "failed in {failed}: {told:?}");
+}
+
+#[test]
+fn an_emptied_cache_is_not_taken_for_room() {
+    let limit = Limit::Device(512 * MIB);
+    let (mut recorded, mut handed, mut played) = (Recorded::new(limit), None, Vec::new());
+    for number in 1..=40 {
+        if number == 20 {
+            let large = recorded.alloc(300 * MIB, 9).expect("it fits");
+            recorded.free(large);
+            recorded.allocator.empty_cache();
+            recorded.driver();
+        }
+        recorded.step(&mut handed, 0).expect("it fits");
+        recorded.ahead.look(limit, 4);
+        if recorded.ahead.has_room() || recorded.ahead.is_in_sight() {
+            played.push(number);
+        }
+    }
+    assert!(played.iter().copied().eq(20..20 + STEPS_KEPT), "{played:?}");
 }

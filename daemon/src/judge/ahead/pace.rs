@@ -3,7 +3,7 @@
 //! Guarantees: it costs a hundredth of a core, of which half a minute may be saved up: looks are wanted most when the end is near, and
 //! nothing fails in the time that was looked over. A device whose look takes longer than was saved is looked at every half minute.
 //! What counts is what a look takes of a processor: one that waits, for the store or on a busy machine, costs nobody anything.
-//! Refuses to play many steps again of which more than half are known to have room.
+//! Refuses to play many steps again of which more than half are known to have room, or an eighth where steps differ.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,12 @@ use rustix::time::{ClockId, clock_gettime};
 const SHARE: u32 = 100;
 /// What is saved up at most, as time: nobody rests longer.
 const SAVED_MAX: Duration = Duration::from_secs(30);
-/// Of the steps that were seen to have room, the part after which as many are played again.
+/// Of that, what is left for looks that play few steps, or follow what is in sight.
+const SAVED_FOR_NEAR: Duration = Duration::from_secs(10);
+/// Of the steps that were seen to have room, the part after which as many are played again;
 const FRESH: (u64, u64) = (1, 2);
+/// and where steps differ, so that those that come may need more than the one that was played.
+const FRESH_UNEVEN: (u64, u64) = (1, 8);
 
 /// What this thread has had of a processor: the difference counts, of work that stays on one thread.
 pub(super) fn processor_time() -> Duration {
@@ -29,11 +33,14 @@ pub(super) struct Pace {
     paid_until: Instant,
     /// The steps up to that one are known to have room, but for the last few.
     has_room_until: u64,
+    /// When many steps were played last.
+    far_at: Instant,
 }
 
 impl Pace {
     pub fn new(now: Instant) -> Self {
-        Self { paid_until: now.checked_sub(SAVED_MAX).unwrap_or(now), has_room_until: 0 }
+        let saved_from = now.checked_sub(SAVED_MAX).unwrap_or(now);
+        Self { paid_until: saved_from, has_room_until: 0, far_at: saved_from }
     }
 
     /// Whether there is something left to work with.
@@ -47,15 +54,23 @@ impl Pace {
         self.paid_until = (self.paid_until.max(saved_from) + took * SHARE).min(now + SAVED_MAX);
     }
 
-    /// How many steps to look over after so many, of those that can be.
-    pub fn steps(&self, seen: u64, reach: u32, is_in_sight: bool) -> u32 {
-        if is_in_sight || seen >= self.has_room_until { reach } else { reach.min(STEPS_AHEAD) }
+    /// How many steps to look over after so many, of those that can be: many, where some are in sight, or it is time to play them again
+    /// and enough is saved, or they were not played for long.
+    pub fn steps(&mut self, seen: u64, reach: u32, is_in_sight: bool, now: Instant) -> u32 {
+        let is_saved = now.checked_sub(SAVED_FOR_NEAR).is_some_and(|at| self.is_due(at));
+        let is_far = seen >= self.has_room_until && (is_saved || now >= self.far_at + SAVED_MAX);
+        if !is_in_sight && !is_far {
+            return reach.min(STEPS_AHEAD);
+        }
+        self.far_at = now;
+        reach
     }
 
     /// Nothing was seen to fail in so many steps after the ones that were seen. (A short look puts off no far one.)
-    pub fn has_room(&mut self, seen: u64, played: u32, reach: u32) {
+    pub fn has_room(&mut self, seen: u64, (played, reach): (u32, u32), is_uneven: bool) {
         if played == reach {
-            self.has_room_until = seen + u64::from(played) * FRESH.0 / FRESH.1;
+            let fresh = if is_uneven { FRESH_UNEVEN } else { FRESH };
+            self.has_room_until = seen + u64::from(played) * fresh.0 / fresh.1;
         }
     }
 }
@@ -116,23 +131,52 @@ mod tests {
         assert!(pace.is_due(begun + SAVED_MAX));
     }
 
+    /// A pace at a moment at which nothing was worked yet.
+    fn fresh() -> (Pace, Instant) {
+        let now = Instant::now();
+        (Pace::new(now), now)
+    }
+
     #[test]
     fn far_steps_are_played_again_once_half_of_them_have_come() {
-        let mut pace = Pace::new(Instant::now());
-        assert_eq!(pace.steps(100, 40, false), 40);
-        pace.has_room(100, 40, 40);
-        assert_eq!(pace.steps(119, 40, false), STEPS_AHEAD);
-        assert_eq!(pace.steps(119, 3, false), 3);
-        assert_eq!(pace.steps(119, 40, true), 40, "what is in sight is followed");
-        assert_eq!(pace.steps(120, 40, false), 40);
+        let (mut pace, now) = fresh();
+        let steps = |pace: &mut Pace, seen, reach, is_in_sight| pace.steps(seen, reach, is_in_sight, now);
+        assert_eq!(steps(&mut pace, 100, 40, false), 40);
+        pace.has_room(100, (40, 40), false);
+        assert_eq!(steps(&mut pace, 119, 40, false), STEPS_AHEAD);
+        assert_eq!(steps(&mut pace, 119, 3, false), 3);
+        assert_eq!(steps(&mut pace, 119, 40, true), 40, "what is in sight is followed");
+        assert_eq!(steps(&mut pace, 120, 40, false), 40);
+        pace.has_room(120, (40, 40), true);
+        assert_eq!([124, 125].map(|seen| steps(&mut pace, seen, 40, false)), [STEPS_AHEAD, 40], "steps differ");
+    }
+
+    #[test]
+    fn far_steps_leave_something_for_near_ones() {
+        let (mut pace, now) = fresh();
+        let far = (0..100).take_while(|&seen| {
+            let played = pace.steps(seen, 40, false, now);
+            pace.worked(20 * MS, now);
+            played == 40
+        });
+        assert_eq!(far.count(), 11);
+        assert!(pace.is_due(now));
+        assert_eq!(pace.steps(100, 40, true, now), 40, "what is in sight is followed");
+        // Near looks that take all there is do not put them off for ever.
+        let far_again = (1..).find(|&second| {
+            let now = now + second * 1_000 * MS;
+            pace.worked(20 * MS, now);
+            pace.steps(100, 40, false, now) == 40
+        });
+        assert_eq!(far_again, Some(30));
     }
 
     #[test]
     fn short_looks_at_every_step_put_off_no_far_one() {
-        let mut pace = Pace::new(Instant::now());
+        let (mut pace, now) = fresh();
         let far = (0..300).filter(|&seen| {
-            let played = pace.steps(seen, 40, false);
-            pace.has_room(seen, played, 40);
+            let played = pace.steps(seen, 40, false, now);
+            pace.has_room(seen, (played, 40), false);
             played == 40
         });
         assert!(far.eq((0..300).step_by(20)));

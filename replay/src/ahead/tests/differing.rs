@@ -1,0 +1,131 @@
+//! Programs whose steps differ: what is told of the one that fails, and what is named.
+
+use super::*;
+
+/// A number drawn for a step.
+fn drawn(step: u64) -> u64 {
+    let mut drawn = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    drawn ^= drawn >> 32;
+    drawn.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 40
+}
+
+#[test]
+fn of_steps_that_differ_the_next_one_may_be_as_large_as_any() {
+    let told_of = |limit, needs: [u64; 3]| {
+        run(Limit::Device(limit * MIB), |recorded, step| {
+            let one = recorded.alloc(needs[step as usize % 3] * MIB, 1)?;
+            recorded.alloc(12 * MIB, 2)?;
+            recorded.free(one);
+            Some(())
+        })
+    };
+    for limit in (600..900).step_by(10) {
+        let (failed, told) = told_of(limit, [180, 150, 160]);
+        let last = told.last().map(|(at, fails)| (*at, fails.steps));
+        assert_eq!(last, Some((failed - 1, 1)), "{limit}: {told:?}");
+        // Steps that are alike come again as they are.
+        let (failed, told) = told_of(limit, [160, 160, 160]);
+        assert!(
+            told.iter().all(|(at, fails)| fails.of == Of::Last && at + u64::from(fails.steps) == failed),
+            "{told:?}"
+        );
+    }
+}
+
+/// Kinds of step take turns, in an order that nobody knows, each with its largest request in a place of its own, so many MiB apart:
+/// the place that fails. What tells something goes to `told`.
+fn run_of_kinds(kinds: u64, apart: u64, mut told: impl FnMut(&mut Ahead, Limit, Fails)) -> StackId {
+    let limit = Limit::Device(600 * MIB);
+    let mut recorded = Recorded::new(limit);
+    for number in 0..500_u64 {
+        let kind = (number * number / 3 + number / 5) % kinds;
+        recorded.alloc(12 * MIB, 2).expect("the largest one fails first");
+        let Some(largest) = recorded.alloc((150 + apart * kind) * MIB, 10 + kind as u32) else {
+            return recorded.asked.1;
+        };
+        recorded.free(largest);
+        recorded.ahead.step_ends();
+        if let Some(seen) = recorded.ahead.look(limit, 4) {
+            told(&mut recorded.ahead, limit, seen);
+        }
+    }
+    panic!("it never fails")
+}
+
+/// Who asks for these.
+fn places(all: &[Fails]) -> Vec<StackId> {
+    all.iter().map(|it| it.stack).collect()
+}
+
+#[test]
+fn where_steps_differ_each_request_that_may_fail_is_named() {
+    let mut named = Vec::new();
+    let failed = run_of_kinds(3, 3, |ahead, limit, seen| {
+        named = [vec![seen.stack], places(&ahead.instead(limit, &seen))].concat();
+    });
+    named.sort_unstable();
+    assert_eq!(named, [10, 11, 12].map(StackId));
+    assert!(named.contains(&failed));
+    // Of steps that are alike there is nothing else to name.
+    let mut looks = 0;
+    let failed = run_of_kinds(1, 3, |ahead, limit, seen| {
+        assert_eq!(ahead.names(limit, &seen), (seen, Vec::new()));
+        looks += 1;
+    });
+    assert_eq!((failed, looks > 2), (StackId(10), true));
+}
+
+#[test]
+fn of_a_step_like_the_largest_what_was_named_stays_named() {
+    let mut looks = 0;
+    run_of_kinds(5, 12, |ahead, limit, seen| {
+        let Some(&other) = ahead.instead(limit, &seen).first() else { return };
+        // A look that saw the other one, and one that sees this one: of the last step, and of the largest.
+        let after = |of: Of| {
+            let mut ahead = ahead.clone();
+            assert_eq!(ahead.names(limit, &Fails { of: Of::Last, ..other }).0.stack, other.stack);
+            ahead.names(limit, &Fails { of, ..seen })
+        };
+        assert_eq!(after(Of::Last).0.stack, seen.stack);
+        let (first, instead) = after(Of::Most);
+        assert_eq!(first.stack, other.stack);
+        assert!(places(&instead).contains(&seen.stack), "what was seen is named, too");
+        looks += 1;
+    });
+    assert!(looks > 2);
+}
+
+#[test]
+fn where_steps_differ_what_was_named_of_late_is_named_besides() {
+    for kinds in [5, 1] {
+        let mut looks = 0;
+        run_of_kinds(kinds, 12, |ahead, limit, seen| {
+            // What was named once, and does not fail in any step any more.
+            let (mut ahead, gone) = (ahead.clone(), Fails { stack: StackId(99), of: Of::Last, ..seen });
+            ahead.names(limit, &gone);
+            let (_, instead) = ahead.names(limit, &Fails { of: Of::Last, ..seen });
+            assert_eq!(places(&instead).contains(&gone.stack), kinds > 1);
+            looks += 1;
+        });
+        assert!(looks > 2);
+    }
+}
+
+#[test]
+fn of_steps_that_differ_the_largest_is_looked_for_behind_others() {
+    // (What the last step needs many more steps for, the largest does sooner.)
+    let (limit, mut recorded) = (Limit::Device(600 * MIB), Recorded::new(Limit::Device(600 * MIB)));
+    let (mut told, mut number) = (Vec::new(), 0_u64);
+    loop {
+        let kind = drawn(number) % 4;
+        recorded.alloc(4 * MIB, 2).expect("the largest one fails first");
+        let Some(largest) = recorded.alloc((150 + 40 * kind) * MIB, 10 + kind as u32) else { break };
+        recorded.free(largest);
+        recorded.ahead.step_ends();
+        told.extend(recorded.ahead.look(limit, 64).filter(|seen| seen.steps > 1).map(|seen| (number, seen)));
+        number += 1;
+    }
+    assert!(told.len() > 20, "{told:?}");
+    let others: Vec<_> = told.iter().filter(|(_, seen)| seen.stack != StackId(13)).collect();
+    assert!(others.is_empty(), "failed in {number}: {others:?}");
+}
