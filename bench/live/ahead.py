@@ -162,7 +162,8 @@ def watched(daemon: Daemon, job: str, going: subprocess.Popen[bytes]) -> list[An
 
 def place(site: Any) -> str:
     """A line, as findings write it."""
-    return f"{site['function']} ({pathlib.PurePath(site['file']).name}:{site['line']})"
+    line = "" if site["line"] is None else f":{site['line']}"
+    return f"{site['function']} ({pathlib.PurePath(site['file']).name}{line})"
 
 
 def instead(finding: Any) -> list[str]:

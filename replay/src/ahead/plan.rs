@@ -137,7 +137,7 @@ impl Plan<'_> {
     }
 
     /// What else may fail in the step in which `fails` does: `like` are the recent steps with what comes again of each, the newest
-    /// first, `most` those that needed most.
+    /// first, `most` those that needed most. And in one like the largest, should it come later.
     pub fn instead<'s>(
         &self,
         fails: &Fails,
@@ -148,24 +148,25 @@ impl Plan<'_> {
         for later in 1..fails.steps {
             self.next_like_last(&mut before, later);
         }
-        let (mut others, mut played): (Vec<Fails>, Vec<&Step>) = (Vec::new(), Vec::new());
-        let mut would_fail = |step: &Step, stays: Stays<'_>| {
-            let failed = before.clone().step(step, (&self.rises, None), stays, at - step.number);
-            let failed =
-                failed.map(|failed| Fails { steps: fails.steps, of: fails.of, is_certain: fails.is_certain, ..failed });
-            let is_new = |it: &Fails| it.stack != fails.stack && others.iter().all(|other| other.stack != it.stack);
-            others.extend(failed.filter(is_new));
-        };
+        let (mut others, mut played) = (Others { than: fails, found: Vec::new() }, Vec::<&Step>::new());
+        let would_fail =
+            |step: &Step, stays: Stays<'_>| before.clone().step(step, (&self.rises, None), stays, at - step.number);
         for (step, recurring) in like {
             if played.iter().all(|other| other.wants != step.wants) {
-                would_fail(step, Stays::Due(&recurring));
-                would_fail(step, Stays::Never);
+                others.add(would_fail(step, Stays::Due(&recurring)));
+                others.add(would_fail(step, Stays::Never));
                 played.push(step);
             }
         }
         let all: Vec<Stay> = self.script.1.all().collect();
-        most.for_each(|step| would_fail(step, Stays::Besides(&all)));
-        others
+        most.for_each(|step| others.add(would_fail(step, Stays::Besides(&all))));
+        for later in (fails.steps..).take(STEPS_AHEAD as usize).take_while(|_| fails.of == Of::Most) {
+            if self.next_like_last(&mut before, later).is_some() {
+                break;
+            }
+            others.add(self.most_behind(before.clone(), later));
+        }
+        others.found
     }
 
     /// The step that needed most, as the next one.
@@ -182,5 +183,20 @@ impl Plan<'_> {
         let all: Vec<Stay> = self.script.1.all().collect();
         let fails = play.step(most, (&self.rises, None), Stays::Besides(&all), later)?;
         Some(Fails { steps: STEPS_AHEAD + 1, of: Of::Most, ..fails })
+    }
+}
+
+/// What may fail instead of something, of each place one.
+struct Others<'a> {
+    than: &'a Fails,
+    found: Vec<Fails>,
+}
+
+impl Others<'_> {
+    fn add(&mut self, failed: Option<Fails>) {
+        let Fails { steps, of, is_certain, stack, .. } = *self.than;
+        let is_new = |it: &Fails| it.stack != stack && self.found.iter().all(|other| other.stack != it.stack);
+        let failed = failed.filter(is_new).map(|failed| Fails { steps, of, is_certain, ..failed });
+        self.found.extend(failed);
     }
 }

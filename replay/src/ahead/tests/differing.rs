@@ -129,3 +129,28 @@ fn of_steps_that_differ_the_largest_is_looked_for_behind_others() {
     let others: Vec<_> = told.iter().filter(|(_, seen)| seen.stack != StackId(13)).collect();
     assert!(others.is_empty(), "failed in {number}: {others:?}");
 }
+
+#[test]
+fn of_a_step_like_the_largest_what_fails_should_it_come_later_is_named() {
+    // The largest asks for two blocks: where so much has grown that the second one fails, the first one soon does.
+    let limit = Limit::Device(600 * MIB);
+    let (mut recorded, mut both) = (Recorded::new(limit), 0);
+    for number in 0..500_u64 {
+        recorded.alloc(3 * MIB, 2).expect("the largest one fails first");
+        let is_large = number < 16 && drawn(number).is_multiple_of(4);
+        let (one, two) = if is_large { (150, 100) } else { (30 + 10 * (drawn(number) % 4), 8) };
+        let one = recorded.alloc(one * MIB, 10).expect("the large ones come early");
+        let two = recorded.alloc(two * MIB, 11).expect("the large ones come early");
+        recorded.free(one);
+        recorded.free(two);
+        recorded.ahead.step_ends();
+        let Some(seen) = recorded.ahead.look(limit, 4).filter(|seen| seen.of == Of::Most) else { continue };
+        let named = [vec![seen.stack], places(&recorded.ahead.instead(limit, &seen))].concat();
+        if seen.stack == StackId(10) {
+            assert!(both > 1, "the first one failed, and was named in {both} looks");
+            return;
+        }
+        both += u32::from(named == [11, 10].map(StackId));
+    }
+    panic!("the first one never failed");
+}
