@@ -8,6 +8,7 @@
 //! Refuses to say anything of steps that nobody marked, and of a process whose request has failed already.
 
 mod pace;
+mod told;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use memctl_replay::{Ahead, Conf, Fails, Limit, Of, STEPS_AHEAD, Shortage, Versio
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::pace::{Pace, processor_time};
+use self::told::{Saw, Told};
 use super::watching::JobWatch;
 use crate::read::job::state;
 use crate::read::replay::keyframe_before;
@@ -60,9 +62,7 @@ struct Look {
     /// When the last step ended that was replayed, and how long it took.
     ended_ns: u64,
     step_ns: Option<u64>,
-    told: Option<Fails>,
-    /// What may fail in that step instead, where what was told is vouched for.
-    instead: Vec<Fails>,
+    told: Option<Told>,
     pace: Pace,
     /// What this round took of a processor.
     worked: Duration,
@@ -119,8 +119,8 @@ impl Looks {
                         bytes: fails.requested.bytes,
                         stack: watch.frames(session.key, fails.stack),
                     };
-                    let fails = look.told.filter(|fails| vouched.vouches_for(fails.sight()));
-                    told.extend(fails.map(|fails| look.finding(&fails, watched, request, limit_bytes)));
+                    let standing = look.told.as_ref().filter(|told| vouched.vouches_for(told.fails.sight()));
+                    told.extend(standing.map(|told| look.finding(told, watched, request, limit_bytes)));
                     self.devices.insert(key, look);
                 }
                 Ok(false) => {}
@@ -163,7 +163,6 @@ impl Look {
             ended_ns: keyframe.as_ref().map_or(0, |keyframe| keyframe.time_ns),
             step_ns: None,
             told: None,
-            instead: Vec::new(),
             pace: Pace::new(Instant::now()),
             worked: Duration::ZERO,
             _place: place,
@@ -233,36 +232,49 @@ impl Look {
         self.ahead.step_ends();
         self.step_ns = Some(end_ns.saturating_sub(self.ended_ns));
         self.ended_ns = end_ns;
-        if more < ENDS_LOOKED_AT {
-            let steps =
-                self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
-            let (seen, reach) = (self.ahead.steps_seen(), self.ahead.reach(steps));
-            let played = self.pace.steps(seen, reach, self.ahead.is_in_sight(), Instant::now());
-            self.told = self.ahead.look(limit, played);
-            self.instead = Vec::new();
-            if let Some(seen) = self.told.filter(|seen| more == 0 && vouched.vouches_for(seen.sight())) {
-                let (first, instead) = self.ahead.names(limit, &seen);
-                (self.told, self.instead) = (Some(first), instead);
-            }
-            if self.ahead.has_room() {
-                self.pace.has_room(seen, (played, reach), self.ahead.is_uneven());
-            }
+        let seen = self.ahead.steps_seen();
+        if more >= ENDS_LOOKED_AT || self.told.as_ref().is_some_and(|told| !told.is_followed(seen)) {
+            return;
         }
+        let steps = self.step_ns.map_or(STEPS_AHEAD, |ns| u32::try_from(HORIZON_NS / ns.max(1)).unwrap_or(u32::MAX));
+        let reach = self.ahead.reach(steps);
+        let played = self.pace.steps(seen, reach, self.ahead.is_in_sight(), Instant::now());
+        let fails = self.ahead.look(limit, played);
+        if self.ahead.has_room() {
+            self.pace.has_room(seen, (played, reach), self.ahead.is_uneven());
+        }
+        if more == 0 {
+            self.tell(fails, (limit, vouched), seen);
+        }
+    }
+
+    /// What is told from now on, after a look.
+    fn tell(&mut self, fails: Option<Fails>, (limit, vouched): (Limit, Foresight), seen: u64) {
+        if let Some(fails) = fails {
+            let is_named = vouched.vouches_for(fails.sight());
+            let named = is_named.then(|| self.ahead.names(limit, &fails));
+            let (fails, instead) = named.unwrap_or((fails, Vec::new()));
+            self.told = Some(Told { fails, instead, at: seen });
+            return;
+        }
+        let saw = Saw { seen, is_in_sight: self.ahead.is_in_sight(), is_uneven: self.ahead.is_uneven() };
+        self.told = self.told.take().filter(|told| told.stands(saw));
     }
 
     fn finding(
         &self,
-        fails: &Fails,
+        told: &Told,
         watched: &RankWatch,
         request: impl Fn(&Fails) -> Asked,
         limit_bytes: u64,
     ) -> Finding {
+        let fails = &told.fails;
         foreseen(&Foreseen {
             who: watched.who(),
-            steps: fails.steps,
+            steps: told.steps(self.ahead.steps_seen()),
             is_of_largest: fails.of == Of::Most,
             request: request(fails),
-            instead: self.instead.iter().map(request).collect(),
+            instead: told.instead.iter().map(request).collect(),
             is_cut_up: fails.shortage == Shortage::Fragmentation,
             allocated_bytes: fails.allocated_bytes,
             reserved_bytes: fails.reserved_bytes,

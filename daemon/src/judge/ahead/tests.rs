@@ -143,7 +143,9 @@ async fn told_by_rounds_of(steps: u64) {
         }
         let look = look.as_mut().unwrap();
         assert!(look.catch_up(&training.store, session, row, (limit, Foresight::AllSteps)).await.unwrap());
-        told.extend(look.told.map(|fails| (step, fails)));
+        told.extend(
+            look.told.as_ref().map(|told| (step, Fails { steps: told.steps(look.ahead.steps_seen()), ..told.fails })),
+        );
     }
     let (at, fails) = *told.last().expect("nothing was foreseen");
     // (The end of a step is known once something came behind it: here with the next step.)
@@ -154,7 +156,8 @@ async fn told_by_rounds_of(steps: u64) {
     // Seen from the end of the step before the one that was under way when it was told.
     assert_eq!(at - 1 + u64::from(fails.steps), step + 1, "{told:?}");
     let watched = RankWatch::new(RankFacts::default());
-    let finding = look.unwrap().finding(&fails, &watched, |_| Asked { bytes: 1, stack: Vec::new() }, LIMIT);
+    let look = look.unwrap();
+    let finding = look.finding(look.told.as_ref().unwrap(), &watched, |_| Asked { bytes: 1, stack: Vec::new() }, LIMIT);
     assert!(finding.title.starts_with("Rank 0 will run out of memory in"), "{}", finding.title);
 }
 

@@ -1,0 +1,103 @@
+//! What was foreseen of a device, and how long it stands.
+//!
+//! A step that will fail in many steps is not looked for again at each of them: what that costs is wanted near the end. Where steps
+//! differ, a look that starts from a small one sees room where the one before saw none: neither is wrong, and what was told is told on.
+//!
+//! Guarantees: what is told is counted down from step to step, and ends with the step that was to fail.
+//! Refuses to tell on what the very next step was to show.
+
+use memctl_replay::Fails;
+
+/// Of the steps up to the one that fails, the part after which it is looked for again,
+const AGAIN: u64 = 8;
+/// and the part for which it is told on when it is not seen again, where steps differ.
+const UNSEEN: u64 = 2;
+
+/// What was told at a step's end.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    /// As it was seen there.
+    pub fails: Fails,
+    /// What may fail in that step instead.
+    pub instead: Vec<Fails>,
+    /// The steps that had ended.
+    pub at: u64,
+}
+
+/// What a look saw that tells nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saw {
+    /// The steps that have ended.
+    pub seen: u64,
+    /// Something, too little to be told.
+    pub is_in_sight: bool,
+    /// Steps that differ.
+    pub is_uneven: bool,
+}
+
+impl Told {
+    /// How many steps later it is looked for again.
+    pub fn is_followed(&self, seen: u64) -> bool {
+        seen >= self.at + u64::from(self.fails.steps) / AGAIN
+    }
+
+    /// Whether it is told on, though it was not told again.
+    pub fn stands(&self, saw: Saw) -> bool {
+        let (steps, later) = (u64::from(self.fails.steps), saw.seen - self.at);
+        later
+            < if saw.is_in_sight {
+                steps
+            } else if saw.is_uneven {
+                steps / UNSEEN
+            } else {
+                0
+            }
+    }
+
+    /// In how many steps it fails, after so many have ended.
+    pub fn steps(&self, seen: u64) -> u32 {
+        let later = u32::try_from(seen.saturating_sub(self.at)).unwrap_or(u32::MAX);
+        self.fails.steps.saturating_sub(later).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{PoolId, StackId};
+    use memctl_replay::{Of, Requested, Shortage};
+
+    use super::*;
+
+    fn told(steps: u32) -> Told {
+        let fails = Fails {
+            steps,
+            of: Of::Last,
+            index: 0,
+            requested: Requested { bytes: 1, stream: 0, pool: PoolId::DEFAULT },
+            stack: StackId(1),
+            shortage: Shortage::Capacity,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            is_certain: true,
+        };
+        Told { fails, instead: Vec::new(), at: 100 }
+    }
+
+    #[test]
+    fn what_fails_in_many_steps_is_looked_for_again_after_some() {
+        assert_eq!([102, 103].map(|seen| told(24).is_followed(seen)), [false, true]);
+        assert!(told(7).is_followed(100), "near the end at each step");
+        assert_eq!([100, 101, 123, 124, 130].map(|seen| told(24).steps(seen)), [24, 23, 1, 1, 1]);
+    }
+
+    #[test]
+    fn it_stands_until_its_step_or_half_way_where_steps_differ() {
+        let stands = |steps, is_in_sight, is_uneven| {
+            (101..200).take_while(|&seen| told(steps).stands(Saw { seen, is_in_sight, is_uneven })).count()
+        };
+        assert_eq!(stands(24, true, false), 23);
+        assert_eq!(stands(24, false, true), 11);
+        assert_eq!(stands(24, false, false), 0, "steps that are alike show it");
+        assert_eq!(stands(1, true, true), 0, "the next step shows it");
+    }
+}
