@@ -62,6 +62,7 @@ struct Look {
     /// When the last step ended that was replayed, and how long it took.
     ended_ns: u64,
     step_ns: Option<u64>,
+    /// What growth vouched for when it was seen.
     told: Option<Told>,
     pace: Pace,
     /// What this round took of a processor.
@@ -250,10 +251,8 @@ impl Look {
 
     /// What is told from now on, after a look.
     fn tell(&mut self, fails: Option<Fails>, (limit, vouched): (Limit, Foresight), seen: u64) {
-        if let Some(fails) = fails {
-            let is_named = vouched.vouches_for(fails.sight());
-            let named = is_named.then(|| self.ahead.names(limit, &fails));
-            let (fails, instead) = named.unwrap_or((fails, Vec::new()));
+        if let Some(fails) = fails.filter(|fails| vouched.vouches_for(fails.sight())) {
+            let (fails, instead) = self.ahead.names(limit, &fails);
             self.told = Some(Told { fails, instead, at: seen });
             return;
         }
