@@ -71,7 +71,7 @@ pub fn foreseen(it: &Foreseen) -> Finding {
     let (name, instead) = (who.name(), it.instead());
     let or_another = match instead.len() {
         0 => "",
-        _ => ", or another request of a step that differs,",
+        _ => ", or another request of the recent steps,",
     };
     let reason = if it.is_cut_up { "fragmentation" } else { "capacity" };
     let when = match (it.is_of_largest, steps) {
@@ -94,7 +94,7 @@ pub fn foreseen(it: &Foreseen) -> Finding {
             HumanBytes::of(it.limit_bytes),
             match &*instead {
                 [] => String::new(),
-                some => format!(" The recent steps differ; if that step is like another one of them, it will be {}.", some.join(" or ")),
+                some => format!(" The recent steps differ, so it may be {} instead.", some.join(" or ")),
             }
         ),
         advice: "Save a checkpoint now. The leak that was found beside this is what fills the device: repair it, or restart \
@@ -170,10 +170,9 @@ mod tests {
         // The first place again, the same place twice, and one too many.
         it.instead = [40, 50, 50, 60, 70].into_iter().zip(1..).map(|(line, mib)| asked(mib << 20, line)).collect();
         let finding = foreseen(&it);
-        let or =
-            "512 MiB in forward (model.py:40), or another request of a step that differs, will fail (fragmentation)";
+        let or = "512 MiB in forward (model.py:40), or another request of the recent steps, will fail (fragmentation)";
         assert!(finding.title.ends_with(or), "{}", finding.title);
-        let which = "it will be 2.00 MiB in forward (model.py:50) or 4.00 MiB in forward (model.py:60).";
+        let which = "so it may be 2.00 MiB in forward (model.py:50) or 4.00 MiB in forward (model.py:60) instead.";
         assert!(finding.explanation.ends_with(which), "{}", finding.explanation);
         let text = "2.00 MiB in forward (model.py:50); 4.00 MiB in forward (model.py:60)".to_owned();
         assert!(finding.evidence.contains(&("or_instead".to_owned(), EvidenceValue::Text(text))));
