@@ -23,6 +23,7 @@ mod pending;
 mod pool;
 mod release;
 mod restore;
+mod rooms;
 mod slab;
 mod space;
 #[cfg(test)]

@@ -11,7 +11,9 @@
 //!
 //! Guarantees: what it finds is free of what it knows. Refuses to know what the context, libraries and kernels hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rooms::Rooms;
 
 /// What CUDA reserves addresses in.
 const CHUNK_BYTES: u64 = 32 << 20;
@@ -41,8 +43,6 @@ struct Chunk {
     end: u64,
     /// Segments in it.
     used: u32,
-    /// Bytes of its largest hole.
-    largest: u64,
     /// Whether it was there before the recording, as far as is known, so that others may use it.
     stays: bool,
 }
@@ -52,6 +52,13 @@ pub(super) struct Space {
     /// By number, the newest last.
     chunks: BTreeMap<u32, Chunk>,
     made: u32,
+    /// Their rooms: of those that were made, and of those that were there before.
+    new_rooms: Rooms,
+    old_rooms: Rooms,
+    /// Where they begin, and their numbers.
+    begins: BTreeSet<(u64, u32)>,
+    /// Of those that were made: begin and end.
+    made_at: BTreeMap<u64, u64>,
     /// By address, the number of the chunk that a segment lies in.
     segments: BTreeMap<u64, u32>,
     /// By address: bytes, and the number of the chunk.
@@ -75,8 +82,11 @@ impl Space {
 
     /// Where a segment of this size would go.
     pub fn find(&self, size: u64) -> Place {
-        let with_room = self.chunks.iter().rev().find(|(_, chunk)| chunk.largest >= size && self.has_chunks());
-        if let Some((&number, chunk)) = with_room {
+        let newest = || self.new_rooms.newest(size).max(self.old_rooms.newest(size));
+        let with_room = if self.has_chunks() { newest() } else { None };
+        if let Some(number) = with_room
+            && let Some(chunk) = self.chunks.get(&number)
+        {
             let holes = self.holes.range(chunk.begin..chunk.end).map(|(&addr, &(room, of))| (room, addr, of));
             if let Some((_, addr, _)) = holes.filter(|&(room, _, of)| of == number && room >= size).min() {
                 return if chunk.stays { Place::Old(addr) } else { Place::Hole(addr) };
@@ -108,7 +118,7 @@ impl Space {
         let is_in = |begin: u64, bytes: u64| addr - begin < bytes;
         let before = self.gaps.range(..=addr).next_back();
         let is_gap = before.is_some_and(|(&begin, &bytes)| is_in(begin, bytes));
-        let is_made = self.chunks.values().any(|chunk| !chunk.stays && (chunk.begin..chunk.end).contains(&addr));
+        let is_made = self.made_at.range(..=addr).next_back().is_some_and(|(_, &end)| addr < end);
         self.has_chunks() && self.lowest.is_some_and(|lowest| addr >= lowest) && !is_gap && !is_made
     }
 
@@ -135,7 +145,7 @@ impl Space {
         let is_new = self.lowest.is_none_or(|lowest| addr < lowest) || self.in_gap(addr);
         let stays = !(is_new && is_chunk);
         let segment = self.segments.range(addr + 1..).next().map(|(&addr, _)| addr);
-        let chunk = self.chunks.values().map(|chunk| chunk.begin).filter(|&begin| begin > addr).min();
+        let chunk = self.begins.range((addr + 1, 0)..).next().map(|&(begin, _)| begin);
         let known = segment.into_iter().chain(chunk).min();
         let wanted = match (self.has_chunks(), known) {
             (false, _) => end,
@@ -150,12 +160,8 @@ impl Space {
 
     /// A recorded segment that went elsewhere says that there was no room of its size in older room which comes first.
     fn forget_refuted(&mut self, size: u64, into: Option<u32>) {
-        let older = |&(&number, chunk): &(&u32, &Chunk)| {
-            chunk.stays && chunk.largest >= size && into.is_none_or(|into| number > into)
-        };
-        let refuted: Vec<(u32, u64, u64)> =
-            self.chunks.iter().filter(older).map(|(&number, chunk)| (number, chunk.begin, chunk.end)).collect();
-        for (number, begin, end) in refuted {
+        while let Some(number) = self.old_rooms.newest(size).filter(|&number| into.is_none_or(|into| number > into)) {
+            let Some(&Chunk { begin, end, .. }) = self.chunks.get(&number) else { return };
             let holes = self.holes.range(begin..end);
             let large: Vec<u64> =
                 holes.filter(|&(_, &(room, of))| of == number && room >= size).map(|(&addr, _)| addr).collect();
@@ -202,7 +208,12 @@ impl Space {
         if largest > 0 {
             self.holes.insert(end_of_segment, (largest, number));
         }
-        self.chunks.insert(number, Chunk { begin: addr, end, used: 1, largest, stays });
+        self.chunks.insert(number, Chunk { begin: addr, end, used: 1, stays });
+        self.begins.insert((addr, number));
+        self.rooms(stays).add(number, largest);
+        if !stays {
+            self.made_at.insert(addr, end);
+        }
         if self.lowest.is_none_or(|lowest| addr < lowest) {
             self.lowest = Some(addr);
         }
@@ -242,10 +253,27 @@ impl Space {
         self.measure(number);
     }
 
+    /// How much room a chunk has in one piece; one of older room that has none and is not used says nothing any more.
     fn measure(&mut self, number: u32) {
-        if let Some(chunk) = self.chunks.get_mut(&number) {
-            let holes = self.holes.range(chunk.begin..chunk.end).map(|(_, &hole)| hole);
-            chunk.largest = holes.filter(|&(_, of)| of == number).map(|(room, _)| room).max().unwrap_or(0);
+        let Some(&Chunk { begin, end, used, stays }) = self.chunks.get(&number) else { return };
+        let holes = self.holes.range(begin..end).map(|(_, &hole)| hole);
+        let largest = holes.filter(|&(_, of)| of == number).map(|(room, _)| room).max().unwrap_or(0);
+        match stays && used == 0 && largest == 0 {
+            true => self.remove_chunk(number),
+            false => self.rooms(stays).set(number, largest),
+        }
+    }
+
+    fn rooms(&mut self, stays: bool) -> &mut Rooms {
+        if stays { &mut self.old_rooms } else { &mut self.new_rooms }
+    }
+
+    fn remove_chunk(&mut self, number: u32) {
+        let Some(Chunk { begin, stays, .. }) = self.chunks.remove(&number) else { return };
+        self.begins.remove(&(begin, number));
+        self.rooms(stays).remove(number);
+        if !stays {
+            self.made_at.remove(&begin);
         }
     }
 
@@ -272,7 +300,7 @@ impl Space {
             return self.measure(number);
         }
         self.holes.remove(&begin);
-        self.chunks.remove(&number);
+        self.remove_chunk(number);
         self.add_gap(begin, end);
     }
 

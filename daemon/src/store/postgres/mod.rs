@@ -354,11 +354,21 @@ impl Shrink for PostgresStore {
     }
 
     async fn take_watches(&self, job: i64) -> Result<Expired, StoreError> {
-        self.told("removing watches", expire::watches(&self.pool, job).await)
+        let mut retries = Retries::new(self, "removing watches");
+        loop {
+            if let Some(went) = retries.done(expire::watches(&self.pool, job).await).await? {
+                return Ok(went);
+            }
+        }
     }
 
     async fn take_holders(&self, job: i64, excess_bytes: u64) -> Result<Expired, StoreError> {
-        self.told("removing answers about holders", expire::holders(&self.pool, job, excess_bytes).await)
+        let mut retries = Retries::new(self, "removing answers about holders");
+        loop {
+            if let Some(went) = retries.done(expire::holders(&self.pool, job, excess_bytes).await).await? {
+                return Ok(went);
+            }
+        }
     }
 
     async fn take_job(&self, job: i64, heard_ns: u64) -> Result<Expired, StoreError> {
