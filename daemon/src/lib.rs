@@ -8,7 +8,7 @@
 //! - [`listen`]: sockets and ports, and who is at the other end.
 //! - [`board`], [`metrics`], [`otlp`], [`health`], [`http`]: how the daemon and the jobs do, for those who watch over them; [`reload`].
 //! - [`supervise`]: keeps the tasks behind all this running.
-//! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings.
+//! - [`server`]: all of it on a port, or embedded in another process; [`config`]: its settings; [`entry`]: what others await of it.
 //!
 //! Refuses: to acknowledge what is not durable, and to import anything of the agent's.
 
@@ -20,6 +20,7 @@ mod asks;
 pub mod board;
 pub mod clock;
 pub mod config;
+pub mod entry;
 pub mod explain;
 pub mod health;
 mod histogram;

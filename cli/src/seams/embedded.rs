@@ -5,9 +5,8 @@
 use std::path::Path;
 
 use memctl_daemon::alerts::Rules;
-use memctl_daemon::config;
-use memctl_daemon::server;
-use memctl_daemon::store::{self, StoreError};
+use memctl_daemon::store::StoreError;
+use memctl_daemon::{config, entry, server};
 use tonic::transport::Channel;
 
 use super::{serve_failure, store_failure};
@@ -26,14 +25,14 @@ impl Embedded {
     /// # Errors
     /// No port is free.
     pub async fn page(&mut self) -> Result<String, Failure> {
-        self.daemon.page().await.map_err(|error| serve_failure(&error))
+        entry::page(&mut self.daemon).await.map_err(|error| serve_failure(&error))
     }
 
     /// Drains, closes the store and waits for both.
     pub async fn close(self) {
         let Self { channel, daemon } = self;
         drop(channel);
-        if let Err(error) = daemon.stop().await {
+        if let Err(error) = entry::stop_embedded(daemon).await {
             eprintln!("memctl: the store could not be closed: {error}");
         }
     }
@@ -46,14 +45,14 @@ impl Embedded {
 pub async fn embedded(data_dir: &Path) -> Result<Embedded, Failure> {
     let holder = format!("another memctl (pid {})", std::process::id());
     let address = config::in_folder(data_dir);
-    let opened = match store::open(&address, &holder).await {
+    let opened = match entry::open(&address, &holder).await {
         // What cannot be written can be asked all the same.
-        Err(StoreError::ReadOnly { .. }) => store::open_read_only(&address).await,
+        Err(StoreError::ReadOnly { .. }) => entry::open_read_only(&address).await,
         opened => opened,
     };
     let store = opened.map_err(|error| store_failure(&error))?;
     let rules = alert_rules()?;
-    let daemon = server::Embedded::start_with(store, rules).await.map_err(|error| serve_failure(&error))?;
+    let daemon = entry::start_embedded(store, rules).await.map_err(|error| serve_failure(&error))?;
     Ok(Embedded { channel: daemon.channel(), daemon })
 }
 

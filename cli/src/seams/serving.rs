@@ -5,8 +5,7 @@
 use std::path::PathBuf;
 
 use memctl_daemon::config::{self, AlertsLayer, Config, Defaults, HttpLayer, Layer, Listed, TlsLayer};
-use memctl_daemon::server;
-use memctl_daemon::store;
+use memctl_daemon::entry;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -73,7 +72,7 @@ pub async fn serve(wanted: &Serving) -> Result<(), Failure> {
     };
     let (tell, reread) = mpsc::channel(1);
     let rereading = tokio::spawn(reread_on(hangups, wanted.clone(), tell));
-    let served = server::serve(config, ready, terminated, reread).await;
+    let served = entry::serve(config, Box::new(ready), Box::pin(terminated), reread).await;
     rereading.abort();
     served.map_err(|error| serve_failure(&error))?;
     say("memctl daemon has drained and closed its store");
@@ -131,7 +130,7 @@ fn configuration(wanted: &Serving) -> Result<Config, Failure> {
 }
 
 async fn check(config: &Config) -> Result<(), Failure> {
-    let store = store::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
+    let store = entry::open(&config.store, "memctl daemon --check").await.map_err(|error| store_failure(&error))?;
     let info = store.info().await.map_err(|error| store_failure(&error))?;
     let places: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
     println!("listen        {}", places.join(", "));

@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use memctl_daemon::config;
-use memctl_daemon::store::{SqliteStore, StoreAddress, StoreError, checking, copying};
+use memctl_daemon::store::{StoreAddress, StoreError};
+use memctl_daemon::{config, entry};
 
 pub use memctl_daemon::store::checking::Checked;
 pub use memctl_daemon::store::copying::Copied;
@@ -54,7 +54,7 @@ fn failure(error: StoreError) -> Failure {
 /// # Errors
 /// A file that is there, a store that cannot be read.
 pub async fn backup(place: &Place, target: &Path) -> Result<Copied, Failure> {
-    copying::backup(&place.address, target).await.map_err(failure)
+    entry::backup(&place.address, target).await.map_err(failure)
 }
 
 /// Restores a backup.
@@ -65,7 +65,7 @@ pub async fn restore(source: &Path, place: &Place) -> Result<Copied, Failure> {
     if !source.exists() {
         return Err(Failure::input(format!("there is no file {}", source.display())));
     }
-    copying::restore(source, &place.address).await.map_err(failure)
+    entry::restore(source, &place.address).await.map_err(failure)
 }
 
 /// Checks a store.
@@ -73,7 +73,7 @@ pub async fn restore(source: &Path, place: &Place) -> Result<Copied, Failure> {
 /// # Errors
 /// A store that cannot be opened.
 pub async fn check(place: &Place, deep: bool) -> Result<Checked, Failure> {
-    checking::check(&place.address, deep).await.map_err(failure)
+    entry::check(&place.address, deep).await.map_err(failure)
 }
 
 /// Makes a file as small as what is in it, and such that it can become smaller by itself; the bytes before and after.
@@ -84,5 +84,5 @@ pub async fn compact(place: &Place) -> Result<(u64, u64), Failure> {
     let StoreAddress::Sqlite(path) = &place.address else {
         return Err(Failure::usage("only SQLite files are compacted; Postgres reuses what is free by itself"));
     };
-    SqliteStore::compact(path).await.map_err(failure)
+    entry::compact(path).await.map_err(failure)
 }

@@ -1,0 +1,87 @@
+//! What a program that links the daemon awaits: the daemon itself, stores, their copies and checks.
+//!
+//! The body of an `async fn` is compiled in every crate that awaits it, with all that it awaits: the command line would compile
+//! half of the daemon and of its libraries a second time. These futures are boxed here, so that it is done once.
+//!
+//! Guarantees: each is the function of the same name elsewhere in this crate, whose errors it has. Refuses to do anything else.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::alerts::Rules;
+use crate::config::Config;
+use crate::reload::Reread;
+use crate::server::{self, Embedded, ServeError};
+use crate::store::checking::{self, Checked};
+use crate::store::copying::{self, Copied};
+use crate::store::{self, SqliteStore, Store, StoreAddress, StoreError};
+
+/// A future whose body is compiled already.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What hears which places were bound, for gRPC and for HTTP.
+pub type Ready<'a> = Box<dyn FnOnce(&[String], &[String]) + Send + 'a>;
+
+/// See [`server::serve`].
+pub fn serve<'a>(
+    config: Config,
+    ready: Ready<'a>,
+    shutdown: Boxed<'static, ()>,
+    reread: Reread,
+) -> Boxed<'a, Result<(), ServeError>> {
+    Box::pin(server::serve(config, ready, shutdown, reread))
+}
+
+/// See [`Embedded::start_with`].
+#[must_use]
+pub fn start_embedded(store: Arc<dyn Store>, rules: Rules) -> Boxed<'static, Result<Embedded, ServeError>> {
+    Box::pin(Embedded::start_with(store, rules))
+}
+
+/// See [`Embedded::stop`].
+#[must_use]
+pub fn stop_embedded(daemon: Embedded) -> Boxed<'static, Result<(), ServeError>> {
+    Box::pin(daemon.stop())
+}
+
+/// See [`Embedded::page`].
+pub fn page(daemon: &mut Embedded) -> Boxed<'_, Result<String, ServeError>> {
+    Box::pin(daemon.page())
+}
+
+/// See [`store::open`].
+#[must_use]
+pub fn open<'a>(address: &'a StoreAddress, holder: &'a str) -> Boxed<'a, Result<Arc<dyn Store>, StoreError>> {
+    Box::pin(store::open(address, holder))
+}
+
+/// See [`store::open_read_only`].
+#[must_use]
+pub fn open_read_only(address: &StoreAddress) -> Boxed<'_, Result<Arc<dyn Store>, StoreError>> {
+    Box::pin(store::open_read_only(address))
+}
+
+/// See [`SqliteStore::compact`].
+#[must_use]
+pub fn compact(path: &Path) -> Boxed<'_, Result<(u64, u64), StoreError>> {
+    Box::pin(SqliteStore::compact(path))
+}
+
+/// See [`copying::backup`].
+#[must_use]
+pub fn backup<'a>(address: &'a StoreAddress, target: &'a Path) -> Boxed<'a, Result<Copied, StoreError>> {
+    Box::pin(copying::backup(address, target))
+}
+
+/// See [`copying::restore`].
+#[must_use]
+pub fn restore<'a>(source: &'a Path, address: &'a StoreAddress) -> Boxed<'a, Result<Copied, StoreError>> {
+    Box::pin(copying::restore(source, address))
+}
+
+/// See [`checking::check`].
+#[must_use]
+pub fn check(address: &StoreAddress, deep: bool) -> Boxed<'_, Result<Checked, StoreError>> {
+    Box::pin(checking::check(address, deep))
+}
