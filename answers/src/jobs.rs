@@ -57,6 +57,8 @@ impl Answer for Jobs {
                 "worst_severity",
                 "worst_kind",
                 "inconclusive",
+                "verdict",
+                "sentence",
             ],
         )?;
         self.jobs.iter().try_for_each(|job| {
@@ -74,8 +76,10 @@ impl Answer for Jobs {
                 Cell::maybe(job.source),
                 Cell::text(labels.join(" ")),
                 Cell::maybe(job.verdict.as_ref().and_then(|verdict| verdict.severity)),
-                Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.kind.as_deref())),
+                Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.finding.as_deref())),
                 Cell::maybe_text(job.verdict.as_ref().and_then(|verdict| verdict.inconclusive.as_deref())),
+                Cell::maybe_text(job.memory().map(|verdict| verdict.kind.as_str())),
+                Cell::maybe_text(job.memory().map(|verdict| verdict.sentence.as_str())),
             ];
             csv::record(out, &cells)
         })

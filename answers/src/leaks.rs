@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::finding::{self, Finding};
 use super::judged::Scope;
 use super::report::Report;
+use super::verdict::Verdict;
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::format::json;
 
@@ -27,6 +28,8 @@ pub struct Leaks {
     /// What the findings, or their absence, rest on.
     #[serde(flatten)]
     pub scope: Scope,
+    /// What the job's memory did; null from a daemon that does not say.
+    pub verdict: Option<Verdict>,
     /// What they were found in.
     #[serde(skip)]
     pub report: Report,
@@ -52,6 +55,7 @@ impl Leaks {
             findings,
             suspected_left_out: left_out.len(),
             scope: report.scope.clone(),
+            verdict: report.verdict.clone(),
             report,
         }
     }

@@ -1,6 +1,6 @@
 //! Answers: what JSON, NDJSON and CSV say, and what a diagnosis says, made from what the daemon's queries gave.
 //!
-//! Guarantees: `"schema": 1` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
+//! Guarantees: `"schema": 2` only ever grows; bytes are integers named `*_bytes`, times RFC 3339,
 //! ratios 0..1; what is not known is null, never 0. Refuses to know a terminal, a command line or a connection: who shows
 //! an answer, and how, is the business of who asked for it.
 
@@ -37,6 +37,7 @@ pub mod sites;
 pub mod sparkline;
 pub mod tile;
 pub mod timeline;
+pub mod verdict;
 pub mod what_if;
 
 use memctl_model::JobState;
@@ -47,9 +48,10 @@ use memctl_proto::v1;
 use serde::Serialize;
 
 use format::time;
+use verdict::Verdict;
 
 /// The schema of every JSON answer.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Something that can be written as data, in every format.
 pub trait Answer {
@@ -160,13 +162,24 @@ impl From<v1::Job> for Job {
     }
 }
 
-/// What is wrong with a job, in short.
+impl Job {
+    /// What its memory did, where it was judged for this answer.
+    #[must_use]
+    pub fn memory(&self) -> Option<&Verdict> {
+        self.verdict.as_ref().and_then(|job| job.verdict.as_ref())
+    }
+}
+
+/// What judging a job came to, in short.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobVerdict {
+    /// What its memory did.
+    #[serde(flatten)]
+    pub verdict: Option<Verdict>,
     /// Of the worst finding; null where nothing was found.
     pub severity: Option<&'static str>,
     /// Its kind.
-    pub kind: Option<String>,
+    pub finding: Option<String>,
     /// Its sentence.
     pub title: Option<String>,
     /// Findings in all.
@@ -178,9 +191,16 @@ pub struct JobVerdict {
 impl From<v1::JobVerdict> for JobVerdict {
     fn from(wire: v1::JobVerdict) -> Self {
         let severity = wire.severity.map(|_| finding::level(wire.severity()).name());
-        let v1::JobVerdict { severity: _, kind, title, findings, inconclusive } = wire;
+        let v1::JobVerdict { severity: _, kind, title, findings, inconclusive, verdict } = wire;
         let some = |text: String| (!text.is_empty()).then_some(text);
-        Self { severity, kind: some(kind), title: some(title), findings, inconclusive: some(inconclusive) }
+        Self {
+            verdict: verdict.map(Verdict::new),
+            severity,
+            finding: some(kind),
+            title: some(title),
+            findings,
+            inconclusive: some(inconclusive),
+        }
     }
 }
 

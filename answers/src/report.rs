@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::finding::{Finding, findings};
 use super::judged::Scope;
 use super::processes::Process;
+use super::verdict::Verdict;
 use super::{Answer, Completeness, Frame, Job, PartMissing, SCHEMA, by_name, part, whole};
 use crate::format::csv::{self, Cell};
 use crate::format::{json, time};
@@ -43,6 +44,8 @@ pub struct Report {
     pub spread: Vec<Spread>,
     /// The call through which most of the growth comes that no finding explains.
     pub growth_through: Option<Through>,
+    /// What the job's memory did; null from a daemon that does not say.
+    pub verdict: Option<Verdict>,
     /// For the page: flags that reach the same store, put behind the commands it proposes; `None` = no advice.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -291,6 +294,7 @@ impl Report {
             boundaries,
             spread,
             growth_through,
+            verdict,
         } = wire;
         let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank::from).collect();
         ranks.sort_by_key(|rank| (rank.rank, rank.device));
@@ -306,6 +310,7 @@ impl Report {
             boundaries: boundaries.map(Boundaries::from).unwrap_or_default(),
             spread: spread.into_iter().map(Spread::from).collect(),
             growth_through: growth_through.and_then(Through::new),
+            verdict: verdict.map(Verdict::new),
             hint,
             stacks: None,
         })

@@ -26,6 +26,7 @@ pub mod settings;
 pub mod site;
 pub mod stack;
 pub mod state;
+pub mod verdict;
 
 pub use bytes::HumanBytes;
 pub use completeness::{Completeness, Dropped};
@@ -44,3 +45,4 @@ pub use settings::AllocatorSettings;
 pub use site::{Boundary, PoolRow, SiteRow, SiteTable};
 pub use stack::{Frame, FrameId, Stack, StackId, site_of};
 pub use state::JobState;
+pub use verdict::{Cause, MemoryKind, Verdict, VerdictKind};

@@ -1,7 +1,7 @@
 //! A site that may leak: how it has grown, and what its stacks and phases tell of the reason.
 //!
-//! Guarantees: looks at one site of one rank alone. Refuses a verdict: [`super::group`] joins what belongs together and
-//! [`super::verdict`] decides.
+//! Guarantees: looks at one site of one rank alone. Does not decide: [`super::group`] joins what belongs together and
+//! [`super::leak`] decides.
 
 use memctl_model::{Frame, Phase, StackId};
 
@@ -90,8 +90,20 @@ const LOW_FALLS: f64 = 0.05;
 /// Windows of which the lowest is looked at.
 const LOW_OF: usize = 4;
 
+/// Growing sites of a rank that are looked at.
+const CANDIDATES_MAX: usize = 1_024;
+
+/// The sites of a rank that have grown, those that gained most first.
+pub(super) fn candidates(watch: &RankWatch) -> Vec<Candidate> {
+    let mut all: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
+    // Each is compared with each later on, so their number is bounded.
+    all.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
+    all.truncate(CANDIDATES_MAX);
+    all
+}
+
 /// The site as a candidate, if it has grown at all.
-pub(super) fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
+fn candidate(watch: &RankWatch, index: usize) -> Option<Candidate> {
     let site = &watch.sites[index];
     // Where events came after all, counters say nothing that blocks do not say better.
     if site.holds == Holds::Counter && watch.history.has_rows {

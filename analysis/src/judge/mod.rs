@@ -7,21 +7,25 @@
 //! - [`watch`]: what is remembered of a rank (`series`, `history`), [`stacks`]: of its process; `growth` and `slope`: how a
 //!   quantity grows.
 //! - [`who`]: which process and device it is, in words; `wrong_device`: whose device it is.
-//! - `candidate` → `group` → `verdict`: from sites of one rank to its leaks; `foresight`: how far they vouch for a replay;
+//! - `candidate` → `group` → `leak`: from sites of one rank to its leaks; `foresight`: how far they vouch for a replay;
 //!   `ranks`: over all ranks; `levels`: everything
 //!   that grows outside live tensors; `words`: the sentences.
 
 mod candidate;
+mod course;
 mod evidence;
 mod foreseen;
 mod foresight;
 mod frames;
 mod group;
 mod growth;
+mod held;
 mod history;
 mod judged;
+mod leak;
 mod levels;
 mod marks;
+mod matter;
 mod near;
 mod outlook;
 mod pattern;
@@ -30,6 +34,7 @@ mod series;
 mod slope;
 pub mod stacks;
 mod verdict;
+
 pub mod watch;
 pub mod who;
 mod words;
@@ -39,14 +44,24 @@ pub use foreseen::{Asked, Foreseen, foreseen};
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;
+pub use verdict::{Courses, Grounds, verdict};
 pub use watch::{RankFacts, RankWatch, SITES_MAX};
 
 use memctl_model::{Finding, FindingKind, Judged, NotJudged};
 
+/// Whether a job goes on: one that has ended has no horizon, for nothing of it will fill a device any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs.
+    Running,
+    /// It has ended, or is a recording.
+    Ended,
+}
+
 /// What is wrong, over all ranks that are watched; the worst first.
 #[must_use]
-pub fn findings(watches: &[&RankWatch]) -> Vec<Finding> {
-    let mut found = ranks::leaks(watches);
+pub fn findings(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
+    let mut found = ranks::leaks(watches, activity);
     let skew = ranks::skew(watches, &found);
     found.extend(skew);
     let near = near::findings(watches, &found);

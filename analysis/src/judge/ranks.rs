@@ -7,50 +7,51 @@ use std::collections::BTreeMap;
 
 use memctl_model::{Boundary, Finding, FindingKind, Frame, JudgedKind};
 
+use super::Activity;
 use super::history::Per;
+use super::leak::{self, Leak};
 use super::series::Series;
-use super::verdict::{Verdict, verdicts};
 use super::watch::RankWatch;
 use super::who::Who;
 use super::words::{self, Excess};
 
-/// What makes verdicts of several ranks one finding: the kind, and function and file of the site.
+/// What makes leaks of several ranks one finding: the kind, and function and file of the site.
 type Key = (FindingKind, Option<(String, String)>);
 
 /// Leaks over all ranks.
-pub(super) fn leaks(watches: &[&RankWatch]) -> Vec<Finding> {
-    let mut by_site: BTreeMap<Key, Vec<Verdict>> = BTreeMap::new();
-    for verdict in watches.iter().flat_map(|watch| verdicts(watch)) {
-        let site = verdict.group.site.as_ref().map(|site| (site.function.to_string(), site.file.to_string()));
-        by_site.entry((verdict.kind, site)).or_default().push(verdict);
+pub(super) fn leaks(watches: &[&RankWatch], activity: Activity) -> Vec<Finding> {
+    let mut by_site: BTreeMap<Key, Vec<Leak>> = BTreeMap::new();
+    for leak in watches.iter().flat_map(|watch| leak::of_rank(watch, activity)) {
+        let site = leak.group.site.as_ref().map(|site| (site.function.to_string(), site.file.to_string()));
+        by_site.entry((leak.kind, site)).or_default().push(leak);
     }
     let merged = same_leak_of_another_kind(by_site);
     let all: Vec<Who> = watches.iter().map(|watch| watch.who()).collect();
     let all: Vec<&Who> = all.iter().collect();
-    merged.into_values().map(|verdicts| words::leak(&verdicts, &all)).collect()
+    merged.into_values().map(|leaks| words::leak(&leaks, &all)).collect()
 }
 
 /// Ranks that are at different points call the same leak by different kinds: what most of its bytes are called counts.
-fn same_leak_of_another_kind(by_site: BTreeMap<Key, Vec<Verdict>>) -> BTreeMap<Key, Vec<Verdict>> {
-    let mut merged: BTreeMap<Key, Vec<Verdict>> = BTreeMap::new();
-    for ((kind, site), verdicts) in by_site {
+fn same_leak_of_another_kind(by_site: BTreeMap<Key, Vec<Leak>>) -> BTreeMap<Key, Vec<Leak>> {
+    let mut merged: BTreeMap<Key, Vec<Leak>> = BTreeMap::new();
+    for ((kind, site), leaks) in by_site {
         let known = merged.keys().find(|(_, other)| site.is_some() && *other == site).cloned();
         match known {
-            Some(known) if disjoint(&merged[&known], &verdicts) => {
+            Some(known) if disjoint(&merged[&known], &leaks) => {
                 let mut all = merged.remove(&known).unwrap_or_default();
-                let bytes = |verdicts: &[Verdict]| verdicts.iter().map(|verdict| verdict.live_bytes / 2).sum::<u64>();
-                let kind = if bytes(&all) >= bytes(&verdicts) { known.0 } else { kind };
-                all.extend(verdicts);
-                all.iter_mut().for_each(|verdict| verdict.kind = kind);
+                let bytes = |leaks: &[Leak]| leaks.iter().map(|leak| leak.live_bytes / 2).sum::<u64>();
+                let kind = if bytes(&all) >= bytes(&leaks) { known.0 } else { kind };
+                all.extend(leaks);
+                all.iter_mut().for_each(|leak| leak.kind = kind);
                 merged.insert((kind, site), all);
             }
-            _ => drop(merged.insert((kind, site), verdicts)),
+            _ => drop(merged.insert((kind, site), leaks)),
         }
     }
     merged
 }
 
-fn disjoint(one: &[Verdict], other: &[Verdict]) -> bool {
+fn disjoint(one: &[Leak], other: &[Leak]) -> bool {
     one.iter().all(|a| other.iter().all(|b| a.who != b.who))
 }
 

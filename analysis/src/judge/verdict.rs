@@ -1,205 +1,243 @@
-//! From growing sites of one rank to verdicts: is it a leak, of what kind, and how sure.
+//! The verdict on a job: the gravest of what its devices and hosts did, as one value with one sentence.
 //!
-//! What may grow without harm is a cache that fills. Until it is full a cache that takes one entry a step is the same as a
-//! leak, in every event; so growth is first *suspected* (and nobody is told), and *confirmed* when a bounded thing no longer
-//! explains it: `evidence` has the table. What has paused for longer than its rhythm explains is no leak (any more), and what
-//! grows because the work grows (larger inputs: the peaks rise with it) is none either. `bench` measures how often these
-//! rules are wrong.
+//! Guarantees: growth that goes on is never called anything else, whether its cause is known or not; "nothing wrong" is said
+//! only where memory that stays was flat over the last third of what was seen. Does not look for causes: findings name
+//! them, holders decide them.
 
-use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
+use memctl_model::finding::Growth;
+use memctl_model::{
+    Cause, EvidenceValue, Finding, FindingKind, Judged, MemoryKind, NotJudged, Severity, Verdict, VerdictKind,
+};
 
-use super::candidate::{Candidate, Shape, candidate};
-use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
-use super::foresight::foresight;
-use super::group::{Group, groups};
-use super::history::Per;
-use super::outlook::{self, Outlook};
-use super::pattern::{Hooks, pattern};
-use super::series::Point;
-use super::slope::slope;
-use super::watch::{Holds, RankWatch};
-use super::who::Who;
+use super::Activity;
+use super::course::{Course, Stand, courses};
+use super::held::{self, Bound};
+use super::matter::peak_bytes;
+use super::watch::RankWatch;
+use super::who::{self, Who};
+use super::words::verdict as words;
 
-/// How sure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Sureness {
-    Suspected,
-    Confirmed,
+/// What the live memory of a job's devices did: what is measured, before anything is concluded.
+#[derive(Clone, Debug, Default)]
+pub struct Courses {
+    /// The devices.
+    devices: Vec<Room>,
+    /// Their courses that matter, in no order.
+    courses: Vec<Course>,
 }
 
-/// One leak on one rank.
+/// How much of a device is used.
 #[derive(Clone, Debug)]
-pub(super) struct Verdict {
-    pub who: Who,
-    pub kind: FindingKind,
-    pub pattern: Pattern,
-    pub sureness: Sureness,
-    pub foresight: Foresight,
-    pub group: Group,
-    pub shape: Shape,
-    pub per: Per,
-    pub phase: Option<Phase>,
-    /// Whether nothing but counters tells it.
-    pub counters: bool,
-    pub rises: u32,
-    pub slows: bool,
-    pub first: Option<Point>,
-    pub hooks: Option<Hooks>,
-    pub per_epoch: Option<Rate>,
-    pub per_step: Option<Rate>,
-    pub per_minute: Option<Rate>,
-    pub live_bytes: u64,
-    pub live_blocks: u64,
-    pub beside_bytes: u64,
-    pub series: Vec<u64>,
-    /// When the device is full; of confirmed verdicts the same for all of a rank, because they fill it together.
-    pub outlook: Option<Outlook>,
+struct Room {
+    who: Who,
+    peak_bytes: u64,
+    limit_bytes: Option<u64>,
 }
 
-/// Rises after which growth is worth a word, where it does not vouch for anything before.
-const SUSPECTED_RISES: u32 = 5;
-/// Below this it is a cache that fills at random, or warm-up, and nothing is said (one in a thousand).
-const FILLS_BELOW: f64 = -3.1;
-/// Peaks that rise by more than this share of a site's own rise, each as a ratio, tell of larger inputs.
-const WORK_GROWS: f64 = 0.25;
-
-/// Growing sites of a rank that are looked at.
-const CANDIDATES_MAX: usize = 1_024;
-
-/// All leaks of a rank, confirmed and suspected.
-pub(super) fn verdicts(watch: &RankWatch) -> Vec<Verdict> {
-    let mut candidates: Vec<Candidate> = (0..watch.sites.len()).filter_map(|index| candidate(watch, index)).collect();
-    // Each is compared with each: of more than anybody can repair those that gained most speak.
-    candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes_gained), candidate.site));
-    candidates.truncate(CANDIDATES_MAX);
-    let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
-        candidates.into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
-    let all = groups(watch, live).into_iter().chain(groups(watch, pools));
-    let mut found: Vec<Verdict> = all.filter_map(|group| verdict(watch, group)).collect();
-    // Blocks of a captured graph lie in its pool: that is one thing to repair.
-    let of_pools = |verdict: &Verdict| verdict.kind == FindingKind::PrivatePools;
-    let pools: Vec<Frame> =
-        found.iter().filter(|verdict| of_pools(verdict)).filter_map(|verdict| verdict.group.site.clone()).collect();
-    let captured = |verdict: &Verdict| verdict.group.site.as_ref().is_some_and(|site| pools.contains(site));
-    found.retain(|verdict| of_pools(verdict) || !captured(verdict));
-    let confirmed: Vec<&Group> = found
-        .iter()
-        .filter(|verdict| verdict.sureness == Sureness::Confirmed && verdict.shape != Shape::Teeth)
-        .map(|verdict| &verdict.group)
-        .collect();
-    let together = if confirmed.is_empty() { None } else { outlook::of(watch, &confirmed) };
-    for verdict in &mut found {
-        // What may still turn out to be a cache fills nothing, and how far a chain gets is a question of the epoch's length.
-        let counts = verdict.sureness == Sureness::Confirmed && verdict.shape != Shape::Teeth;
-        verdict.outlook = together.filter(|_| counts);
+impl Courses {
+    /// Of these devices.
+    #[must_use]
+    pub fn of(watches: &[&RankWatch]) -> Self {
+        let room = |watch: &&RankWatch| Room {
+            who: watch.who(),
+            peak_bytes: peak_bytes(watch),
+            limit_bytes: watch.limit_bytes(),
+        };
+        let courses = watches.iter().flat_map(|watch| courses(watch)).collect();
+        Self { devices: watches.iter().map(room).collect(), courses }
     }
-    found.sort_by_key(|verdict| std::cmp::Reverse((verdict.sureness, verdict.live_bytes)));
-    found
+
+    /// The devices.
+    pub(super) fn whos(&self) -> Vec<&Who> {
+        self.devices.iter().map(|room| &room.who).collect()
+    }
 }
 
-fn verdict(watch: &RankWatch, group: Group) -> Option<Verdict> {
-    let lead = group.lead();
-    if lead.growth.stopped || super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) {
-        return None;
-    }
-    let phase = group.phase();
-    let kind = match (group.graph, lead.shape, phase) {
-        _ if watch.sites[lead.site].holds == Holds::Pools => FindingKind::PrivatePools,
-        (true, Shape::Teeth, _) => FindingKind::HiddenChain,
-        // What is filled and emptied every epoch is a buffer, unless it is a graph.
-        (false, Shape::Teeth, _) => return None,
-        (true, _, Some(Phase::Eval)) => FindingKind::EvalGraph,
-        (true, ..) => FindingKind::GraphKept,
-        (false, ..) => FindingKind::Leak,
-    };
-    let soon = || outlook::of(watch, &[&group]).is_some_and(|outlook| outlook.seconds.value < watch.history.seconds());
-    let confirmed = is_confirmed(watch, kind, lead);
-    let sure = confirmed || is_confirmed_near_the_end(kind, lead, soon);
-    // Of a block that is replaced each replacement is one, whether it stood out of the noise or not.
-    let times = if lead.shape == Shape::Larger { lead.replaced.times } else { 0 }.max(lead.growth.rises);
-    let foresight = foresight(kind, &group, confirmed);
-    if !sure && times < SUSPECTED_RISES && foresight == Foresight::Nothing {
-        return None;
-    }
-    let mut verdict = measured(watch, group, kind);
-    verdict.foresight = foresight;
-    verdict.rises = times;
-    verdict.sureness = if sure { Sureness::Confirmed } else { Sureness::Suspected };
-    Some(verdict)
+/// What a verdict is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Grounds<'a> {
+    /// What the devices' memory did.
+    pub courses: &'a Courses,
+    /// All findings, the worst first, with what holders said.
+    pub findings: &'a [Finding],
+    /// What was looked at.
+    pub judged: &'a Judged,
+    /// What was not, the gaps that decide first.
+    pub not_judged: &'a [NotJudged],
+    /// Whether the job goes on.
+    pub activity: Activity,
 }
 
-/// Whether a site's blocks became larger because everything did: the peaks rose by far more.
-fn grows_with_the_work(watch: &RankWatch, group: &Group) -> bool {
-    if group.lead().shape != Shape::Larger {
-        return false;
+/// The verdict.
+#[must_use]
+pub fn verdict(grounds: &Grounds<'_>) -> Verdict {
+    if let Some(failed) = worst(grounds, |finding| finding.kind == FindingKind::Oom) {
+        return of_finding(VerdictKind::OutOfMemory, None, failed);
     }
-    // What a window needs at its highest is chance; what a step needs is its work.
-    let peaks: Vec<u64> = watch.history.levels(Per::Step).iter().map(|level| level.peak_allocated_bytes).collect();
-    let ends = (peaks.len() / 16).max(1);
-    let highest = |peaks: &[u64]| peaks.iter().copied().max().unwrap_or(0);
-    let (Some(early), Some(late)) = (peaks.get(..ends), peaks.get(peaks.len().saturating_sub(ends)..)) else {
-        return false;
-    };
-    let (live, gained) = (group.live_bytes() as f64, group.bytes_gained() as f64);
-    let site = live / (live - gained).max(1.0) - 1.0;
-    let work = highest(late) as f64 / highest(early).max(1) as f64 - 1.0;
-    work > WORK_GROWS * site
+    let courses = &grounds.courses.courses;
+    growing(grounds, courses)
+        .or_else(|| filling(grounds, courses))
+        .or_else(|| not_enough(grounds))
+        .or_else(|| of_course(grounds, courses, Stand::Released))
+        .or_else(|| of_course(grounds, courses, Stand::Stopped))
+        .unwrap_or_else(|| steady(grounds))
 }
 
-/// The figures of a group: slopes, history, when it began.
-fn measured(watch: &RankWatch, group: Group, kind: FindingKind) -> Verdict {
-    let lead = group.lead();
-    let of = |per: Per| -> Vec<(u32, u64)> {
-        outlook::summed(watch, &[&group], per).into_iter().map(|(level, bytes)| (level.at, bytes)).collect()
+fn worst<'a>(grounds: &Grounds<'a>, of: impl Fn(&Finding) -> bool) -> Option<&'a Finding> {
+    grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning && of(finding))
+}
+
+/// A verdict whose sentence is a finding's title: the finding says all of it already.
+fn of_finding(kind: VerdictKind, cause: Option<Cause>, finding: &Finding) -> Verdict {
+    let memory = match finding.kind {
+        FindingKind::HostGrowth => MemoryKind::Host,
+        FindingKind::OutsideAllocator => MemoryKind::OutsideAllocator,
+        _ => MemoryKind::Device,
     };
-    let (by_epoch, by_step) = (of(Per::Epoch), of(Per::Step));
-    // From where the growth began: before that there is nothing to measure.
-    let since = |points: &[(u32, u64)], per: Per| -> Option<Rate> {
-        let begun = lead.growth.times.first().filter(|_| lead.per == per).map_or(0, |&at| at.saturating_sub(1));
-        let since = points.iter().filter(|(at, _)| *at >= begun);
-        let since: Vec<(f64, f64)> = since.map(|&(at, bytes)| (f64::from(at), bytes as f64)).collect();
-        slope(&since).filter(|rate| rate.value > 0.0)
-    };
-    let teeth = lead.shape == Shape::Teeth;
-    let series = match lead.per {
-        _ if by_epoch.len() >= 2 && !teeth => &by_epoch,
-        Per::Window => &of(Per::Window),
-        Per::Step | Per::Epoch => &by_step,
-    };
-    let (pattern, hooks) = pattern(watch, kind, &group);
     Verdict {
-        who: watch.who(),
-        kind,
-        pattern,
-        sureness: Sureness::Suspected,
-        foresight: Foresight::Nothing,
-        shape: lead.shape,
-        per: lead.per,
-        phase: group.phase(),
-        counters: watch.sites[lead.site].holds == Holds::Counter,
-        rises: lead.growth.rises,
-        slows: !is_steady(lead),
-        first: lead.since,
-        hooks,
-        per_epoch: since(&by_epoch, Per::Epoch).filter(|_| !teeth),
-        per_step: since(&by_step, Per::Step),
-        per_minute: outlook::pace(watch, &[&group]).filter(|_| !teeth).map(outlook::a_minute),
-        live_bytes: group.live_bytes(),
-        live_blocks: group.live_blocks(),
-        beside_bytes: group.members.iter().fold(0, |sum, member| sum.saturating_add(member.beside_bytes)),
-        series: series.iter().map(|&(_, bytes)| bytes).collect(),
-        outlook: None,
-        group,
+        cause,
+        memory: Some(memory),
+        grown_bytes: gained_bytes(finding),
+        site: finding.site.clone(),
+        ranks: finding.ranks.clone(),
+        processes: finding.processes.clone(),
+        holder: words::holder(finding),
+        ..Verdict::new(kind, crate::wording::sentence(&finding.title))
     }
 }
 
-/// The surest of several verdicts stands for them.
-pub(super) fn surest(verdicts: &[Verdict]) -> &Verdict {
-    let order = |verdict: &&Verdict| (verdict.sureness, verdict.live_bytes);
-    // A finding is made of at least one verdict.
-    verdicts.iter().max_by_key(order).unwrap_or(&verdicts[0])
+fn gained_bytes(finding: &Finding) -> Option<u64> {
+    let count = |value: &EvidenceValue| match value {
+        EvidenceValue::Count(count) => Some(*count),
+        _ => None,
+    };
+    finding.evidence.iter().find(|(name, _)| name == "gained_bytes").and_then(|(_, value)| count(value))
 }
 
-pub(super) fn any_confirmed(verdicts: &[Verdict]) -> bool {
-    verdicts.iter().any(|verdict| verdict.sureness == Sureness::Confirmed)
+/// What holds the blocks of a course: as the finding about the same place says.
+fn finding_of<'a>(grounds: &Grounds<'a>, course: &Course) -> Option<&'a Finding> {
+    let about = |finding: &&Finding| {
+        let fills = finding.kind.growth().is_some_and(|growth| growth != Growth::Beside);
+        let same = finding.site == course.site || finding.kind == course.kind && is_near(finding, course);
+        fills && same && finding.processes.contains(&course.who.name())
+    };
+    grounds.findings.iter().find(about)
+}
+
+/// Ranks that are at different lines of one function show one leak.
+fn is_near(finding: &Finding, course: &Course) -> bool {
+    let (Some(one), Some(other)) = (&finding.site, &course.site) else { return false };
+    (&one.function, &one.file) == (&other.function, &other.file)
+}
+
+/// Growth that goes on: of several the one whose cause is known, then the largest.
+fn growing(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
+    let open = |course: &&Course| course.stand == Stand::Growing && !matches!(bound_of(grounds, course), Bound::At(_));
+    let cause = |course: &Course| {
+        let known = finding_of(grounds, course).is_some_and(|finding| finding.severity >= Severity::Warning);
+        if known { Cause::Known } else { Cause::Open }
+    };
+    let order = |course: &&Course| (cause(course) == Cause::Known, course.gained);
+    let device = courses.iter().filter(open).max_by_key(order);
+    // A chain of graphs falls back with its epoch, and grows all the same within each.
+    let chain = worst(grounds, |finding| finding.kind == FindingKind::HiddenChain);
+    let is_beside =
+        |finding: &&Finding| matches!(finding.kind, FindingKind::HostGrowth | FindingKind::OutsideAllocator);
+    let beside = grounds.findings.iter().find(is_beside);
+    match (device, chain) {
+        (Some(course), chain) if chain.is_none() || cause(course) == Cause::Known => {
+            Some(grown(grounds, courses, course, cause(course)))
+        }
+        (_, Some(chain)) => Some(of_finding(VerdictKind::Growing, Some(Cause::Known), chain)),
+        _ => None,
+    }
+    .or_else(|| beside.map(|finding| of_finding(VerdictKind::Growing, Some(Cause::Open), finding)))
+}
+
+fn grown(grounds: &Grounds<'_>, courses: &[Course], course: &Course, cause: Cause) -> Verdict {
+    let finding = finding_of(grounds, course);
+    let shown = Shown::new(courses, course);
+    Verdict {
+        cause: Some(cause),
+        holder: finding.and_then(words::holder),
+        sentence: words::growing(grounds, &shown, finding, cause),
+        ..shown.measured(VerdictKind::Growing)
+    }
+}
+
+/// The bound of what holds a course's blocks.
+fn bound_of(grounds: &Grounds<'_>, course: &Course) -> Bound {
+    let holders = finding_of(grounds, course).and_then(|finding| finding.holders.as_ref());
+    holders.map_or(Bound::Unknown, held::bound)
+}
+
+fn filling(grounds: &Grounds<'_>, courses: &[Course]) -> Option<Verdict> {
+    let bounded = |course: &Course| match bound_of(grounds, course) {
+        Bound::At(bytes) if course.stand == Stand::Growing => Some(bytes),
+        _ => None,
+    };
+    let filling = courses.iter().filter_map(|course| Some((course, bounded(course)?)));
+    let (course, bytes) = filling.max_by_key(|(course, _)| course.gained)?;
+    let finding = finding_of(grounds, course)?;
+    let room = grounds.courses.devices.iter().find(|room| room.who == course.who)?;
+    let more = bytes.map(|bound| bound.saturating_sub(course.gained));
+    let fits = more.zip(room.limit_bytes).map(|(more, limit)| room.peak_bytes.saturating_add(more) <= limit);
+    let shown = Shown::new(courses, course);
+    Some(Verdict {
+        bound_bytes: bytes,
+        fits,
+        holder: words::holder(finding),
+        sentence: words::filling(grounds, &shown, finding, bytes, fits),
+        ..shown.measured(VerdictKind::Filling)
+    })
+}
+
+fn not_enough(grounds: &Grounds<'_>) -> Option<Verdict> {
+    let not = grounds.not_judged.iter().find(|not| not.decides())?;
+    Some(Verdict::new(VerdictKind::NotEnoughData, words::not_enough(grounds, not)))
+}
+
+fn of_course(grounds: &Grounds<'_>, courses: &[Course], stand: Stand) -> Option<Verdict> {
+    let course = courses.iter().filter(|course| course.stand == stand).max_by_key(|course| course.gained)?;
+    let shown = Shown::new(courses, course);
+    let (kind, sentence) = match stand {
+        Stand::Released => (VerdictKind::Released, words::released(grounds, &shown)),
+        Stand::Stopped | Stand::Growing => (VerdictKind::LevelledOff, words::levelled_off(grounds, &shown)),
+    };
+    Some(Verdict { sentence, ..shown.measured(kind) })
+}
+
+fn steady(grounds: &Grounds<'_>) -> Verdict {
+    let memory = (!grounds.courses.devices.is_empty()).then_some(MemoryKind::Device);
+    Verdict { memory, ..Verdict::new(VerdictKind::Steady, words::steady(grounds)) }
+}
+
+/// A course with what belongs to it: who shows the same, and what else of its device stands alike.
+pub(super) struct Shown<'a> {
+    pub course: &'a Course,
+    /// The devices on which the same place stands alike.
+    pub on: Vec<&'a Who>,
+    /// Other courses of the same device that stand alike.
+    pub others: Vec<&'a Course>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(courses: &'a [Course], course: &'a Course) -> Self {
+        let alike = || courses.iter().filter(|other| other.stand == course.stand);
+        let on = alike().filter(|other| other.site == course.site).map(|other| &other.who).collect();
+        let others = alike().filter(|other| other.who == course.who && other.site != course.site).collect();
+        Self { course, on, others }
+    }
+
+    fn measured(&self, kind: VerdictKind) -> Verdict {
+        Verdict {
+            memory: Some(MemoryKind::Device),
+            grown_bytes: Some(self.course.gained),
+            seconds: Some(self.course.seconds()),
+            site: self.course.site.clone(),
+            ranks: who::ranks(self.on.iter().copied()),
+            processes: who::processes(self.on.iter().copied()),
+            ..Verdict::new(kind, "")
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! (Over 400 lines: one training made by hand serves all of them.)
 
-use memctl_analysis::judge::{RankFacts, RankWatch, findings};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings};
 use memctl_model::{
     Boundary, Counters, DeviceIndex, Finding, FindingKind, Foresight, Frame, Peaks, Phase, Sample, Severity, SiteRow,
     SiteTable, StackId,
@@ -113,7 +113,7 @@ impl Training {
     }
 
     fn judge(&self) -> Vec<Finding> {
-        findings(&[&self.watch])
+        findings(&[&self.watch], Activity::Running)
     }
 
     /// Steps until something is said, and until it is sure.
@@ -372,7 +372,7 @@ fn ranks_are_named_and_joined() {
         }
     }
     let watches: Vec<&RankWatch> = all.iter().map(|training| &training.watch).collect();
-    let found = findings(&watches);
+    let found = findings(&watches, Activity::Running);
     assert_eq!(found.len(), 1, "the leak explains what rank 2 holds more: {found:#?}");
     assert_eq!((found[0].ranks.as_slice(), found[0].all_ranks), ([2].as_slice(), false));
     assert!(
@@ -380,7 +380,7 @@ fn ranks_are_named_and_joined() {
         "{}",
         found[0].title
     );
-    assert_eq!(findings(&watches[..2]), []);
+    assert_eq!(findings(&watches[..2], Activity::Running), []);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn a_rank_that_holds_more_from_some_step_on_stands_out() {
         }
     }
     let watches: Vec<&RankWatch> = all.iter().map(|training| &training.watch).collect();
-    let found = findings(&watches);
+    let found = findings(&watches, Activity::Running);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!((found[0].kind, found[0].severity), (FindingKind::RankSkew, Severity::Info));
     assert_eq!(found[0].title, "Rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
@@ -407,7 +407,7 @@ fn devices_of_one_process_are_judged_and_are_no_peers() {
         both[0].step(&[(FORWARD_A, None, 1, 512 * MIB)]);
         both[1].step(&kept(step + 1));
     }
-    let found = findings(&both.iter().map(|training| &training.watch).collect::<Vec<_>>());
+    let found = findings(&both.iter().map(|training| &training.watch).collect::<Vec<_>>(), Activity::Running);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!((found[0].kind, found[0].ranks.as_slice()), (FindingKind::Leak, [0].as_slice()));
     assert!(found[0].title.contains("on rank 0,"), "{}", found[0].title);
@@ -423,7 +423,7 @@ fn ranks_that_come_in_any_order_are_told_in_theirs() {
             training.step(&if more { vec![(KEEP, None, 1, 64 * MIB)] } else { Vec::new() });
         }
     }
-    let found = findings(&all.iter().map(|training| &training.watch).collect::<Vec<_>>());
+    let found = findings(&all.iter().map(|training| &training.watch).collect::<Vec<_>>(), Activity::Running);
     assert_eq!(found[0].title, "Rank 0 holds 64.0 MiB more than ranks 1-3 since step 15: keep (train.py:17)");
 }
 

@@ -4,7 +4,7 @@
 use crate::support::watched;
 
 use memctl_analysis::coverage::BY_EVENTS;
-use memctl_analysis::judge::{RankFacts, RankWatch, findings, judged};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings, judged};
 use memctl_model::{
     Boundary, Counters, DeviceIndex, FindingKind, Peaks, Phase, PoolRow, Sample, Severity, SiteRow, SiteTable, StackId,
 };
@@ -160,7 +160,7 @@ proptest! {
             watches.push(watch);
         }
         let watches: Vec<&RankWatch> = watches.iter().collect();
-        for finding in findings(&watches) {
+        for finding in findings(&watches, Activity::Running) {
             prop_assert!(!finding.title.is_empty() && !finding.ranks.is_empty());
             prop_assert!((0.0..=1.0).contains(&finding.confidence));
             prop_assert!(finding.severity > Severity::Info || finding.time_to_oom_seconds.is_none());

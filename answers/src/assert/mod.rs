@@ -20,6 +20,7 @@ use super::finding::Finding;
 use super::judged::Scope;
 use super::leaks::grows;
 use super::report::{EpochEnd, Rank, Report};
+use super::verdict::Verdict;
 use super::{Answer, Completeness, Job, SCHEMA};
 use crate::conditions::{Asks, Condition, Limit, Tolerance};
 use crate::format::csv::{self, Cell};
@@ -61,6 +62,8 @@ pub struct Verdicts {
     /// What the findings, or their absence, rest on.
     #[serde(flatten)]
     pub scope: Scope,
+    /// What the job's memory did; null from a daemon that does not say.
+    pub verdict: Option<Verdict>,
 }
 
 /// A condition and what came of it.
@@ -133,6 +136,7 @@ impl Verdicts {
             incomplete_allowed: terms.allow_incomplete,
             conditions,
             scope: report.scope,
+            verdict: report.verdict,
         }
     }
 
@@ -271,10 +275,22 @@ fn suspected(report: &Report, terms: &Terms, counts: fn(FindingKind) -> bool) ->
     Some(Checked { findings: ids, ..verdict(Outcome::Inconclusive, because) })
 }
 
+/// Memory that grows for a reason that is open, or into what has no room, as the verdict says.
+fn growing(report: &Report, terms: &Terms) -> Option<Checked> {
+    let Some(known) = &report.verdict else { return suspected(report, terms, FindingKind::fills) };
+    let because = known.sentence.trim_end_matches('.').to_owned();
+    let outcome = match known {
+        known if known.is_leak() || known.overflows() => Outcome::DoesNotHold,
+        known if known.is_open() && !terms.allow_suspected => Outcome::Inconclusive,
+        _ => return None,
+    };
+    Some(verdict(outcome, because))
+}
+
 fn no_leak(report: &Report, terms: &Terms) -> Checked {
     let leaks = against(report, terms, FindingKind::fills);
-    let against = found(&leaks).or_else(|| suspected(report, terms, FindingKind::fills));
-    against
+    found(&leaks)
+        .or_else(|| growing(report, terms))
         .or_else(|| not_judged(report, terms))
         .unwrap_or_else(|| verdict(Outcome::Holds, "no leak was found".to_owned()))
 }

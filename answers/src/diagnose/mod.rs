@@ -19,6 +19,7 @@ use super::judged::{NotJudged, Scope};
 use super::ledger::{ClassShare, Ledger, Rank as RankLedger};
 use super::report::{EpochEnd, Rank, Report};
 use super::sites::{RankSites, Sites};
+use super::verdict::Verdict;
 use super::{Answer, Completeness, Frame, Job, SCHEMA};
 use crate::format::csv::{self, Cell};
 use crate::format::json;
@@ -48,6 +49,8 @@ pub struct Diagnosis {
     /// What the findings, or their absence, rest on.
     #[serde(flatten)]
     pub scope: Scope,
+    /// What the job's memory did; null from a daemon that does not say.
+    pub verdict: Option<Verdict>,
     /// What allocator settings would do, where a finding depends on how memory is packed; null elsewhere.
     pub replay: Option<Advice>,
     /// For the page.
@@ -172,6 +175,7 @@ impl Diagnosis {
             usage,
             findings: report.findings.clone(),
             scope: report.scope.clone(),
+            verdict: report.verdict.clone(),
             replay,
             report,
         }
@@ -195,6 +199,9 @@ fn severity(report: &Report) -> &'static str {
 }
 
 fn summary(report: &Report) -> String {
+    if let Some(verdict) = &report.verdict {
+        return verdict.sentence.clone();
+    }
     match words::main(report) {
         Some(finding) if finding.title.is_empty() => finding.kind.clone(),
         Some(finding) => finding.title.clone(),

@@ -4,7 +4,6 @@
 //! A long explanation ends in `…`: `memctl leaks` has the whole of it.
 
 use memctl_answers::diagnose::{Diagnosis, Question};
-use memctl_answers::finding::phrases::sure;
 use memctl_model::JobState;
 
 use super::{Page, completeness, finding, heading, judged, prose};
@@ -27,7 +26,7 @@ impl Page for Diagnosis {
 /// See the module.
 #[must_use]
 pub fn page(note: &Diagnosis, screen: &Screen) -> String {
-    let mut out = judged::headline(note.inconclusive(), screen);
+    let mut out = judged::headline(note.verdict.as_ref(), &note.scope, screen);
     out.push_str(&heading(&note.job, screen));
     out.push('\n');
     out.push_str(&summary(note, screen));
@@ -48,16 +47,11 @@ pub fn page(note: &Diagnosis, screen: &Screen) -> String {
     out
 }
 
+/// The findings in short: the verdict is the page's first sentence.
 fn summary(note: &Diagnosis, screen: &Screen) -> String {
-    let Some(worst) = note.findings.first() else {
-        let bad = note.report.ranks.is_empty() || note.report.failed() || note.inconclusive().is_some();
-        let tone = if bad { Tone::Alert } else { Tone::Good };
-        return format!("{}\n", screen.paint(tone, &screen.fit(&format!("In short: {}.", note.summary), 0)));
-    };
-    let sure = sure(worst).map(|sure| format!(", {sure}")).unwrap_or_default();
-    let text = format!("{}. ({}{sure})", note.summary.trim_end_matches('.'), worst.severity);
+    let Some(worst) = note.findings.first() else { return judged::nothing("No finding", &note.scope, screen) };
     let mut out = String::new();
-    for line in prose::hanging("In short: ", &text, LINES, screen).lines() {
+    for line in prose::hanging("Finding:  ", &format!("{} ({})", worst.title, worst.severity), LINES, screen).lines() {
         let tone = if worst.hurts() { Tone::Alert } else { Tone::Strong };
         out.push_str(&format!("{}\n", screen.paint(tone, line)));
     }

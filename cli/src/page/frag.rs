@@ -30,7 +30,7 @@ impl Page for Fragmentation {
 pub fn page(answer: &Fragmentation, screen: &Screen) -> String {
     let inconclusive =
         answer.scope.inconclusive_about(&[FindingKind::Fragmentation]).filter(|_| answer.findings.is_empty());
-    let mut out = judged::headline(inconclusive, screen);
+    let mut out = judged::inconclusive(inconclusive, screen);
     out.push_str(&heading(&answer.job, screen));
     out.push('\n');
     if answer.ranks.is_empty() {

@@ -34,7 +34,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
         left("JOB", 0),
         right("ATTEMPT", 4),
         left("STATE", 0),
-        left("WORST FINDING", 1),
+        left("VERDICT", 1),
         right("RANKS", 2),
         left("STARTED", 4),
         right("LASTED", 3),
@@ -55,7 +55,7 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
             (job.id.clone(), Some(Tone::Strong)),
             (job.attempt.to_string(), None),
             (job.state.name().to_owned(), tone),
-            worst(job),
+            verdict(job),
             (super::ranks_of(job).replace(" ranks", "").replace(" rank", ""), None),
             (time::date(job.started_ns), None),
             (job.ended_ns.map(|end| time::duration(end.saturating_sub(job.started_ns))).unwrap_or_default(), None),
@@ -69,17 +69,15 @@ pub fn page(jobs: &Jobs, screen: &Screen) -> String {
     table.show(screen)
 }
 
-/// `warning leak`, `none found`, `inconclusive`: no finding reads as health only where the job was judged.
-fn worst(job: &Job) -> (String, Option<Tone>) {
-    let Some(verdict) = &job.verdict else { return ("not judged yet".to_owned(), None) };
-    match (verdict.severity, &verdict.inconclusive) {
-        (Some(severity), undecided) => {
-            let kind = verdict.kind.as_deref().unwrap_or("finding").replace('_', " ");
-            let tone = if severity == "info" { None } else { Some(Tone::Alert) };
-            let open = if undecided.is_some() && severity == "info" { ", inconclusive" } else { "" };
-            (format!("{severity}: {kind}{open}"), tone)
+/// `leak`, `growing, cause open`, `steady`; beside memory that is well the worst finding: `warning: rank lost`.
+fn verdict(job: &Job) -> (String, Option<Tone>) {
+    let Some(judged) = &job.verdict else { return ("not judged yet".to_owned(), None) };
+    let Some(verdict) = &judged.verdict else { return ("-".to_owned(), None) };
+    let alert = verdict.words();
+    match (judged.severity, &judged.finding) {
+        (Some(severity @ ("warning" | "critical")), Some(kind)) if !verdict.is_grave() => {
+            (format!("{severity}: {}", kind.replace('_', " ")), Some(Tone::Alert))
         }
-        (None, Some(_)) => ("inconclusive".to_owned(), Some(Tone::Alert)),
-        (None, None) => ("none found".to_owned(), None),
+        _ => (alert.to_owned(), verdict.is_grave().then_some(Tone::Alert)),
     }
 }

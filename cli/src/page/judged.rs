@@ -3,15 +3,40 @@
 //! Guarantees: where growth could not be judged no page begins with anything else, and none calls the job well.
 
 use memctl_answers::judged::{NotJudged, Scope, looked_at};
+use memctl_answers::verdict::Verdict;
+use memctl_model::VerdictKind;
 
 use super::prose;
 use crate::render::screen::{Screen, Tone};
 use crate::render::text::capital;
 
-/// The first lines of a page on which no finding hurts though nobody could have found one: what, why, and the one thing
-/// to do about it. Nothing where the absence of findings means something.
+/// The first lines of a page about a job: what its memory did; and where too little is known for that, the one thing to do.
 #[must_use]
-pub fn headline(not: Option<&NotJudged>, screen: &Screen) -> String {
+pub fn headline(verdict: Option<&Verdict>, scope: &Scope, screen: &Screen) -> String {
+    let Some(verdict) = verdict else { return inconclusive(scope.inconclusive(), screen) };
+    let mut out = String::new();
+    for line in prose::hanging("", &verdict.sentence, usize::MAX, screen).lines() {
+        out.push_str(&format!("{}\n", screen.paint(tone(verdict), line)));
+    }
+    if verdict.known_kind() == Some(VerdictKind::NotEnoughData) {
+        out.push_str(&remedy(scope.inconclusive(), screen));
+    }
+    out.push('\n');
+    out
+}
+
+fn tone(verdict: &Verdict) -> Tone {
+    match verdict.known_kind() {
+        Some(VerdictKind::Steady) => Tone::Good,
+        Some(VerdictKind::Released | VerdictKind::LevelledOff) => Tone::Strong,
+        Some(VerdictKind::Filling) if !verdict.overflows() => Tone::Strong,
+        _ => Tone::Alert,
+    }
+}
+
+/// The first lines where growth could not be judged: what, why, and the one thing to do about it.
+#[must_use]
+pub fn inconclusive(not: Option<&NotJudged>, screen: &Screen) -> String {
     let Some(not) = not else { return String::new() };
     let text = format!("{} not judged: {}.", capital(&not.subject()), not.reason);
     let lines = prose::hanging("Inconclusive: ", &text, usize::MAX, screen);
@@ -19,30 +44,21 @@ pub fn headline(not: Option<&NotJudged>, screen: &Screen) -> String {
     for line in lines.lines() {
         out.push_str(&format!("{}\n", screen.paint(Tone::Alert, line)));
     }
-    if let Some(remedy) = &not.remedy {
-        out.push_str(&prose::hanging("What to do:   ", &format!("{}.", capital(remedy)), usize::MAX, screen));
-    }
+    out.push_str(&remedy(Some(not), screen));
     out.push('\n');
     out
 }
 
-/// That nothing was found, in what, and what could not be judged. `what`: `Nothing wrong`, `No leak`. `well`: whether the
-/// job is a healthy one otherwise.
+fn remedy(not: Option<&NotJudged>, screen: &Screen) -> String {
+    let Some(remedy) = not.and_then(|not| not.remedy.as_ref()) else { return String::new() };
+    prose::hanging("What to do:   ", &format!("{}.", capital(remedy)), usize::MAX, screen)
+}
+
+/// That nothing was found, in what was looked at, and what could not be judged. `what`: `No finding`, `No leak`.
 #[must_use]
-pub fn nothing(what: &str, scope: &Scope, well: bool, screen: &Screen) -> String {
-    let mut out = match scope.inconclusive() {
-        // The page's first line has said it.
-        Some(_) => prose::hanging("", &format!("No finding in {}.", looked_at(&scope.judged)), usize::MAX, screen),
-        None => {
-            let head = if well { format!("{what} was found") } else { "No finding".to_owned() };
-            let looked = looked_at(&scope.judged);
-            let sentence = prose::hanging("", &format!("{head} in {looked}."), usize::MAX, screen);
-            match sentence.strip_prefix(head.as_str()) {
-                Some(rest) if well => format!("{}{rest}", screen.paint(Tone::Good, &head)),
-                _ => sentence,
-            }
-        }
-    };
+pub fn nothing(what: &str, scope: &Scope, screen: &Screen) -> String {
+    let looked = looked_at(&scope.judged);
+    let mut out = prose::hanging("", &format!("{what} in {looked}."), usize::MAX, screen);
     out.push_str(&not_judged(scope, screen));
     out
 }

@@ -17,8 +17,7 @@ impl Page for Leaks {
 /// See the module.
 #[must_use]
 pub fn page(leaks: &Leaks, screen: &Screen) -> String {
-    let inconclusive = leaks.scope.undecided(&leaks.findings);
-    let mut out = judged::headline(inconclusive, screen);
+    let mut out = judged::headline(leaks.verdict.as_ref(), &leaks.scope, screen);
     out.push_str(&heading(&leaks.job, screen));
     for found in &leaks.findings {
         out.push('\n');
@@ -26,7 +25,7 @@ pub fn page(leaks: &Leaks, screen: &Screen) -> String {
     }
     out.push('\n');
     if leaks.findings.is_empty() {
-        out.push_str(&judged::nothing("No leak", &leaks.scope, !leaks.report.failed(), screen));
+        out.push_str(&judged::nothing("No finding about growth", &leaks.scope, screen));
     } else {
         out.push_str(&judged::not_judged(&leaks.scope, screen));
     }

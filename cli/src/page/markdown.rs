@@ -4,7 +4,7 @@
 
 use memctl_answers::dossier::Dossier;
 use memctl_answers::dossier::table::{Row, rows};
-use memctl_answers::finding::phrases::{live, rates, since, sure, until};
+use memctl_answers::finding::phrases::{live, rates, since, until};
 use memctl_answers::format::markdown::escape;
 use memctl_answers::naming::{name_of, place};
 use memctl_answers::report::Rank;
@@ -27,12 +27,10 @@ const PLAIN: Screen = Screen { columns: None, unicode: true, colour: false };
 pub fn page(dossier: &Dossier) -> String {
     let note = &dossier.note;
     let mut out = format!("### GPU memory of {}\n\n", escape(&note.job.id));
-    if note.inconclusive().is_some() {
-        out.push_str(&format!("{}\n\n", in_a_line(&judged::headline(note.inconclusive(), &PLAIN))));
-    }
     let word = note.findings.first().map_or("In short", |worst| worst.severity);
-    let sure = note.findings.first().and_then(sure).map_or(String::new(), |sure| format!(" ({sure})"));
-    out.push_str(&format!("**{}:** {}.{sure}\n\n", capital(word), escape(note.summary.trim_end_matches('.'))));
+    let sentence = in_a_line(&judged::headline(note.verdict.as_ref(), &note.scope, &PLAIN));
+    let sentence = if sentence.is_empty() { escape(&note.summary) } else { sentence };
+    out.push_str(&format!("**{}:** {sentence}\n\n", capital(word)));
     out.push_str(&findings(dossier));
     out.push_str(&ranks(&note.report.ranks));
     out.push_str(&sites(dossier));

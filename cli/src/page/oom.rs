@@ -24,7 +24,7 @@ impl Page for Oom {
 pub fn page(answer: &Oom, screen: &Screen) -> String {
     let silent = answer.failed == 0 && answer.findings.is_empty();
     let inconclusive = answer.scope.inconclusive_about(&[FindingKind::Oom, FindingKind::RankLost]).filter(|_| silent);
-    let mut out = judged::headline(inconclusive, screen);
+    let mut out = judged::inconclusive(inconclusive, screen);
     out.push_str(&heading(&answer.job, screen));
     out.push('\n');
     for found in &answer.findings {

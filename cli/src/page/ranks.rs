@@ -24,7 +24,7 @@ impl Page for Ranks {
 #[must_use]
 pub fn page(ranks: &Ranks, screen: &Screen) -> String {
     let inconclusive = ranks.scope.undecided(&ranks.findings);
-    let mut out = judged::headline(inconclusive, screen);
+    let mut out = judged::inconclusive(inconclusive, screen);
     out.push_str(&heading(&ranks.job, screen));
     if ranks.ranks.is_empty() {
         out.push_str("\nNothing was recorded in this part of the job.\n");

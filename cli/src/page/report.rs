@@ -29,8 +29,7 @@ impl Page for Report {
 /// See the module.
 #[must_use]
 pub fn page(report: &Report, screen: &Screen) -> String {
-    let hurts = report.findings.iter().any(Finding::hurts);
-    let mut out = judged::headline(report.scope.inconclusive().filter(|_| !hurts), screen);
+    let mut out = judged::headline(report.verdict.as_ref(), &report.scope, screen);
     out.push_str(&heading(&report.job, screen));
     out.push('\n');
     out.push_str(&ranks(report, screen));
@@ -246,7 +245,7 @@ fn findings(report: &Report, screen: &Screen) -> String {
         return format!("{}{gaps}", finding::several(&report.findings, screen));
     }
     // Findings that are good to know do not make a job a sick one.
-    let mut out = judged::nothing("Nothing wrong", &report.scope, !report.failed(), screen);
+    let mut out = judged::nothing("No finding", &report.scope, screen);
     if !report.findings.is_empty() {
         out.push_str("\nFor information:\n");
         out.push_str(&finding::several(&report.findings, screen));

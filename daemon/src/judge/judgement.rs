@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 
 use memctl_analysis::coverage::{self, Recorded};
-use memctl_analysis::judge;
-use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged};
+use memctl_analysis::judge::{self, Activity, Courses, Grounds};
+use memctl_model::{Finding, FindingKind, Gap, Judged, JudgedKind, NotJudged, Verdict};
 use memctl_proto::v1;
 
+use super::counts_of;
 use super::shown::Levels;
 use super::watching::JobWatch;
 use crate::read::Found;
@@ -23,6 +24,8 @@ pub(crate) struct Judgement {
     pub judged: Judged,
     /// What was not, the gaps that decide first.
     pub not_judged: Vec<NotJudged>,
+    /// What the devices' live memory did.
+    pub courses: Courses,
     /// Where epochs and steps come from.
     pub boundaries: v1::Boundaries,
     /// The last boundary of each device at which work went on: not the end of what is stored.
@@ -34,7 +37,19 @@ impl Judgement {
     pub fn new(findings: Vec<Finding>, watch: &JobWatch, asked: &Found, whole: bool) -> Self {
         let (judged, not_judged) = judged(asked, watch, whole);
         let (boundaries, levels) = watch.boundaries(&asked.sessions);
-        Self { findings, judged, not_judged, boundaries, levels }
+        let courses = Courses::of(&watch.watches(counts_of(asked)));
+        Self { findings, judged, not_judged, courses, boundaries, levels }
+    }
+
+    /// What the job's memory did, once all findings are there.
+    pub fn verdict(&self, activity: Activity) -> Verdict {
+        judge::verdict(&Grounds {
+            courses: &self.courses,
+            findings: &self.findings,
+            judged: &self.judged,
+            not_judged: &self.not_judged,
+            activity,
+        })
     }
 
     /// Judging failed: what it would have found is not known.
@@ -49,6 +64,7 @@ impl Judgement {
             findings: vec![fault],
             judged: Judged::default(),
             not_judged: vec![not],
+            courses: Courses::default(),
             boundaries: v1::Boundaries::default(),
             levels: BTreeMap::new(),
         }
@@ -57,13 +73,12 @@ impl Judgement {
 
 /// What was looked at of the sessions asked for, and what not. `whole`: the question is about every rank.
 fn judged(asked: &Found, watch: &JobWatch, whole: bool) -> (Judged, Vec<NotJudged>) {
-    let counts = |key: SessionKey, device: u8| asked.devices_of(key).iter().any(|row| row.info.index.0 == device);
     let recorded = recorded(asked, watch);
     let beyond = coverage::not_judged(&recorded, asked.job.world_size, whole);
     if coverage::is_nothing(&recorded) {
         return (Judged::default(), beyond);
     }
-    let watches = watch.watches(counts);
+    let watches = watch.watches(counts_of(asked));
     let (mut judged, mut gaps) = judge::judged(&watches);
     for kind in coverage::BY_EVENTS {
         let blind = beyond.iter().any(|not| not.kind == kind && not.gap == Gap::Whole);

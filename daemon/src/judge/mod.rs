@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use memctl_analysis::judge::Activity;
 use memctl_analysis::{coverage, judge, oom};
 use memctl_model::{EvidenceValue, Finding, FindingKind, Sample, Severity};
 use tokio::sync::Semaphore;
@@ -183,12 +184,13 @@ impl Judge {
         range: Range,
         whole: bool,
     ) -> Result<Judgement, ReadError> {
+        let activity = self.activity(found);
         if range != Range::default() {
             let _alone = self.apart.acquire().await.map_err(|_| ReadError::Fault("the judge has ended".to_owned()))?;
             let mut watch = JobWatch::over(range);
             watch.catch_up(&self.store, found, self.memory, &|_| {}).await?;
-            let mut findings = judge::findings(&watch.watches(counts_of(found)));
-            of_devices(&mut findings, &watch, found, asked);
+            let mut findings = judge::findings(&watch.watches(counts_of(found)), activity);
+            of_devices(&mut findings, &watch, found, asked, activity);
             return Ok(Judgement::new(findings, &watch, asked, whole));
         }
         let seen = self.watch(found.job.key);
@@ -201,14 +203,19 @@ impl Judge {
             watch.catch_up(&self.store, found, self.memory, &keep)
         )?;
         let watches = watch.watches(counts_of(found));
-        let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches));
+        let mut findings = explained.unwrap_or_default().settle(judge::findings(&watches, activity));
         name_processes(&mut findings, found);
         let begun = Instant::now();
         let foreseen = ahead.look((&*self.store, &self.streams, &self.ahead), found, watch, &findings).await;
         self.ahead_ns.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         findings.extend(foreseen);
-        of_devices(&mut findings, watch, found, asked);
+        of_devices(&mut findings, watch, found, asked, activity);
         Ok(Judgement::new(findings, watch, asked, whole))
+    }
+
+    /// Whether a job goes on.
+    pub(crate) fn activity(&self, found: &Found) -> Activity {
+        if found.goes_on(&self.streams) { Activity::Running } else { Activity::Ended }
     }
 
     /// With what the sessions themselves tell, the worst first.
@@ -256,7 +263,8 @@ impl Judge {
             explain(&self.store, asked),
             seen.watch.catch_up(&self.store, everybody, self.memory, &keep)
         )?;
-        let mut findings = explained.settle(judge::findings(&seen.watch.watches(counts_of(asked))));
+        let mut findings =
+            explained.settle(judge::findings(&seen.watch.watches(counts_of(asked)), self.activity(everybody)));
         name_processes(&mut findings, asked);
         Ok((explained, findings))
     }
@@ -354,13 +362,13 @@ fn unjudged(found: &Found, fault: &str, advice: &str) -> Finding {
 }
 
 /// Where some devices of a process are asked for and others of it are not: leaves, of what grows, what these show alone.
-fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found) {
+fn of_devices(findings: &mut Vec<Finding>, watch: &JobWatch, found: &Found, asked: &Found, activity: Activity) {
     let is_asked = counts_of(asked);
     let of_asked = asked.by_key();
     if found.devices.iter().all(|row| !of_asked.contains_key(&row.session) || is_asked(row.session, row.info.index.0)) {
         return;
     }
-    let own = judge::findings(&watch.watches(is_asked));
+    let own = judge::findings(&watch.watches(is_asked), activity);
     findings.retain(|finding| {
         let shown = |other: &Finding| {
             (other.kind, &other.site, &other.subject) == (finding.kind, &finding.site, &finding.subject)

@@ -14,6 +14,7 @@ pub mod session;
 pub mod site_tables;
 pub mod stacks;
 mod state;
+mod verdict;
 
 pub use stacks::{StackDictionary, StackSender};
 

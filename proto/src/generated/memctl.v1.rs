@@ -1363,6 +1363,39 @@ pub struct Series {
     #[prost(uint64, repeated, tag = "1")]
     pub values: ::prost::alloc::vec::Vec<u64>,
 }
+/// What a job's memory did. Field meanings and units: memctl_model::verdict.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Verdict {
+    /// VerdictKind's name; a reader shows kinds that it does not know as they are.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Cause's name; empty where the kind has none.
+    #[prost(string, tag = "2")]
+    pub cause: ::prost::alloc::string::String,
+    /// MemoryKind's name; empty where nothing was measured.
+    #[prost(string, tag = "3")]
+    pub memory: ::prost::alloc::string::String,
+    #[prost(uint64, optional, tag = "4")]
+    pub grown_bytes: ::core::option::Option<u64>,
+    #[prost(double, optional, tag = "5")]
+    pub seconds: ::core::option::Option<f64>,
+    #[prost(message, optional, tag = "6")]
+    pub site: ::core::option::Option<Frame>,
+    #[prost(uint32, repeated, tag = "7")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    #[prost(string, repeated, tag = "8")]
+    pub processes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "9")]
+    pub bound_bytes: ::core::option::Option<u64>,
+    #[prost(bool, optional, tag = "10")]
+    pub fits: ::core::option::Option<bool>,
+    /// What holds it, in words; empty where that is not known.
+    #[prost(string, tag = "11")]
+    pub holder: ::prost::alloc::string::String,
+    /// The first sentence of every page about the job.
+    #[prost(string, tag = "12")]
+    pub sentence: ::prost::alloc::string::String,
+}
 /// What was looked at.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Judged {
@@ -2838,7 +2871,7 @@ pub struct Job {
     pub verdict: ::core::option::Option<JobVerdict>,
 }
 /// What is wrong with a job, in short.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct JobVerdict {
     /// The worst finding; absent where nothing was found.
     #[prost(enumeration = "Severity", optional, tag = "1")]
@@ -2852,6 +2885,9 @@ pub struct JobVerdict {
     /// Why no finding means nothing; empty where it does mean something.
     #[prost(string, tag = "5")]
     pub inconclusive: ::prost::alloc::string::String,
+    /// What the job's memory did; absent from daemons that do not say.
+    #[prost(message, optional, tag = "6")]
+    pub verdict: ::core::option::Option<Verdict>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Completeness {
@@ -2967,6 +3003,9 @@ pub struct Report {
     /// The call through which most of the growth comes that no finding explains; absent where there is none.
     #[prost(message, optional, tag = "24")]
     pub growth_through: ::core::option::Option<GrowthThrough>,
+    /// What the job's memory did; absent from daemons that do not say.
+    #[prost(message, optional, tag = "25")]
+    pub verdict: ::core::option::Option<Verdict>,
 }
 /// Where epochs and steps come from.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

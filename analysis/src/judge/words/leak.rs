@@ -6,8 +6,8 @@ use memctl_model::{EvidenceValue, Finding, Foresight, Moment, Pattern, Phase, Ra
 use super::{SOON_SECONDS, SUSPECTED, bytes, median_rate, place, thinned, until};
 use crate::judge::candidate::Shape;
 use crate::judge::history::Per;
+use crate::judge::leak::{Leak, any_confirmed, surest};
 use crate::judge::outlook::Outlook;
-use crate::judge::verdict::{Verdict, any_confirmed, surest};
 use crate::judge::who::{self, Who};
 use crate::wording;
 
@@ -15,29 +15,32 @@ use crate::wording;
 const SELDOM_STEPS: f64 = 8.0;
 
 /// One leak, as its ranks show it. `all` are those that are watched.
-pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
-    let shown = surest(verdicts);
-    let confirmed = any_confirmed(verdicts);
-    let whos: Vec<&Who> = verdicts.iter().map(|verdict| &verdict.who).collect();
+pub(in crate::judge) fn leak(leaks: &[Leak], all: &[&Who]) -> Finding {
+    let shown = surest(leaks);
+    let confirmed = any_confirmed(leaks);
+    let whos: Vec<&Who> = leaks.iter().map(|leak| &leak.who).collect();
     let ranks = who::ranks(whos.iter().copied());
     let processes = who::processes(whos.iter().copied());
-    let per_epoch = median_rate(verdicts.iter().map(|verdict| verdict.per_epoch));
-    let per_step = median_rate(verdicts.iter().map(|verdict| verdict.per_step));
-    let per_minute = median_rate(verdicts.iter().map(|verdict| verdict.per_minute));
+    let per_epoch = median_rate(leaks.iter().map(|leak| leak.per_epoch));
+    let per_step = median_rate(leaks.iter().map(|leak| leak.per_step));
+    let per_minute = median_rate(leaks.iter().map(|leak| leak.per_minute));
     // The rank that is full first ends the job.
-    let outlooks = verdicts.iter().filter_map(|verdict| verdict.outlook);
+    let outlooks = leaks.iter().filter_map(|leak| leak.outlook);
     let outlook = outlooks.min_by(|a, b| a.seconds.value.total_cmp(&b.seconds.value));
+    let matters = leaks.iter().any(|leak| leak.matters);
+    // When what does not matter fills the device is no horizon.
+    let outlook = outlook.filter(|_| matters);
     let seconds_to_oom = outlook.map(|outlook| outlook.seconds.value);
     let epochs_to_oom = outlook.and_then(|outlook| outlook.epochs);
-    let severity = match (confirmed, seconds_to_oom) {
+    let severity = match (confirmed && matters, seconds_to_oom) {
         (false, _) => Severity::Info,
         (true, Some(seconds)) if seconds < SOON_SECONDS => Severity::Critical,
         (true, _) => Severity::Warning,
     };
-    let begun = |verdict: &&Verdict| verdict.first.map_or((u64::MAX, u64::MAX), |first| (first.step, first.time_ns));
-    let first = verdicts.iter().min_by_key(begun).unwrap_or(shown);
-    let most = verdicts.iter().max_by_key(|verdict| verdict.live_bytes).unwrap_or(shown);
-    let foresight = verdicts.iter().map(|verdict| verdict.foresight).max().unwrap_or_default();
+    let begun = |leak: &&Leak| leak.first.map_or((u64::MAX, u64::MAX), |first| (first.step, first.time_ns));
+    let first = leaks.iter().min_by_key(begun).unwrap_or(shown);
+    let most = leaks.iter().max_by_key(|leak| leak.live_bytes).unwrap_or(shown);
+    let foresight = leaks.iter().map(|leak| leak.foresight).max().unwrap_or_default();
     let growth = Words { shown, confirmed, foresight, on: &whos, all, per_epoch, per_step, per_minute, outlook };
     let end = until(epochs_to_oom, seconds_to_oom);
     Finding {
@@ -75,15 +78,15 @@ pub(in crate::judge) fn leak(verdicts: &[Verdict], all: &[&Who]) -> Finding {
 
 /// How sure: each rise halves the doubt of a graph and takes an eighth of that of a single site; peers that show the same
 /// take half of what is left. Never certain: a cache may be larger than anybody thought.
-fn confidence(verdict: &Verdict, confirmed: bool, ranks: usize) -> f64 {
-    let keeps: f64 = if verdict.group.graph { 0.5 } else { 0.875 };
-    let doubt = keeps.powi(verdict.rises.min(100) as i32) * if ranks > 1 { 0.5 } else { 1.0 };
+fn confidence(leak: &Leak, confirmed: bool, ranks: usize) -> f64 {
+    let keeps: f64 = if leak.group.graph { 0.5 } else { 0.875 };
+    let doubt = keeps.powi(leak.rises.min(100) as i32) * if ranks > 1 { 0.5 } else { 1.0 };
     let (low, high) = if confirmed { (0.9, 0.99) } else { (0.3, 0.8) };
     (1.0 - doubt).clamp(low, high)
 }
 
 struct Words<'a> {
-    shown: &'a Verdict,
+    shown: &'a Leak,
     confirmed: bool,
     foresight: Foresight,
     on: &'a [&'a Who],

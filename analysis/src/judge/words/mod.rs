@@ -5,6 +5,7 @@
 
 mod leak;
 mod level;
+pub(super) mod verdict;
 
 pub(super) use leak::leak;
 pub(super) use level::{Excess, Grown, Near, foreign, level, near_oom, skew};

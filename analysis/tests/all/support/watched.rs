@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part of this module")]
 
-use memctl_analysis::judge::{RankFacts, RankWatch, findings};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings};
 use memctl_model::{
     Boundary, Counters, DeviceIndex, Finding, Frame, Peaks, Phase, PoolRow, Severity, SiteRow, SiteTable, StackId,
 };
@@ -109,11 +109,12 @@ impl Process {
     }
 
     pub fn judge(&self) -> Vec<Finding> {
-        findings(&[&self.watch])
+        findings(&[&self.watch], Activity::Running)
     }
 
     /// Whether anything is sure.
     pub fn warns(&self) -> bool {
-        self.judge().iter().any(|finding| finding.severity >= Severity::Warning)
+        let confirmed = |finding: &Finding| finding.kind.fills() && !finding.is_suspected();
+        self.judge().iter().any(|finding| finding.severity >= Severity::Warning || confirmed(finding))
     }
 }

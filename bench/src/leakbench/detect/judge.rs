@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::judge::{RankFacts, RankWatch, findings};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings};
 use memctl_daemon::alerts::Rules;
 use memctl_model::{Finding, FindingKind, Fingerprint, Severity, SiteTable, StackId};
 
@@ -55,7 +55,7 @@ impl Detector for Judge {
 
     fn verdicts(&mut self) -> Vec<Verdict> {
         let watches: Vec<&RankWatch> = self.watches.iter().collect();
-        self.found = findings(&watches);
+        self.found = findings(&watches, Activity::Running);
         let grows = |finding: &&Finding| finding.kind.fills();
         let verdict = |finding: &Finding| Verdict {
             ranks: finding.ranks.clone(),

@@ -7,7 +7,7 @@
 use memctl_answers::diagnose::Question;
 use memctl_answers::dossier::Dossier;
 use memctl_answers::finding::Finding;
-use memctl_answers::finding::phrases::{live, on_ranks, rates, since, stack, sure, until};
+use memctl_answers::finding::phrases::{live, on_ranks, rates, since, stack, until};
 use memctl_answers::format::html::escape;
 use memctl_model::Severity;
 
@@ -37,24 +37,16 @@ pub fn section(dossier: &Dossier, part: usize) -> String {
     let inconclusive = note.inconclusive().is_some();
     let class = if inconclusive { "inconclusive" } else { note.severity };
     let mut out = format!("<div class=\"verdict {class}\">\n");
-    if inconclusive {
-        let words = judged::headline(note.inconclusive(), &PLAIN);
-        out.push_str(&format!(
-            "<p><span class=\"word inconclusive\">? Inconclusive</span> {}</p>\n",
-            without_head(&words)
-        ));
-    }
     let word = match note.findings.first() {
+        _ if inconclusive => "? Inconclusive".to_owned(),
         Some(worst) => format!("{} {}", sign(worst.level), capital(worst.severity)),
-        None if note.report.failed() || note.report.ranks.is_empty() || inconclusive => "In short".to_owned(),
+        None if note.report.failed() || note.report.ranks.is_empty() => "In short".to_owned(),
         None => "✓ No finding".to_owned(),
     };
-    let sure = note.findings.first().and_then(sure).map(|sure| format!(" <span class=\"faint\">({sure})</span>"));
-    out.push_str(&format!(
-        "<p><span class=\"word {class}\">{word}</span> {}.{}</p>\n",
-        escape(note.summary.trim_end_matches('.')),
-        sure.unwrap_or_default()
-    ));
+    let sentence = in_a_line(&judged::headline(note.verdict.as_ref(), &note.scope, &PLAIN));
+    let sentence = if sentence.is_empty() { escape(&note.summary) } else { sentence };
+    let sentence = sentence.strip_prefix("Inconclusive: ").unwrap_or(&sentence);
+    out.push_str(&format!("<p><span class=\"word {class}\">{word}</span> {sentence}</p>\n"));
     out.push_str(&format!("<p>{}</p>\n", in_a_line(&completeness(&note.completeness, is_running(dossier), &PLAIN))));
     let not_judged = judged::not_judged(&note.scope, &PLAIN);
     if !not_judged.is_empty() {
@@ -66,12 +58,6 @@ pub fn section(dossier: &Dossier, part: usize) -> String {
         out.push_str(&format!("<h3>{} {}</h3>\n{}", at + 1, question.question, answer(question)));
     }
     out
-}
-
-/// The page's first words without the one that is set apart here.
-fn without_head(words: &str) -> String {
-    let line = in_a_line(words);
-    line.strip_prefix("Inconclusive: ").map(str::to_owned).unwrap_or(line)
 }
 
 fn findings(findings: &[Finding], shown: usize) -> String {

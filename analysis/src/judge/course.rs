@@ -1,0 +1,211 @@
+//! What the live memory of one device did: which growth goes on, which has stopped, what comes and goes.
+//!
+//! A course is a measurement. Guarantees: bytes are those of site tables, exact at boundaries; growth goes on only where the
+//! last third of what was seen brought some that matters. Does not say why: findings and holders do.
+
+use memctl_model::{FindingKind, Frame};
+
+use super::candidate::{Candidate, Shape, candidates};
+use super::group::{Group, groups};
+use super::growth::{Clock, Growth, growth};
+use super::history::{Level, Per};
+use super::leak;
+use super::matter::matters;
+use super::series::Point;
+use super::watch::{Holds, RankWatch};
+use super::who::Who;
+
+/// How a course stands at the end of what was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// It goes on.
+    Growing,
+    /// It has stopped.
+    Stopped,
+    /// It comes and goes.
+    Released,
+}
+
+/// How memory grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// More and more blocks stay.
+    Kept,
+    /// A block is replaced by a larger one, again and again.
+    Replaced,
+    /// Each step works on more.
+    WithWork,
+    /// The sum grew, and no line explains it.
+    Sum,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    pub who: Who,
+    pub stand: Stand,
+    pub way: Way,
+    /// What the leak judge would call it.
+    pub kind: FindingKind,
+    /// Bytes gained; of what is released the height of its last rise.
+    pub gained: u64,
+    /// Of these, bytes gained over the last third of what was seen.
+    pub gained_late: u64,
+    /// The boundary before the first rise, and the last rise or, where it goes on, the last boundary.
+    pub begun_ns: u64,
+    pub until_ns: u64,
+    /// The step of the last rise, where steps are counted.
+    pub until_step: Option<u64>,
+    pub rises: u32,
+    /// Whether some of it was given back on the way.
+    pub falls: bool,
+    pub site: Option<Frame>,
+}
+
+impl Course {
+    /// Seconds that it took.
+    pub fn seconds(&self) -> f64 {
+        self.until_ns.saturating_sub(self.begun_ns) as f64 / 1e9
+    }
+}
+
+/// Rises of the sum before it counts without a line.
+const SUM_RISES: u32 = 3;
+
+/// The courses of a device that matter, in no order.
+pub(super) fn courses(watch: &RankWatch) -> Vec<Course> {
+    let (pools, live): (Vec<Candidate>, Vec<Candidate>) =
+        candidates(watch).into_iter().partition(|candidate| watch.sites[candidate.site].holds == Holds::Pools);
+    let all = groups(watch, live).into_iter().chain(groups(watch, pools));
+    let mut found: Vec<Course> = all.filter_map(|group| course(watch, &group)).collect();
+    if !found.iter().any(|course| course.stand == Stand::Growing) {
+        found.extend(sum(watch));
+    }
+    found
+}
+
+fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
+    let lead = group.lead();
+    let kind = leak::kind_of(watch, group);
+    let way = match lead.shape {
+        _ if leak::grows_with_the_work(watch, group) => Way::WithWork,
+        Shape::Larger => Way::Replaced,
+        Shape::More | Shape::Teeth => Way::Kept,
+    };
+    let released = lead.shape == Shape::Teeth;
+    let late = late_share(lead, watch);
+    let gained = group.bytes_gained();
+    let mut course = Course {
+        who: watch.who(),
+        stand: if released { Stand::Released } else { Stand::Growing },
+        way,
+        kind,
+        gained,
+        gained_late: (gained as f64 * late) as u64,
+        begun_ns: begun_ns(watch, lead),
+        until_ns: watch.history.last_level().map_or(0, |level| level.time_ns),
+        until_step: None,
+        rises: lead.growth.rises,
+        falls: lead.growth.drawdown > 0,
+        site: group.site.clone(),
+    };
+    if !released && has_stopped(watch, lead, &course) {
+        course.stand = Stand::Stopped;
+        course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
+        course.until_step = last_step(watch, lead);
+    }
+    matters(watch, course.gained, course.seconds()).then_some(course)
+}
+
+/// Whether it has paused for longer than its rhythm explains, or the last third brought nothing that matters.
+fn has_stopped(watch: &RankWatch, lead: &Candidate, course: &Course) -> bool {
+    let history = &watch.history;
+    let first_ns = history.first.map_or(0, |first| first.time_ns);
+    let third = history.last_level().map_or(0.0, |last| last.time_ns.saturating_sub(first_ns) as f64 / 3e9);
+    lead.growth.stopped || !matters(watch, course.gained_late, third)
+}
+
+/// The share of its growth that came over the last third of what was seen.
+fn late_share(lead: &Candidate, watch: &RankWatch) -> f64 {
+    let growth = &lead.growth;
+    let boundaries = watch.history.of(lead.per);
+    let first = boundaries.levels.first().map_or(0, |level| level.at.saturating_sub(1));
+    let from = first + (boundaries.at.saturating_sub(first)) / 3 * 2;
+    share_since(growth, from)
+}
+
+fn share_since(growth: &Growth, from: u32) -> f64 {
+    let sizes = growth.times.iter().zip(&growth.sizes);
+    let sum = |late: bool| -> f64 {
+        sizes.clone().filter(|(at, _)| !late || **at > from).map(|(_, &size)| size as f64).sum()
+    };
+    let all = sum(false);
+    if all > 0.0 { sum(true) / all } else { 0.0 }
+}
+
+/// When it began: the boundary before its first rise.
+fn begun_ns(watch: &RankWatch, lead: &Candidate) -> u64 {
+    let since = lead.since.map(|since| since.at).unwrap_or(0);
+    let levels = watch.history.levels(lead.per);
+    let before = levels.partition_point(|level| level.at < since).checked_sub(1).and_then(|index| levels.get(index));
+    let first = watch.history.first.as_ref();
+    before.or(first).map_or(0, |level| level.time_ns)
+}
+
+/// The step of the last rise.
+fn last_step(watch: &RankWatch, lead: &Candidate) -> Option<u64> {
+    let last = *lead.growth.times.last()?;
+    let levels = watch.history.levels(lead.per);
+    let level = levels.get(levels.partition_point(|level| level.at < last))?;
+    (lead.per != Per::Window && watch.history.steps() > 0).then_some(level.step)
+}
+
+/// Growth of all that is allocated, where no line explains it: a fact all the same.
+fn sum(watch: &RankWatch) -> Option<Course> {
+    let per = Per::ALL.into_iter().max_by_key(|&per| {
+        let enough = per != Per::Window || watch.history.windows_speak();
+        (enough && watch.history.of(per).seen >= BOUNDARIES_MIN, per == Per::Epoch, watch.history.of(per).seen)
+    })?;
+    let boundaries = watch.history.of(per);
+    if boundaries.seen < BOUNDARIES_MIN || (per == Per::Window && !watch.history.windows_speak()) {
+        return None;
+    }
+    let loaded = if per == Per::Window { watch.history.loaded(false) } else { boundaries.warm };
+    let levels: Vec<&Level> = boundaries.levels.all().iter().filter(|level| level.at >= loaded).collect();
+    let points: Vec<Point> = levels
+        .iter()
+        .map(|level| Point {
+            at: level.at,
+            epoch: level.epoch,
+            step: level.step,
+            time_ns: level.time_ns,
+            blocks: 1,
+            opens: false,
+            bytes: level.counters.allocated_bytes,
+        })
+        .collect();
+    let growth = growth(&points, |point| point.bytes, Clock::of(boundaries));
+    let (first, last) = (levels.first()?, levels.last()?);
+    let late = share_since(&growth, first.at + last.at.saturating_sub(first.at) / 3 * 2);
+    let risen: u64 = growth.sizes.iter().sum();
+    let course = Course {
+        who: watch.who(),
+        stand: Stand::Growing,
+        way: Way::Sum,
+        kind: FindingKind::Leak,
+        gained: growth.gained,
+        gained_late: (risen as f64 * late) as u64,
+        begun_ns: points.iter().rfind(|point| point.at <= growth.begun).map_or(first.time_ns, |point| point.time_ns),
+        until_ns: last.time_ns,
+        until_step: None,
+        rises: growth.rises,
+        falls: growth.drawdown > 0,
+        site: None,
+    };
+    let third = last.time_ns.saturating_sub(first.time_ns) as f64 / 3e9;
+    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && matters(watch, course.gained_late, third);
+    goes_on.then_some(course)
+}
+
+/// Boundaries below which nothing is said of the sum.
+const BOUNDARIES_MIN: u32 = 12;

@@ -1,0 +1,188 @@
+//! The first sentence of every page about a job.
+//!
+//! Guarantees: it says what was measured before it says what that means, and no more than both.
+
+use memctl_model::verdict::{duration, in_time};
+use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
+
+use super::{place, until};
+use crate::judge::Activity;
+use crate::judge::course::{Course, Way};
+use crate::judge::verdict::{Grounds, Shown};
+use crate::judge::who;
+use crate::wording::{opening_letter, plural, sentence};
+
+/// ``Live memory has grown 682 MiB in 9 s, allocated in f (x.py:3), and nothing of it was freed. It is a leak unless …``
+pub(in crate::judge) fn growing(
+    grounds: &Grounds<'_>,
+    shown: &Shown<'_>,
+    finding: Option<&Finding>,
+    cause: Cause,
+) -> String {
+    let fact = format!("{}{}{}.", grown(grounds, shown), also(&shown.others), rate(finding));
+    let end = finding
+        .filter(|_| grounds.activity == Activity::Running)
+        .and_then(|finding| until(finding.epochs_to_oom, finding.time_to_oom_seconds));
+    let end = end.map_or_else(String::new, |end| format!(" At this rate the device is out of memory {end}."));
+    let why = match cause {
+        Cause::Known => known(finding),
+        Cause::Open => open(shown.course, finding),
+    };
+    format!("{fact} {why}{end}")
+}
+
+/// `Live memory has grown 682 MiB in 9 s on rank 0, allocated in f (x.py:3), and nothing of it was freed`.
+fn grown(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+    let course = shown.course;
+    let what = in_time(course.gained, course.seconds());
+    let freed = match course.way {
+        Way::Kept if !course.falls => ", and nothing of it was freed",
+        Way::Kept | Way::Sum => ", and it was not given back",
+        Way::Replaced => ": a tensor is replaced by a larger one each time",
+        Way::WithWork => ", as each step works on more",
+    };
+    format!("Live memory has grown {what}{}{}{freed}", on(grounds, shown), at(course))
+}
+
+/// ` on rank 0`; nothing where there is one process.
+fn on(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+    let all = grounds.courses.whos();
+    if all.len() < 2 { String::new() } else { format!(" on {}", who::on(&shown.on, &all)) }
+}
+
+fn at(course: &Course) -> String {
+    course.site.as_ref().map_or_else(String::new, |site| format!(", allocated in {}", place(site)))
+}
+
+fn also(others: &[&Course]) -> String {
+    let bytes: u64 = others.iter().fold(0, |sum, course| sum.saturating_add(course.gained));
+    match others.len() {
+        0 => String::new(),
+        more => format!("; {} more at {}", HumanBytes::of(bytes), plural(more as u64, "other place")),
+    }
+}
+
+/// ` (4.52 MiB per epoch)`.
+fn rate(finding: Option<&Finding>) -> String {
+    let Some(finding) = finding else { return String::new() };
+    let boundary = finding.first_seen.boundary;
+    let named = [
+        (finding.bytes_per_epoch, "per epoch"),
+        (finding.bytes_per_step.filter(|_| boundary != Some(Boundary::WindowEnd)), "per step"),
+        (finding.bytes_per_minute, "per minute"),
+    ];
+    let rate = named.into_iter().find_map(|(rate, unit)| Some((rate.filter(|rate| rate.value >= 1.0)?, unit)));
+    rate.map_or_else(String::new, |(rate, unit)| format!(" ({} {unit})", HumanBytes::of(rate.value as u64)))
+}
+
+/// Why it is a leak.
+fn known(finding: Option<&Finding>) -> String {
+    if let Some(holder) = finding.and_then(holder) {
+        return format!("It is a leak: held by {holder}.");
+    }
+    let why = match finding.and_then(|finding| finding.pattern) {
+        Some(Pattern::EvalGraph) => ": the evaluation runs with gradients enabled, and its graph is kept",
+        Some(Pattern::GraphKept) => ": the graph of each step is kept",
+        Some(Pattern::HiddenChain) => ": each step's graph keeps the previous step's",
+        Some(Pattern::HooksPileUp) => ": a hook is registered repeatedly",
+        Some(Pattern::OptimizersMadeAnew) => ": a new optimizer is created while the old one is still referenced",
+        Some(Pattern::GraphsCaptured) => ": CUDA graphs are captured again and again, each with a pool of its own",
+        _ => ": it has grown for longer than a cache takes to fill",
+    };
+    format!("It is a leak{why}.")
+}
+
+/// What would decide it.
+fn open(course: &Course, finding: Option<&Finding>) -> String {
+    if course.way == Way::WithWork {
+        return "It stops when the inputs stop growing.".to_owned();
+    }
+    let holders = finding.and_then(|finding| finding.holders.as_ref());
+    let held = match (finding.and_then(holder), holders) {
+        (Some(holder), _) => format!("held by {holder}"),
+        (None, Some(_)) => "no Python object was found that holds it".to_owned(),
+        (None, None) => "the process was not asked what holds it".to_owned(),
+    };
+    format!("It is a leak unless what holds it is bounded; {held}.")
+}
+
+/// What holds a finding's blocks, in words.
+pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
+    let found = finding.holders.as_ref()?.asked.outcome.as_ref().ok()?;
+    found.holders.first().map(|holder| holder.sentence.clone())
+}
+
+pub(in crate::judge) fn filling(
+    grounds: &Grounds<'_>,
+    shown: &Shown<'_>,
+    finding: &Finding,
+    bound: Option<u64>,
+    fits: Option<bool>,
+) -> String {
+    let held = holder(finding).unwrap_or_else(|| "a container with a bound".to_owned());
+    let stops = bound.map_or_else(String::new, |bytes| format!(" It stops at {}.", HumanBytes::of(bytes)));
+    let fits = match fits {
+        Some(true) if bound.is_some() => " The device has room for it.",
+        Some(false) => " The device has no room for it.",
+        _ => "",
+    };
+    format!("{}. It fills {held}.{stops}{fits}", grown(grounds, shown))
+}
+
+/// `Inconclusive: growth of live memory not judged: needs 3 epoch ends, found 1.`
+pub(in crate::judge) fn not_enough(grounds: &Grounds<'_>, not: &NotJudged) -> String {
+    match worst(grounds) {
+        Some(worst) => format!("{worst}{} not judged: {}.", opening_letter(not.kind.subject()), not.reason),
+        None => format!("Inconclusive: {} not judged: {}.", not.kind.subject(), not.reason),
+    }
+}
+
+pub(in crate::judge) fn released(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+    let course = shown.course;
+    format!(
+        "{}Live memory rises by {} within each epoch{}{}, and is given back.",
+        worst(grounds).unwrap_or_default(),
+        HumanBytes::of(course.gained),
+        on(grounds, shown),
+        at(course)
+    )
+}
+
+pub(in crate::judge) fn levelled_off(grounds: &Grounds<'_>, shown: &Shown<'_>) -> String {
+    let course = shown.course;
+    let until = course.until_step.map_or_else(String::new, |step| format!(" until step {step}"));
+    format!(
+        "{}Live memory grew {} in {}{until}{}{} and has not grown since.",
+        worst(grounds).unwrap_or_default(),
+        HumanBytes::of(course.gained),
+        duration(course.seconds()),
+        on(grounds, shown),
+        at(course)
+    )
+}
+
+/// `Nothing wrong was found: live memory was flat over the last 14 of 40 steps.`
+pub(in crate::judge) fn steady(grounds: &Grounds<'_>) -> String {
+    let flat = format!("live memory was flat over the last {}", last_third(grounds.judged));
+    if let Some(worst) = worst(grounds) {
+        return format!("{worst}{}.", opening_letter(&flat));
+    }
+    let so_far = if grounds.activity == Activity::Running { " so far" } else { "" };
+    format!("Nothing wrong was found{so_far}: {flat}.")
+}
+
+/// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
+fn worst(grounds: &Grounds<'_>) -> Option<String> {
+    let worst = grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning)?;
+    Some(sentence(&worst.title) + " ")
+}
+
+/// `14 of 40 steps`.
+fn last_third(judged: &Judged) -> String {
+    let boundaries = [(judged.steps, "step"), (judged.epoch_ends, "epoch end"), (judged.windows, "window")];
+    let (count, noun) = boundaries.into_iter().find(|(count, _)| *count > 2).unwrap_or((0, "moment"));
+    if count == 0 {
+        return "third of what was seen".to_owned();
+    }
+    format!("{} of {}", count.div_ceil(3), plural(count, noun))
+}

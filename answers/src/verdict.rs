@@ -1,0 +1,129 @@
+//! The verdict as every answer about a job carries it: what the job's memory did.
+//!
+//! Guarantees: the same value in every command, the page and the report; of a daemon that does not say it, there is none.
+
+use memctl_model::{Cause, VerdictKind};
+use memctl_proto::v1;
+use serde::Serialize;
+
+use super::Frame;
+
+/// See `memctl_model::verdict`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Its kind's name.
+    pub kind: String,
+    /// `known` or `open`; null where the kind has none.
+    pub cause: Option<String>,
+    /// `device`, `outside_allocator` or `host`; null where nothing was measured.
+    pub memory: Option<String>,
+    /// The first sentence of every page.
+    pub sentence: String,
+    /// Bytes by which memory has grown.
+    pub grown_bytes: Option<u64>,
+    /// Seconds in which it grew.
+    pub seconds: Option<f64>,
+    /// Where it was allocated.
+    pub site: Option<Frame>,
+    /// Ranks concerned, ascending.
+    pub ranks: Vec<u32>,
+    /// Processes concerned.
+    pub processes: Vec<String>,
+    /// Bytes at which it will stop.
+    pub bound_bytes: Option<u64>,
+    /// Whether the device has room for that.
+    pub fits: Option<bool>,
+    /// What holds it.
+    pub holder: Option<String>,
+}
+
+impl Verdict {
+    /// From the wire.
+    #[must_use]
+    pub fn new(wire: v1::Verdict) -> Self {
+        let v1::Verdict {
+            kind,
+            cause,
+            memory,
+            grown_bytes,
+            seconds,
+            site,
+            ranks,
+            processes,
+            bound_bytes,
+            fits,
+            holder,
+            sentence,
+        } = wire;
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        Self {
+            kind,
+            cause: some(cause),
+            memory: some(memory),
+            sentence,
+            grown_bytes,
+            seconds,
+            site: site.map(Frame::from),
+            ranks,
+            processes,
+            bound_bytes,
+            fits,
+            holder: some(holder),
+        }
+    }
+
+    /// The kind, when this memctl knows it.
+    #[must_use]
+    pub fn known_kind(&self) -> Option<VerdictKind> {
+        VerdictKind::of_name(&self.kind)
+    }
+
+    /// In two or three words.
+    #[must_use]
+    pub fn words(&self) -> &str {
+        match self.known_kind() {
+            Some(VerdictKind::OutOfMemory) => "out of memory",
+            Some(VerdictKind::Growing) if self.is_known() => "leak",
+            Some(VerdictKind::Growing) => "growing, cause open",
+            Some(VerdictKind::Filling) if self.overflows() => "fills, no room",
+            Some(VerdictKind::Filling) => "filling",
+            Some(VerdictKind::NotEnoughData) => "not enough data",
+            Some(VerdictKind::Released) => "released",
+            Some(VerdictKind::LevelledOff) => "levelled off",
+            Some(VerdictKind::Steady) => "steady",
+            None => &self.kind,
+        }
+    }
+
+    /// Whether it says that something is wrong, or that too little is known to say that nothing is.
+    #[must_use]
+    pub fn is_grave(&self) -> bool {
+        match self.known_kind() {
+            Some(VerdictKind::OutOfMemory | VerdictKind::Growing | VerdictKind::NotEnoughData) | None => true,
+            Some(VerdictKind::Filling) => self.overflows(),
+            Some(VerdictKind::Released | VerdictKind::LevelledOff | VerdictKind::Steady) => false,
+        }
+    }
+
+    /// Whether memory grows for a reason that is a leak.
+    #[must_use]
+    pub fn is_leak(&self) -> bool {
+        self.known_kind() == Some(VerdictKind::Growing) && self.is_known()
+    }
+
+    /// Whether memory grows, and whether it will stop is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.known_kind() == Some(VerdictKind::Growing) && !self.is_known()
+    }
+
+    /// Whether memory fills something for which the device has no room.
+    #[must_use]
+    pub fn overflows(&self) -> bool {
+        self.known_kind() == Some(VerdictKind::Filling) && self.fits == Some(false)
+    }
+
+    fn is_known(&self) -> bool {
+        self.cause.as_deref().and_then(Cause::of_name) == Some(Cause::Known)
+    }
+}
