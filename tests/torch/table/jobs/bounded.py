@@ -12,11 +12,12 @@ import queue
 import random
 
 import torch
-from caches import LRUCache, MemoryBank, Ring
-from models import BATCH, DEVICE, LENGTH, VOCABULARY, WIDTH, Encoder, LanguageModel, loader, tokens, train_step
-from pace import Pace, main
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+
+from caches import LRUCache, MemoryBank, Ring
+from models import DEVICE, VOCABULARY, WIDTH, Encoder, LanguageModel, loader, tokens, train_step
+from pace import Pace, main
 
 EPOCHS = 20
 STEPS = 20
@@ -165,7 +166,7 @@ def embedding(text: int) -> torch.Tensor:
         return encoder()(tokens(4, 32 + text % 64))
 
 
-def cached_embeddings() -> None:
+def cached_lately() -> None:
     """A search service caches the embeddings of the last 384 texts."""
     pace = Pace(REQUESTS)
     for request in range(REQUESTS):

@@ -6,9 +6,10 @@ import copy
 import random
 
 import torch
+from torch import nn
+
 from models import DEVICE, WIDTH, LanguageModel, loader, train_step
 from pace import Pace, main
-from torch import nn
 
 EPOCHS = 20
 STEPS = 20

@@ -17,7 +17,7 @@ import torch
 
 SECONDS = float(os.environ.get("TABLE_SECONDS", "38"))
 # How often a job prints what PyTorch counts.
-PRINTS = 60
+PRINTS = 200
 
 
 class Pace:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from models import DEVICE, VOCABULARY, WIDTH, Encoder, LanguageModel, loader, loss_of, tokens, train_step
-from pace import Pace, main
 from torch import nn
+
+from models import DEVICE, VOCABULARY, WIDTH, LanguageModel, loader, loss_of, tokens, train_step
+from pace import Pace, main
 
 EPOCHS = 16
 STEPS = 25
@@ -69,21 +70,34 @@ def carried_state() -> None:
         state = state.detach()
 
 
-def best_of_epoch() -> None:
-    """The features of an epoch are kept in a dict, ranked at its end, and thrown away."""
-    model = nn.Sequential(Encoder(), nn.Linear(WIDTH, 1000)).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters())
-    training, pace = loader(STEPS), Pace(EPOCHS * STEPS)
-    for _ in range(EPOCHS):
-        features: dict[int, torch.Tensor] = {}
-        for number, (batch,) in enumerate(training):
-            features[number] = model(batch.to(DEVICE))
-            optimizer.zero_grad()
-            features[number].square().mean().backward()
-            optimizer.step()
-            features[number] = features[number].detach()
+class Learner:
+    """Learns from many tasks at once: the gradients of twenty of them are gathered before a step is made."""
+
+    def __init__(self) -> None:
+        self.model = LanguageModel(2, 320).to(DEVICE)
+        self.gradients: list[tuple[torch.Tensor, ...]] = []
+
+    def task(self) -> None:
+        batch = tokens(4)
+        loss = loss_of(self.model(batch), batch)
+        self.gradients.append(torch.autograd.grad(loss, list(self.model.parameters())))
+
+    def learn(self) -> None:
+        with torch.no_grad():
+            for number, parameter in enumerate(self.model.parameters()):
+                for gradients in self.gradients:
+                    parameter.sub_(gradients[number], alpha=0.01 / len(self.gradients))
+        self.gradients.clear()
+
+
+def tasks_of_a_step() -> None:
+    """A loop without an optimizer: gradients of twenty tasks are kept in a list, averaged, and thrown away."""
+    learner, pace = Learner(), Pace(TICKS // 2)
+    for _ in range(TICKS // 40):
+        for _ in range(20):
+            learner.task()
             pace.step()
-        max(features, key=lambda number: number % 7)
+        learner.learn()
 
 
 def predictions() -> None:

@@ -7,12 +7,13 @@ import itertools
 import queue
 import random
 import threading
-from typing import Any, Iterator, Optional
+from typing import ClassVar, Iterator, Optional
 
 import torch
+from torch import multiprocessing, nn
+
 from models import DEVICE, WIDTH, Encoder, LanguageModel, loss_of, tokens
 from pace import Pace, main
-from torch import multiprocessing, nn
 
 REQUESTS = 600
 CHOICE = random.Random(7)
@@ -23,7 +24,7 @@ def encoder() -> nn.Module:
     return Encoder().to(DEVICE).eval()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def embedding(text: int) -> torch.Tensor:
     with torch.inference_mode():
         return encoder()(tokens(8, 32 + text % 64))
@@ -86,7 +87,7 @@ def tee_of_frames() -> None:
 
 
 class Server:
-    """Answers, and hands a copy of each answer to whoever writes statistics."""
+    """Answers, and hands a copy of each answer to who writes statistics."""
 
     def __init__(self) -> None:
         self.model = LanguageModel(1).to(DEVICE).eval()
@@ -161,7 +162,7 @@ def stream(prompt: torch.Tensor) -> Iterator[int]:
     with torch.inference_mode():
         memory = encoder()(prompt)
     for position in range(memory.shape[1]):
-        yield position
+        yield position * memory.shape[0]
 
 
 STREAMS: dict[int, Iterator[int]] = {}
@@ -199,7 +200,7 @@ def fitted(batch: torch.Tensor, target: torch.Tensor, pace: Pace) -> None:
 
 
 def second_order() -> None:
-    """`backward(create_graph=True)` lets each parameter and its gradient hold each other: each restart leaves a model."""
+    """`backward(create_graph=True)` lets parameter and gradient hold each other: each restart leaves a model."""
     batch, target = torch.randn(256, 64, device=DEVICE), torch.randn(256, 1, device=DEVICE)
     pace = Pace(REQUESTS)
     for _ in range(REQUESTS // 4):
@@ -250,7 +251,7 @@ def prompt_cache() -> None:
 class Worker:
     """Works on a part of the requests."""
 
-    answered: list[Any] = []
+    answered: ClassVar[list[torch.Tensor]] = []
 
     def __init__(self, number: int) -> None:
         self.number, self.model = number, LanguageModel(1).to(DEVICE)

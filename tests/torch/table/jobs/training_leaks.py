@@ -7,10 +7,11 @@ import gc
 from typing import Any
 
 import torch
-from models import DEVICE, LENGTH, WIDTH, Encoder, LanguageModel, loader, loss_of, tokens, train_step
-from pace import Pace, main
 from torch import nn
 from torch.nn import functional
+
+from models import DEVICE, LENGTH, WIDTH, Encoder, LanguageModel, loader, loss_of, train_step
+from pace import Pace, main
 
 EPOCHS = 20
 STEPS = 20
@@ -66,7 +67,7 @@ def features_by_step() -> None:
 
 
 class Meter:
-    """A moving average over the last values; whoever wrote it forgot to say of how many."""
+    """A moving average over the last values; who wrote it forgot to say of how many."""
 
     def __init__(self) -> None:
         self.window: collections.deque[torch.Tensor] = collections.deque()
