@@ -218,9 +218,9 @@ def disagreements(record: Record) -> list[str]:
             found.append(f"{name} says {other['kind']}: {other['sentence']}")
     for verb in ("query", "diagnose", "leaks"):
         # What a page says first may be broken into lines.
-        words = " ".join(end[f"{verb}_page"]["text"].split())
-        if not words.partition(first_sentence(verdict))[1]:
-            found.append(f"the page of {verb} does not say `{first_sentence(verdict)}`")
+        beginning = " ".join(end[f"{verb}_page"]["text"].lstrip().partition("\n\n")[0].split())
+        if first_sentence(verdict) not in beginning:
+            found.append(f"the page of {verb} begins `{beginning}`")
     return found + _wrong_codes(end, verdict) + _wrong_alerts(end, verdict)
 
 

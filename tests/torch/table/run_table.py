@@ -48,7 +48,7 @@ def run(
             print(f"{truth.name}: {record['counters'][-1:]}", file=sys.stderr, flush=True)
 
         list(stack.enter_context(ThreadPoolExecutor(at_once)).map(one, truths))
-    return table.read(out)
+    return table.read(out, truths)
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="judge the records that are there")
     arguments = parser.parse_args()
     if arguments.again:
-        rows = table.read(arguments.out)
+        rows = table.read(arguments.out, [one for one in JOBS if (arguments.out / f"{one.name}.json").exists()])
     else:
         if not arguments.memctl:
             parser.error("there is no memctl on PATH: name it with --memctl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -52,10 +53,9 @@ def row(record: Record) -> Row:
     )
 
 
-def read(folder: pathlib.Path) -> list[Row]:
-    """All records of a folder, in the order of the truth."""
-    records = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json") if path.stem in BY_NAME}
-    return [row(records[name]) for name in BY_NAME if name in records]
+def read(folder: pathlib.Path, truths: Sequence[Truth]) -> list[Row]:
+    """The records of these jobs."""
+    return [row(json.loads((folder / f"{truth.name}.json").read_text())) for truth in truths]
 
 
 def totals(rows: list[Row]) -> dict[str, int]:

@@ -133,7 +133,7 @@ def agreeing(kind: str, cause: Optional[str]) -> dict[str, Any]:
     answer = {"verdict": verdict(kind, cause), "findings": []}
     grows, leaks = kind == "growing", kind == "growing" and cause == "known"
     condition = "does_not_hold" if leaks else "inconclusive" if grows else "holds"
-    page = {"code": 0, "text": f"job x\nIt is\n{kind}. More of it.\n", "said": ""}
+    page = {"code": 0, "text": f"It is\n{kind}. More of it.\n\njob x\n", "said": ""}
     end: dict[str, Any] = {verb: {"code": 0, "answer": answer} for verb in ("query", "diagnose", "leaks")}
     end |= {f"{verb}_page": page for verb in ("query", "diagnose", "leaks")}
     end |= {"jobs": answer, "http": answer, "fail_on_growing": int(grows), "fail_on_warning": 0}
@@ -155,7 +155,7 @@ DIFFERENT: dict[str, Any] = {
     "leaks": {"code": 0, "answer": {}},
     "jobs": None,
     "http": {"verdict": verdict("growing", "open")},
-    "query_page": {"code": 0, "text": "Nothing wrong was found.", "said": ""},
+    "query_page": {"code": 0, "text": "Nothing wrong was found.\n\nIt is growing.", "said": ""},
     "fail_on_growing": 0,
     "fail_on_warning": 1,
     "assert": {"code": 0, "answer": {"conditions": [{"verdict": "holds"}]}},
