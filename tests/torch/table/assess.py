@@ -100,6 +100,10 @@ def proved(truth: Truth, record: Record) -> Optional[str]:
         return f"only {len(series.levels)} counters"
     if truth.course is Course.RELEASED:
         return _released(series)
+    if truth.course is Course.STEADY:
+        third = len(series.levels) // 3
+        stays = (min(series.levels[-third:]) - min(series.levels[:third])) / MIB
+        return f"{stays:.0f} MiB stay" if stays > 2 else None
     lowest_growth = 64 if truth.course is Course.LEAK else 48
     if series.grown < lowest_growth * MIB:
         return f"only {series.grown / MIB:.0f} MiB grown"
@@ -170,8 +174,9 @@ def wrong(truth: Truth, verdict: Record, findings: list[Record], flat: float) ->
     called = [one["title"] for one in findings if one["kind"] in LEAK_KINDS and one["severity"] != "info"]
     if called or (kind == "growing" and cause == "known"):
         return f"called a leak: {(called or [verdict['sentence']])[0]}"
-    if truth.course is Course.RELEASED:
-        return None if kind in ("released", "steady") else f"{kind}, and all is given back"
+    if truth.course in (Course.RELEASED, Course.STEADY):
+        also = "released" if truth.course is Course.RELEASED else "levelled_off"
+        return None if kind in (also, "steady") else f"{kind}, and nothing stays"
     true = set()
     if flat < STOPPED:
         true |= {"filling", "growing"}

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import table
 from running import Place, recorded
-from truth import BY_NAME, JOBS, Truth
+from truth import BY_NAME, JOBS, MORE, Truth
 
 # The whole table: as long as an answer after 30 s needs. The quick one compresses the same steps.
 SECONDS, ASKED_AFTER = 38.0, 30.0
@@ -58,15 +58,19 @@ def main() -> None:
     parser.add_argument("--memctl", default=shutil.which("memctl"), help="the command (the one on PATH)")
     parser.add_argument("--agent", type=pathlib.Path, help="a folder with memctl_agent, where it is not installed")
     parser.add_argument("--quick", action="store_true", help="the ten of the default run, in ten seconds each")
+    parser.add_argument("--more", action="store_true", help="those beside the forty")
     parser.add_argument("--at-once", type=int, default=4, help="jobs that run at the same time (4)")
     parser.add_argument("--again", action="store_true", help="judge the records that are there")
     arguments = parser.parse_args()
     if arguments.again:
-        rows = table.read(arguments.out, [one for one in JOBS if (arguments.out / f"{one.name}.json").exists()])
+        rows = table.read(
+            arguments.out, [one for one in BY_NAME.values() if (arguments.out / f"{one.name}.json").exists()]
+        )
     else:
         if not arguments.memctl:
             parser.error("there is no memctl on PATH: name it with --memctl")
-        wanted = [BY_NAME[name] for name in arguments.jobs] or [one for one in JOBS if one.quick or not arguments.quick]
+        usual = MORE if arguments.more else [one for one in JOBS if one.quick or not arguments.quick]
+        wanted = [BY_NAME[name] for name in arguments.jobs] or list(usual)
         rows = run(
             wanted,
             arguments.memctl,

@@ -26,18 +26,20 @@ class Row:
     disagreements: list[str]
 
     @property
+    def moments(self) -> list[Moment]:
+        """All that was asked."""
+        return [one for one in (self.live, self.end) if one is not None]
+
+    @property
     def grown_and_called_steady(self) -> bool:
         """The worst mistake: memory grows, and all is said to be well."""
-        moments = [one for one in (self.live, self.end) if one is not None]
-        calm = ("steady", "levelled_off", "released")
-        return self.truth.course is Course.LEAK and any(one.kind in calm for one in moments)
+        calm = ("steady", "levelled_off", "released") if self.truth.course is Course.LEAK else ("steady",)
+        return any(one.kind in calm and one.wrong is not None for one in self.moments)
 
     @property
     def bounded_and_called_leak(self) -> bool:
         """The other one: what has a bound is called a leak."""
-        moments = [one for one in (self.live, self.end) if one is not None]
-        leak = any((one.wrong or "").startswith("called a leak") for one in moments)
-        return self.truth.course is not Course.LEAK and leak
+        return any((one.wrong or "").startswith("called a leak") for one in self.moments)
 
 
 def row(record: Record) -> Row:

@@ -12,7 +12,7 @@ import pytest
 import assess
 from assess import MIB, Holder
 from running import JOBS as PROGRAMS
-from truth import BY_NAME, JOBS, Course
+from truth import BY_NAME, JOBS, MORE, Course
 
 LEAK, BOUNDED = BY_NAME["validation_outputs"], BY_NAME["recent_frames"]
 LEVELS, RELEASED = BY_NAME["cameras_come"], BY_NAME["caches_of_requests"]
@@ -54,7 +54,7 @@ def test_the_table_is_as_large_as_it_says() -> None:
     assert len({truth.holder for truth in JOBS if truth.course is Course.LEAK}) == 20
 
 
-@pytest.mark.parametrize("truth", JOBS, ids=lambda truth: truth.name)
+@pytest.mark.parametrize("truth", [*JOBS, *MORE], ids=lambda truth: truth.name)
 def test_a_job_is_in_its_program_and_names_functions_of_it(truth: Any) -> None:
     tree = ast.parse((PROGRAMS / f"{truth.program}.py").read_text())
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -109,6 +109,14 @@ def test_what_is_given_back_does_not_grow() -> None:
     assert assess.wrong(RELEASED, verdict("released"), [], 0.0) is None
     assert assess.wrong(RELEASED, verdict("steady"), [], 0.0) is None
     assert assess.wrong(RELEASED, verdict("growing", "open"), [], 0.0) is not None
+
+
+def test_what_differs_from_step_to_step_is_steady() -> None:
+    steady = BY_NAME["lengths_that_differ"]
+    assert assess.proved(steady, counted(lambda at: 10 + 30 * (at * 77 % 1))) is None
+    assert assess.proved(steady, counted(lambda at: 10 + 20 * at)) is not None
+    assert assess.wrong(steady, verdict("steady"), [], 0.0) is None
+    assert assess.wrong(steady, verdict("growing", "open"), [], 0.0) is not None
 
 
 def test_a_holder_is_named_by_its_words() -> None:

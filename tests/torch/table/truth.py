@@ -18,6 +18,7 @@ class Course(enum.Enum):
     BOUNDED = "bounded"
     LEVELS_OFF = "levels off"
     RELEASED = "released"
+    STEADY = "steady"
 
 
 class HeldBy(enum.Enum):
@@ -115,4 +116,26 @@ JOBS: tuple[Truth, ...] = (
     _released("caches_of_requests", False, ("generate",), ("`keys`",), ("`values`",), quick=True),
 )
 
-BY_NAME = {truth.name: truth for truth in JOBS}
+
+def _more(name: str, course: Course, epochs: bool, functions: Words, *holder: Words) -> Truth:
+    return Truth(name, "more", course, epochs, functions, holder)
+
+
+# Beside the forty, for who works on verdicts and holders: run by hand, counted nowhere.
+MORE: tuple[Truth, ...] = (
+    _more("closure", Course.LEAK, False, ("forward", "features"), ("`history`",)),
+    _more("default_argument", Course.LEAK, False, ("forward", "features"), ("`seen`",), ("default", "`smoothed`")),
+    _more("finalizers", Course.LEAK, False, ("forward", "features"), ("finalize",), ("`state`", "`Session`")),
+    _more("context_variable", Course.LEAK, False, ("forward", "features"), ("`TRACE`",), ("context",)),
+    _more("buffered_log", Course.LEAK, True, ("forward", "train_step"), ("`buffer`",), ("`MemoryHandler`",)),
+    _more("collector_thresholds", Course.LEAK, False, ("forward", "features"), ("cycle", "threshold")),
+    _more("cached_method", Course.LEAK, False, ("load", "__init__"), ("lru_cache",), ("`anchors`",)),
+    _more("library_cache", Course.LEAK, False, ("turn",), ("`DynamicCache`",), ("`DynamicLayer`",), ("`stored`",)),
+    _more("unfinished_tasks", Course.LEAK, False, ("forward", "features"), ("`waiting`",), ("`answer`",), ("Task",)),
+    _more("thread_local", Course.LEAK, False, ("forward", "features"), ("`answers`",)),
+    _more("bursts", Course.RELEASED, False, ("forward", "features"), ("`answers`",)),
+    _more("lengths_that_differ", Course.STEADY, True, ()),
+    _more("notebook", Course.STEADY, False, ()),
+)
+
+BY_NAME = {truth.name: truth for truth in (*JOBS, *MORE)}

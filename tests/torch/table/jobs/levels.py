@@ -18,15 +18,15 @@ CHOICE = random.Random(13)
 
 
 def unfreezing() -> None:
-    """One more layer is trained in each of the first eight epochs: gradients and moments come with it."""
+    """One more layer is trained in each of the first eight epochs; each epoch has an optimizer of its own."""
     model = LanguageModel(8, 384).to(DEVICE)
     for layer in model.encoder.layers:
         layer.requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters())
     training, pace = loader(STEPS, 4, 32), Pace(EPOCHS * STEPS)
     for epoch in range(EPOCHS):
         if epoch < 8:
             model.encoder.layers[7 - epoch].requires_grad_(True)
+        optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
         for (batch,) in training:
             train_step(model, optimizer, batch.to(DEVICE))
             pace.step()
