@@ -1,4 +1,4 @@
-"""Further jobs, beside the forty: holders that are rarer, and courses that are easily mistaken: `python more.py NAME`."""
+"""Further jobs beside the forty: rarer holders, and courses that are easily mistaken: `python more.py NAME`."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class Last:
 
 
 def notebook() -> None:
-    """Cells that are run with pauses between them: a model, a training, a larger model, a training; names are reused."""
+    """Cells that are run with pauses between them: models of other sizes are trained under the same names."""
     pace = Pace(REQUESTS)
     for width in (256, 384, 256, 256):
         model = LanguageModel(2, width).to(DEVICE)
