@@ -145,7 +145,6 @@ def moment(truth: Truth, record: Record, answer: Record, at: float) -> Moment:
         missing = "no verdict"
         return Moment(missing, None, "", missing, None, None, None, Holder.OPEN, None, None)
     site = verdict.get("site")
-    function = site["function"].rsplit(".", 1)[-1] if site else None
     place = f"{site['function']} ({site['file'].rsplit('/', 1)[-1]}:{site['line']})" if site else None
     grows = truth.course is Course.LEAK
     counted = None
@@ -158,7 +157,7 @@ def moment(truth: Truth, record: Record, answer: Record, at: float) -> Moment:
         verdict["sentence"],
         wrong(truth, verdict, answer.get("findings", []), series.flat_share()),
         place,
-        function in truth.functions if grows and truth.functions and function else None,
+        in_functions(truth, site) if grows and truth.functions and site else None,
         verdict.get("holder"),
         holder_named(truth, verdict),
         verdict.get("grown_bytes"),
@@ -191,9 +190,14 @@ def _wrong_of_a_leak(truth: Truth, verdict: Record) -> Optional[str]:
     if verdict.get("memory") not in (None, truth.memory):
         return f"growth of {verdict['memory']} memory, and it is that of the {truth.memory}"
     site = verdict.get("site")
-    if truth.functions and (site is None or site["function"].rsplit(".", 1)[-1] not in truth.functions):
+    if truth.functions and not in_functions(truth, site):
         return f"allocated in {site['function'] if site else 'an unknown place'}"
     return None
+
+
+def in_functions(truth: Truth, site: Optional[Record]) -> bool:
+    """Whether a site is in one of the functions that are a right answer, or in a comprehension or function in it."""
+    return site is not None and not set(truth.functions).isdisjoint(site["function"].split("."))
 
 
 def holder_named(truth: Truth, verdict: Record) -> Holder:

@@ -82,6 +82,8 @@ def test_a_leak_grows_in_its_place() -> None:
     assert assess.wrong(LEAK, verdict("growing", "known"), [], 0.0) is None
     for kind in ("steady", "filling", "levelled_off", "released", "not_enough_data"):
         assert assess.wrong(LEAK, verdict(kind), [], 0.0) is not None
+    inside = {"function": "Trainer.validate.<locals>.<listcomp>", "file": "a.py", "line": 1}
+    assert assess.wrong(LEAK, verdict("growing", "open", site=inside), [], 0.0) is None
     elsewhere = {"function": "main", "file": "a.py", "line": 1}
     assert assess.wrong(LEAK, verdict("growing", "open", site=elsewhere), [], 0.0) is not None
     assert assess.wrong(LEAK, verdict("growing", "open", site=None), [], 0.0) is not None
