@@ -1,0 +1,183 @@
+"""Runs jobs of the table under a real daemon and writes down what every command says of them.
+
+Nothing is judged here: a record has the job's own counters, and all answers as they came. Every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+from truth import Truth
+
+JOBS = pathlib.Path(__file__).parent / "jobs"
+# A job takes TABLE_SECONDS when it is unhurried; on two busy cores several times that.
+LIMIT_S = 300
+ANSWER_LIMIT_S = 120
+DEVICE_MIB = 4096
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def as_json(self) -> Record:
+        """For a record: the answer itself where it is JSON."""
+        with contextlib.suppress(ValueError):
+            return {"code": self.code, "answer": json.loads(self.out)}
+        return {"code": self.code, "text": self.out, "said": self.err[-2000:]}
+
+
+class Place:
+    """A daemon of the table's own, on loopback, over a scratch folder."""
+
+    def __init__(self, memctl: str, folder: pathlib.Path, agent: Optional[pathlib.Path] = None) -> None:
+        self.memctl, self.folder = memctl, folder
+        foreign = ("MEMCTL_", "PYTEST_", "COLUMNS", "TABLE_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        path = [str(agent)] if agent else []
+        path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        self.environment = kept | {
+            "MEMCTL_CACHE": os.environ.get("MEMCTL_CACHE", os.path.expanduser("~/.cache/memctl")),
+            "XDG_DATA_HOME": str(folder / "share"),
+            "TMPDIR": str(folder),
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.url = self.http = ""
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[Place]:
+        """The daemon runs inside of this."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        argv = [self.memctl, "daemon", "--data-dir", str(self.folder / "data")]
+        argv += ["--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
+        with (self.folder / "daemon.log").open("wb") as log:
+            daemon = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
+        try:
+            assert daemon.stdout is not None
+            line = daemon.stdout.readline()
+            assert "listens on" in line, (line, (self.folder / "daemon.log").read_text())
+            addresses = [word.rstrip(",") for word in line.split() if word.startswith("http://")]
+            self.url, self.http = addresses
+            yield self
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+    def ask(self, *arguments: str) -> Said:
+        """What a command says."""
+        argv = [self.memctl, "--daemon", self.url, *arguments]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, env=self.environment, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def fetch(self, path: str) -> Any:
+        """What the page gets."""
+        with urllib.request.urlopen(self.http + path, timeout=ANSWER_LIMIT_S) as answer:
+            return json.load(answer)
+
+    def start(self, truth: Truth, seconds: float) -> subprocess.Popen[bytes]:
+        """Starts a job under `memctl run`; what it prints goes to files."""
+        folder = self.folder / truth.name
+        folder.mkdir()
+        argv = [self.memctl, "run", "--daemon", self.url, "--job", truth.name, "--"]
+        argv += [sys.executable, str(JOBS / f"{truth.program}.py"), truth.name]
+        environment = self.environment | {
+            "TABLE_SECONDS": str(seconds),
+            "FAKE_GPU_MIB": str(DEVICE_MIB),
+            "FAKE_GPU_COUNT": "1",
+            "FAKE_GPU_STATE": str(folder / "gpu"),
+        }
+        with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            return subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
+
+    def counters(self, truth: Truth) -> list[Record]:
+        """What the job has printed so far."""
+        lines = (self.folder / truth.name / "out").read_text("utf-8", "replace").splitlines()
+        found = []
+        for line in lines:
+            if line.startswith('{"process"'):
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+
+def recorded(place: Place, truth: Truth, seconds: float, asked_after: float) -> Record:
+    """Runs a job to its end and asks everything: once while it runs, so long after its first step, and at its end."""
+    process = place.start(truth, seconds)
+    record: Record = {"name": truth.name, "seconds": seconds}
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        record["live"] = None
+        while process.poll() is None and time.monotonic() < deadline:
+            counters = place.counters(truth)
+            if record["live"] is None and counters and time.time() >= counters[0]["at"] + asked_after:
+                record["live"] = live(place, truth)
+            time.sleep(0.1)
+        record["code"] = process.poll()
+    finally:
+        ended(process)
+    folder = place.folder / truth.name
+    record["counters"] = place.counters(truth)
+    record["err"] = (folder / "err").read_text("utf-8", "replace")[-6000:]
+    record["end"] = at_the_end(place, truth)
+    shutil.rmtree(folder)
+    return record
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Whatever it does, it is gone afterwards, and what it started as well."""
+    for way in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, way)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+
+
+def live(place: Place, truth: Truth) -> Record:
+    """The verdict while it runs."""
+    asked_at = time.time()
+    answer = place.ask("query", "--job", truth.name, "-o", "json").as_json()
+    page = place.ask("query", "--job", truth.name).out
+    return {"at": asked_at, "took": time.time() - asked_at, "query": answer, "page": page}
+
+
+def at_the_end(place: Place, truth: Truth) -> Record:
+    """Every command that gives a verdict, as JSON, as a page, and as an exit code."""
+    job = ("--job", truth.name)
+    answers: Record = {"at": time.time()}
+    for verb in ("query", "diagnose", "leaks"):
+        answers[verb] = place.ask(verb, *job, "-o", "json").as_json()
+        page = place.ask(verb, *job)
+        answers[f"{verb}_page"] = {"code": page.code, "text": page.out, "said": page.err[-2000:]}
+    listed = place.ask("jobs", "-o", "json").as_json()
+    answers["jobs"] = next((one for one in listed.get("answer", {}).get("jobs", []) if one["id"] == truth.name), None)
+    answers["assert"] = place.ask("assert", *job, "no-leak", "-o", "json").as_json()
+    for level in ("growing", "warning"):
+        answers[f"fail_on_{level}"] = place.ask("query", *job, "--fail-on", level).code
+    alerts = place.ask("alerts", "-o", "json").as_json()
+    answers["alerts"] = [one for one in alerts.get("answer", {}).get("alerts", []) if one["job"] == truth.name]
+    answers["http"] = place.fetch(f"/api/v1/jobs/{truth.name}/query")
+    return answers
