@@ -7,6 +7,7 @@
 //! Refuses: to hide functions' names, without which a finding names nothing, and what users call things themselves:
 //! jobs, labels, roles, regions without a path in their name.
 
+mod installed;
 mod key;
 mod packages;
 mod text;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use memctl_model::Frame;
 
+use installed::Installed;
 pub use key::{Key, KeyError};
 
 /// The variable with the mode.
@@ -261,20 +263,20 @@ impl SourcePaths {
 #[derive(Default)]
 pub(crate) struct Treated {
     paths: SourcePaths,
+    installed: Installed,
     files: HashMap<Arc<str>, Arc<str>>,
 }
 
 impl Treated {
     pub(crate) fn new(paths: SourcePaths) -> Self {
-        Self { paths, files: HashMap::new() }
+        Self { paths, installed: Installed::default(), files: HashMap::new() }
     }
 
     /// Frames as they may leave; `None`: as they are.
     pub(crate) fn frames(&mut self, frames: &[Frame]) -> Option<Vec<Frame>> {
-        if self.paths.is_full() {
-            return None;
-        }
-        Some(frames.iter().map(|frame| Frame { file: self.file(&frame.file), ..frame.clone() }).collect())
+        let treated: Vec<Frame> =
+            frames.iter().map(|frame| Frame { file: self.file(&frame.file), ..frame.clone() }).collect();
+        (treated != frames).then_some(treated)
     }
 
     fn file(&mut self, file: &Arc<str>) -> Arc<str> {
@@ -284,7 +286,8 @@ impl Treated {
         if self.files.len() == REMEMBERED_MAX {
             self.files.clear();
         }
-        let treated: Arc<str> = self.paths.file(file).into();
+        let installed = self.installed.path(file);
+        let treated: Arc<str> = self.paths.file(installed.as_deref().unwrap_or(file)).into();
         self.files.insert(file.clone(), treated.clone());
         treated
     }

@@ -49,14 +49,11 @@ pub(super) struct Course {
     pub kind: FindingKind,
     /// Bytes gained; of what is released the height of its last rise.
     pub gained: u64,
-    /// Of these, bytes gained over the last third of what was seen.
-    pub gained_late: u64,
     /// The boundary before the first rise, and the last rise or, where it goes on, the last boundary.
     pub begun_ns: u64,
     pub until_ns: u64,
     /// The step of the last rise, where steps are counted.
     pub until_step: Option<u64>,
-    pub rises: u32,
     /// Whether some of it was given back on the way.
     pub falls: bool,
     pub site: Option<Frame>,
@@ -93,7 +90,6 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         Shape::More | Shape::Teeth => Way::Kept,
     };
     let released = lead.shape == Shape::Teeth;
-    let late = late_share(lead, watch);
     let gained = group.bytes_gained();
     let mut course = Course {
         who: watch.who(),
@@ -101,15 +97,13 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         way,
         kind,
         gained,
-        gained_late: (gained as f64 * late) as u64,
         begun_ns: begun_ns(watch, lead),
         until_ns: watch.history.last_level().map_or(0, |level| level.time_ns),
         until_step: None,
-        rises: lead.growth.rises,
         falls: lead.growth.drawdown > 0,
         site: group.site.clone(),
     };
-    if !released && has_stopped(watch, lead, &course) {
+    if !released && has_stopped(watch, lead, gained) {
         course.stand = Stand::Stopped;
         course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
         course.until_step = last_step(watch, lead);
@@ -117,12 +111,14 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     matters(watch, course.gained, course.seconds()).then_some(course)
 }
 
-/// Whether it has paused for longer than its rhythm explains, or the last third brought nothing that matters.
-fn has_stopped(watch: &RankWatch, lead: &Candidate, course: &Course) -> bool {
+/// Whether it has paused for longer than its rhythm explains, or the last third brought nothing that matters. `gained` is
+/// what the candidate's group has gained.
+pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate, gained: u64) -> bool {
     let history = &watch.history;
+    let late = (gained as f64 * late_share(lead, watch)) as u64;
     let first_ns = history.first.map_or(0, |first| first.time_ns);
     let third = history.last_level().map_or(0.0, |last| last.time_ns.saturating_sub(first_ns) as f64 / 3e9);
-    lead.growth.stopped || !matters(watch, course.gained_late, third)
+    lead.growth.stopped || !matters(watch, late, third)
 }
 
 /// The share of its growth that came over the last third of what was seen.
@@ -194,16 +190,14 @@ fn sum(watch: &RankWatch) -> Option<Course> {
         way: Way::Sum,
         kind: FindingKind::Leak,
         gained: growth.gained,
-        gained_late: (risen as f64 * late) as u64,
         begun_ns: points.iter().rfind(|point| point.at <= growth.begun).map_or(first.time_ns, |point| point.time_ns),
         until_ns: last.time_ns,
         until_step: None,
-        rises: growth.rises,
         falls: growth.drawdown > 0,
         site: None,
     };
     let third = last.time_ns.saturating_sub(first.time_ns) as f64 / 3e9;
-    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && matters(watch, course.gained_late, third);
+    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && matters(watch, (risen as f64 * late) as u64, third);
     goes_on.then_some(course)
 }
 

@@ -150,10 +150,6 @@ fn is_graph(watch: &RankWatch, group: &Group) -> bool {
     if gained < rises.saturating_mul(GRAPH_BLOCKS_MIN) {
         return false;
     }
-    // Nobody keeps hooks' tensors until an epoch ends and lets all of them go.
-    if group.lead().shape == Shape::Teeth {
-        return true;
-    }
     let stacks = forward().flat_map(|member| &member.stacks);
     let lines: HashSet<(u32, u32)> = stacks.filter_map(|&stack| watch.forward_line(stack)).collect();
     // Of what the same lines of the user's own call: a wrapper of the model calls more in training than in an evaluation.

@@ -10,6 +10,7 @@ use memctl_model::{FindingKind, Foresight, Frame, Pattern, Phase, Rate};
 
 use super::Activity;
 use super::candidate::{Candidate, Shape, candidates};
+use super::course::has_stopped;
 use super::evidence::{is_confirmed, is_confirmed_near_the_end, is_steady};
 use super::foresight::foresight;
 use super::group::{Group, groups};
@@ -97,11 +98,12 @@ pub(super) fn of_rank(watch: &RankWatch, activity: Activity) -> Vec<Leak> {
 
 fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     let lead = group.lead();
-    if lead.growth.stopped || super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) {
+    // What is filled and emptied every epoch is a buffer, unless it is a graph.
+    let comes_and_goes = lead.shape == Shape::Teeth;
+    if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead, group.bytes_gained()) {
         return None;
     }
-    // What is filled and emptied every epoch is a buffer, unless it is a graph.
-    if lead.shape == Shape::Teeth && !group.graph {
+    if super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) {
         return None;
     }
     let kind = kind_of(watch, &group);

@@ -45,7 +45,7 @@ fn found(steps: u64, stays: impl Fn(u64) -> bool) -> Process {
         pieces += u64::from(stays(step));
         process.time_ns += 100_000_000;
         process.events += 500;
-        let rows = [(1, None, 1, (pieces + 1) * 512), (2, None, 4, 8 * MIB)];
+        let rows = [(1, None, 1, (pieces + 1) * 512 * KIB), (2, None, 4, 8 * MIB)];
         let table = process.table(Boundary::StepEnd, &rows);
         process.watch.table(&memctl_model::SiteTable { found: true, ..table });
         process.step += 1;
@@ -55,7 +55,7 @@ fn found(steps: u64, stays: impl Fn(u64) -> bool) -> Process {
 
 #[test]
 fn a_history_whose_rounded_size_rises_every_two_or_three_steps_comes_at_a_rhythm() {
-    // 200 B a step, rounded to 512 B: after two, three, three, two, … steps.
+    // 200 KiB a step, rounded to 512 KiB: after two, three, three, two, … steps.
     let history = |step: u64| (step + 1) * 200 / 512 > step * 200 / 512;
     assert!(found(120, history).warns(), "{:?}", found(120, history).judge());
     // As many at random (a multiplicative generator: they only have to look so).

@@ -238,7 +238,7 @@ fn a_history_that_is_replaced_by_a_longer_one_stays_told() {
         let mut rows = rows(window, 0);
         // Now and then a window ends while the old one and the new one both live.
         let both = if window % 37 == 36 { 2 } else { 1 };
-        rows[1] = (CACHE, None, both, (served(window) + 1) * 2 * KIB * both);
+        rows[1] = (CACHE, None, both, (served(window) + 1) * 32 * KIB * both);
         process.window(&rows);
         if window % 20 == 0 && window >= 120 && !process.warns() {
             told.push(window);
