@@ -1,0 +1,242 @@
+//! Parameters, gradients and optimizer states by what they are: sets of blocks whose sizes are the same.
+//!
+//! A model's parameters are made first. Its backward passes make one gradient for each that is trained, of the same size, and a
+//! step makes the optimizer's states, one set for each moment, and keeps them: whatever the optimizer is called, and whoever
+//! wrote it. So blocks that a backward pass made and left behind tell the sizes; blocks of these sizes that were there before
+//! it are the parameters; and what one line makes later and keeps is a state where its blocks are such a set.
+//!
+//! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the allocator
+//! rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use super::passes::Passes;
+use super::rules::{Reading, Says};
+use super::{Asked, Class, OPEN, Stay};
+
+/// The allocator's unit.
+const UNIT_BYTES: u64 = 512;
+/// Moments that one line makes at most.
+const MOMENTS_MAX: u64 = 4;
+/// A state's element beside a parameter's, as (of the state, of the parameter): the same precision; moments and master copies in
+/// single precision of parameters in half; eight bits for 32 and for 16.
+const RATIOS: [(u64, u64); 4] = [(1, 1), (2, 1), (1, 4), (1, 2)];
+
+/// Blocks by their size.
+type Sizes = BTreeMap<u64, u64>;
+
+/// As the allocator rounds.
+pub(super) fn rounded(bytes: u64) -> u64 {
+    bytes.max(1).checked_next_multiple_of(UNIT_BYTES).unwrap_or(u64::MAX)
+}
+
+fn bytes_of(sizes: &Sizes) -> u64 {
+    sizes.iter().fold(0, |sum, (bytes, blocks)| bytes.saturating_mul(*blocks).saturating_add(sum))
+}
+
+/// What a recording shows of its requests, side by side.
+pub(super) struct Shown<'a> {
+    pub asked: &'a [Asked],
+    pub read: &'a [Reading],
+    pub stays: &'a [Stay],
+    pub passes: &'a Passes,
+}
+
+impl Shown<'_> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Asked, Says, Stay)> {
+        let beside = self.read.iter().zip(self.stays);
+        self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
+    }
+
+    /// Whether a block was there before anything that was seen, and nothing is known of it.
+    pub(super) fn is_found(one: &Asked, says: Says) -> bool {
+        says == Says::Nothing && one.born.is_none() && one.phase.is_none()
+    }
+
+    /// Blocks that a backward pass left behind, by size: the most that one pass made.
+    fn left_by_backward(&self) -> Sizes {
+        let mut by_pass: HashMap<(u64, Option<usize>), u64> = HashMap::new();
+        for (_, one, says, _) in self.each() {
+            if matches!(says, Says::Autograd | Says::AccumulateGrad) && self.passes.outlives(one) {
+                let pass = one.born.map(|born| self.passes.before(born));
+                *by_pass.entry((rounded(one.bytes), pass)).or_default() += 1;
+            }
+        }
+        let mut sizes = Sizes::new();
+        for ((bytes, _), blocks) in by_pass {
+            let most = sizes.entry(bytes).or_default();
+            *most = (*most).max(blocks);
+        }
+        sizes
+    }
+
+    /// What may be a parameter, first what is known to be one, then in the order in which it was made.
+    fn candidates(&self) -> Vec<(usize, bool)> {
+        let first = self.passes.first();
+        let mut found: Vec<(u8, u64, usize, bool)> = Vec::new();
+        for (at, one, says, stay) in self.each() {
+            let before = one.born.is_some_and(|born| first.is_some_and(|first| born < first));
+            let own = matches!(says, Says::Elsewhere | Says::Closure) && one.phase.is_none();
+            let rank = match says {
+                Says::Module => 0,
+                _ if Self::is_found(one, says) && self.passes.are_survived_by(one) => 1,
+                _ if own && before => 2,
+                _ => continue,
+            };
+            if stay == Stay::Kept || self.passes.are_survived_by(one) {
+                found.push((rank, one.born.unwrap_or(0), at, rank == 1));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, _, at, is_found)| (at, is_found)).collect()
+    }
+}
+
+/// The classes that sets tell, by request.
+pub(super) fn find<K: Hash + Eq>(
+    shown: &Shown<'_>,
+    workspaces: &[bool],
+    place: impl Fn(usize) -> K,
+) -> Vec<Option<Class>> {
+    let mut classes: Vec<Option<Class>> = vec![None; shown.asked.len()];
+    let candidates = shown.candidates();
+    let mut trained = Sizes::new();
+    let left = shown.left_by_backward();
+    for &(at, _) in &candidates {
+        let bytes = rounded(shown.asked[at].bytes);
+        let made = left.get(&bytes).copied().unwrap_or(0);
+        let known = trained.entry(bytes).or_default();
+        *known = (*known + 1).min(made);
+    }
+    trained.retain(|_, blocks| *blocks > 0);
+    let (candidates, room) = (candidates.as_slice(), trained.clone());
+    parameters(shown, (candidates, room), (&trained, workspaces), &mut classes);
+    earlier_gradients(shown, &trained, &mut classes);
+    states(shown, &trained, place, &mut classes);
+    classes
+}
+
+/// As many blocks of a size as gradients were made of it; the rest of what was there is a model's as well (frozen weights,
+/// buffers), unless it is whole sets.
+fn parameters(
+    shown: &Shown<'_>,
+    (candidates, mut room): (&[(usize, bool)], Sizes),
+    (trained, workspaces): (&Sizes, &[bool]),
+    classes: &mut [Option<Class>],
+) {
+    let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
+    let mut rest: Vec<usize> = Vec::new();
+    for &(at, is_found) in candidates {
+        match room.get_mut(&rounded(shown.asked[at].bytes)).filter(|room| **room > 0) {
+            Some(room) => {
+                *room -= 1;
+                classes[at] = Some(Class::Parameters);
+            }
+            None if is_found && !workspaces[at] => rest.push(at),
+            None => {}
+        }
+    }
+    if trained.is_empty() && !is_forward {
+        return;
+    }
+    let mut sizes = Sizes::new();
+    for &at in &rest {
+        *sizes.entry(rounded(shown.asked[at].bytes)).or_default() += 1;
+    }
+    for at in rest {
+        let bytes = rounded(shown.asked[at].bytes);
+        classes[at] = Some(if is_whole(&sizes, trained, bytes) { Class::OptimizerState } else { Class::Parameters });
+    }
+}
+
+/// Whether blocks are whole sets, each size as many times as any other, and this size is one of theirs.
+fn is_whole(sizes: &Sizes, trained: &Sizes, bytes: u64) -> bool {
+    RATIOS.iter().any(|&(of, to)| {
+        let beside = |bytes: u64| sizes.get(&scaled(bytes, (of, to))).copied().unwrap_or(0);
+        let is_of = trained.keys().any(|&trained| scaled(trained, (of, to)) == bytes);
+        let mut times = trained.iter().map(|(&bytes, &blocks)| (beside(bytes) / blocks, beside(bytes) % blocks));
+        let first = times.next();
+        is_of && first.is_some_and(|first| first.0 > 0 && first.1 == 0 && times.all(|next| next == first))
+    })
+}
+
+fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
+    rounded(bytes.saturating_mul(of) / to)
+}
+
+/// What was there and goes before the first backward pass makes gradients are those of the step before.
+fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
+    let Some(first) = shown.passes.first() else { return };
+    let mut room = trained.clone();
+    for (at, one, says, _) in shown.each() {
+        if Shown::is_found(one, says) && one.ended < first {
+            if let Some(room) = room.get_mut(&rounded(one.bytes)).filter(|room| **room > 0) {
+                *room -= 1;
+                classes[at] = Some(Class::Gradients);
+            }
+        }
+    }
+}
+
+/// What one line makes and keeps beyond its step, where it is a set.
+fn states<K: Hash + Eq>(
+    shown: &Shown<'_>,
+    trained: &Sizes,
+    place: impl Fn(usize) -> K,
+    classes: &mut [Option<Class>],
+) {
+    let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
+    for (at, one, says, stay) in shown.each() {
+        let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer);
+        let stays = stay != Stay::Within || one.ended == OPEN;
+        if may_be && stays && classes[at].is_none() {
+            groups.entry(place(at)).or_default().push(at);
+        }
+    }
+    for group in groups.into_values() {
+        let sizes = at_its_most(shown.asked, &group);
+        if RATIOS.iter().any(|&ratio| is_set(&sizes, trained, ratio)) {
+            group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
+        }
+    }
+}
+
+/// The sizes of a group's blocks when most of its bytes live: a line that makes a state again at each step has it twice.
+fn at_its_most(asked: &[Asked], group: &[usize]) -> Sizes {
+    // (What goes at a moment goes before what comes.)
+    let mut changes: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * group.len());
+    for &at in group {
+        changes.push((asked[at].born.unwrap_or(0), true, at));
+        if asked[at].ended != OPEN {
+            changes.push((asked[at].ended, false, at));
+        }
+    }
+    changes.sort_unstable();
+    let (mut now, mut most, mut most_at) = (0_u64, 0_u64, 0_usize);
+    for (nth, &(_, comes, at)) in changes.iter().enumerate() {
+        now = if comes { now.saturating_add(asked[at].bytes) } else { now.saturating_sub(asked[at].bytes) };
+        if now > most {
+            (most, most_at) = (now, nth);
+        }
+    }
+    let mut sizes = Sizes::new();
+    for &(_, comes, at) in changes.get(..=most_at).unwrap_or_default() {
+        let blocks = sizes.entry(rounded(asked[at].bytes)).or_default();
+        *blocks = if comes { *blocks + 1 } else { blocks.saturating_sub(1) };
+    }
+    sizes
+}
+
+/// Whether blocks are one set or a few: nine tenths of their bytes are, and they cover half of the parameters.
+fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64)) -> bool {
+    let mut whole = Sizes::new();
+    trained.iter().for_each(|(&bytes, &blocks)| *whole.entry(scaled(bytes, ratio)).or_default() += blocks);
+    let (all, one) = (bytes_of(sizes), bytes_of(&whole).max(1));
+    let times = (all.saturating_add(one / 2) / one).clamp(1, MOMENTS_MAX);
+    let alike = sizes.iter().fold(0_u64, |sum, (bytes, &blocks)| {
+        let there = whole.get(bytes).map_or(0, |blocks| blocks.saturating_mul(times));
+        bytes.saturating_mul(blocks.min(there)).saturating_add(sum)
+    });
+    alike >= all - all / 10 && alike.saturating_mul(2) >= one.saturating_mul(times)
+}
