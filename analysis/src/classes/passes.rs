@@ -42,6 +42,11 @@ impl Passes {
         self.spans.first().map(|span| span.first)
     }
 
+    /// When the last one begins.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.spans.last().map(|span| span.first)
+    }
+
     /// Whether a block lives when the last one has ended: what a program gives back at its end was kept until then.
     pub(super) fn are_survived_by(&self, one: &Asked) -> bool {
         one.ended == OPEN || self.spans.last().is_some_and(|span| one.ended > span.last)

@@ -8,7 +8,7 @@
 //! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the allocator
 //! rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 use super::passes::Passes;
@@ -140,25 +140,27 @@ fn parameters(
     if trained.is_empty() && !is_forward {
         return;
     }
-    let mut sizes = Sizes::new();
-    for &at in &rest {
-        *sizes.entry(rounded(shown.asked[at].bytes)).or_default() += 1;
-    }
+    let states = whole_sets(shown, &rest, trained);
     for at in rest {
-        let bytes = rounded(shown.asked[at].bytes);
-        classes[at] = Some(if is_whole(&sizes, trained, bytes) { Class::OptimizerState } else { Class::Parameters });
+        let is_state = states.contains(&rounded(shown.asked[at].bytes));
+        classes[at] = Some(if is_state { Class::OptimizerState } else { Class::Parameters });
     }
 }
 
-/// Whether blocks are whole sets, each size as many times as any other, and this size is one of theirs.
-fn is_whole(sizes: &Sizes, trained: &Sizes, bytes: u64) -> bool {
-    RATIOS.iter().any(|&(of, to)| {
-        let beside = |bytes: u64| sizes.get(&scaled(bytes, (of, to))).copied().unwrap_or(0);
-        let is_of = trained.keys().any(|&trained| scaled(trained, (of, to)) == bytes);
-        let mut times = trained.iter().map(|(&bytes, &blocks)| (beside(bytes) / blocks, beside(bytes) % blocks));
-        let first = times.next();
-        is_of && first.is_some_and(|first| first.0 > 0 && first.1 == 0 && times.all(|next| next == first))
-    })
+/// The sizes of those of the blocks that are whole sets beside the parameters: states that were there already.
+fn whole_sets(shown: &Shown<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for ratio in RATIOS {
+        let of_set: BTreeSet<u64> = trained.keys().map(|&bytes| scaled(bytes, ratio)).collect();
+        let mut sizes = Sizes::new();
+        for bytes in blocks.iter().map(|&at| rounded(shown.asked[at].bytes)).filter(|bytes| of_set.contains(bytes)) {
+            *sizes.entry(bytes).or_default() += 1;
+        }
+        if is_set(&sizes, trained, ratio, Cover::Whole) {
+            found.extend(of_set);
+        }
+    }
+    found
 }
 
 fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
@@ -195,41 +197,41 @@ fn states<K: Hash + Eq>(
         }
     }
     for group in groups.into_values() {
-        let sizes = at_its_most(shown.asked, &group);
-        if RATIOS.iter().any(|&ratio| is_set(&sizes, trained, ratio)) {
+        let sizes = standing(shown, &group);
+        if RATIOS.iter().any(|&ratio| is_set(&sizes, trained, ratio, Cover::Half)) {
             group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
         }
     }
 }
 
-/// The sizes of a group's blocks when most of its bytes live: a line that makes a state again at each step has it twice.
-fn at_its_most(asked: &[Asked], group: &[usize]) -> Sizes {
-    // (What goes at a moment goes before what comes.)
-    let mut changes: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * group.len());
-    for &at in group {
-        changes.push((asked[at].born.unwrap_or(0), true, at));
-        if asked[at].ended != OPEN {
-            changes.push((asked[at].ended, false, at));
+/// The sizes of a group's blocks that stand between two steps: at the end, or when the last backward pass began, whenever there
+/// were more. (A line that makes a state again at each step has a few of its blocks twice in between.)
+fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
+    let sizes_at = |moment: u64| {
+        let mut sizes = Sizes::new();
+        for one in group.iter().map(|&at| &shown.asked[at]) {
+            if one.born.is_none_or(|born| born < moment) && (one.ended == OPEN || one.ended > moment) {
+                *sizes.entry(rounded(one.bytes)).or_default() += 1;
+            }
         }
-    }
-    changes.sort_unstable();
-    let (mut now, mut most, mut most_at) = (0_u64, 0_u64, 0_usize);
-    for (nth, &(_, comes, at)) in changes.iter().enumerate() {
-        now = if comes { now.saturating_add(asked[at].bytes) } else { now.saturating_sub(asked[at].bytes) };
-        if now > most {
-            (most, most_at) = (now, nth);
-        }
-    }
-    let mut sizes = Sizes::new();
-    for &(_, comes, at) in changes.get(..=most_at).unwrap_or_default() {
-        let blocks = sizes.entry(rounded(asked[at].bytes)).or_default();
-        *blocks = if comes { *blocks + 1 } else { blocks.saturating_sub(1) };
-    }
-    sizes
+        sizes
+    };
+    let at_end = sizes_at(OPEN);
+    let before = shown.passes.last().map(sizes_at).unwrap_or_default();
+    if bytes_of(&before) > bytes_of(&at_end) { before } else { at_end }
 }
 
-/// Whether blocks are one set or a few: nine tenths of their bytes are, and they cover half of the parameters.
-fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64)) -> bool {
+/// How much of a set must be there, in per cent of its bytes.
+#[derive(Clone, Copy)]
+enum Cover {
+    /// What a line makes for some of the parameters (matrices alone, say) is a state as well.
+    Half = 50,
+    /// Of blocks of which nothing else is known.
+    Whole = 95,
+}
+
+/// Whether blocks are one set or a few, and little else.
+fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64), cover: Cover) -> bool {
     let mut whole = Sizes::new();
     trained.iter().for_each(|(&bytes, &blocks)| *whole.entry(scaled(bytes, ratio)).or_default() += blocks);
     let (all, one) = (bytes_of(sizes), bytes_of(&whole).max(1));
@@ -238,5 +240,5 @@ fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64)) -> bool {
         let there = whole.get(bytes).map_or(0, |blocks| blocks.saturating_mul(times));
         bytes.saturating_mul(blocks.min(there)).saturating_add(sum)
     });
-    alike >= all - all / 10 && alike.saturating_mul(2) >= one.saturating_mul(times)
+    alike >= all - all / 10 && alike >= one.saturating_mul(times) / 100 * cover as u64
 }
