@@ -198,8 +198,8 @@ impl<'a> Classifier<'a> {
         let of_block = |block: &&BlockState| {
             let old = step.is_none_or(|step| block.birth_step < step);
             let &&BlockState { stack, requested: bytes, birth_phase: phase, .. } = block;
-            let stay = Some(if old { Stay::Kept } else { Stay::Within });
-            Asked { stack, bytes, phase, born: None, ended: OPEN, stay }
+            let (born, stay) = if old { (None, Stay::Kept) } else { (Some(0), Stay::Within) };
+            Asked { stack, bytes, phase, born, ended: OPEN, stay: Some(stay) }
         };
         let asked: Vec<Asked> = blocks.iter().map(of_block).collect();
         let listed = |at: usize| exact.and_then(|exact| exact.get(&blocks[at].addr).copied());
@@ -312,3 +312,5 @@ pub fn allocated(keyframe: &Keyframe) -> impl Iterator<Item = &BlockState> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unmarked;

@@ -168,11 +168,11 @@ pub(super) struct Known {
 pub(super) fn class(says: Says, known: Known) -> Class {
     let Known { phase, stay, is_parameter_size, outlives_pass, is_workspace } = known;
     let old = stay != Stay::Within;
-    let backward = || match (is_parameter_size && outlives_pass, old) {
+    let backward = || match (is_parameter_size && outlives_pass, stay) {
         // A gradient has its parameter's size; nothing else of a backward pass outlives it.
         (true, _) => Class::Gradients,
-        (false, false) => Class::Temporaries,
-        (false, true) => Class::Unknown,
+        (false, Stay::Within | Stay::Handed) => Class::Temporaries,
+        (false, Stay::Kept) => Class::Unknown,
     };
     let is_workspace = is_workspace && !is_parameter_size;
     match (says, phase) {

@@ -94,13 +94,17 @@ mod tests {
             Stack { frames: frames.iter().map(frame).collect() }
         };
         let mut classifier = Classifier::new(&resolve);
-        let asked = |stack: u32, bytes: u64, outlived: bool| Asked {
-            stack: StackId(stack),
-            bytes,
-            phase: None,
-            born: None,
-            ended: OPEN,
-            stay: Some(if outlived { Stay::Kept } else { Stay::Within }),
+        let mut now = 0;
+        let mut asked = |stack: u32, bytes: u64, outlived: bool| {
+            now += 2;
+            Asked {
+                stack: StackId(stack),
+                bytes,
+                phase: None,
+                born: Some(now),
+                ended: if outlived { OPEN } else { now + 1 },
+                stay: Some(if outlived { Stay::Kept } else { Stay::Within }),
+            }
         };
         let requests = [
             asked(1, 40_000, true),

@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
+use memctl_model::Phase;
+
 use super::passes::Passes;
 use super::rules::{Reading, Says};
 use super::{Asked, Class, OPEN, Stay};
@@ -19,6 +21,8 @@ use super::{Asked, Class, OPEN, Stay};
 const UNIT_BYTES: u64 = 512;
 /// Moments that one line makes at most.
 const MOMENTS_MAX: u64 = 4;
+/// Blocks of a set at least: one or two have the same size as another by chance.
+const SET_BLOCKS_MIN: u64 = 3;
 /// A state's element beside a parameter's, as (of the state, of the parameter): the same precision; moments and master copies in
 /// single precision of parameters in half; eight bits for 32 and for 16.
 const RATIOS: [(u64, u64); 4] = [(1, 1), (2, 1), (1, 4), (1, 2)];
@@ -55,10 +59,11 @@ impl Shown<'_> {
     }
 
     /// Blocks that a backward pass left behind, by size: the most that one pass made.
-    fn left_by_backward(&self) -> Sizes {
+    fn left_by_backward(&self, workspaces: &[bool]) -> Sizes {
         let mut by_pass: HashMap<(u64, Option<usize>), u64> = HashMap::new();
-        for (_, one, says, _) in self.each() {
-            if matches!(says, Says::Autograd | Says::AccumulateGrad) && self.passes.outlives(one) {
+        for (at, one, says, _) in self.each() {
+            let made = matches!(says, Says::Autograd | Says::AccumulateGrad) && !workspaces[at];
+            if made && self.passes.outlives(one) {
                 let pass = one.born.map(|born| self.passes.before(born));
                 *by_pass.entry((rounded(one.bytes), pass)).or_default() += 1;
             }
@@ -72,20 +77,23 @@ impl Shown<'_> {
     }
 
     /// What may be a parameter, first what is known to be one, then in the order in which it was made.
-    fn candidates(&self) -> Vec<(usize, bool)> {
+    fn candidates(&self, workspaces: &[bool]) -> Vec<(usize, bool)> {
         let first = self.passes.first();
+        let highest = self.asked.len() as u64;
         let mut found: Vec<(u8, u64, usize, bool)> = Vec::new();
         for (at, one, says, stay) in self.each() {
             let before = one.born.is_some_and(|born| first.is_some_and(|first| born < first));
             let own = matches!(says, Says::Elsewhere | Says::Closure) && one.phase.is_none();
             let rank = match says {
                 Says::Module => 0,
+                _ if workspaces[at] => continue,
                 _ if Self::is_found(one, says) && self.passes.are_survived_by(one) => 1,
                 _ if own && before => 2,
                 _ => continue,
             };
             if stay == Stay::Kept || self.passes.are_survived_by(one) {
-                found.push((rank, one.born.unwrap_or(0), at, rank == 1));
+                // What was there comes by address, and the driver gives the highest first.
+                found.push((rank, one.born.unwrap_or(highest - at as u64), at, rank == 1));
             }
         }
         found.sort_unstable();
@@ -100,9 +108,9 @@ pub(super) fn find<K: Hash + Eq>(
     place: impl Fn(usize) -> K,
 ) -> Vec<Option<Class>> {
     let mut classes: Vec<Option<Class>> = vec![None; shown.asked.len()];
-    let candidates = shown.candidates();
+    let candidates = shown.candidates(workspaces);
     let mut trained = Sizes::new();
-    let left = shown.left_by_backward();
+    let left = shown.left_by_backward(workspaces);
     for &(at, _) in &candidates {
         let bytes = rounded(shown.asked[at].bytes);
         let made = left.get(&bytes).copied().unwrap_or(0);
@@ -110,8 +118,7 @@ pub(super) fn find<K: Hash + Eq>(
         *known = (*known + 1).min(made);
     }
     trained.retain(|_, blocks| *blocks > 0);
-    let (candidates, room) = (candidates.as_slice(), trained.clone());
-    parameters(shown, (candidates, room), (&trained, workspaces), &mut classes);
+    parameters(shown, &candidates, &trained, &mut classes);
     earlier_gradients(shown, &trained, &mut classes);
     states(shown, &trained, place, &mut classes);
     classes
@@ -121,19 +128,19 @@ pub(super) fn find<K: Hash + Eq>(
 /// buffers), unless it is whole sets.
 fn parameters(
     shown: &Shown<'_>,
-    (candidates, mut room): (&[(usize, bool)], Sizes),
-    (trained, workspaces): (&Sizes, &[bool]),
+    candidates: &[(usize, bool)],
+    trained: &Sizes,
     classes: &mut [Option<Class>],
 ) {
     let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
-    let mut rest: Vec<usize> = Vec::new();
+    let (mut room, mut rest) = (trained.clone(), Vec::new());
     for &(at, is_found) in candidates {
         match room.get_mut(&rounded(shown.asked[at].bytes)).filter(|room| **room > 0) {
             Some(room) => {
                 *room -= 1;
                 classes[at] = Some(Class::Parameters);
             }
-            None if is_found && !workspaces[at] => rest.push(at),
+            None if is_found => rest.push(at),
             None => {}
         }
     }
@@ -190,7 +197,8 @@ fn states<K: Hash + Eq>(
 ) {
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
     for (at, one, says, stay) in shown.each() {
-        let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer);
+        let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)
+            && matches!(one.phase, None | Some(Phase::Optimizer | Phase::Train));
         let stays = stay != Stay::Within || one.ended == OPEN;
         if may_be && stays && classes[at].is_none() {
             groups.entry(place(at)).or_default().push(at);
@@ -234,6 +242,9 @@ enum Cover {
 fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64), cover: Cover) -> bool {
     let mut whole = Sizes::new();
     trained.iter().for_each(|(&bytes, &blocks)| *whole.entry(scaled(bytes, ratio)).or_default() += blocks);
+    if [sizes, trained].into_iter().any(|set| set.values().sum::<u64>() < SET_BLOCKS_MIN) {
+        return false;
+    }
     let (all, one) = (bytes_of(sizes), bytes_of(&whole).max(1));
     let times = (all.saturating_add(one / 2) / one).clamp(1, MOMENTS_MAX);
     let alike = sizes.iter().fold(0_u64, |sum, (bytes, &blocks)| {

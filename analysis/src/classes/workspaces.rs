@@ -26,19 +26,22 @@ pub(super) fn find(shown: &Shown<'_>) -> Vec<bool> {
     let are_named = shown.read.iter().any(|read| read.says == Says::Workspace);
     let mut found: HashMap<u64, Vec<usize>> = HashMap::new();
     let mut first: HashMap<(u64, bool), (u64, usize)> = HashMap::new();
-    for (at, one, says, stay) in shown.each() {
-        let stays = stay == Stay::Kept || (one.born.is_some() && shown.passes.are_survived_by(one));
-        if !has_size(one.bytes) || !stays {
-            continue;
-        }
+    for (at, one, says, _) in shown.each().filter(|(_, one, ..)| has_size(one.bytes)) {
         if Shown::is_found(one, says) {
             found.entry(one.bytes).or_default().push(at);
-        } else if !are_named && matches!(says, Says::Forward | Says::Autograd | Says::Nothing) {
+        } else if matches!(says, Says::Forward | Says::Autograd | Says::Nothing) {
             let earliest = first.entry((one.bytes, shown.read[at].in_backward)).or_insert((u64::MAX, at));
             *earliest = (*earliest).min((one.born.unwrap_or(0), at));
         }
     }
-    found.into_values().filter(|blocks| blocks.len() <= FOUND_MAX).flatten().for_each(|at| are[at] = true);
-    first.into_values().for_each(|(_, at)| are[at] = true);
+    let stays = |at: usize| shown.stays[at] == Stay::Kept || shown.passes.are_survived_by(&shown.asked[at]);
+    // Gradients of such a size come with each pass, and go: it is a parameter's.
+    let is_parameters = |bytes: u64| first.get(&(bytes, true)).is_some_and(|&(_, at)| are_named || !stays(at));
+    for (bytes, blocks) in found {
+        let few = blocks.len() <= FOUND_MAX && !is_parameters(bytes);
+        blocks.into_iter().filter(|_| few).for_each(|at| are[at] = true);
+    }
+    let earliest = first.into_values().map(|(_, at)| at).filter(|&at| !are_named && stays(at));
+    earliest.for_each(|at| are[at] = true);
     are
 }
