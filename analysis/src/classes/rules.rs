@@ -186,8 +186,9 @@ pub(super) fn class(says: Says, known: Known) -> Class {
         (Says::Autograd, Some(Phase::Optimizer)) => backward(),
         (Says::Closure, Some(Phase::Optimizer)) if old => Class::Unknown,
         (Says::Closure, Some(Phase::Optimizer)) => Class::Temporaries,
-        // What the optimizer made and kept is its state; the rest goes with the step.
-        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if old => Class::OptimizerState,
+        // What the optimizer made and kept is its state; the rest goes with the step, or (where the step's end was found and not
+        // marked) soon behind it.
+        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if stay == Stay::Kept => Class::OptimizerState,
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
         (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(),
         (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,

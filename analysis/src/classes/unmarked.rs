@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use memctl_model::{Frame, Phase, Stack, StackId};
 
-use super::{Asked, Class, Classifier, OPEN};
+use super::{Asked, Class, Classifier, OPEN, Stay};
 
 const FORWARD: u32 = 1;
 /// Autograd's thread, of C++ alone.
@@ -292,6 +292,16 @@ fn frames_of_cpp_between_those_of_python_say_nothing_of_the_optimizer() {
     recording.free([passing]);
     recording.all_are(&[state], Class::OptimizerState);
     recording.all_are(&[passing], Class::Temporaries);
+}
+
+#[test]
+fn what_the_next_step_gives_back_is_no_state_of_the_optimizer() {
+    let mut recording = Recording::default();
+    let [kept, handed] = [recording.make(INHERITED, 4 * MIB), recording.make(INHERITED, 4 * MIB)];
+    recording.asked[kept].stay = Some(Stay::Kept);
+    recording.asked[handed].stay = Some(Stay::Handed);
+    recording.all_are(&[kept], Class::OptimizerState);
+    recording.all_are(&[handed], Class::Temporaries);
 }
 
 #[test]

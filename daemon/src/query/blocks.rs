@@ -13,7 +13,7 @@ use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAM
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
 use memctl_model::{
-    DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, Stack, StackId,
+    DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, StackId,
 };
 use memctl_proto::{StackDictionary, v1};
 
