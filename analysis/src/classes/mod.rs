@@ -242,7 +242,8 @@ impl<'a> Classifier<'a> {
         let stays: Vec<Stay> = asked.iter().map(|one| one.stay.unwrap_or_else(|| passes.stay(one))).collect();
         let shown = Shown { asked, read: &read, stays: &stays, passes: &passes };
         let workspaces = workspaces::find(&shown);
-        let sets = sets::find(&shown, &workspaces, |at| self.said.get(&asked[at].stack).and_then(|(_, site)| site.as_ref()));
+        let sets =
+            sets::find(&shown, &workspaces, |at| self.said.get(&asked[at].stack).and_then(|(_, site)| site.as_ref()));
         for (at, one) in asked.iter().enumerate() {
             let is_parameter = match listed(at).or(sets[at]) {
                 Some(class) => class == Class::Parameters,

@@ -36,8 +36,8 @@ impl Classifier<'_> {
     pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
         let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
         let scaling = |(one, class): (&Asked, &Class)| {
-            let within_optimizer =
-                one.phase == Some(Phase::Optimizer) || matches!(self.reading(one.stack).says, Says::Optimizer | Says::Module);
+            let within_optimizer = one.phase == Some(Phase::Optimizer)
+                || matches!(self.reading(one.stack).says, Says::Optimizer | Says::Module);
             match class {
                 Class::Parameters | Class::Gradients | Class::OptimizerState | Class::Workspace => Scaling::Fixed,
                 _ if within_optimizer || one.bytes < TINY_BYTES || !one.bytes.is_multiple_of(batch.max(1)) => {
@@ -125,8 +125,7 @@ mod tests {
 
     #[test]
     fn half_of_a_weight_that_a_forward_pass_asks_for_is_its_copy() {
-        let asked =
-            |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, born: None, ended: OPEN, stay: None };
+        let asked = |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, born: None, ended: OPEN, stay: None };
         let requests = [asked(1 << 20), asked(1 << 19), asked(1 << 19), asked(1 << 18), asked(1 << 10), asked(1 << 9)];
         let class = |parameter: bool| if parameter { Class::Parameters } else { Class::Activations };
         let mut classes = [true, false, false, false, true, false].map(class);

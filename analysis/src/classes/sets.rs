@@ -126,12 +126,7 @@ pub(super) fn find<K: Hash + Eq>(
 
 /// As many blocks of a size as gradients were made of it; the rest of what was there is a model's as well (frozen weights,
 /// buffers), unless it is whole sets.
-fn parameters(
-    shown: &Shown<'_>,
-    candidates: &[(usize, bool)],
-    trained: &Sizes,
-    classes: &mut [Option<Class>],
-) {
+fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
     let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
     let (mut room, mut rest) = (trained.clone(), Vec::new());
     for &(at, is_found) in candidates {
@@ -189,12 +184,7 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
 }
 
 /// What one line makes and keeps beyond its step, where it is a set.
-fn states<K: Hash + Eq>(
-    shown: &Shown<'_>,
-    trained: &Sizes,
-    place: impl Fn(usize) -> K,
-    classes: &mut [Option<Class>],
-) {
+fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
     let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
     for (at, one, says, stay) in shown.each() {
         let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)

@@ -43,11 +43,9 @@ fn resolve(id: StackId) -> Stack {
         BATCH | WEIGHTS => vec![own("make"), own("<module>")],
         WORKSPACE => vec![("at::cuda::getNewWorkspace()", String::new()), own("forward"), own("<module>")],
         INHERITED => vec![eval.clone(), own("step"), eval, of_torch("wrapper", "optim/optimizer.py"), own("<module>")],
-        RECOMPUTED => vec![
-            ("forward", "/home/u/model.py".to_owned()),
-            call,
-            of_torch("unpack_hook", "utils/checkpoint.py"),
-        ],
+        RECOMPUTED => {
+            vec![("forward", "/home/u/model.py".to_owned()), call, of_torch("unpack_hook", "utils/checkpoint.py")]
+        }
         CUSTOM => vec![own("backward"), of_torch("apply", "autograd/function.py")],
         MODULE => vec![of_torch("__init__", "nn/modules/linear.py"), own("<module>")],
         _ => Vec::new(),

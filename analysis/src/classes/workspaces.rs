@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
+use super::Stay;
 use super::rules::Says;
 use super::sets::Shown;
-use super::Stay;
 
 /// Sizes: `:4096:2:16:8`, 32 MiB from Hopper on, and cuBLASLt's (aten/src/ATen/cuda/CublasHandlePool.cpp).
 const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 1_048_576];

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 
+use memctl_analysis::Birth;
 use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
 use memctl_analysis::lives::{BlockLife, Lives};
-use memctl_analysis::Birth;
 use memctl_model::{BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
 use memctl_proto::StackDictionary;
 
@@ -60,9 +60,8 @@ impl Classed {
         };
         let mut replay = Replay::before(store, session, device, &[], from).await?;
         let begin = replay.at_event();
-        let near = |chunk: &&ChunkRow| {
-            chunk.index.first_event + chunk.index.count > begin && chunk.index.first_event < to
-        };
+        let near =
+            |chunk: &&ChunkRow| chunk.index.first_event + chunk.index.count > begin && chunk.index.first_event < to;
         let times_ns = chunks
             .iter()
             .filter(near)
@@ -104,8 +103,7 @@ impl Classed {
 
     /// The allocated blocks of a state.
     pub fn of<'k>(&self, keyframe: &'k Keyframe) -> Vec<(Class, &'k BlockState)> {
-        let class =
-            |block: &BlockState| self.class_at(block.addr, keyframe.at_event).unwrap_or(Class::Unknown);
+        let class = |block: &BlockState| self.class_at(block.addr, keyframe.at_event).unwrap_or(Class::Unknown);
         allocated(keyframe).map(|block| (class(block), block)).collect()
     }
 

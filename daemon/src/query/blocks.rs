@@ -12,9 +12,7 @@ use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
-use memctl_model::{
-    DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, StackId,
-};
+use memctl_model::{DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, StackId};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
@@ -176,7 +174,7 @@ impl Device<'_> {
             self.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |chunk| chunk.index.first_ns);
         let device = DeviceIndex(self.row.info.index.0);
         let state = replay.map().keyframe(device, first, begin, KeyframeReason::Periodic);
-        let mut watch = Watch::new(&state, at_event, (first, last), cursor, self.ends());
+        let mut watch = Watch::new(&state, (first, last), cursor, self.ends());
         replay
             .run(last, |number, event, map| {
                 watch.event(number, event, map);
@@ -223,7 +221,6 @@ struct Watch {
     cursor: MarkCursor,
     /// Epoch ends, sorted by event: where no mark tells what is under way.
     ends: Vec<(u64, u32, u64)>,
-    at_event: u64,
     every: u64,
     first_ns: Option<u64>,
     last: u64,
@@ -232,7 +229,6 @@ struct Watch {
 impl Watch {
     fn new<'a>(
         state: &Keyframe,
-        at_event: u64,
         (first, last): (u64, u64),
         mut cursor: MarkCursor,
         ends: impl Iterator<Item = &'a EpochEndRow>,
@@ -242,16 +238,7 @@ impl Watch {
         let mut ends: Vec<(u64, u32, u64)> = ends.map(|end| (end.at_event, end.epoch, end.step)).collect();
         ends.sort_unstable();
         let every = ((last - first) / POINTS).max(1);
-        Self {
-            lives,
-            course: Course::default(),
-            cursor,
-            ends,
-            at_event,
-            every,
-            first_ns: None,
-            last,
-        }
+        Self { lives, course: Course::default(), cursor, ends, every, first_ns: None, last }
     }
 
     fn event(&mut self, number: u64, event: &Event, map: &BlockMap) {

@@ -58,11 +58,9 @@ pub(super) async fn ledger(
                     let end = ends().rfind(|end| end.epoch == epoch);
                     Some(position(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
                 }
-                Moment::End(_) => chunks.last().map(|chunk| Position {
-                    at: end_of(chunk),
-                    exact: chunk.levels.exact,
-                    ended: None,
-                }),
+                Moment::End(_) => {
+                    chunks.last().map(|chunk| Position { at: end_of(chunk), exact: chunk.levels.exact, ended: None })
+                }
             };
             if let Some(position) = position {
                 let process = found.process_name(session);
