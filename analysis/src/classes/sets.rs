@@ -174,11 +174,10 @@ fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<C
     let Some(first) = shown.passes.first() else { return };
     let mut room = trained.clone();
     for (at, one, says, _) in shown.each() {
-        if Shown::is_found(one, says) && one.ended < first {
-            if let Some(room) = room.get_mut(&rounded(one.bytes)).filter(|room| **room > 0) {
-                *room -= 1;
-                classes[at] = Some(Class::Gradients);
-            }
+        let went = Shown::is_found(one, says) && one.ended < first;
+        if let Some(room) = room.get_mut(&rounded(one.bytes)).filter(|room| went && **room > 0) {
+            *room -= 1;
+            classes[at] = Some(Class::Gradients);
         }
     }
 }
