@@ -94,7 +94,10 @@ impl Modules {
         let (mut known, mut seen) = (Vec::new(), HashMap::new());
         let requests = stacks.iter().map(|&stack| {
             *seen.entry(stack).or_insert_with(|| {
-                known.push(read(&resolve(stack).frames, &mut places, &mut ids));
+                // Frames of C++ lie between the call of a module and its forward, with `stacks="all"`.
+                let mut frames = resolve(stack).frames;
+                frames.retain(|frame| !frame.is_native());
+                known.push(read(&frames, &mut places, &mut ids));
                 u32::try_from(known.len() - 1).unwrap_or(u32::MAX)
             })
         });
@@ -208,7 +211,8 @@ impl Modules {
 #[must_use]
 pub fn saves_itself(stack: &Stack) -> bool {
     const NAMES: [&str; 8] = ["relu", "relu_", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "sqrt"];
-    stack.frames.first().is_some_and(|frame| NAMES.contains(&&*frame.function))
+    let innermost = stack.frames.iter().find(|frame| !frame.is_native());
+    innermost.is_some_and(|frame| NAMES.contains(&&*frame.function))
 }
 
 /// The calls of the modules of a name, those of its own modules among them left out; `all` stands for the outermost modules that
@@ -388,6 +392,22 @@ mod tests {
         let step: Vec<u32> = [1].into_iter().chain(one).chain(one).chain(one).chain([5, 0, 0, 0]).collect();
         let ids: Vec<StackId> = step.iter().chain(&step).map(|&id| StackId(id)).collect();
         (Modules::new(&ids, &|id: StackId| stacks[id.0 as usize].clone()), step.len())
+    }
+
+    #[test]
+    fn frames_of_cpp_between_a_call_and_its_forward_are_no_modules() {
+        let mut mixed = stack(&[("<module>", "t.py", 9), ("forward", "m.py", 20), ("forward", "linear.py", 1)]);
+        let plain = mixed.clone();
+        let cpp = |function: &str| Frame { function: function.into(), file: "??".into(), line: 0 };
+        for at in (0..=mixed.frames.len()).rev() {
+            mixed.frames.insert(at, cpp("method_vectorcall.llvm.12275804"));
+        }
+        let told = |stack: &Stack| {
+            let modules = Modules::new(&[StackId(1)], &|_| stack.clone());
+            (modules.pass(0), modules.around(0), modules.lines(0).to_vec())
+        };
+        assert_eq!(told(&mixed), told(&plain));
+        assert!(told(&plain).1.is_some());
     }
 
     #[test]

@@ -241,7 +241,17 @@ impl Frame {
     /// Whether it is the user's own code.
     #[must_use]
     pub fn is_user_code(&self) -> bool {
-        memctl_model::Frame { function: "".into(), file: self.file.as_str().into(), line: 0 }.is_user_code()
+        self.as_model().is_user_code()
+    }
+
+    /// Whether it is of C or C++.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.as_model().is_native()
+    }
+
+    fn as_model(&self) -> memctl_model::Frame {
+        memctl_model::Frame { function: self.function.as_str().into(), file: self.file.as_str().into(), line: 0 }
     }
 }
 

@@ -25,6 +25,14 @@ const TRAINING: [&str; 13] = [
 static BACKWARD: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "backward pass".into(), file: "".into(), line: 0 });
 
+/// What stands for code of C++ that no Python frame called: threads of libraries.
+static NATIVE: LazyLock<Frame> =
+    LazyLock::new(|| Frame { function: "C++ outside Python".into(), file: "".into(), line: 0 });
+
+/// Endings of files of compiled code, of which a recording with C++ frames is full: sources, headers, objects, libraries.
+const NATIVE_ENDINGS: [&str; 14] =
+    ["S", "a", "c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "inc", "inl", "o", "so"];
+
 /// What stands for the code that a compiler made, whichever of its files and lines it is.
 static COMPILED: LazyLock<Frame> =
     LazyLock::new(|| Frame { function: "compiled graph".into(), file: "".into(), line: 0 });
@@ -95,22 +103,34 @@ impl Frame {
     #[must_use]
     pub fn is_user_code(&self) -> bool {
         let file = &*self.file;
-        !(file.is_empty()
+        !(self.is_native()
             || self.is_compiled()
             || file.starts_with('<')
-            || file == "??"
             || file.contains("/site-packages/")
             || file.contains("/dist-packages/")
             || file.contains("/lib/python3.")
-            || file.contains("\\site-packages\\")
-            || file.ends_with(".so")
-            || file.ends_with(".c")
-            || file.ends_with(".S")
-            || file.ends_with(".cpp")
-            || file.ends_with(".cc")
-            || file.ends_with(".h")
-            || file.ends_with(".hpp")
-            || file.ends_with(".cu"))
+            || file.contains("\\site-packages\\"))
+    }
+
+    /// Whether the frame is of C or C++: PyTorch's, the interpreter's, a library's. What has no file at all is one of them.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        if self.file.starts_with('<') {
+            return false;
+        }
+        let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
+        match name.rsplit_once('.') {
+            Some((stem, ending)) => NATIVE_ENDINGS.contains(&ending) || stem.ends_with(".so") || stem.contains(".so."),
+            // A script may have no ending.
+            None => name.is_empty() || name == "??" || self.function.contains("::"),
+        }
+    }
+
+    /// Whether the frame, one of C++, is of a thread of autograd: its engine's loop, or the beginning of a thread that Python
+    /// did not start.
+    #[must_use]
+    pub fn is_autograd_thread(&self) -> bool {
+        self.function.starts_with("torch::autograd::Engine::") || &*self.function == "execute_native_thread_routine"
     }
 
     /// Whether a compiler made the code: `torch.compile`'s generated modules (wherever their cache lies), graphs of `torch.fx`.
@@ -148,18 +168,22 @@ impl Frame {
 ///
 /// It is the innermost of the user's own code. Where that does no more than start a library's training loop (or there is
 /// none), it is the innermost frame of a model in a library, else of any library. What is left is a compiled graph, autograd's
-/// own thread, or the innermost frame of all.
+/// own thread, or the innermost frame of Python. A frame of C++ is never it: where there is nothing else, a word stands for it.
 #[must_use]
 pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame> {
     let (mut first, mut library, mut model) = (None, None, None);
-    let (mut trains, mut compiled, mut autograd) = (false, false, false);
+    let (mut trains, mut compiled, mut autograd, mut native) = (false, false, false, false);
     for frame in frames.filter(|frame| frame.owner().is_none()) {
         if frame.is_user_code() {
             return model.or(library).filter(|_| trains).or(Some(frame));
         }
+        autograd |= frame.is_autograd_thread();
+        if frame.is_native() {
+            native = true;
+            continue;
+        }
         first = first.or(Some(frame));
         compiled |= frame.is_compiled();
-        autograd |= frame.function.starts_with("torch::autograd::Engine::");
         if frame.is_library() {
             library = library.or(Some(frame));
             model = model.or(Some(frame).filter(|frame| frame.is_model()));
@@ -171,7 +195,7 @@ pub fn site_of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<&'a Frame>
         (false, true) => Some(&*BACKWARD),
         (false, false) => None,
     };
-    model.or(library).or_else(stands_in).or(first)
+    model.or(library).or_else(stands_in).or(first).or_else(|| native.then_some(&*NATIVE))
 }
 
 /// A call stack: frames innermost first.
@@ -279,6 +303,26 @@ mod tests {
         assert_eq!(&*stack(&engine).site().unwrap().function, "backward pass");
         let own = [engine[0], ("main", "/home/u/train.py")];
         assert_eq!(&*stack(&own).site().unwrap().function, "main");
+        // Cut short, or by a library without symbols: the thread began outside Python.
+        let cut = [engine[0], ("execute_native_thread_routine", "thread48.o"), ("clone", "??")];
+        assert_eq!(&*stack(&cut).site().unwrap().function, "backward pass");
+    }
+
+    #[test]
+    fn a_frame_of_cpp_is_never_the_site() {
+        let of = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: 1 };
+        for file in ["thread48.o", "/x/ceval.c", "libc.so.6", "libtorch.so", "??", "", "RegisterCUDA.cpp", "a.cuh"] {
+            assert!(of("f", file).is_native() && !of("f", file).is_user_code(), "{file}");
+        }
+        for file in ["train.py", "/home/u/train", "<string>", "/home/u/main.rs", "C:\\u\\cell.ipynb"] {
+            assert!(!of("f", file).is_native(), "{file}");
+        }
+        assert!(of("c10::Allocator::f()", "libc10").is_native());
+        let allocator = ("c10::cuda::CUDACachingAllocator::malloc()", "CUDACachingAllocator.cpp");
+        let eval = ("_PyEval_EvalFrameDefault", "??");
+        let library = ("relu", "/v/lib/python3.11/site-packages/torch/nn/functional.py");
+        assert_eq!(&*stack(&[allocator, eval, library, eval]).site().unwrap().file, library.1);
+        assert_eq!(&*stack(&[allocator, eval]).site().unwrap().function, "C++ outside Python");
     }
 
     #[test]

@@ -1,18 +1,25 @@
 //! What live memory is for: parameters, gradients, optimizer state, activations, temporaries, workspace.
 //!
-//! Concluded from who allocated a block, in which phase it was born, whether it outlived its step, and whether its size is a
-//! parameter's; exact where somebody lists the storages ([`Exact`]). Guarantees: the classes' bytes sum to what was given;
+//! Concluded from who allocated a block, in which phase it was born, how long it stays ([`Stay`]), and which blocks have the
+//! same sizes ([`sets`]); exact where the storages are listed ([`Exact`]). Guarantees: the classes' bytes sum to what was given;
 //! what no rule knows is *unknown*, and is shown. Refuses to guess from size alone, library workspaces excepted.
 
+mod lived;
+mod passes;
 mod rules;
 mod scaling;
+mod sets;
+mod workspaces;
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_model::{BlockState, BlockUse, Keyframe, Phase, SiteRow, Stack, StackId};
+use memctl_model::{BlockState, BlockUse, Frame, Keyframe, Phase, SiteRow, Stack, StackId};
 
-use rules::Says;
-pub use scaling::{Asked, Scaling, copies};
+pub use lived::{Steps, step_at};
+use passes::Passes;
+use rules::{Known, Reading, Says};
+pub use scaling::{Scaling, copies};
+use sets::Shown;
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,29 +121,58 @@ impl Shares {
 /// Storages that a session listed, by device address: what is in here needs no rule.
 pub type Exact = HashMap<u64, Class>;
 
-/// One block, or the blocks of one site that were born alike.
-#[derive(Clone, Copy, Debug)]
-struct Lived {
-    stack: StackId,
-    /// Requested by one block.
-    requested_bytes: u64,
-    phase: Option<Phase>,
-    /// Born before the step under way.
-    old: bool,
+pub use crate::lives::OPEN;
+
+/// How long a block stays, counted in steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// The step that asked for it gives it back, as far as was seen.
+    Within,
+    /// The next one does.
+    Handed,
+    /// Longer.
+    Kept,
+}
+
+/// One request for memory, and what is known of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asked.
+    pub stack: StackId,
+    /// Bytes, before rounding.
+    pub bytes: u64,
+    /// The phase in which it was asked.
+    pub phase: Option<Phase>,
+    /// When, in an order that all requests of one question share; `None` = before anything that was seen.
+    pub born: Option<u64>,
+    /// When it was given back, or [`OPEN`].
+    pub ended: u64,
+    /// How long it stays, where steps are marked; else the backward passes tell.
+    pub stay: Option<Stay>,
 }
 
 /// Tells classes apart; stacks are read once each.
 pub struct Classifier<'a> {
     resolve: &'a dyn Fn(StackId) -> Stack,
-    said: HashMap<StackId, Says>,
+    said: HashMap<StackId, (Reading, Option<Frame>)>,
+    /// As they were asked for.
     parameter_sizes: HashSet<u64>,
+    /// As the allocator rounds them.
+    rounded_sizes: HashSet<u64>,
 }
 
 impl<'a> Classifier<'a> {
     /// A classifier over a session's stacks.
     #[must_use]
     pub fn new(resolve: &'a dyn Fn(StackId) -> Stack) -> Self {
-        Self { resolve, said: HashMap::new(), parameter_sizes: HashSet::new() }
+        let (parameter_sizes, rounded_sizes) = (HashSet::new(), HashSet::new());
+        Self { resolve, said: HashMap::new(), parameter_sizes, rounded_sizes }
+    }
+
+    /// The class of each request, of a device's requests in the order of their making.
+    #[must_use]
+    pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
+        self.listed(asked, |_| None)
     }
 
     /// The allocated blocks of a state in which `step` is under way (`None` = between steps), by class. Their sum is the
@@ -150,7 +186,7 @@ impl<'a> Classifier<'a> {
         shares
     }
 
-    /// Every allocated block with its class.
+    /// Every allocated block with its class, as far as the state alone tells: it has neither the order of births nor any end.
     #[must_use]
     pub fn blocks<'k>(
         &mut self,
@@ -158,62 +194,124 @@ impl<'a> Classifier<'a> {
         step: Option<u64>,
         exact: Option<&Exact>,
     ) -> Vec<(Class, &'k BlockState)> {
-        let in_segments = keyframe.segments.iter().flat_map(|segment| &segment.blocks);
-        let all = in_segments.chain(&keyframe.loose).filter(|block| block.usage == BlockUse::Allocated);
-        let lived: Vec<(&BlockState, Lived)> = all
-            .map(|block| {
-                let old = step.is_none_or(|step| block.birth_step < step);
-                let &BlockState { stack, requested, birth_phase, .. } = block;
-                (block, Lived { stack, requested_bytes: requested, phase: birth_phase, old })
-            })
-            .collect();
-        let listed = |block: &BlockState| exact.and_then(|exact| exact.get(&block.addr).copied());
-        for (block, lived) in &lived {
-            let is_parameter = match listed(block) {
-                Some(class) => class == Class::Parameters,
-                None => self.says(lived.stack) == Says::Module,
-            };
-            if is_parameter {
-                self.parameter_sizes.insert(lived.requested_bytes);
-            }
-        }
-        let mut classed = Vec::with_capacity(lived.len());
-        for (block, lived) in lived {
-            let class = listed(block).unwrap_or_else(|| self.class(lived));
-            classed.push((class, block));
-        }
-        classed
+        let blocks: Vec<&BlockState> = allocated(keyframe).collect();
+        let of_block = |block: &&BlockState| {
+            let old = step.is_none_or(|step| block.birth_step < step);
+            let &&BlockState { stack, requested: bytes, birth_phase: phase, .. } = block;
+            let (born, stay) = if old { (None, Stay::Kept) } else { (Some(0), Stay::Within) };
+            Asked { stack, bytes, phase, born, ended: OPEN, stay: Some(stay) }
+        };
+        let asked: Vec<Asked> = blocks.iter().map(of_block).collect();
+        let listed = |at: usize| exact.and_then(|exact| exact.get(&blocks[at].addr).copied());
+        self.listed(&asked, listed).into_iter().zip(blocks).collect()
     }
 
     /// The rows of a site table, by class. A table tells neither steps nor sizes of single blocks: everything in it outlived
-    /// its step, and a row's blocks are taken to be alike. Sums to the rows' bytes.
+    /// its step, and a row's blocks are taken to be alike. A row of a stack whose blocks are `known` is what most of their
+    /// bytes are. Sums to the rows' bytes.
     #[must_use]
-    pub fn of_rows(&mut self, rows: &[SiteRow]) -> Shares {
+    pub fn of_rows(&mut self, rows: &[SiteRow], known: &HashMap<StackId, Class>) -> Shares {
         let each = |row: &SiteRow| row.bytes / row.blocks.max(1);
         for row in rows {
-            if self.says(row.stack) == Says::Module {
-                self.parameter_sizes.insert(each(row));
+            if self.reading(row.stack).says == Says::Module {
+                self.is_parameter(each(row));
             }
         }
         let mut shares = Shares::default();
         for row in rows {
-            let lived = Lived { stack: row.stack, requested_bytes: each(row), phase: row.birth_phase, old: true };
-            shares.add(self.class(lived), row.bytes);
+            let class = known.get(&row.stack).copied().unwrap_or_else(|| {
+                let says = self.reading(row.stack).says;
+                let known = Known {
+                    phase: row.birth_phase,
+                    stay: Stay::Kept,
+                    is_parameter_size: self.has_parameter_size(each(row)),
+                    outlives_pass: true,
+                    is_workspace: row.blocks == 1 && workspaces::has_size(row.bytes),
+                };
+                rules::class(says, known)
+            });
+            shares.add(class, row.bytes);
         }
         shares
     }
 
-    fn says(&mut self, stack: StackId) -> Says {
-        let resolve = self.resolve;
-        *self.said.entry(stack).or_insert_with(|| rules::read(&resolve(stack)))
+    /// What every question comes down to.
+    fn listed(&mut self, asked: &[Asked], listed: impl Fn(usize) -> Option<Class>) -> Vec<Class> {
+        let read = self.readings(asked);
+        let passes = Passes::of(asked, &read);
+        let stays: Vec<Stay> = asked.iter().map(|one| one.stay.unwrap_or_else(|| passes.stay(one))).collect();
+        let shown = Shown { asked, read: &read, stays: &stays, passes: &passes };
+        let workspaces = workspaces::find(&shown);
+        let sets =
+            sets::find(&shown, &workspaces, |at| self.said.get(&asked[at].stack).and_then(|(_, site)| site.as_ref()));
+        for (at, one) in asked.iter().enumerate() {
+            let is_parameter = match listed(at).or(sets[at]) {
+                Some(class) => class == Class::Parameters,
+                None => read[at].says == Says::Module && stays[at] != Stay::Within,
+            };
+            if is_parameter {
+                self.is_parameter(one.bytes);
+            }
+        }
+        let class = |(at, one): (usize, &Asked)| {
+            let by_rule = || match read[at].says {
+                Says::Elsewhere | Says::Closure | Says::Nothing if passes.gives_back(one) => Class::Activations,
+                says => rules::class(
+                    says,
+                    Known {
+                        phase: one.phase,
+                        stay: stays[at],
+                        is_parameter_size: self.has_parameter_size(one.bytes),
+                        outlives_pass: passes.outlives(one),
+                        is_workspace: workspaces[at],
+                    },
+                ),
+            };
+            listed(at).or(sets[at]).unwrap_or_else(by_rule)
+        };
+        asked.iter().enumerate().map(class).collect()
     }
 
-    fn class(&mut self, lived: Lived) -> Class {
-        let says = self.says(lived.stack);
-        let is_parameter_size = self.parameter_sizes.contains(&lived.requested_bytes);
-        rules::class(says, lived.phase, lived.old, lived.requested_bytes, is_parameter_size)
+    /// What each request's stack says. A request without a stack, where others have one, was made by a thread without Python.
+    fn readings(&mut self, asked: &[Asked]) -> Vec<Reading> {
+        let has_stacks = asked.iter().any(|one| one.stack.is_some() && one.born.is_some() && one.ended != OPEN);
+        let reading = |one: &Asked| match self.reading(one.stack) {
+            Reading { says: Says::Nothing, .. } if has_stacks && one.born.is_some() && one.phase.is_none() => {
+                Reading { says: Says::Autograd, in_backward: true }
+            }
+            Reading { says, in_backward } => {
+                Reading { says, in_backward: in_backward || one.phase == Some(Phase::Backward) }
+            }
+        };
+        asked.iter().map(reading).collect()
     }
+
+    fn reading(&mut self, stack: StackId) -> Reading {
+        let resolve = self.resolve;
+        let said = self.said.entry(stack).or_insert_with(|| {
+            let stack = resolve(stack);
+            (rules::read(&stack), stack.site().cloned())
+        });
+        said.0
+    }
+
+    fn is_parameter(&mut self, bytes: u64) {
+        self.parameter_sizes.insert(bytes);
+        self.rounded_sizes.insert(sets::rounded(bytes));
+    }
+
+    fn has_parameter_size(&self, bytes: u64) -> bool {
+        self.rounded_sizes.contains(&sets::rounded(bytes))
+    }
+}
+
+/// The allocated blocks of a state.
+pub fn allocated(keyframe: &Keyframe) -> impl Iterator<Item = &BlockState> {
+    let in_segments = keyframe.segments.iter().flat_map(|segment| &segment.blocks);
+    in_segments.chain(&keyframe.loose).filter(|block| block.usage == BlockUse::Allocated)
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unmarked;

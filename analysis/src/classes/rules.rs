@@ -4,11 +4,7 @@
 
 use memctl_model::{Frame, Phase, Stack};
 
-use super::Class;
-
-/// Workspaces that cuBLAS gets from the allocator once per handle and stream: `:4096:2:16:8`, and 32 MiB from Hopper on
-/// (aten/src/ATen/cuda/CublasHandlePool.cpp).
-const CUBLAS_WORKSPACES: [u64; 2] = [8_519_680, 33_554_432];
+use super::{Class, Stay};
 
 /// What a stack says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +21,10 @@ pub(super) enum Says {
     Buckets,
     /// An autograd node that takes a gradient over.
     AccumulateGrad,
-    /// Another autograd node.
+    /// Another autograd node, or what else runs in autograd's threads.
     Autograd,
+    /// A library takes its workspace: a frame of C++ that says so.
+    Workspace,
     /// A module's forward.
     Forward,
     /// The user's own code outside all of these.
@@ -35,16 +33,58 @@ pub(super) enum Says {
     Nothing,
 }
 
-pub(super) fn read(stack: &Stack) -> Says {
+/// What a stack says, and whether autograd's threads run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub says: Says,
+    pub in_backward: bool,
+}
+
+pub(super) fn read(stack: &Stack) -> Reading {
     // Whose memory it is, in the user's words, says nothing of how it is used.
-    let Some(innermost) = stack.calls().first() else { return Says::Nothing };
+    let calls = stack.calls();
     // Behind a node stands the forward call that made it: the node is what allocates.
-    if &*innermost.file == "<autograd>" {
-        return if innermost.function.contains("AccumulateGrad") { Says::AccumulateGrad } else { Says::Autograd };
+    if let Some(node) = calls.first().filter(|innermost| &*innermost.file == "<autograd>") {
+        let accumulates = node.function.contains("AccumulateGrad");
+        let says = if accumulates { Says::AccumulateGrad } else { Says::Autograd };
+        return Reading { says, in_backward: true };
     }
+    let native = |what: fn(&Frame) -> bool| calls.iter().any(|frame| frame.is_native() && what(frame));
+    // Frames of C++ lie between and around those of Python, with `stacks="all"`.
+    let python: Vec<Frame> = calls.iter().filter(|frame| !frame.is_native()).cloned().collect();
+    let in_backward = native(Frame::is_autograd_thread) || python.last().is_some_and(begins_autograd_thread);
+    if native(|frame| frame.function.starts_with("at::cuda::") && frame.function.contains("Workspace")) {
+        return Reading { says: Says::Workspace, in_backward };
+    }
+    let says = match (in_backward, python.is_empty()) {
+        (true, _) if native(|frame| frame.function.contains("AccumulateGrad")) => Says::AccumulateGrad,
+        (true, _) if recomputes(&python) => Says::Forward,
+        (true, _) => Says::Autograd,
+        (false, true) => Says::Nothing,
+        (false, false) => of_python(&python),
+    };
+    Reading { says, in_backward }
+}
+
+/// Whether a stack that begins with this frame belongs to a thread of autograd: a Python function's backward, a checkpoint that
+/// is asked for what it did not keep.
+fn begins_autograd_thread(frame: &Frame) -> bool {
+    let file = frame.file.replace('\\', "/");
+    let function = frame.plain_function();
+    (function == "apply" && file.ends_with("torch/autograd/function.py"))
+        || (function == "unpack_hook" && file.ends_with("torch/utils/checkpoint.py"))
+}
+
+/// Whether a checkpoint runs its part of the forward pass again.
+fn recomputes(python: &[Frame]) -> bool {
+    let checkpoint = python.iter().position(|frame| frame.file.ends_with("torch/utils/checkpoint.py"));
+    checkpoint.is_some_and(|at| python[..at].iter().any(|frame| frame.plain_function() == "forward"))
+}
+
+fn of_python(frames: &[Frame]) -> Says {
+    let Some(innermost) = frames.first() else { return Says::Nothing };
     let any = |file: &str, functions: &[&str]| {
-        let mut frames = stack.frames.iter();
-        frames.any(|frame| {
+        frames.iter().any(|frame| {
             frame.file.contains(file) && (functions.is_empty() || functions.contains(&frame.plain_function()))
         })
     };
@@ -57,7 +97,7 @@ pub(super) fn read(stack: &Stack) -> Says {
     if is_copy {
         return Says::Module;
     }
-    let within = Within::of(&stack.frames);
+    let within = Within::of(frames);
     if within == Within::Own {
         return Says::Optimizer;
     }
@@ -114,37 +154,46 @@ impl Within {
     }
 }
 
-pub(super) fn class(
-    says: Says,
-    phase: Option<Phase>,
-    old: bool,
-    requested_bytes: u64,
-    is_parameter_size: bool,
-) -> Class {
-    let backward = |old: bool| match (is_parameter_size, old) {
+/// What is known of a block beside its stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub phase: Option<Phase>,
+    pub stay: Stay,
+    pub is_parameter_size: bool,
+    /// Of what a backward pass made: whether it lives beyond the pass.
+    pub outlives_pass: bool,
+    pub is_workspace: bool,
+}
+
+pub(super) fn class(says: Says, known: Known) -> Class {
+    let Known { phase, stay, is_parameter_size, outlives_pass, is_workspace } = known;
+    let old = stay != Stay::Within;
+    let backward = || match (is_parameter_size && outlives_pass, stay) {
         // A gradient has its parameter's size; nothing else of a backward pass outlives it.
         (true, _) => Class::Gradients,
-        (false, false) => Class::Temporaries,
-        (false, true) => Class::Unknown,
+        (false, Stay::Within | Stay::Handed) => Class::Temporaries,
+        (false, Stay::Kept) => Class::Unknown,
     };
-    let is_workspace = old && CUBLAS_WORKSPACES.contains(&requested_bytes) && !is_parameter_size;
+    let is_workspace = is_workspace && !is_parameter_size;
     match (says, phase) {
         (Says::OptimizerState, _) => Class::OptimizerState,
         (Says::Module, _) => Class::Parameters,
         (Says::Buckets | Says::AccumulateGrad, _) => Class::Gradients,
+        (Says::Workspace, _) => Class::Workspace,
         (Says::Forward | Says::Autograd | Says::Nothing, _) if is_workspace => Class::Workspace,
         // A closure's own code, where only the range of the step around it was marked.
         (Says::Forward, Some(Phase::Optimizer)) => Class::Activations,
-        (Says::Autograd, Some(Phase::Optimizer)) => backward(old),
+        (Says::Autograd, Some(Phase::Optimizer)) => backward(),
         (Says::Closure, Some(Phase::Optimizer)) if old => Class::Unknown,
         (Says::Closure, Some(Phase::Optimizer)) => Class::Temporaries,
-        // What the optimizer made and kept is its state; the rest goes with the step.
-        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if old => Class::OptimizerState,
+        // What the optimizer made and kept is its state; the rest goes with the step, or (where the step's end was found and not
+        // marked) soon behind it.
+        (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) if stay == Stay::Kept => Class::OptimizerState,
         (Says::Optimizer, _) | (_, Some(Phase::Optimizer)) => Class::Temporaries,
-        (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(old),
+        (Says::Autograd, _) | (_, Some(Phase::Backward)) => backward(),
         (Says::Forward, _) | (_, Some(Phase::Forward | Phase::Eval)) => Class::Activations,
-        // Inputs, targets, losses.
-        (Says::Elsewhere | Says::Closure, _) | (_, Some(Phase::Train)) if !old => Class::Temporaries,
+        // Inputs, targets, losses: until the next ones take their place.
+        (Says::Elsewhere | Says::Closure, _) | (_, Some(Phase::Train)) if stay != Stay::Kept => Class::Temporaries,
         (Says::Elsewhere | Says::Closure | Says::Nothing, _) => Class::Unknown,
     }
 }

@@ -7,23 +7,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_model::{Phase, StackId};
+use memctl_model::Phase;
 
 use super::rules::Says;
-use super::{Class, Classifier, Lived};
-
-/// One request for memory, and what is known of its block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Who asked.
-    pub stack: StackId,
-    /// Bytes, before rounding.
-    pub bytes: u64,
-    /// The phase in which it was asked.
-    pub phase: Option<Phase>,
-    /// Whether the block outlived the step in which it was asked for.
-    pub outlived: bool,
-}
+use super::{Asked, Class, Classifier};
 
 /// Whether a request grows with the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,30 +31,13 @@ const TINY_BYTES: u64 = 512;
 const COPY_BYTES_MIN: u64 = 1 << 16;
 
 impl Classifier<'_> {
-    /// The class of each request.
-    #[must_use]
-    pub fn requests(&mut self, asked: &[Asked]) -> Vec<Class> {
-        for one in asked.iter().filter(|one| one.outlived) {
-            if self.says(one.stack) == Says::Module {
-                self.parameter_sizes.insert(one.bytes);
-            }
-        }
-        let lived = |&Asked { stack, bytes, phase, outlived }: &Asked| Lived {
-            stack,
-            requested_bytes: bytes,
-            phase,
-            old: outlived,
-        };
-        asked.iter().map(|one| self.class(lived(one))).collect()
-    }
-
     /// Whether each request grows with the batch, of which `batch` were recorded; with the classes of [`Self::requests`].
     #[must_use]
     pub fn scalings(&mut self, asked: &[Asked], classes: &[Class], batch: u64) -> Vec<Scaling> {
         let of_parameter: HashSet<u64> = self.parameter_sizes.iter().flat_map(|&bytes| [bytes, bytes / 2]).collect();
         let scaling = |(one, class): (&Asked, &Class)| {
-            let within_optimizer =
-                one.phase == Some(Phase::Optimizer) || matches!(self.says(one.stack), Says::Optimizer | Says::Module);
+            let within_optimizer = one.phase == Some(Phase::Optimizer)
+                || matches!(self.reading(one.stack).says, Says::Optimizer | Says::Module);
             match class {
                 Class::Parameters | Class::Gradients | Class::OptimizerState | Class::Workspace => Scaling::Fixed,
                 _ if within_optimizer || one.bytes < TINY_BYTES || !one.bytes.is_multiple_of(batch.max(1)) => {
@@ -105,9 +75,10 @@ pub fn copies(asked: &[Asked], classes: &[Class], forward: impl Fn(usize) -> u32
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{Frame, Stack};
+    use memctl_model::{Frame, Stack, StackId};
 
     use super::*;
+    use crate::classes::{OPEN, Stay};
 
     #[test]
     fn what_was_made_for_the_model_stays_and_what_was_made_of_the_batch_grows() {
@@ -123,8 +94,18 @@ mod tests {
             Stack { frames: frames.iter().map(frame).collect() }
         };
         let mut classifier = Classifier::new(&resolve);
-        let asked =
-            |stack: u32, bytes: u64, outlived: bool| Asked { stack: StackId(stack), bytes, phase: None, outlived };
+        let mut now = 0;
+        let mut asked = |stack: u32, bytes: u64, outlived: bool| {
+            now += 2;
+            Asked {
+                stack: StackId(stack),
+                bytes,
+                phase: None,
+                born: Some(now),
+                ended: if outlived { OPEN } else { now + 1 },
+                stay: Some(if outlived { Stay::Kept } else { Stay::Within }),
+            }
+        };
         let requests = [
             asked(1, 40_000, true),
             asked(2, 8_000, false),
@@ -144,7 +125,7 @@ mod tests {
 
     #[test]
     fn half_of_a_weight_that_a_forward_pass_asks_for_is_its_copy() {
-        let asked = |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, outlived: false };
+        let asked = |bytes: u64| Asked { stack: StackId(0), bytes, phase: None, born: None, ended: OPEN, stay: None };
         let requests = [asked(1 << 20), asked(1 << 19), asked(1 << 19), asked(1 << 18), asked(1 << 10), asked(1 << 9)];
         let class = |parameter: bool| if parameter { Class::Parameters } else { Class::Activations };
         let mut classes = [true, false, false, false, true, false].map(class);

@@ -138,7 +138,7 @@ proptest! {
             })
             .collect();
         let mut classifier = Classifier::new(&stacks);
-        prop_assert_eq!(classifier.of_rows(&rows).total(), total);
+        prop_assert_eq!(classifier.of_rows(&rows, &HashMap::new()).total(), total);
         prop_assert_eq!(classifier.of_state(&state(blocks), step, None).total(), total);
     }
 }

@@ -81,7 +81,7 @@ proptest! {
         prop_assert_eq!(picture.reserved_bytes, picture.active_bytes + picture.empty_bytes + picture.stranded_bytes);
         let shares = Classifier::new(&nameless).of_state(&keyframe, Some(3), None);
         prop_assert_eq!(shares.total(), counters.allocated_bytes);
-        let of_rows = Classifier::new(&nameless).of_rows(&map.site_rows());
+        let of_rows = Classifier::new(&nameless).of_rows(&map.site_rows(), &std::collections::HashMap::new());
         prop_assert_eq!(of_rows.total(), counters.allocated_bytes);
         // Without names, steps and phases nothing is claimed to be known but cuBLAS's workspaces.
         prop_assert!(shares.unknown_share().is_none_or(|share| share > 0.0));

@@ -215,8 +215,10 @@ fn calls<'f>(site: &'f Site, own: &mut HashMap<&'f str, bool>) -> Vec<Call<'f>> 
     }
     let mut is_own = |frame: &'f Frame| *own.entry(&frame.file).or_insert_with(|| frame.is_user_code());
     let all_library = !stack.iter().any(&mut is_own);
+    // (Frames of C++ around those of Python say nothing that a user knows.)
+    let all_native = stack.iter().all(Frame::is_native);
     let mut calls: Vec<Call<'f>> = Vec::new();
-    for frame in stack.iter().rev() {
+    for frame in stack.iter().rev().filter(|frame| all_native || !frame.is_native()) {
         let is_own = is_own(frame);
         if is_own || all_library {
             calls.push(Call::Frame { frame, is_own });
@@ -244,6 +246,7 @@ mod tests {
             file: match name.split_once('.') {
                 Some(("lib", _)) => "/usr/lib/python3/site-packages/torch/nn.py".into(),
                 Some(("of", _)) => "<owner>".into(),
+                Some(("cpp", _)) => "RegisterCUDA.cpp".into(),
                 _ => "/home/me/train.py".into(),
             },
             line: 1,
@@ -299,6 +302,13 @@ mod tests {
         ];
         assert_eq!(drawn(&tree), expected);
         assert_eq!((tree.root().bytes, tree.root().blocks), (13, 4));
+    }
+
+    #[test]
+    fn frames_of_cpp_are_left_out_where_there_are_others() {
+        let live = sites(&[(&["cpp.x", "lib.a", "cpp.y", "step", "cpp.z"], 4), (&["cpp.x", "cpp.y"], 1)]);
+        let expected = ["all +5 -0", " step +4 -0", "  lib.a +4 -0", " cpp.y +1 -0", "  cpp.x +1 -0"];
+        assert_eq!(drawn(&Tree::of_moment(&live, &SiteClasses::default())), expected);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What each recorded request was for, who made it, and in which module: what `memctl fit` changes and explains by.
 //!
-//! Guarantees: the classes are those of `memctl ledger`, by the same rules, but that a block is taken as it turned out: old is
-//! what outlived its step. Refuses to tell steps where none are marked: then what is never given back outlived its step.
+//! Guarantees: the classes are those of `memctl ledger`, by the same rules, but that a block is taken as it turned out: what
+//! outlives its step is known. Where no steps are marked, the backward passes tell.
 
 use std::collections::{HashMap, HashSet};
 
-use memctl_analysis::classes::{Asked, Class, Classifier, Scaling, copies};
+use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Scaling, Stay, copies, step_at};
 use memctl_analysis::modules::{Modules, saves_itself};
 use memctl_model::{Frame, Stack, StackId};
 use memctl_replay::fit::{Life, Scale};
@@ -72,11 +72,15 @@ impl Recorded {
     #[must_use]
     pub fn meaning(&self, number: Option<u64>) -> Meaning {
         let lives = self.script.lives();
+        let steps: Vec<(u64, u64)> = self.steps.iter().map(|&(from, step)| (u64::from(from), step)).collect();
+        let ended = |life: &Life| if life.ended == u32::MAX { OPEN } else { u64::from(life.ended) };
         let of_request = |(request, (life, birth)): (usize, (&Life, &Birth))| Asked {
             stack: birth.stack,
             bytes: self.script.bytes(request),
             phase: birth.phase,
-            outlived: self.outlived(life),
+            born: (request >= self.script.found()).then_some(u64::from(life.born)),
+            ended: ended(life),
+            stay: step_at(&steps, u64::from(life.born)).and_then(|step| Stay::of(&steps, step, ended(life))),
         };
         let asked: Vec<Asked> = lives.iter().zip(&self.births).enumerate().map(of_request).collect();
         let resolve = |id: StackId| -> Stack { self.dictionary.stack(id) };
@@ -104,16 +108,5 @@ impl Recorded {
         let distinct: HashSet<StackId> = stacks.iter().copied().collect();
         let saving = distinct.into_iter().filter(|&stack| saves_itself(&resolve(stack))).collect();
         Meaning { classes, modules, holders, places, scalings, copies, stacks, saving }
-    }
-
-    fn outlived(&self, life: &Life) -> bool {
-        let step = |at: u32| match self.steps.partition_point(|&(from, _)| from <= at) {
-            0 => None,
-            behind => self.steps.get(behind - 1).map(|&(_, step)| step),
-        };
-        if life.ended == u32::MAX {
-            return self.steps.is_empty() || step(life.born) < self.steps.last().map(|&(_, step)| step);
-        }
-        step(life.born) < step(life.ended)
     }
 }

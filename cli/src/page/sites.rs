@@ -148,13 +148,19 @@ fn calls(site: &Site, all_frames: bool) -> Vec<String> {
     if site.stack.is_empty() {
         return vec![NO_STACK.to_owned()];
     }
-    let own = site.stack.iter().position(Frame::is_user_code);
-    let (true, Some(own)) = (!all_frames, own) else {
+    if all_frames {
         return site.stack.iter().rev().map(place).collect();
+    }
+    // Frames of C++ between those of Python say nothing that a user knows; where there are no others, a word stands for them.
+    let python: Vec<&Frame> = site.stack.iter().filter(|frame| !frame.is_native()).collect();
+    let Some(own) = python.iter().position(|frame| frame.is_user_code()) else {
+        let named = site.site.iter().filter(|_| python.is_empty()).map(place);
+        return python.iter().rev().map(|frame| place(frame)).chain(named).collect();
     };
-    let mut calls: Vec<String> = site.stack.iter().rev().filter(|frame| frame.is_user_code()).map(place).collect();
+    let mut calls: Vec<String> =
+        python.iter().rev().filter(|frame| frame.is_user_code()).map(|frame| place(frame)).collect();
     // Of the library frames below, the innermost says what was asked for: `linear`, `clone`, `cat`.
-    if let Some(innermost) = site.stack.first().filter(|_| own > 0).filter(|frame| !frame.function.is_empty()) {
+    if let Some(innermost) = python.first().filter(|_| own > 0).filter(|frame| !frame.function.is_empty()) {
         calls.push(innermost.function.clone());
     }
     calls

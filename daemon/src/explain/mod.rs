@@ -4,6 +4,7 @@
 //! replayed, on at most [`RANKS_MAX`] ranks with `ooms::FAILURES_MAX` failures each; what retention removed is left out,
 //! never guessed. Refuses to look at a device that told no events.
 
+pub(crate) mod classed;
 pub(crate) mod measured;
 pub(crate) mod ooms;
 pub(crate) mod window;

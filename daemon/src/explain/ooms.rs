@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memctl_analysis::classes::Classifier;
+use memctl_analysis::classes::Shares;
 use memctl_analysis::deaths::says_out_of_memory;
 use memctl_analysis::fragmentation::Picture;
 use memctl_analysis::fragmentation::judge::holders;
@@ -15,6 +15,7 @@ use memctl_model::{Action, BlockUse, Event, Finding, Keyframe, KeyframeReason, S
 use memctl_proto::item::Content;
 use memctl_proto::v1::ItemKind;
 
+use super::classed::{Classed, Until};
 use super::measured;
 use crate::read::error::ReadError;
 use crate::read::job::Found;
@@ -70,6 +71,10 @@ pub(crate) async fn of_device(
     let peers = peers(store, found, session, first_ns).await?;
     for place in places {
         let (before, keyframe) = states(store, session, device, &place, cursor.clone()).await?;
+        let moment = (place.found_at, Until::Then);
+        let known = Classed::around(store, session, device.info.index.0, &chunks, moment, &stacks).await?;
+        let mut classes = Shares::default();
+        known.of(&keyframe).iter().for_each(|(class, block)| classes.add(*class, block.size));
         let sample = measured::before(store, session, device, place.event.time_ns).await?;
         let picture = Picture::of(&keyframe, session.info.settings.large_segment_size);
         reports.push(oom::explain(Facts {
@@ -87,7 +92,7 @@ pub(crate) async fn of_device(
             reserved_peak_bytes: reserved_peak,
             device_total_bytes: sample.as_ref().and_then(|sample| sample.device_total_bytes),
             others_bytes: sample.as_ref().and_then(|sample| sample.foreign_used_bytes),
-            classes: Classifier::new(&resolve).of_state(&keyframe, place.step, None),
+            classes,
             sites: sites(&keyframe, before.as_ref(), &resolve),
             holders: holders(&picture, HOLDERS_MAX, &resolve),
             peers: peers.clone(),

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use memctl_analysis::classes::{Class, Classifier, Shares};
+use memctl_analysis::classes::{Class, Shares};
 use memctl_analysis::modules::Modules;
 use memctl_answers::anatomy::{Anatomy, Held, Part};
 use memctl_answers::format::time::rfc3339;
@@ -53,9 +53,9 @@ pub(super) async fn anatomy(
             session.info.rank
         )));
     };
-    let Then { keyframe, stacks, epoch, step, under_way } = then(store, session, row, &chunks, position).await?;
+    let Then { keyframe, stacks, epoch, step, known } = then(store, session, row, &chunks, position).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let classed = Classifier::new(&resolve).blocks(&keyframe, under_way, None);
+    let classed = known.of(&keyframe);
     let mut sums = Shares::default();
     classed.iter().for_each(|(class, block)| sums.add(*class, block.size));
     let told = Told::new(&classed, &resolve);

@@ -5,20 +5,19 @@
 
 use std::cmp::Reverse;
 
-use memctl_analysis::classes::{Class, Classifier};
+use memctl_analysis::classes::Class;
 use memctl_analysis::lives::{BlockLife, Lives, OPEN};
 use memctl_analysis::rules::{MIN_BLOCK_BYTES, SMALL_BYTES_MAX};
 use memctl_analysis::{Birth, BlockMap};
 use memctl_answers::blocks::{Blocks, Columns, Course, Failure, Rules, STACK_FRAMES_MAX, Segment, StackTold, Stacks};
 use memctl_answers::format::time::rfc3339;
 use memctl_answers::{Frame, SCHEMA};
-use memctl_model::{
-    BlockState, BlockUse, DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, Stack, StackId,
-};
+use memctl_model::{DeviceIndex, Event, Keyframe, KeyframeReason, PoolId, SegmentKind, StackId};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
 use super::ledger::owners;
+use crate::explain::classed::{Classed, Until};
 use crate::read::error::ReadError;
 use crate::read::job::{Found, find};
 use crate::read::mark_cursor::MarkCursor;
@@ -175,7 +174,7 @@ impl Device<'_> {
             self.chunks.iter().rfind(|chunk| chunk.index.first_event <= first).map_or(0, |chunk| chunk.index.first_ns);
         let device = DeviceIndex(self.row.info.index.0);
         let state = replay.map().keyframe(device, first, begin, KeyframeReason::Periodic);
-        let mut watch = Watch::new(&state, at_event, (first, last), cursor, self.ends());
+        let mut watch = Watch::new(&state, (first, last), cursor, self.ends());
         replay
             .run(last, |number, event, map| {
                 watch.event(number, event, map);
@@ -184,7 +183,9 @@ impl Device<'_> {
             .await?;
         let stacks = dictionary(self.store, self.session.key).await?;
         let exact = self.chunks.iter().rfind(|chunk| chunk.index.first_event < last);
-        let told = Told::new(&watch.lives, watch.step_at, &stacks);
+        let moment = (at_event, Until::Later);
+        let known = Classed::around(self.store, self.session, device.0, &self.chunks, moment, &stacks).await?;
+        let told = Told::new(&watch.lives, &known, first, &stacks);
         Ok(Blocks {
             schema: SCHEMA,
             job: answer::found_job(found, streams).into(),
@@ -220,18 +221,14 @@ struct Watch {
     cursor: MarkCursor,
     /// Epoch ends, sorted by event: where no mark tells what is under way.
     ends: Vec<(u64, u32, u64)>,
-    at_event: u64,
     every: u64,
     first_ns: Option<u64>,
     last: u64,
-    /// The step that is under way at the moment that was asked for.
-    step_at: Option<u64>,
 }
 
 impl Watch {
     fn new<'a>(
         state: &Keyframe,
-        at_event: u64,
         (first, last): (u64, u64),
         mut cursor: MarkCursor,
         ends: impl Iterator<Item = &'a EpochEndRow>,
@@ -241,17 +238,7 @@ impl Watch {
         let mut ends: Vec<(u64, u32, u64)> = ends.map(|end| (end.at_event, end.epoch, end.step)).collect();
         ends.sort_unstable();
         let every = ((last - first) / POINTS).max(1);
-        Self {
-            lives,
-            course: Course::default(),
-            step_at: cursor.step(),
-            cursor,
-            ends,
-            at_event,
-            every,
-            first_ns: None,
-            last,
-        }
+        Self { lives, course: Course::default(), cursor, ends, every, first_ns: None, last }
     }
 
     fn event(&mut self, number: u64, event: &Event, map: &BlockMap) {
@@ -260,9 +247,6 @@ impl Watch {
         let mut birth = end.map_or_else(Birth::default, |&(_, epoch, step)| Birth { epoch, step, phase: None });
         self.cursor.refine(event, &mut birth);
         self.lives.event(number, event, map.block_bytes(event.addr), birth);
-        if number <= self.at_event {
-            self.step_at = self.cursor.step();
-        }
         let first_ns = *self.first_ns.get_or_insert(event.time_ns);
         if self.course.event.is_empty() || number.is_multiple_of(self.every) || number == self.last {
             let (course, levels) = (&mut self.course, map.levels());
@@ -287,7 +271,7 @@ struct Told {
 }
 
 impl Told {
-    fn new(lives: &Lives, step: Option<u64>, dictionary: &StackDictionary) -> Self {
+    fn new(lives: &Lives, known: &Classed, first: u64, dictionary: &StackDictionary) -> Self {
         let mut order: Vec<&BlockLife> = lives.blocks.iter().collect();
         let left_out = order.len().saturating_sub(BLOCKS_MAX);
         if left_out > 0 {
@@ -295,12 +279,13 @@ impl Told {
             order.truncate(BLOCKS_MAX);
         }
         order.sort_unstable_by_key(|block| (block.addr, block.from));
-        let classes = classes(&order, step, dictionary);
         let mut stacks = Stacks::new(STACK_FRAMES_MAX);
         let mut columns = Columns::default();
         let of = |frame: &memctl_model::Frame| Frame::from(answer::frame(frame));
         let seen = |event: u64| (event != OPEN).then_some(event);
-        for (block, class) in order.into_iter().zip(classes) {
+        for block in order {
+            // (A block that the stretch began with is asked for at its beginning.)
+            let class = known.class_at(block.addr, block.from.max(first)).unwrap_or(Class::Unknown);
             let told = || {
                 let stack = dictionary.stack(block.stack);
                 StackTold {
@@ -322,30 +307,6 @@ impl Told {
         }
         Self { columns, stacks, left_out: left_out as u64 }
     }
-}
-
-/// What each block is for, as at the moment that was asked for: a block that a step made is old in the next one.
-fn classes(order: &[&BlockLife], step: Option<u64>, dictionary: &StackDictionary) -> Vec<Class> {
-    let resolve = |stack: StackId| -> Stack { dictionary.stack(stack) };
-    let state = |block: &&BlockLife| BlockState {
-        addr: block.addr,
-        size: block.bytes,
-        requested: block.requested_bytes,
-        usage: BlockUse::Allocated,
-        stack: block.stack,
-        birth_epoch: block.birth.epoch,
-        birth_step: block.birth.step,
-        birth_phase: block.birth.phase,
-    };
-    let everybody = Keyframe {
-        device: DeviceIndex(0),
-        at_event: 0,
-        time_ns: 0,
-        reason: KeyframeReason::Periodic,
-        segments: Vec::new(),
-        loose: order.iter().map(state).collect(),
-    };
-    Classifier::new(&resolve).blocks(&everybody, step, None).into_iter().map(|(class, _)| class).collect()
 }
 
 fn segments(lives: &Lives, dictionary: &StackDictionary) -> Vec<Segment> {

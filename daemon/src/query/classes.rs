@@ -4,7 +4,7 @@
 //! stored tables reach; at most [`POINTS_MAX`] boundaries are told, and how many are not is said. One page of items is in memory
 //! at a time. Refuses more than one process at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use memctl_analysis::classes::{Class, Classifier};
 use memctl_answers::SCHEMA;
@@ -16,10 +16,12 @@ use memctl_proto::item::Content;
 use memctl_proto::v1::{self, ItemKind};
 
 use super::answer;
+use super::ledger::peak;
+use crate::explain::classed::{Classed, Until};
 use crate::read::error::ReadError;
 use crate::read::job::find;
 use crate::read::stacks::{dictionary, open};
-use crate::store::{EpochEndRow, SessionRow, Store};
+use crate::store::{EpochEndRow, Selection, SessionRow, Store};
 use crate::streams::Streams;
 
 /// Boundaries told: more than a picture has columns for.
@@ -38,6 +40,8 @@ struct Reading<'a> {
     /// From the first to the last moment that is asked for.
     times_ns: (u64, u64),
     stacks: StackDictionary,
+    /// What the blocks of a stack are, as the events around the peak tell.
+    known: HashMap<StackId, Class>,
     /// By time, event and kind.
     points: BTreeMap<(u64, u64, u8), Point>,
 }
@@ -60,7 +64,16 @@ pub(super) async fn classes(
     let device = row.info.index.0;
     let times_ns = (selection.since_ns.unwrap_or(0), selection.until_ns.unwrap_or(u64::MAX));
     let stacks = dictionary(store, session.key).await?;
-    let mut reading = Reading { session, device, times_ns, stacks, points: BTreeMap::new() };
+    let chunks = store.chunks(session.key, device, Selection::default()).await?;
+    let known = match peak(store, session, row, &chunks, false).await {
+        Ok(Some(peak)) => {
+            let around = Classed::around(store, session, device, &chunks, (peak.at, Until::Later), &stacks).await?;
+            around.by_stack()
+        }
+        Ok(None) | Err(ReadError::Expired { .. }) => HashMap::new(),
+        Err(error) => return Err(error),
+    };
+    let mut reading = Reading { session, device, times_ns, stacks, known, points: BTreeMap::new() };
     let ends = store.epoch_ends(found.job.key).await?;
     let ends: Vec<&EpochEndRow> =
         ends.iter().filter(|end| end.session == session.key && end.device == device).collect();
@@ -126,7 +139,7 @@ impl Reading<'_> {
     fn tables(&mut self, content: Content, seq: u64, is_it: impl Fn(&SiteTable) -> bool) -> Result<u64, ReadError> {
         let Content::SiteTables(tables) = content else { return Ok(0) };
         let (device, times_ns, mut last) = (self.device, self.times_ns, 0);
-        let (points, stacks) = (&mut self.points, &self.stacks);
+        let (points, stacks, known) = (&mut self.points, &self.stacks, &self.known);
         let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
         let mut classifier = Classifier::new(&resolve);
         let take = |table: &SiteTable| {
@@ -135,7 +148,7 @@ impl Reading<'_> {
             if table.device.0 != device || !is_asked || !is_it(table) {
                 return;
             }
-            let shares = classifier.of_rows(&table.rows);
+            let shares = classifier.of_rows(&table.rows, known);
             let point = Point {
                 at: rfc3339(table.time_ns),
                 boundary: table.boundary.name(),

@@ -115,6 +115,12 @@ impl Script {
         script
     }
 
+    /// How many of the first requests are for what lived when it began.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.found
+    }
+
     /// Takes the next request; `stack` stands for the stack of a request for memory, equal in two recordings where it is the same.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 mod blocks;
 pub(super) mod owners;
 
-use memctl_analysis::classes::{Classifier, Shares};
+use memctl_analysis::classes::Shares;
 use memctl_analysis::ledger::{HeldThen, Ledger};
 use memctl_model::{FindingKind, Gap, Keyframe, Stack, StackId};
 use memctl_proto::v1::ledger_request::Moment;
@@ -17,6 +17,7 @@ use super::oom::classes;
 use super::scope::Scope;
 use super::sites::{part_is_stored, peak_is_stored};
 use super::timeline::{chosen, span};
+use crate::explain::classed::{Classed, Until};
 use crate::explain::measured;
 use crate::explain::window::state_at;
 use crate::read::error::ReadError;
@@ -57,12 +58,9 @@ pub(super) async fn ledger(
                     let end = ends().rfind(|end| end.epoch == epoch);
                     Some(position(end.ok_or_else(|| no_epoch(&found.job.name, session.info.rank, epoch))?))
                 }
-                Moment::End(_) => chunks.last().map(|chunk| Position {
-                    at: end_of(chunk),
-                    exact: chunk.levels.exact,
-                    between_steps: true,
-                    ended: None,
-                }),
+                Moment::End(_) => {
+                    chunks.last().map(|chunk| Position { at: end_of(chunk), exact: chunk.levels.exact, ended: None })
+                }
             };
             if let Some(position) = position {
                 let process = found.process_name(session);
@@ -92,16 +90,14 @@ const MEASURED: [FindingKind; 2] = [FindingKind::OutsideAllocator, FindingKind::
 /// A moment of a device: behind so many events.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
-    at: u64,
+    pub at: u64,
     pub exact: bool,
-    /// Whether what lives then has outlived its step, whatever the marks say.
-    between_steps: bool,
     /// Epoch and step that ended there, where that is known.
     ended: Option<(u32, u64)>,
 }
 
 fn position(end: &EpochEndRow) -> Position {
-    Position { at: end.at_event, exact: end.exact, between_steps: true, ended: Some((end.epoch, end.step)) }
+    Position { at: end.at_event, exact: end.exact, ended: Some((end.epoch, end.step)) }
 }
 
 fn end_of(chunk: &ChunkRow) -> u64 {
@@ -135,7 +131,7 @@ pub(super) async fn peak(
             Go::On
         })
         .await?;
-    Ok(Some(Position { at: most.0, exact: highest.levels.exact, between_steps: false, ended: None }))
+    Ok(Some(Position { at: most.0, exact: highest.levels.exact, ended: None }))
 }
 
 /// The state at a moment, and what its blocks are read with.
@@ -144,8 +140,8 @@ pub(super) struct Then {
     pub stacks: StackDictionary,
     pub epoch: u32,
     pub step: u64,
-    /// The step whose blocks have not outlived it yet; none between steps.
-    pub under_way: Option<u64>,
+    /// What its blocks are.
+    pub known: Classed,
 }
 
 /// Replays to a moment.
@@ -163,13 +159,16 @@ pub(super) async fn then(
         (near.first().map_or(0, |chunk| chunk.index.first_ns), near.last().map_or(0, |chunk| chunk.index.last_ns));
     let cursor = MarkCursor::between(store, session.key, times_ns).await?;
     let (keyframe, cursor) = state_at(store, session, device.info.index.0, position.at, cursor).await?;
+    let stacks = dictionary(store, session.key).await?;
+    let moment = (position.at, Until::Later);
+    let known = Classed::around(store, session, device.info.index.0, chunks, moment, &stacks).await?;
     let within = near.last().map_or((0, 0), |chunk| (chunk.index.last_epoch, chunk.index.last_step));
     Ok(Then {
         keyframe,
-        stacks: dictionary(store, session.key).await?,
+        stacks,
+        known,
         epoch: position.ended.map(|(epoch, _)| epoch).or(cursor.epoch()).unwrap_or(within.0),
         step: position.ended.map(|(_, step)| step).or(cursor.step()).unwrap_or(within.1),
-        under_way: if position.between_steps { None } else { cursor.step() },
     })
 }
 
@@ -181,9 +180,9 @@ async fn rank(
     position: Position,
     room: Option<&mut usize>,
 ) -> Result<v1::RankLedger, ReadError> {
-    let Then { keyframe, stacks, epoch, step, under_way } = then(store, session, device, chunks, position).await?;
+    let Then { keyframe, stacks, epoch, step, known } = then(store, session, device, chunks, position).await?;
     let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
-    let classed = Classifier::new(&resolve).blocks(&keyframe, under_way, None);
+    let classed = known.of(&keyframe);
     let mut shares = Shares::default();
     classed.iter().for_each(|(class, block)| shares.add(*class, block.size));
     let reserved = keyframe.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.size));

@@ -1,0 +1,46 @@
+//! Requests out of the lives of a stretch's blocks, and how long a block stays where steps are marked.
+//!
+//! Guarantees: the same answer for a recording's script and for a device's replayed events. Refuses to say that a block outlives
+//! the last step that was seen: whether it does was not seen.
+
+use super::{Asked, OPEN, Stay};
+use crate::lives::BlockLife;
+
+/// From which event on which step is under way, or the next one's turn, in order.
+pub type Steps = [(u64, u64)];
+
+/// The step at an event; `None` where no step is marked at all.
+#[must_use]
+pub fn step_at(steps: &Steps, event: u64) -> Option<u64> {
+    let behind = steps.partition_point(|&(from, _)| from <= event);
+    let before = behind.checked_sub(1).and_then(|at| steps.get(at));
+    before.or(steps.first()).map(|&(_, step)| step)
+}
+
+impl Stay {
+    /// Of a block that a step asked for, and that was given back at an event, or [`OPEN`].
+    #[must_use]
+    pub fn of(steps: &Steps, born_step: u64, ended: u64) -> Option<Self> {
+        let end = if ended == OPEN { steps.last().map(|&(_, step)| step) } else { step_at(steps, ended) };
+        Some(match (ended == OPEN, end?.saturating_sub(born_step)) {
+            (_, 0) => Self::Within,
+            (false, 1) => Self::Handed,
+            _ => Self::Kept,
+        })
+    }
+}
+
+impl Asked {
+    /// A block of a stretch.
+    #[must_use]
+    pub fn of_life(block: &BlockLife, steps: &Steps) -> Self {
+        Self {
+            stack: block.stack,
+            bytes: block.requested_bytes,
+            phase: block.birth.phase,
+            born: (block.from > 0).then_some(block.from),
+            ended: block.freed,
+            stay: Stay::of(steps, block.birth.step, block.freed),
+        }
+    }
+}

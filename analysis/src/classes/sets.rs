@@ -1,0 +1,244 @@
+//! Parameters, gradients and optimizer states by what they are: sets of blocks whose sizes are the same.
+//!
+//! A model's parameters are made first. Its backward passes make one gradient for each that is trained, of the same size, and a
+//! step makes the optimizer's states, one set for each moment, and keeps them: whatever the optimizer is called, and whoever
+//! wrote it. So blocks that a backward pass made and left behind tell the sizes; blocks of these sizes that were there before
+//! it are the parameters; and what one line makes later and keeps is a state where its blocks are such a set.
+//!
+//! Guarantees: no more blocks of a size become parameters than there were gradients of it; sizes are compared as the allocator
+//! rounds them. Refuses to take single blocks for states: a set covers half of the parameters, and little else.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+
+use memctl_model::Phase;
+
+use super::passes::Passes;
+use super::rules::{Reading, Says};
+use super::{Asked, Class, OPEN, Stay};
+
+/// The allocator's unit.
+const UNIT_BYTES: u64 = 512;
+/// Moments that one line makes at most.
+const MOMENTS_MAX: u64 = 4;
+/// Blocks of a set at least: one or two have the same size as another by chance.
+const SET_BLOCKS_MIN: u64 = 3;
+/// A state's element beside a parameter's, as (of the state, of the parameter): the same precision; moments and master copies in
+/// single precision of parameters in half; eight bits for 32 and for 16.
+const RATIOS: [(u64, u64); 4] = [(1, 1), (2, 1), (1, 4), (1, 2)];
+
+/// Blocks by their size.
+type Sizes = BTreeMap<u64, u64>;
+
+/// As the allocator rounds.
+pub(super) fn rounded(bytes: u64) -> u64 {
+    bytes.max(1).checked_next_multiple_of(UNIT_BYTES).unwrap_or(u64::MAX)
+}
+
+fn bytes_of(sizes: &Sizes) -> u64 {
+    sizes.iter().fold(0, |sum, (bytes, blocks)| bytes.saturating_mul(*blocks).saturating_add(sum))
+}
+
+/// What a recording shows of its requests, side by side.
+pub(super) struct Shown<'a> {
+    pub asked: &'a [Asked],
+    pub read: &'a [Reading],
+    pub stays: &'a [Stay],
+    pub passes: &'a Passes,
+}
+
+impl Shown<'_> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Asked, Says, Stay)> {
+        let beside = self.read.iter().zip(self.stays);
+        self.asked.iter().zip(beside).enumerate().map(|(at, (one, (read, &stay)))| (at, one, read.says, stay))
+    }
+
+    /// Whether a block was there before anything that was seen, and nothing is known of it.
+    pub(super) fn is_found(one: &Asked, says: Says) -> bool {
+        says == Says::Nothing && one.born.is_none() && one.phase.is_none()
+    }
+
+    /// Blocks that a backward pass left behind, by size: the most that one pass made.
+    fn left_by_backward(&self, workspaces: &[bool]) -> Sizes {
+        let mut by_pass: HashMap<(u64, Option<usize>), u64> = HashMap::new();
+        for (at, one, says, _) in self.each() {
+            let made = matches!(says, Says::Autograd | Says::AccumulateGrad) && !workspaces[at];
+            if made && self.passes.outlives(one) {
+                let pass = one.born.map(|born| self.passes.before(born));
+                *by_pass.entry((rounded(one.bytes), pass)).or_default() += 1;
+            }
+        }
+        let mut sizes = Sizes::new();
+        for ((bytes, _), blocks) in by_pass {
+            let most = sizes.entry(bytes).or_default();
+            *most = (*most).max(blocks);
+        }
+        sizes
+    }
+
+    /// What may be a parameter, first what is known to be one, then in the order in which it was made.
+    fn candidates(&self, workspaces: &[bool]) -> Vec<(usize, bool)> {
+        let first = self.passes.first();
+        let highest = self.asked.len() as u64;
+        let mut found: Vec<(u8, u64, usize, bool)> = Vec::new();
+        for (at, one, says, stay) in self.each() {
+            let before = one.born.is_some_and(|born| first.is_some_and(|first| born < first));
+            let own = matches!(says, Says::Elsewhere | Says::Closure) && one.phase.is_none();
+            let rank = match says {
+                Says::Module => 0,
+                _ if workspaces[at] => continue,
+                _ if Self::is_found(one, says) && self.passes.are_survived_by(one) => 1,
+                _ if own && before => 2,
+                _ => continue,
+            };
+            if stay == Stay::Kept || self.passes.are_survived_by(one) {
+                // What was there comes by address, and the driver gives the highest first.
+                found.push((rank, one.born.unwrap_or(highest - at as u64), at, rank == 1));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, _, at, is_found)| (at, is_found)).collect()
+    }
+}
+
+/// The classes that sets tell, by request.
+pub(super) fn find<K: Hash + Eq>(
+    shown: &Shown<'_>,
+    workspaces: &[bool],
+    place: impl Fn(usize) -> K,
+) -> Vec<Option<Class>> {
+    let mut classes: Vec<Option<Class>> = vec![None; shown.asked.len()];
+    let candidates = shown.candidates(workspaces);
+    let mut trained = Sizes::new();
+    let left = shown.left_by_backward(workspaces);
+    for &(at, _) in &candidates {
+        let bytes = rounded(shown.asked[at].bytes);
+        let made = left.get(&bytes).copied().unwrap_or(0);
+        let known = trained.entry(bytes).or_default();
+        *known = (*known + 1).min(made);
+    }
+    trained.retain(|_, blocks| *blocks > 0);
+    parameters(shown, &candidates, &trained, &mut classes);
+    earlier_gradients(shown, &trained, &mut classes);
+    states(shown, &trained, place, &mut classes);
+    classes
+}
+
+/// As many blocks of a size as gradients were made of it; the rest of what was there is a model's as well (frozen weights,
+/// buffers), unless it is whole sets.
+fn parameters(shown: &Shown<'_>, candidates: &[(usize, bool)], trained: &Sizes, classes: &mut [Option<Class>]) {
+    let is_forward = shown.read.iter().any(|read| read.says == Says::Forward);
+    let (mut room, mut rest) = (trained.clone(), Vec::new());
+    for &(at, is_found) in candidates {
+        match room.get_mut(&rounded(shown.asked[at].bytes)).filter(|room| **room > 0) {
+            Some(room) => {
+                *room -= 1;
+                classes[at] = Some(Class::Parameters);
+            }
+            None if is_found => rest.push(at),
+            None => {}
+        }
+    }
+    if trained.is_empty() && !is_forward {
+        return;
+    }
+    let states = whole_sets(shown, &rest, trained);
+    for at in rest {
+        let is_state = states.contains(&rounded(shown.asked[at].bytes));
+        classes[at] = Some(if is_state { Class::OptimizerState } else { Class::Parameters });
+    }
+}
+
+/// The sizes of those of the blocks that are whole sets beside the parameters: states that were there already.
+fn whole_sets(shown: &Shown<'_>, blocks: &[usize], trained: &Sizes) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for ratio in RATIOS {
+        let of_set: BTreeSet<u64> = trained.keys().map(|&bytes| scaled(bytes, ratio)).collect();
+        let mut sizes = Sizes::new();
+        for bytes in blocks.iter().map(|&at| rounded(shown.asked[at].bytes)).filter(|bytes| of_set.contains(bytes)) {
+            *sizes.entry(bytes).or_default() += 1;
+        }
+        if is_set(&sizes, trained, ratio, Cover::Whole) {
+            found.extend(of_set);
+        }
+    }
+    found
+}
+
+fn scaled(bytes: u64, (of, to): (u64, u64)) -> u64 {
+    rounded(bytes.saturating_mul(of) / to)
+}
+
+/// What was there and goes before the first backward pass makes gradients are those of the step before.
+fn earlier_gradients(shown: &Shown<'_>, trained: &Sizes, classes: &mut [Option<Class>]) {
+    let Some(first) = shown.passes.first() else { return };
+    let mut room = trained.clone();
+    for (at, one, says, _) in shown.each() {
+        let went = Shown::is_found(one, says) && one.ended < first;
+        if let Some(room) = room.get_mut(&rounded(one.bytes)).filter(|room| went && **room > 0) {
+            *room -= 1;
+            classes[at] = Some(Class::Gradients);
+        }
+    }
+}
+
+/// What one line makes and keeps beyond its step, where it is a set.
+fn states<K: Hash + Eq>(shown: &Shown<'_>, trained: &Sizes, place: impl Fn(usize) -> K, classes: &mut [Option<Class>]) {
+    let mut groups: HashMap<K, Vec<usize>> = HashMap::new();
+    for (at, one, says, stay) in shown.each() {
+        let may_be = matches!(says, Says::Elsewhere | Says::Closure | Says::Optimizer)
+            && matches!(one.phase, None | Some(Phase::Optimizer | Phase::Train));
+        let stays = stay != Stay::Within || one.ended == OPEN;
+        if may_be && stays && classes[at].is_none() {
+            groups.entry(place(at)).or_default().push(at);
+        }
+    }
+    for group in groups.into_values() {
+        let sizes = standing(shown, &group);
+        if RATIOS.iter().any(|&ratio| is_set(&sizes, trained, ratio, Cover::Half)) {
+            group.into_iter().for_each(|at| classes[at] = Some(Class::OptimizerState));
+        }
+    }
+}
+
+/// The sizes of a group's blocks that stand between two steps: at the end, or when the last backward pass began, whenever there
+/// were more. (A line that makes a state again at each step has a few of its blocks twice in between.)
+fn standing(shown: &Shown<'_>, group: &[usize]) -> Sizes {
+    let sizes_at = |moment: u64| {
+        let mut sizes = Sizes::new();
+        for one in group.iter().map(|&at| &shown.asked[at]) {
+            if one.born.is_none_or(|born| born < moment) && (one.ended == OPEN || one.ended > moment) {
+                *sizes.entry(rounded(one.bytes)).or_default() += 1;
+            }
+        }
+        sizes
+    };
+    let at_end = sizes_at(OPEN);
+    let before = shown.passes.last().map(sizes_at).unwrap_or_default();
+    if bytes_of(&before) > bytes_of(&at_end) { before } else { at_end }
+}
+
+/// How much of a set must be there, in per cent of its bytes.
+#[derive(Clone, Copy)]
+enum Cover {
+    /// What a line makes for some of the parameters (matrices alone, say) is a state as well.
+    Half = 50,
+    /// Of blocks of which nothing else is known.
+    Whole = 95,
+}
+
+/// Whether blocks are one set or a few, and little else.
+fn is_set(sizes: &Sizes, trained: &Sizes, ratio: (u64, u64), cover: Cover) -> bool {
+    let mut whole = Sizes::new();
+    trained.iter().for_each(|(&bytes, &blocks)| *whole.entry(scaled(bytes, ratio)).or_default() += blocks);
+    if [sizes, trained].into_iter().any(|set| set.values().sum::<u64>() < SET_BLOCKS_MIN) {
+        return false;
+    }
+    let (all, one) = (bytes_of(sizes), bytes_of(&whole).max(1));
+    let times = (all.saturating_add(one / 2) / one).clamp(1, MOMENTS_MAX);
+    let alike = sizes.iter().fold(0_u64, |sum, (bytes, &blocks)| {
+        let there = whole.get(bytes).map_or(0, |blocks| blocks.saturating_mul(times));
+        bytes.saturating_mul(blocks.min(there)).saturating_add(sum)
+    });
+    alike >= all - all / 10 && alike >= one.saturating_mul(times) / 100 * cover as u64
+}

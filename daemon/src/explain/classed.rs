@@ -1,0 +1,150 @@
+//! What each block of a device was for, told from the stretch of events around a moment: the one way by which the ledger, the
+//! anatomy of a peak, failures, classes over time and the page come to their classes.
+//!
+//! Guarantees: one replay from a keyframe on, of at most [`BEFORE`] events (and those back to its keyframe) before the moment
+//! and [`AFTER`] behind it; a recording that is no longer is looked at whole. Refuses to look behind a failure: what goes then
+//! is the end of the program.
+
+use std::collections::HashMap;
+
+use memctl_analysis::Birth;
+use memctl_analysis::classes::{Asked, Class, Classifier, OPEN, Stay, allocated};
+use memctl_analysis::lives::{BlockLife, Lives};
+use memctl_model::{BlockState, DeviceIndex, Keyframe, KeyframeReason, Stack, StackId};
+use memctl_proto::StackDictionary;
+
+use crate::read::error::ReadError;
+use crate::read::mark_cursor::MarkCursor;
+use crate::read::replay::{Go, Replay};
+use crate::store::{ChunkRow, SessionRow, Store};
+
+/// Events before the moment.
+const BEFORE: u64 = 1 << 18;
+/// Events behind it, which tell what stays.
+const AFTER: u64 = 1 << 17;
+
+/// Which part of a device's events is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Some of what comes behind the moment.
+    Later,
+    /// The moment.
+    Then,
+}
+
+/// Blocks of a stretch with their classes.
+pub(crate) struct Classed {
+    blocks: Vec<BlockLife>,
+    classes: Vec<Class>,
+    /// Whether a block lives at a step's end, as far as is known.
+    stays: Vec<bool>,
+    by_address: HashMap<u64, Vec<usize>>,
+}
+
+impl Classed {
+    /// Looks at the stretch around the moment behind `at` events.
+    pub async fn around(
+        store: &dyn Store,
+        session: &SessionRow,
+        device: u8,
+        chunks: &[ChunkRow],
+        (at, until): (u64, Until),
+        stacks: &StackDictionary,
+    ) -> Result<Self, ReadError> {
+        let stored_from = chunks.first().map_or(0, |chunk| chunk.index.first_event);
+        let stored_to = chunks.last().map_or(0, |chunk| chunk.index.first_event + chunk.index.count);
+        let from = at.saturating_sub(BEFORE).max(stored_from);
+        let to = match until {
+            Until::Later => at.saturating_add(AFTER).min(stored_to),
+            Until::Then => at,
+        };
+        let mut replay = Replay::before(store, session, device, &[], from).await?;
+        let begin = replay.at_event();
+        let near =
+            |chunk: &&ChunkRow| chunk.index.first_event + chunk.index.count > begin && chunk.index.first_event < to;
+        let times_ns = chunks
+            .iter()
+            .filter(near)
+            .fold((u64::MAX, 0), |(from, to), chunk| (chunk.index.first_ns.min(from), chunk.index.last_ns.max(to)));
+        let cursor = MarkCursor::between(store, session.key, times_ns).await?;
+        let state = replay.map().keyframe(DeviceIndex(device), begin, times_ns.0, KeyframeReason::Periodic);
+        let mut watch = Watch { lives: Lives::new(&state), steps: Vec::new(), cursor };
+        let ran = replay
+            .run(to, |number, event, map| {
+                let mut birth = Birth::default();
+                watch.cursor.refine(event, &mut birth);
+                watch.pass(number);
+                watch.lives.event(number, event, map.block_bytes(event.addr), birth);
+                Go::On
+            })
+            .await;
+        // What is stored no more behind a moment that is stored is not looked at.
+        match ran {
+            Err(ReadError::Expired { .. }) if replay.at_event() >= at => {}
+            other => other?,
+        }
+        if to == stored_to {
+            watch.cursor.advance(u64::MAX, |_| ());
+            watch.pass(to.saturating_add(1));
+        }
+        let resolve = |stack: StackId| -> Stack { stacks.stack(stack) };
+        Ok(watch.classed(&resolve))
+    }
+
+    /// The class of the block at an address behind so many events.
+    pub fn class_at(&self, address: u64, at: u64) -> Option<Class> {
+        let there = |&&index: &&usize| {
+            let block = &self.blocks[index];
+            block.from <= at && at < block.to
+        };
+        let index = self.by_address.get(&address)?.iter().rev().find(there)?;
+        self.classes.get(*index).copied()
+    }
+
+    /// The allocated blocks of a state.
+    pub fn of<'k>(&self, keyframe: &'k Keyframe) -> Vec<(Class, &'k BlockState)> {
+        let class = |block: &BlockState| self.class_at(block.addr, keyframe.at_event).unwrap_or(Class::Unknown);
+        allocated(keyframe).map(|block| (class(block), block)).collect()
+    }
+
+    /// By stack, what most bytes of the blocks that stay are.
+    pub fn by_stack(&self) -> HashMap<StackId, Class> {
+        let mut sums: HashMap<StackId, HashMap<Class, u64>> = HashMap::new();
+        let staying = self.stays.iter().zip(self.blocks.iter().zip(&self.classes));
+        for (_, (block, &class)) in staying.filter(|(stays, _)| **stays) {
+            let sum = sums.entry(block.stack).or_default().entry(class).or_default();
+            *sum = sum.saturating_add(block.bytes);
+        }
+        let most = |by_class: HashMap<Class, u64>| by_class.into_iter().map(|(class, sum)| (sum, class)).max();
+        sums.into_iter().filter_map(|(stack, by_class)| Some((stack, most(by_class)?.1))).collect()
+    }
+}
+
+/// What a replay of the stretch leaves behind.
+struct Watch {
+    lives: Lives,
+    /// From which event on which step is under way, or the next one's turn.
+    steps: Vec<(u64, u64)>,
+    cursor: MarkCursor,
+}
+
+impl Watch {
+    fn pass(&mut self, number: u64) {
+        let now = self.cursor.step().or(self.cursor.last_step().map(|step| step.saturating_add(1)));
+        if let Some(step) = now.filter(|&step| self.steps.last().is_none_or(|&(_, last)| last < step)) {
+            self.steps.push((number, step));
+        }
+    }
+
+    fn classed(self, resolve: &dyn Fn(StackId) -> Stack) -> Classed {
+        let Self { lives, steps, .. } = self;
+        let asked: Vec<Asked> = lives.blocks.iter().map(|block| Asked::of_life(block, &steps)).collect();
+        let classes = Classifier::new(resolve).requests(&asked);
+        let stays = asked.iter().map(|one| one.ended == OPEN || one.stay != Some(Stay::Within)).collect();
+        let mut by_address: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (at, block) in lives.blocks.iter().enumerate() {
+            by_address.entry(block.addr).or_default().push(at);
+        }
+        Classed { blocks: lives.blocks, classes, stays, by_address }
+    }
+}
