@@ -2,6 +2,7 @@
 //! (Over 400 lines: each shape is one loop that reads like the program it stands for.)
 
 mod hostile;
+mod layers;
 mod tape;
 
 use memctl_analysis::boundaries::Boundaries;
@@ -392,8 +393,8 @@ fn without_stacks_the_requests_tell_the_period() {
 fn a_few_steps_before_a_long_service_are_not_all_there_is() {
     let tape = script(|tape| {
         (0..4).for_each(|_| step(tape));
-        for at in 0..2000_u64 {
-            tape.line(40).alloc(512 + at * 8);
+        for at in 0..1000_u64 {
+            tape.line(40).alloc((64 << 20) + at * 512).free(64 << 20);
         }
     });
     let found = tape.find();
@@ -405,8 +406,8 @@ fn a_few_steps_before_a_long_service_are_not_all_there_is() {
 #[test]
 fn where_nothing_repeats_windows_are_cut() {
     let tape = script(|tape| {
-        for at in 0..4000_u64 {
-            tape.line(30).alloc(512 + at * 8);
+        for at in 0..2000_u64 {
+            tape.line(30).alloc((1 << 20) + at * 512).free(1 << 20);
         }
     });
     let found = tape.find();
