@@ -120,7 +120,7 @@ impl<'a> Paths<'a> {
         // What a backward pass calls (a checkpoint's second forward pass, a hook) is backward.
         let in_backward = || in_autograd_thread || stack.iter().any(|&id| work_at(id) == Some(Work::Backward));
         let work = match innermost {
-            Some(Work::Forward) | None if in_backward() => Work::Backward,
+            Some(Work::Forward | Work::Other) | None if in_backward() => Work::Backward,
             Some(work) => work,
             None => Work::Other,
         };
@@ -246,6 +246,8 @@ fn work_of(frame: &Frame) -> Option<Work> {
     let file = &*frame.file;
     match function {
         "zero_grad" => Some(Work::ZeroGrad),
+        // What an optimizer calls to have the loss computed is the step's work, not its own.
+        "closure" | "_wrap_closure" => Some(Work::Other),
         "_call_impl" | "_wrapped_call_impl" if is_torch(file, "torch/nn/modules/module.py") => Some(Work::Forward),
         "backward" | "grad" | "_make_grads" | "_engine_run_backward"
             if ["torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py"]

@@ -164,6 +164,23 @@ fn gradients_given_back_at_the_loops_top_cost_no_step() {
 }
 
 #[test]
+fn of_three_steps_the_first_one_has_no_gradients_to_give_back() {
+    let tape = script(|tape| {
+        for at in 0..3 {
+            tape.line(20);
+            if at > 0 {
+                tape.zero_grad(1 << 20);
+            }
+            tape.line(21).forward(8 << 20).line(22).backward(8 << 20, 1 << 20).line(23);
+            if at == 0 {
+                tape.optimizer();
+            }
+        }
+    });
+    assert_eq!(counts(&tape.find()), (3, 0, 0));
+}
+
+#[test]
 fn frames_of_other_languages_around_those_of_python_are_passed_over() {
     let all = |tape: &mut Tape, body: &dyn Fn(&mut Tape)| {
         tape.call("clone3", "../sysdeps/unix/sysv/linux/x86_64/clone3.S", 81, |tape| {
@@ -337,7 +354,12 @@ fn a_library_that_trains_within_the_optimizers_step() {
                             tape.package("optimizer_step", "lightning/pytorch/core/module.py", 1302, |tape| {
                                 tape.package("wrapper", "torch/optim/optimizer.py", 533, |tape| {
                                     tape.package("closure", &format!("{LOOPS}automatic.py"), 130, |tape| {
-                                        tape.zero_grad(0).forward(8 << 20).backward(8 << 20, 1 << 20);
+                                        tape.zero_grad(0).forward(8 << 20);
+                                        tape.call("training_step", TRAIN, 70, |tape| {
+                                            // The loss.
+                                            tape.alloc(512).free(512);
+                                        });
+                                        tape.backward(8 << 20, 1 << 20);
                                     });
                                     tape.package("step", "torch/optim/adam.py", 248, |tape| {
                                         tape.alloc(2048).free(2048);
