@@ -33,8 +33,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     events: &impl Fn() -> I,
 ) -> Option<(String, Vec<Span>)> {
     let (stats, count) = stats(paths, events());
-    let often =
-        |node: Node| paths.is_user(node) && stats.get(node.0 as usize).is_some_and(|stat| stat.visits >= ROUNDS_MIN);
+    let often = |node: Node| stats.get(node.0 as usize).is_some_and(|stat| stat.visits >= ROUNDS_MIN);
     // Paths that come round and are within none that does, by what they are called from.
     let mut families: BTreeMap<Option<Node>, Vec<Node>> = BTreeMap::new();
     for node in (0..stats.len() as u32).map(Node).filter(|&node| often(node)) {

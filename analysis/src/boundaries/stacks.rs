@@ -54,8 +54,9 @@ pub(super) struct Reading {
     pub work: Work,
     /// The whole path; `None` for an empty stack.
     pub leaf: Option<Node>,
-    /// What may come round in a loop: the path as far as the first call of a model. What goes round within such a call is a
-    /// layer or a token, and what a backward pass calls belongs to it.
+    /// What may come round in a loop: the path to the user's own line, and behind it the first call of a model if it is within
+    /// one. What goes round within such a call is a layer or a token, what goes round in a library and calls no model is a
+    /// part of what the user asked of it, and what a backward pass calls belongs to that.
     pub turn: Option<Node>,
     /// The path to whoever called the optimizer, autograd, or `zero_grad`.
     pub caller: Option<Node>,
@@ -70,8 +71,6 @@ struct PathNode {
     parent: Option<Node>,
     frame: FrameId,
     depth: usize,
-    /// Whether the user's own code is on the path.
-    user: bool,
 }
 
 /// All stacks of a recording, read.
@@ -124,21 +123,25 @@ impl<'a> Paths<'a> {
             Some(work) => work,
             None => Work::Other,
         };
-        let (mut leaf, mut turn, mut caller) = (None, None, None);
+        let (mut leaf, mut caller) = (None, None);
+        // The path to the user's innermost line outside any call of a model, and whether one follows.
+        let (mut user, mut called) = (None, false);
         for &frame in stack.iter().rev().take(DEPTH_MAX) {
             if caller.is_none() && leaf.is_some() && !in_autograd_thread && work_at(frame) == Some(work) {
                 caller = leaf;
             }
-            if turn.is_none() && self.frame(frame).is_some_and(is_call) {
-                turn = self.child(leaf, CALL, children);
-            }
+            called |= self.frame(frame).is_some_and(is_call);
             let Some(node) = self.child(leaf, frame, children) else { break };
             leaf = Some(node);
+            if !called && self.frame(frame).is_some_and(Frame::is_user_code) {
+                user = leaf;
+            }
         }
         if leaf.is_none() {
             return UNSEEN;
         }
-        let turn = turn.or(leaf).filter(|_| work != Work::Backward);
+        let turn = if called { self.child(user, CALL, children) } else { user };
+        let turn = turn.filter(|_| work != Work::Backward);
         Reading { work, leaf, turn, caller: caller.filter(|_| work != Work::Forward && work != Work::Other) }
     }
 
@@ -153,10 +156,8 @@ impl<'a> Paths<'a> {
             Entry::Occupied(entry) => Some(*entry.get()),
             Entry::Vacant(_) if self.places.len() >= NODES_MAX => None,
             Entry::Vacant(entry) => {
-                let user = self.frames.get(frame.0 as usize).is_some_and(Frame::is_user_code);
-                let outer = parent.and_then(|Node(at)| self.places.get(at as usize));
-                let (depth, user) = outer.map_or((0, user), |outer| (outer.depth + 1, outer.user || user));
-                self.places.push(PathNode { parent, frame, depth, user });
+                let depth = parent.and_then(|Node(at)| self.places.get(at as usize)).map_or(0, |outer| outer.depth + 1);
+                self.places.push(PathNode { parent, frame, depth });
                 Some(*entry.insert(Node((self.places.len() - 1) as u32)))
             }
         }
@@ -194,11 +195,6 @@ impl<'a> Paths<'a> {
 
     pub(super) fn depth(&self, node: Node) -> usize {
         self.places.get(node.0 as usize).map_or(0, |place| place.depth)
-    }
-
-    /// Whether a path leads through the user's own code.
-    pub(super) fn is_user(&self, node: Node) -> bool {
-        self.places.get(node.0 as usize).is_some_and(|place| place.user)
     }
 
     /// Whether a path ends in a model's call.

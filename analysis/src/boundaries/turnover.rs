@@ -1,15 +1,18 @@
 //! Whether memory is turned over: made, given back, and made again. A step gives back most of what it made; a pass that is
 //! under way, a model that is being loaded and a single step do not, whatever goes round in them.
 //!
-//! Guarantees: one or two passes, constant memory. Refuses to say what grows: that is the judge's.
+//! Guarantees: a few passes, memory by the number of paths. Refuses to say what grows: that is the judge's.
+
+use std::collections::HashMap;
 
 use memctl_model::{Action, Event};
 
 use super::Span;
 use super::rounds::Live;
-use super::stacks::{Node, Paths, Work};
+use super::stacks::{Node, Paths, Reading, Work};
 
-/// Rounds that each keep most of what they make are the layers of one pass, unless there are more than models have layers.
+/// Rounds that each keep most of what they make are the layers of one pass, unless there are more than models have layers and
+/// no backward pass follows.
 const LAYERS_MAX: usize = 256;
 /// How often memory has to come and go, and a model to be called where any is, before what is left over time is compared.
 const TURNS_MIN: u64 = 8;
@@ -20,37 +23,72 @@ const FALL_SHARE: i64 = 10;
 pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event>, rounds: &[Span]) -> bool {
     // What the first round makes may be made once.
     let (Some(second), Some(last)) = (rounds.get(1), rounds.last()) else { return false };
-    let (mut made, mut freed, mut calls) = (0_u64, 0_u64, false);
-    for event in events.filter(|event| (second.begin_ns..=last.end_ns).contains(&event.time_ns)) {
+    let (mut made, mut freed, mut forward, mut backward) = (0_u64, 0_u64, false, false);
+    for event in events {
+        let work = paths.reading(event.stack).work;
+        (forward, backward) = (forward || work == Work::Forward, backward || work == Work::Backward);
+        if !(second.begin_ns..=last.end_ns).contains(&event.time_ns) {
+            continue;
+        }
         match event.action {
             Action::Alloc => made = made.saturating_add(event.size),
             Action::FreeRequested => freed = freed.saturating_add(event.size),
             _ => {}
         }
-        calls |= paths.reading(event.stack).turn.is_some_and(|turn| paths.is_call(turn));
     }
-    freed >= made / 2 || (calls && rounds.len() > LAYERS_MAX)
+    freed >= made / 2 || (forward && !backward && rounds.len() > LAYERS_MAX)
 }
 
-/// Whether what lives at one time may be compared with what lives at another: a model was called again and again, if one was
-/// called at all, and memory came and went as often.
+/// Whether what lives at one time may be compared with what lives at another: a model was called again and again, or where no
+/// model is seen the user's own lines came again and again, and memory came and went as often.
 pub(super) fn comes_and_goes<I: Iterator<Item = Event>>(paths: &Paths<'_>, events: &impl Fn() -> I) -> bool {
-    (calls(paths, events()) >= TURNS_MIN || !shows_models(paths, events())) && tides(events) >= TURNS_MIN
+    let turns = turns(paths, events());
+    let comes = if shows_models(paths, events()) { turns.calls >= TURNS_MIN } else { turns.comes_round() };
+    comes && tides(events) >= TURNS_MIN
+}
+
+/// Whether stacks tell nothing: neither a model nor a line of the user's.
+pub(super) fn tells_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
+    let tells = |reading: Reading| reading.turn.is_some() || is_pass(reading);
+    !events.any(|event| tells(paths.reading(event.stack)))
+}
+
+fn is_pass(reading: Reading) -> bool {
+    matches!(reading.work, Work::Forward | Work::Backward)
 }
 
 /// Whether any stack is a pass of a model, forward or backward.
-pub(super) fn shows_models(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
-    events.any(|event| matches!(paths.reading(event.stack).work, Work::Forward | Work::Backward))
+fn shows_models(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
+    events.any(|event| is_pass(paths.reading(event.stack)))
 }
 
-/// How often a model was called from outside any model; calls with nothing between them are one.
-fn calls(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> u64 {
-    let (mut calls, mut before): (u64, Option<Node>) = (0, None);
-    for turn in events.filter_map(|event| paths.reading(event.stack).turn) {
-        calls += u64::from(before != Some(turn) && paths.is_call(turn));
-        before = Some(turn);
+/// How often the user's lines were come to, and models called from them; what lies between nothing else is one.
+#[derive(Default)]
+struct Turns {
+    calls: u64,
+    lines: HashMap<Node, u64>,
+}
+
+impl Turns {
+    /// Some line came again and again, or no line is known.
+    fn comes_round(&self) -> bool {
+        self.lines.is_empty() || self.lines.values().any(|&visits| visits >= TURNS_MIN)
     }
-    calls
+}
+
+fn turns(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Turns {
+    let (mut turns, mut before) = (Turns::default(), None);
+    for event in events {
+        let reading = paths.reading(event.stack);
+        let Some(turn) = reading.turn else { continue };
+        let comes = before.replace(turn) != Some(turn);
+        turns.calls += u64::from(comes && paths.is_call(turn));
+        // What a line asks for by itself it asks for each time.
+        if comes || (reading.leaf == Some(turn) && event.action == Action::Alloc) {
+            *turns.lines.entry(turn).or_default() += 1;
+        }
+    }
+    turns
 }
 
 /// How often memory rose and fell back by at least half of the rise; small waves do not count.

@@ -165,6 +165,39 @@ fn a_model_that_is_loaded_is_no_course() {
 }
 
 #[test]
+fn a_library_that_loads_a_model_loops_within_one_call() {
+    // Each weight is made whole, a quarter of it stays.
+    let load = |tape: &mut Tape| {
+        tape.package("from_pretrained", "transformers/modeling_utils.py", 3900, |tape| {
+            for at in 0..200 {
+                tape.line(3910 + at % 3).alloc(16 << 20).alloc(4 << 20).free(16 << 20);
+            }
+        });
+    };
+    nothing(&script(|tape| load(tape.line(20))));
+    let again = script(|tape| {
+        for _ in 0..10 {
+            load(tape.line(20));
+            tape.line(21).free(800 << 20);
+        }
+    });
+    assert_eq!((by(&again.find()), counts(&again.find()).0), ("the loop at train.py:20", 10));
+}
+
+#[test]
+fn an_evaluation_that_a_library_loops_over_is_told_by_its_calls() {
+    let tape = script(|tape| {
+        tape.line(20);
+        tape.package("evaluation_loop", "transformers/trainer.py", 4330, |tape| {
+            for _ in 0..30 {
+                tape.line(4331).alloc(4096).line(4340).predict(8 << 20).line(4350).free(4096);
+            }
+        });
+    });
+    assert_eq!((by(&tape.find()), counts(&tape.find()).0), ("the loop at train.py:20", 30));
+}
+
+#[test]
 fn layers_without_stacks_are_no_period_while_they_keep_what_they_make() {
     let mut tape = script(|tape| layers(tape.line(20), 60, 8 << 20, 4 << 20));
     tape.events.iter_mut().for_each(|event| event.stack = memctl_model::StackId::NONE);
