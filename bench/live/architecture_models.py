@@ -284,7 +284,7 @@ def noised(model: nn.Module, batch: Batch) -> Tensor:
 
 def of_transformers(name: str) -> Case:
     """GPT-2 and Llama, as the library has them."""
-    import transformers  # noqa: PLC0415
+    import transformers
 
     if name == "gpt2":
         config: Any = transformers.GPT2Config(vocab_size=WORDS, n_positions=64, n_embd=WIDE, n_layer=6, n_head=4)
@@ -310,7 +310,7 @@ def of_transformers(name: str) -> Case:
 
 def of_lightning() -> Case:
     """A model whose loop is Lightning's."""
-    import lightning.pytorch as pl  # noqa: PLC0415
+    import lightning.pytorch as pl
 
     class Lit(pl.LightningModule):
         def __init__(self) -> None:

@@ -306,6 +306,7 @@ def record(
         "from_the_start": from_the_start,
         "steps": STEPS.get(kind, 0),
         "calls": CALLS.get(kind, 0) * case.calls_each,
+        "predictions": CALLS.get(kind, 0),
         **lives(truth, snapshot),
     }
     (folder / f"{name}.json").write_text(json.dumps(label))
