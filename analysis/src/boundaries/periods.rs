@@ -1,7 +1,7 @@
 //! Rounds by the requests alone, where no stack tells: what is asked for once a round comes at even distances.
 //!
 //! Guarantees: three passes, memory bounded by [`REQUESTS_MAX`]. Refuses what does not come round evenly over at least half of
-//! the recording, recordings whose stacks tell (what comes evenly within a call is a layer), and rounds that
+//! the recording, recordings whose stacks say something (what comes evenly within a call is a layer), and rounds that
 //! keep most of what they make.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use memctl_model::{Action, Event, StackId};
 use super::Span;
 use super::rounds::{Live, STEPS_MAX};
 use super::stacks::Paths;
-use super::turnover::{may_be_steps, tells_nothing};
+use super::turnover::{may_be_steps, say_nothing};
 
 /// Different requests that are counted; later ones are not.
 const REQUESTS_MAX: usize = 1 << 18;
@@ -53,7 +53,7 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     paths: &Paths<'_>,
     events: &impl Fn() -> I,
 ) -> Option<(String, Vec<Span>)> {
-    if !tells_nothing(paths, events()) {
+    if !say_nothing(paths, events()) {
         return None;
     }
     let mut seen: HashMap<Request, Seen> = HashMap::new();

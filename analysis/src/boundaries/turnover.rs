@@ -47,10 +47,10 @@ pub(super) fn comes_and_goes<I: Iterator<Item = Event>>(paths: &Paths<'_>, event
     comes && tides(events) >= TURNS_MIN
 }
 
-/// Whether stacks tell nothing: neither a model nor a line of the user's.
-pub(super) fn tells_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
-    let tells = |reading: Reading| reading.turn.is_some() || is_pass(reading);
-    !events.any(|event| tells(paths.reading(event.stack)))
+/// Whether stacks say nothing: neither a model nor a line of the user's.
+pub(super) fn say_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
+    let says = |reading: Reading| reading.turn.is_some() || is_pass(reading);
+    !events.any(|event| says(paths.reading(event.stack)))
 }
 
 fn is_pass(reading: Reading) -> bool {

@@ -81,7 +81,7 @@ fn more_passes_than_models_have_layers_are_steps_though_they_keep_all() {
 }
 
 #[test]
-fn calls_from_one_line_are_told_apart_by_what_lies_between_them() {
+fn calls_from_one_line_are_separate_by_what_lies_between_them() {
     let tape = script(|tape| {
         tape.line(20);
         for _ in 0..12 {
@@ -185,7 +185,7 @@ fn a_library_that_loads_a_model_loops_within_one_call() {
 }
 
 #[test]
-fn an_evaluation_that_a_library_loops_over_is_told_by_its_calls() {
+fn an_evaluation_that_a_library_loops_over_counts_by_its_calls() {
     let tape = script(|tape| {
         tape.line(20);
         tape.package("evaluation_loop", "transformers/trainer.py", 4330, |tape| {
@@ -205,7 +205,7 @@ fn layers_without_stacks_are_no_period_while_they_keep_what_they_make() {
 }
 
 #[test]
-fn a_recomputed_layer_tells_no_step() {
+fn a_recomputed_layer_is_no_step() {
     let recomputed = |tape: &mut Tape| {
         tape.package("unpack_hook", "torch/utils/checkpoint.py", 1100, |tape| {
             tape.package("recompute_fn", "torch/utils/checkpoint.py", 1500, |tape| {
