@@ -21,13 +21,13 @@ const FALL_SHARE: i64 = 10;
 
 /// Whether rounds may be steps: they give back at least half of what they make.
 pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event>, rounds: &[Span]) -> bool {
-    // What the first round makes may be made once.
+    // What the first round makes may be made once, and behind the last one a teardown may lie.
     let (Some(second), Some(last)) = (rounds.get(1), rounds.last()) else { return false };
     let (mut made, mut freed, mut forward, mut backward) = (0_u64, 0_u64, false, false);
     for event in events {
         let work = paths.reading(event.stack).work;
         (forward, backward) = (forward || work == Work::Forward, backward || work == Work::Backward);
-        if !(second.begin_ns..=last.end_ns).contains(&event.time_ns) {
+        if !(second.begin_ns..last.begin_ns).contains(&event.time_ns) {
             continue;
         }
         match event.action {

@@ -72,12 +72,18 @@ fn a_layer_that_is_called_by_no_module_is_no_step_while_it_keeps_what_it_makes()
 
 #[test]
 fn more_passes_than_models_have_layers_are_steps_though_they_keep_all() {
-    let tape = script(|tape| {
+    let passes = |tape: &mut Tape| {
         for _ in 0..300 {
             tape.line(20).forward(4 << 20).line(21).alloc(4096).free(4096);
         }
-    });
-    assert_eq!((by(&tape.find()), counts(&tape.find()).0), ("the loop at train.py:20", 300));
+    };
+    let served = script(passes);
+    assert_eq!((by(&served.find()), counts(&served.find()).0), ("the loop at train.py:20", 300));
+    // The cells of a sequence, say: they are one step.
+    nothing(&script(|tape| {
+        passes(tape);
+        tape.line(30).backward(1200 << 20, 4 << 20);
+    }));
 }
 
 #[test]
@@ -147,7 +153,7 @@ fn library_code_without_a_user_above_it_is_no_loop() {
 fn what_goes_round_beside_the_models_is_no_request() {
     let tape = script(|tape| {
         // Tensors are loaded one by one, and each makes something besides.
-        for _ in 0..60 {
+        for _ in 0..200 {
             tape.line(10).alloc(1 << 20).line(11).alloc(1 << 21).line(12).free(1 << 21);
         }
         layers(tape.line(20), 40, 0, 16 << 20);
