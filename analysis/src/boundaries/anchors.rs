@@ -99,7 +99,9 @@ fn choose(all: &[Anchor]) -> Vec<Anchor> {
     let tells = |work: Work| {
         let visits = most(work);
         // The first `zero_grad` frees nothing. Where it comes with every backward pass, that is the better witness.
-        if work == Work::ZeroGrad && visits.saturating_mul(3) > most(Work::Backward).saturating_mul(2) {
+        let passes = most(Work::Backward);
+        let with_each = visits.saturating_mul(3) > passes.saturating_mul(2) || visits + 1 >= passes;
+        if work == Work::ZeroGrad && with_each {
             return false;
         }
         let last = of(work).map(|anchor| anchor.last).max().unwrap_or(0);

@@ -1,8 +1,8 @@
 //! Loops that train nothing (serving, generation, evaluation): by the lines that come round.
 //!
-//! Guarantees: one pass to find the loop and one to cut it, memory by the number of paths. The outermost loop that comes
-//! round often enough is taken: what a user calls a request, not the tokens or the layers in it. Refuses a loop that covers
-//! less than half of the recording.
+//! Guarantees: one pass to find the loop, one to cut it and one to check it, memory by the number of paths. The outermost loop
+//! that comes round often enough is taken: what a user calls a request, not the tokens or the layers in it. Refuses a loop that
+//! covers less than half of the recording or of its models' calls, and rounds that keep most of what they make.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use memctl_model::Event;
 use super::Span;
 use super::rounds::{Live, STEPS_MAX};
 use super::stacks::{Node, Paths, place};
+use super::turnover::may_be_steps;
 
 /// Rounds that a loop has at least.
 const ROUNDS_MIN: u64 = 8;
@@ -18,6 +19,8 @@ const ROUNDS_MIN: u64 = 8;
 #[derive(Clone, Copy, Default)]
 struct Stat {
     visits: u64,
+    /// Events of this very path.
+    events: u64,
     first: u64,
     last: u64,
     /// Sum of what was live when it was come to.
@@ -45,16 +48,35 @@ pub(super) fn find<I: Iterator<Item = Event>>(
     };
     let family =
         families.into_values().max_by_key(|nodes| (covers(nodes), std::cmp::Reverse(nodes.first().copied())))?;
-    if covers(&family) * 2 < count {
+    if covers(&family) * 2 < count || !calls_models(paths, &family, &stats) {
         return None;
     }
     let head = head(&family, &stats)?;
-    let line_of = |node: &Node| paths.frame_at(*node).and_then(|id| paths.frame(id));
-    let function = paths.frame_at(head).map(|id| paths.function(id));
-    let same = family.iter().filter(|node| paths.frame_at(**node).map(|id| paths.function(id)) == function);
-    let first = same.filter_map(line_of).min_by_key(|frame| frame.line)?;
+    let name = name(paths, &family, head)?;
     let rounds = cut(paths, events(), head);
-    Some((format!("the loop at {}", place(&first.file, first.line)), rounds))
+    may_be_steps(paths, events(), &rounds).then_some((name, rounds))
+}
+
+/// Whether at least half of what models do is done in a loop, if there are any models: what goes round beside them (the
+/// tensors of a file, the parameters of an optimizer) is no request.
+fn calls_models(paths: &Paths<'_>, family: &[Node], stats: &[Stat]) -> bool {
+    let (mut all, mut inside) = (0, 0);
+    for (node, stat) in (0..).map(Node).zip(stats).filter(|(node, _)| paths.is_call(*node)) {
+        all += stat.events;
+        let mut outwards = std::iter::successors(Some(node), |&node| paths.parent(node));
+        inside += if outwards.any(|node| family.binary_search(&node).is_ok()) { stat.events } else { 0 };
+    }
+    inside * 2 >= all
+}
+
+/// A loop by its first line; one around a call alone by the line of the call.
+fn name(paths: &Paths<'_>, family: &[Node], head: Node) -> Option<String> {
+    let line_of = |node: Node| if paths.is_call(node) { paths.parent(node) } else { Some(node) };
+    let frame_of = |node: Node| line_of(node).and_then(|node| paths.frame_at(node));
+    let function = frame_of(head).map(|id| paths.function(id));
+    let same = family.iter().filter_map(|&node| frame_of(node)).filter(|&id| Some(paths.function(id)) == function);
+    let first = same.filter_map(|id| paths.frame(id)).min_by_key(|frame| frame.line)?;
+    Some(format!("the loop at {}", place(&first.file, first.line)))
 }
 
 /// The path that begins a round: of those that come equally often the one that is come to with least live.
@@ -75,7 +97,10 @@ fn stats(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> (Vec<Stat>, 
     let (mut live, mut before, mut count) = (Live::default(), None, 0);
     for (at, event) in (0_u64..).zip(events) {
         count = at + 1;
-        if let Some(leaf) = paths.reading(event.stack).leaf {
+        if let Some(leaf) = paths.reading(event.stack).turn {
+            if let Some(stat) = stats.get_mut(leaf.0 as usize) {
+                stat.events += 1;
+            }
             let shared = before.and_then(|before| common(paths, before, leaf));
             for node in std::iter::successors(Some(leaf), |&node| paths.parent(node)).take_while(|&n| Some(n) != shared)
             {
@@ -116,7 +141,7 @@ fn cut(paths: &Paths<'_>, events: impl Iterator<Item = Event>, head: Node) -> Ve
     let mut end_ns = 0;
     let caller = paths.parent(head);
     for event in events {
-        if let Some(leaf) = paths.reading(event.stack).leaf {
+        if let Some(leaf) = paths.reading(event.stack).turn {
             let mut ways = std::iter::successors(Some(leaf), |&node| paths.parent(node));
             let mut inside = false;
             let called = caller.is_none_or(|caller| {

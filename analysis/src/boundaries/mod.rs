@@ -3,12 +3,14 @@
 //! Guarantees: a few passes over the events, memory by the number of stacks and of rounds; the same recording gives the same
 //! boundaries. A training loop is told by what it calls (an optimizer, `zero_grad`, a backward pass) and by the lines of the
 //! functions around that call; other loops by the lines that come round; recordings without stacks by the period of their
-//! requests; where nothing repeats, windows are cut.
-//! Refuses to guess where one step ends that no second one follows.
+//! requests; where nothing repeats, windows are cut, if memory comes and goes.
+//! What goes round within a model's call is a layer, and library code that no user called loops for itself: neither is a step.
+//! A step gives back what it made. Refuses to guess where one step ends that no second one follows, and to compare one part of
+//! a pass with another.
 //!
 //! - `stacks`: what each stack says; `anchors`: what comes once a step; `loops`: which loop that is, and the one around it;
 //!   `rounds`: steps and phases; `epochs`: what goes round the steps.
-//! - Where nothing trains: `lines`, then `periods`, then `windows`.
+//! - Where nothing trains: `lines`, then `periods`, then `windows`; `turnover`: whether what they find may be steps at all.
 
 mod anchors;
 mod epochs;
@@ -17,6 +19,7 @@ mod loops;
 mod periods;
 mod rounds;
 mod stacks;
+mod turnover;
 mod windows;
 
 use memctl_model::{Event, Phase};
@@ -74,6 +77,13 @@ fn is_small(steps: &[Span], events: impl Iterator<Item = Event>) -> bool {
     inside * 2 < count && last.end_ns.saturating_sub(first.begin_ns) < end_ns.saturating_sub(begin_ns) / 2
 }
 
+/// What happened before and after the steps.
+fn beside(found: &Boundaries, events: impl Iterator<Item = Event>) -> impl Iterator<Item = Event> {
+    let begin_ns = found.steps.first().map_or(u64::MAX, |step| step.begin_ns);
+    let end_ns = found.steps.last().map_or(0, |step| step.end_ns);
+    events.filter(move |event| event.time_ns < begin_ns || event.time_ns > end_ns)
+}
+
 /// Ranges whose order a recording with odd times has mixed up follow one another again.
 fn apart(mut spans: Vec<Span>) -> Vec<Span> {
     let mut end_ns = 0;
@@ -88,13 +98,15 @@ fn apart(mut spans: Vec<Span>) -> Vec<Span> {
 fn look<I: Iterator<Item = Event>>(stacks: Stacks<'_>, events: impl Fn() -> I) -> Boundaries {
     let paths = stacks::Paths::new(stacks);
     if let Some(training) = training(&paths, &events) {
-        let rest = if is_small(&training.steps, events()) { windows::cut(&events) } else { None };
-        return training.beside(rest);
+        let rest =
+            is_small(&training.steps, events()) && turnover::comes_and_goes(&paths, &|| beside(&training, events()));
+        return if rest { training.beside(windows::cut(&events)) } else { training };
     }
-    if let Some((by, steps)) = lines::find(&paths, &events).or_else(|| periods::find(&events)) {
+    if let Some((by, steps)) = lines::find(&paths, &events).or_else(|| periods::find(&paths, &events)) {
         return Boundaries { by: Some(by), steps, ..Boundaries::default() };
     }
-    let (by, windows) = windows::cut(&events).unzip();
+    let windows = if turnover::comes_and_goes(&paths, &events) { windows::cut(&events) } else { None };
+    let (by, windows) = windows.unzip();
     Boundaries { by, windows: windows.unwrap_or_default(), ..Boundaries::default() }
 }
 

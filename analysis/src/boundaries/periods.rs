@@ -1,7 +1,8 @@
 //! Rounds by the requests alone, where no stack tells: what is asked for once a round comes at even distances.
 //!
-//! Guarantees: two passes, memory bounded by [`REQUESTS_MAX`]. Refuses what does not come round evenly over at least half of
-//! the recording.
+//! Guarantees: three passes, memory bounded by [`REQUESTS_MAX`]. Refuses what does not come round evenly over at least half of
+//! the recording, recordings whose stacks say something (what comes evenly within a call is a layer), and rounds that
+//! keep most of what they make.
 
 use std::collections::HashMap;
 
@@ -9,6 +10,8 @@ use memctl_model::{Action, Event, StackId};
 
 use super::Span;
 use super::rounds::{Live, STEPS_MAX};
+use super::stacks::Paths;
+use super::turnover::{may_be_steps, say_nothing};
 
 /// Different requests that are counted; later ones are not.
 const REQUESTS_MAX: usize = 1 << 18;
@@ -46,7 +49,13 @@ impl Seen {
 }
 
 /// The rounds of the request that tells them best.
-pub(super) fn find<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> Option<(String, Vec<Span>)> {
+pub(super) fn find<I: Iterator<Item = Event>>(
+    paths: &Paths<'_>,
+    events: &impl Fn() -> I,
+) -> Option<(String, Vec<Span>)> {
+    if !say_nothing(paths, events()) {
+        return None;
+    }
     let mut seen: HashMap<Request, Seen> = HashMap::new();
     let (mut live, mut count) = (Live::default(), 0);
     for (at, event) in (0_u64..).zip(events()) {
@@ -73,7 +82,8 @@ pub(super) fn find<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> Option
     let level = |it: &Seen| it.live / it.count.max(1) as f64;
     let &(request, it) = peers.min_by(|a, b| level(&a.1).total_cmp(&level(&b.1)).then(a.0.cmp(&b.0)))?;
     let events_of_one = it.period(count)?.round() as u64;
-    Some((format!("a period of {events_of_one} events"), cut(events(), request)))
+    let rounds = cut(events(), request);
+    may_be_steps(paths, events(), &rounds).then(|| (format!("a period of {events_of_one} events"), rounds))
 }
 
 fn alike(a: u64, b: u64) -> bool {

@@ -5,6 +5,7 @@
 //! Refuses to read values: files, functions and lines are all that is looked at.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use memctl_model::{Frame, FrameId, StackId};
@@ -53,11 +54,18 @@ pub(super) struct Reading {
     pub work: Work,
     /// The whole path; `None` for an empty stack.
     pub leaf: Option<Node>,
+    /// What may come round in a loop: the path to the user's own line, and behind it the first call of a model if it is within
+    /// one. What goes round within such a call is a layer or a token, what goes round in a library and calls no model is a
+    /// part of what the user asked of it, and what a backward pass calls belongs to that.
+    pub turn: Option<Node>,
     /// The path to whoever called the optimizer, autograd, or `zero_grad`.
     pub caller: Option<Node>,
 }
 
-const UNSEEN: Reading = Reading { work: Work::Unseen, leaf: None, caller: None };
+const UNSEEN: Reading = Reading { work: Work::Unseen, leaf: None, turn: None, caller: None };
+
+/// Stands for all frames of a model's call.
+const CALL: FrameId = FrameId(u32::MAX);
 
 struct PathNode {
     parent: Option<Node>,
@@ -105,37 +113,54 @@ impl<'a> Paths<'a> {
         let stack: Vec<FrameId> = stack.iter().filter(is_python).copied().collect();
         let work_at = |id: FrameId| works.get(id.0 as usize).copied().flatten();
         let innermost = stack.iter().find_map(|&id| work_at(id));
+        let in_autograd_thread = stack.last().is_some_and(|&id| {
+            work_at(id) == Some(Work::Backward) || self.frame(id).is_some_and(begins_autograd_thread)
+        });
         // What a backward pass calls (a checkpoint's second forward pass, a hook) is backward.
-        let in_backward = || {
-            stack.iter().any(|&id| work_at(id) == Some(Work::Backward))
-                || stack.last().is_some_and(|&id| self.frame(id).is_some_and(begins_autograd_thread))
-        };
+        let in_backward = || in_autograd_thread || stack.iter().any(|&id| work_at(id) == Some(Work::Backward));
         let work = match innermost {
-            Some(Work::Forward) | None if in_backward() => Work::Backward,
+            Some(Work::Forward | Work::Other) | None if in_backward() => Work::Backward,
             Some(work) => work,
             None => Work::Other,
         };
         let (mut leaf, mut caller) = (None, None);
+        // The path to the user's innermost line outside any call of a model, and whether one follows.
+        let (mut user, mut called) = (None, false);
         for &frame in stack.iter().rev().take(DEPTH_MAX) {
-            if caller.is_none() && leaf.is_some() && work_at(frame) == Some(work) {
+            if caller.is_none() && leaf.is_some() && !in_autograd_thread && work_at(frame) == Some(work) {
                 caller = leaf;
             }
-            let full = self.places.len() >= NODES_MAX;
-            let node = match children.entry((leaf, frame)) {
-                std::collections::hash_map::Entry::Occupied(entry) => *entry.get(),
-                std::collections::hash_map::Entry::Vacant(_) if full => break,
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    let depth = leaf.map_or(0, |Node(at)| self.places[at as usize].depth + 1);
-                    self.places.push(PathNode { parent: leaf, frame, depth });
-                    *entry.insert(Node((self.places.len() - 1) as u32))
-                }
-            };
+            called |= self.frame(frame).is_some_and(is_call);
+            let Some(node) = self.child(leaf, frame, children) else { break };
             leaf = Some(node);
+            if !called && self.frame(frame).is_some_and(Frame::is_user_code) {
+                user = leaf;
+            }
         }
         if leaf.is_none() {
             return UNSEEN;
         }
-        Reading { work, leaf, caller: caller.filter(|_| work != Work::Forward && work != Work::Other) }
+        let turn = if called { self.child(user, CALL, children) } else { user };
+        let turn = turn.filter(|_| work != Work::Backward);
+        Reading { work, leaf, turn, caller: caller.filter(|_| work != Work::Forward && work != Work::Other) }
+    }
+
+    /// The path one frame further in; `None` when there are too many.
+    fn child(
+        &mut self,
+        parent: Option<Node>,
+        frame: FrameId,
+        children: &mut HashMap<(Option<Node>, FrameId), Node>,
+    ) -> Option<Node> {
+        match children.entry((parent, frame)) {
+            Entry::Occupied(entry) => Some(*entry.get()),
+            Entry::Vacant(_) if self.places.len() >= NODES_MAX => None,
+            Entry::Vacant(entry) => {
+                let depth = parent.and_then(|Node(at)| self.places.get(at as usize)).map_or(0, |outer| outer.depth + 1);
+                self.places.push(PathNode { parent, frame, depth });
+                Some(*entry.insert(Node((self.places.len() - 1) as u32)))
+            }
+        }
     }
 
     pub(super) fn stacks(&self) -> usize {
@@ -170,6 +195,11 @@ impl<'a> Paths<'a> {
 
     pub(super) fn depth(&self, node: Node) -> usize {
         self.places.get(node.0 as usize).map_or(0, |place| place.depth)
+    }
+
+    /// Whether a path ends in a model's call.
+    pub(super) fn is_call(&self, node: Node) -> bool {
+        self.frame_at(node) == Some(CALL)
     }
 
     /// The frames of a path, outermost first.
@@ -212,6 +242,8 @@ fn work_of(frame: &Frame) -> Option<Work> {
     let file = &*frame.file;
     match function {
         "zero_grad" => Some(Work::ZeroGrad),
+        // What an optimizer calls to have the loss computed is the step's work, not its own.
+        "closure" | "_wrap_closure" => Some(Work::Other),
         "_call_impl" | "_wrapped_call_impl" if is_torch(file, "torch/nn/modules/module.py") => Some(Work::Forward),
         "backward" | "grad" | "_make_grads" | "_engine_run_backward"
             if ["torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py"]
@@ -226,6 +258,17 @@ fn work_of(frame: &Frame) -> Option<Work> {
         "wrapper" | "_use_grad" if is_torch(file, "torch/optim/optimizer.py") => Some(Work::Optimizer),
         "step" if is_optimizer(frame) => Some(Work::Optimizer),
         _ => None,
+    }
+}
+
+/// Whether a frame is a model's call, within which nothing is a step: modules, whatever calls them (`torch.compile`, a
+/// checkpoint), and the generation of a text token by token.
+fn is_call(frame: &Frame) -> bool {
+    let file = &*frame.file;
+    match frame.plain_function() {
+        "forward" | "generate" => true,
+        "__call__" | "_call_impl" | "_wrapped_call_impl" => is_torch(file, "torch/nn/modules/module.py"),
+        _ => is_torch(file, "torch/_dynamo/eval_frame.py") || is_torch(file, "torch/utils/checkpoint.py"),
     }
 }
 

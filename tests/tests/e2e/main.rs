@@ -36,6 +36,7 @@ mod page_tiles;
 mod page_views;
 mod pages;
 mod processes;
+mod published;
 mod questions;
 mod readme;
 mod recordings;

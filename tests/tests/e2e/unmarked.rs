@@ -27,7 +27,10 @@ fn steps_are_found_and_all_ranks_agree() {
             let bare = load(&folder_without.join(format!("rank{rank}.pickle")), &mut |_| {}).unwrap();
             assert_eq!(bare.events(), marked.events(), "{name}: only annotations are gone");
             let ends = bare.marks.iter().filter(|mark| matches!(mark.kind, MarkKind::StepEnd(_))).count() as u64;
-            assert_eq!(ends, bare.found.steps, "{name}: what is marked was found");
+            // Where nothing comes round (one request that fails) the whole is one step.
+            let whole = u64::from(bare.found == FoundBoundaries::default());
+            assert_eq!(ends, bare.found.steps + whole, "{name}: what is marked was found");
+            assert!(whole == 0 || name == "oom_by_fragmentation", "{name}: its steps are found");
             if rank == 0 && steps > 0 {
                 right += u32::from(bare.found.steps.abs_diff(steps) * 10 <= steps);
             }

@@ -2,6 +2,7 @@
 //! (Over 400 lines: each shape is one loop that reads like the program it stands for.)
 
 mod hostile;
+mod layers;
 mod tape;
 
 use memctl_analysis::boundaries::Boundaries;
@@ -160,6 +161,23 @@ fn gradients_given_back_at_the_loops_top_cost_no_step() {
         }
     });
     assert_eq!(counts(&tape.find()), (20, 0, 0));
+}
+
+#[test]
+fn of_three_steps_the_first_one_has_no_gradients_to_give_back() {
+    let tape = script(|tape| {
+        for at in 0..3 {
+            tape.line(20);
+            if at > 0 {
+                tape.zero_grad(1 << 20);
+            }
+            tape.line(21).forward(8 << 20).line(22).backward(8 << 20, 1 << 20).line(23);
+            if at == 0 {
+                tape.optimizer();
+            }
+        }
+    });
+    assert_eq!(counts(&tape.find()), (3, 0, 0));
 }
 
 #[test]
@@ -336,7 +354,12 @@ fn a_library_that_trains_within_the_optimizers_step() {
                             tape.package("optimizer_step", "lightning/pytorch/core/module.py", 1302, |tape| {
                                 tape.package("wrapper", "torch/optim/optimizer.py", 533, |tape| {
                                     tape.package("closure", &format!("{LOOPS}automatic.py"), 130, |tape| {
-                                        tape.zero_grad(0).forward(8 << 20).backward(8 << 20, 1 << 20);
+                                        tape.zero_grad(0).forward(8 << 20);
+                                        tape.call("training_step", TRAIN, 70, |tape| {
+                                            // The loss.
+                                            tape.alloc(512).free(512);
+                                        });
+                                        tape.backward(8 << 20, 1 << 20);
                                     });
                                     tape.package("step", "torch/optim/adam.py", 248, |tape| {
                                         tape.alloc(2048).free(2048);
@@ -392,8 +415,8 @@ fn without_stacks_the_requests_tell_the_period() {
 fn a_few_steps_before_a_long_service_are_not_all_there_is() {
     let tape = script(|tape| {
         (0..4).for_each(|_| step(tape));
-        for at in 0..2000_u64 {
-            tape.line(40).alloc(512 + at * 8);
+        for at in 0..1000_u64 {
+            tape.line(40).alloc((64 << 20) + at * 512).free(64 << 20);
         }
     });
     let found = tape.find();
@@ -405,8 +428,8 @@ fn a_few_steps_before_a_long_service_are_not_all_there_is() {
 #[test]
 fn where_nothing_repeats_windows_are_cut() {
     let tape = script(|tape| {
-        for at in 0..4000_u64 {
-            tape.line(30).alloc(512 + at * 8);
+        for at in 0..2000_u64 {
+            tape.line(30).alloc((1 << 20) + at * 512).free(1 << 20);
         }
     });
     let found = tape.find();

@@ -1,0 +1,137 @@
+//! Whether memory is turned over: made, given back, and made again. A step gives back most of what it made; a pass that is
+//! under way, a model that is being loaded and a single step do not, whatever goes round in them.
+//!
+//! Guarantees: a few passes, memory by the number of paths. Refuses to say what grows: that is the judge's.
+
+use std::collections::HashMap;
+
+use memctl_model::{Action, Event};
+
+use super::Span;
+use super::rounds::Live;
+use super::stacks::{Node, Paths, Reading, Work};
+
+/// Rounds that each keep most of what they make are the layers of one pass, unless there are more than models have layers and
+/// no backward pass follows.
+const LAYERS_MAX: usize = 256;
+/// How often memory has to come and go, and a model to be called where any is, before what is left over time is compared.
+const TURNS_MIN: u64 = 8;
+/// Falls smaller than the largest one divided by this are no turn of their own.
+const FALL_SHARE: i64 = 10;
+
+/// Whether rounds may be steps: they give back at least half of what they make.
+pub(super) fn may_be_steps(paths: &Paths<'_>, events: impl Iterator<Item = Event>, rounds: &[Span]) -> bool {
+    // What the first round makes may be made once, and behind the last one a teardown may lie.
+    let (Some(second), Some(last)) = (rounds.get(1), rounds.last()) else { return false };
+    let (mut made, mut freed, mut forward, mut backward) = (0_u64, 0_u64, false, false);
+    for event in events {
+        let work = paths.reading(event.stack).work;
+        (forward, backward) = (forward || work == Work::Forward, backward || work == Work::Backward);
+        if !(second.begin_ns..last.begin_ns).contains(&event.time_ns) {
+            continue;
+        }
+        match event.action {
+            Action::Alloc => made = made.saturating_add(event.size),
+            Action::FreeRequested => freed = freed.saturating_add(event.size),
+            _ => {}
+        }
+    }
+    freed >= made / 2 || (forward && !backward && rounds.len() > LAYERS_MAX)
+}
+
+/// Whether what lives at one time may be compared with what lives at another: a model was called again and again, or where no
+/// model is seen the user's own lines came again and again, and memory came and went as often.
+pub(super) fn comes_and_goes<I: Iterator<Item = Event>>(paths: &Paths<'_>, events: &impl Fn() -> I) -> bool {
+    let turns = turns(paths, events());
+    let comes = if shows_models(paths, events()) { turns.calls >= TURNS_MIN } else { turns.comes_round() };
+    comes && tides(events) >= TURNS_MIN
+}
+
+/// Whether stacks say nothing: neither a model nor a line of the user's.
+pub(super) fn say_nothing(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
+    let says = |reading: Reading| reading.turn.is_some() || is_pass(reading);
+    !events.any(|event| says(paths.reading(event.stack)))
+}
+
+fn is_pass(reading: Reading) -> bool {
+    matches!(reading.work, Work::Forward | Work::Backward)
+}
+
+/// Whether any stack is a pass of a model, forward or backward.
+fn shows_models(paths: &Paths<'_>, mut events: impl Iterator<Item = Event>) -> bool {
+    events.any(|event| is_pass(paths.reading(event.stack)))
+}
+
+/// How often the user's lines were come to, and models called from them; what lies between nothing else is one.
+#[derive(Default)]
+struct Turns {
+    calls: u64,
+    lines: HashMap<Node, u64>,
+}
+
+impl Turns {
+    /// Some line came again and again, or no line is known.
+    fn comes_round(&self) -> bool {
+        self.lines.is_empty() || self.lines.values().any(|&visits| visits >= TURNS_MIN)
+    }
+}
+
+fn turns(paths: &Paths<'_>, events: impl Iterator<Item = Event>) -> Turns {
+    let (mut turns, mut before) = (Turns::default(), None);
+    for event in events {
+        let reading = paths.reading(event.stack);
+        let Some(turn) = reading.turn else { continue };
+        let comes = before.replace(turn) != Some(turn);
+        turns.calls += u64::from(comes && paths.is_call(turn));
+        // What a line asks for by itself it asks for each time.
+        if comes || (reading.leaf == Some(turn) && event.action == Action::Alloc) {
+            *turns.lines.entry(turn).or_default() += 1;
+        }
+    }
+    turns
+}
+
+/// How often memory rose and fell back by at least half of the rise; small waves do not count.
+fn tides<I: Iterator<Item = Event>>(events: &impl Fn() -> I) -> u64 {
+    let (mut live, mut high, mut deepest) = (Live::default(), 0, 0);
+    for event in events() {
+        live.note(&event);
+        high = high.max(live.0);
+        deepest = deepest.max(high.saturating_sub(live.0));
+    }
+    let least = (deepest / FALL_SHARE).max(1);
+    let (mut live, mut wave, mut tides) = (Live::default(), Wave::default(), 0);
+    for event in events() {
+        live.note(&event);
+        wave.low_since = wave.low_since.min(live.0);
+        let fallen = wave.fall() >= least;
+        if fallen && live.0.saturating_sub(wave.low_since) >= least {
+            tides += u64::from(wave.is_tide(least));
+            wave = Wave { low: wave.low_since, high: live.0, low_since: live.0 };
+        } else if live.0 > wave.high {
+            (wave.high, wave.low_since) = (live.0, live.0);
+        } else if !fallen && wave.low_since < wave.low {
+            wave = Wave { low: live.0, high: live.0, low_since: live.0 };
+        }
+    }
+    tides + u64::from(wave.is_tide(least))
+}
+
+/// A rise and the fall behind it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wave {
+    low: i64,
+    high: i64,
+    low_since: i64,
+}
+
+impl Wave {
+    fn fall(self) -> i64 {
+        self.high.saturating_sub(self.low_since)
+    }
+
+    fn is_tide(self, least: i64) -> bool {
+        let rise = self.high.saturating_sub(self.low);
+        rise >= least && self.fall() >= least && self.fall() >= rise / 2
+    }
+}
