@@ -33,10 +33,10 @@ const SECOND_HALF_MIN: f64 = 0.3;
 const GRAIN_BYTES: u64 = 8 << 20;
 /// Growth below this is not told.
 const GAINED_MIN: u64 = 64 << 20;
-/// Host memory of a training process moves by this much for no reason that anybody can act on.
-const HOST_GAINED_MIN: u64 = 384 << 20;
+/// Share of the host memory that a process has, below which growth of it does not matter.
+const HOST_SHARE_MIN: f64 = 0.05;
 /// Seconds that growth of what is measured has to last: everything grows while it starts.
-const SECONDS_MIN: f64 = 12.0;
+const SECONDS_MIN: f64 = 8.0;
 /// A process without steps has started after so long.
 const STARTED_NS: u64 = 5_000_000_000;
 /// Steps after which a training has started.
@@ -82,11 +82,19 @@ fn outside(watch: &RankWatch) -> Option<Grown> {
 }
 
 fn host(watch: &RankWatch) -> Option<Grown> {
-    measured(watch, HOST_GAINED_MIN, |sample| sample.host_bytes)
+    of_host(watch, |sample| sample.host_bytes)
 }
 
 fn workers(watch: &RankWatch) -> Option<Grown> {
-    measured(watch, HOST_GAINED_MIN, |sample| sample.children_bytes)
+    of_host(watch, |sample| sample.children_bytes)
+}
+
+/// Of a device whose memory lies in the host's (a simulated one), as much as it reserves may be its own.
+fn of_host(watch: &RankWatch, read: fn(&Measured) -> Option<u64>) -> Option<Grown> {
+    let grown = measured(watch, GAINED_MIN, read)?;
+    let own = if watch.facts.is_simulated { watch.history.highest_reserved() } else { 0 };
+    let least = GAINED_MIN.max((grown.now_bytes as f64 * HOST_SHARE_MIN) as u64);
+    (grown.growth.gained.saturating_sub(own) >= least).then_some(grown)
 }
 
 fn measured(watch: &RankWatch, gained_min: u64, read: impl Fn(&Measured) -> Option<u64>) -> Option<Grown> {

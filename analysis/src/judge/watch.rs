@@ -41,6 +41,8 @@ pub struct RankFacts {
     pub device_id: Option<Arc<str>>,
     /// All bytes of its device.
     pub device_total_bytes: Option<u64>,
+    /// Whether the device is simulated, with its memory in the host's.
+    pub is_simulated: bool,
 }
 
 /// A site: the innermost frame of the user's own code. Phases are no part of it: a tensor that is replaced in training and in

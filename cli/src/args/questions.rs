@@ -93,23 +93,28 @@ impl Narrow {
     }
 }
 
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Severity {
-    /// Informational.
+/// What `--fail-on` fails on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// The verdict: out of memory, memory that grows whether its cause is known or not, and what fills without room.
+    Growing,
+    /// Any finding.
     Info,
-    /// Likely to cause a failure.
+    /// A finding that is likely to cause a failure.
     Warning,
-    /// Causing a failure.
+    /// A finding that causes a failure.
     Critical,
 }
 
-impl From<Severity> for memctl_model::Severity {
-    fn from(severity: Severity) -> Self {
-        match severity {
-            Severity::Info => Self::Info,
-            Severity::Warning => Self::Warning,
-            Severity::Critical => Self::Critical,
+impl FailOn {
+    /// The severity from which a finding fails; none where the verdict alone does.
+    #[must_use]
+    pub fn severity(self) -> Option<memctl_model::Severity> {
+        match self {
+            Self::Growing => None,
+            Self::Info => Some(memctl_model::Severity::Info),
+            Self::Warning => Some(memctl_model::Severity::Warning),
+            Self::Critical => Some(memctl_model::Severity::Critical),
         }
     }
 }
@@ -120,9 +125,9 @@ pub struct Query {
     /// Which part of which job.
     #[command(flatten)]
     pub narrow: Narrow,
-    /// Exit with code 1 when there is a finding of this severity or worse.
-    #[arg(long, value_enum, value_name = "SEVERITY")]
-    pub fail_on: Option<Severity>,
+    /// Exit with code 1 when memory grows, or when there is a finding of this severity or worse.
+    #[arg(long, value_enum, value_name = "VERDICT|SEVERITY")]
+    pub fail_on: Option<FailOn>,
 }
 
 /// `memctl leaks`.

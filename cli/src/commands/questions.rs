@@ -5,10 +5,12 @@ use std::io::Write;
 use jiff::Timestamp;
 use memctl_answers::format::time;
 use memctl_answers::jobs::Jobs;
+use memctl_answers::report::Report;
 use memctl_answers::sites::View;
 use memctl_model::Severity;
 use memctl_proto::v1;
 
+use crate::args::questions::FailOn;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, course, hint, live, report};
 use crate::exit::Failure;
@@ -63,16 +65,24 @@ pub async fn query(
     let selection = args.narrow.selection(now);
     let answer = asking(global, async |connection| report(connection, selection, global).await).await?;
     show(&answer, global, screen, out)?;
-    let Some(limit) = args.fail_on.map(Severity::from) else { return Ok(()) };
-    // Growth is a measurement, not a finding, so it never fails a command.
-    match answer.findings.iter().filter(|finding| finding.level >= limit).count() {
-        0 => match answer.scope.inconclusive() {
-            Some(not) => Err(Failure::found(format!("inconclusive: {} (--fail-on)", not.reason))),
-            None => Ok(()),
-        },
-        found => {
+    args.fail_on.map_or(Ok(()), |limit| fail_on(&answer, limit))
+}
+
+/// What `--fail-on` makes of a report.
+fn fail_on(report: &Report, limit: FailOn) -> Result<(), Failure> {
+    let failed = |words: String| Err(Failure::found(format!("{words} (--fail-on)")));
+    if let Some(verdict) = report.verdict.as_ref().filter(|verdict| limit == FailOn::Growing && verdict.is_grave()) {
+        return failed(verdict.words().to_owned());
+    }
+    // Without a verdict (an older daemon) the findings about growth stand for it.
+    let severity = limit.severity().or(report.verdict.is_none().then_some(Severity::Info));
+    let counts = |finding: &&Finding| severity.is_some_and(|severity| finding.level >= severity);
+    match (report.findings.iter().filter(counts).count(), severity, report.scope.inconclusive()) {
+        (0, _, Some(not)) => failed(format!("inconclusive: {}", not.reason)),
+        (0, ..) | (_, None, _) => Ok(()),
+        (found, Some(severity), _) => {
             let found = plural(found as u64, "finding");
-            Err(Failure::found(format!("{found} of severity {} or worse (--fail-on)", limit.name())))
+            failed(format!("{found} of severity {} or worse", severity.name()))
         }
     }
 }

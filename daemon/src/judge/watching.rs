@@ -77,7 +77,9 @@ impl SessionWatch {
                 .as_ref()
                 .map(|uuid| format!("{} {uuid}", session.info.host.as_deref().unwrap_or_default()).into());
             let (rank, device_total_bytes) = (session.info.rank, device.total_bytes);
-            (index, RankFacts { rank, device: index, device_id, device_total_bytes, ..RankFacts::default() })
+            // The simulated device of tests calls itself so; its memory is the process's own.
+            let is_simulated = device.name.as_ref().is_some_and(|name| name.starts_with("Fake"));
+            (index, RankFacts { rank, device: index, device_id, device_total_bytes, is_simulated, ..RankFacts::default() })
         });
         Self {
             session: session.key,
