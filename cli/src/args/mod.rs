@@ -20,7 +20,7 @@ use clap_complete::Shell;
 
 use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
-    Assert, Diagnose, Export, ExportFormat, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
+    Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
     Timeline, WhatIf,
 };
 pub use recording::{Import, Run};

@@ -4,13 +4,14 @@ use std::io::Write;
 
 use jiff::Timestamp;
 use memctl_answers::format::time;
+use memctl_answers::finding::Finding;
 use memctl_answers::jobs::Jobs;
 use memctl_answers::report::Report;
 use memctl_answers::sites::View;
 use memctl_model::Severity;
 use memctl_proto::v1;
 
-use crate::args::questions::FailOn;
+use crate::args::FailOn;
 use crate::args::{self, Format, Global};
 use crate::ask::{asking, course, hint, live, report};
 use crate::exit::Failure;

@@ -79,7 +79,10 @@ impl SessionWatch {
             let (rank, device_total_bytes) = (session.info.rank, device.total_bytes);
             // The simulated device of tests calls itself so; its memory is the process's own.
             let is_simulated = device.name.as_ref().is_some_and(|name| name.starts_with("Fake"));
-            (index, RankFacts { rank, device: index, device_id, device_total_bytes, is_simulated, ..RankFacts::default() })
+            (
+                index,
+                RankFacts { rank, device: index, device_id, device_total_bytes, is_simulated, ..RankFacts::default() },
+            )
         });
         Self {
             session: session.key,
