@@ -143,7 +143,7 @@ mod tests {
 
     fn json(asked: usize) -> Vec<u8> {
         format!(
-            r#"{{"version":1,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
+            r#"{{"version":2,"slices":1,"longest_ms":1.0,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
         )
         .into_bytes()
     }

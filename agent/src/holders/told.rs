@@ -3,7 +3,8 @@
 //! Guarantees: whatever bytes come, an answer of bounded size or one sentence that says what is wrong with them. Texts that
 //! are too long are cut. Refuses: numbers that contradict each other.
 
-use memctl_proto::convert::holders::checked;
+use memctl_model::{Collector, HolderBound, HolderKind, HolderPattern, TensorHolder};
+use memctl_proto::convert::holders::{checked, holder_to_wire};
 use memctl_proto::v1;
 use serde::Deserialize;
 
@@ -15,7 +16,7 @@ const TEXT_BYTES_MAX: usize = 1_000;
 const NOT_LOOKED_AT_MAX: usize = 32;
 
 /// The version of the answer that is read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Deserialize)]
 struct Told {
@@ -27,6 +28,8 @@ struct Told {
     complete: bool,
     not_looked_at: Vec<String>,
     holders: Vec<Holder>,
+    slices: u32,
+    longest_ms: f64,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +40,23 @@ struct Holder {
     blocks: u32,
     bytes: u64,
     tensors: Option<u64>,
+    holder: String,
+    #[serde(rename = "type")]
+    type_name: String,
+    name: Option<String>,
+    owner: Option<String>,
+    length: Option<u64>,
+    is_bounded: Option<bool>,
+    limit: Option<u64>,
+    thread: Option<String>,
+    threads: u32,
+    collector: Option<String>,
+    pattern: Option<String>,
+}
+
+/// As the package spells it; what this agent does not know is not known.
+fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, told: Option<&str>) -> Option<T> {
+    all.iter().copied().find(|one| told == Some(name(*one)))
 }
 
 /// In place of an answer: what went wrong in the trainer.
@@ -69,9 +89,30 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
     }
     let text = |text: String| cut(paths.text(&text).into_owned());
     let holder = |holder: Holder| {
-        let Holder { kind, sentence, chain, blocks, bytes, tensors } = holder;
-        let chain = chain.into_iter().map(text).collect();
-        v1::TensorHolder { kind, sentence: text(sentence), chain, blocks, bytes, tensors }
+        let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } = holder;
+        let bound = match holder.is_bounded {
+            None => HolderBound::Unknown,
+            Some(false) => HolderBound::Unbounded,
+            Some(true) => HolderBound::Bounded { limit: holder.limit },
+        };
+        holder_to_wire(&TensorHolder {
+            kind,
+            sentence: text(sentence),
+            chain: chain.into_iter().map(text).collect(),
+            blocks,
+            bytes,
+            tensors,
+            holder: named(&HolderKind::ALL, HolderKind::name, Some(&holder.holder)).unwrap_or_default(),
+            type_name: text(type_name),
+            name: name.map(text),
+            owner: owner.map(text),
+            length,
+            bound,
+            thread: holder.thread.map(text),
+            threads,
+            collector: named(&Collector::ALL, Collector::name, holder.collector.as_deref()),
+            pattern: named(&HolderPattern::ALL, HolderPattern::name, holder.pattern.as_deref()),
+        })
     };
     let found = v1::HoldersFound {
         live_blocks: 0,
@@ -85,6 +126,8 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
         not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
         holders: told.holders.into_iter().map(holder).collect(),
         epoch: None,
+        slices: told.slices,
+        longest_us: (told.longest_ms * 1_000.0) as u64,
     };
     checked(found).map_err(|error| format!("the trainer's answer is refused: {error}"))
 }
@@ -102,12 +145,14 @@ mod tests {
 
     fn answer() -> Value {
         json!({
-            "version": 1, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false,
+            "version": 2, "slices": 41, "longest_ms": 2.5, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false,
             "not_looked_at": ["The budget of 80 ms ended the search."],
             "holders": [{
                 "kind": "list", "sentence": "list `KEPT` of module `__main__`, 1,440 tensors",
                 "chain": ["module `__main__`", "global `KEPT`", "list, 1,440 items", "Tensor"],
-                "blocks": 3, "bytes": 3_145_728, "tensors": 1_440
+                "blocks": 3, "bytes": 3_145_728, "tensors": 1_440, "holder": "container", "type": "list", "name": "KEPT",
+                "owner": "__main__", "length": 1_440, "is_bounded": false, "limit": null, "thread": null, "threads": 0,
+                "collector": null, "pattern": null
             }]
         })
     }
@@ -128,6 +173,9 @@ mod tests {
         assert_eq!((found.asked_blocks, found.found_blocks, found.objects, found.took_us), (4, 3, 1_000_000, 81_250));
         assert_eq!(found.holders[0].chain.len(), 4);
         assert_eq!((found.holders[0].tensors, found.complete), (Some(1_440), false));
+        assert_eq!((found.slices, found.longest_us), (41, 2_500));
+        assert_eq!(found.holders[0].holder(), v1::HolderKind::Container);
+        assert_eq!(found.holders[0].bound, Some(v1::HolderBound { bounded: false, limit: None }));
         let none = with("holders", json!([])).unwrap();
         assert!(none.holders.is_empty());
         assert!(with("unknown", json!({"later": "versions"})).is_ok());
@@ -142,7 +190,7 @@ mod tests {
         }
         let deep = "[".repeat(60_000);
         assert!(wrong(deep.as_bytes()).contains("cannot be read"));
-        assert!(with("version", json!(2)).unwrap_err().contains("version 2"));
+        assert!(with("version", json!(3)).unwrap_err().contains("version 3"));
         assert!(with("asked_blocks", json!(5)).unwrap_err().contains("about 5 blocks"));
         assert!(with("found_blocks", json!(5)).unwrap_err().contains("refused"));
         assert!(with("found_blocks", json!(-1)).unwrap_err().contains("cannot be read"));

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from memctl_agent._holders import _reading
 from memctl_agent._holders._frames import Frames
-from memctl_agent._holders._search import Root
+from memctl_agent._holders._roots import Root
 
 STEPS_MAX = 12
 STEP_CHARS_MAX = 200
@@ -58,10 +58,10 @@ class Chain:
     def edge(self, at: int) -> Edge:
         thing = self.path[at]
         if at == 0:
-            return Edge("local", self.root[1], self.root[2]) if self.root and self.root[0] == "local" else Edge("")
+            return self._local_root() if self.root is not None and self.root.kind == "local" else Edge("")
         holder = self.path[at - 1]
-        if at == 1 and self.root is not None and self.root[0] == "module":
-            return Edge("global", _reading.key_of(holder, thing) or "?", self.root[1])
+        if at == 1 and self.root is not None and self.root.kind == "module":
+            return Edge("global", _reading.key_of(holder, thing) or "?", self.root.name)
         cls = type(holder)
         if cls is types.FrameType:
             name = self._frames.local_of(holder, thing)
@@ -84,6 +84,10 @@ class Chain:
             return Edge("")
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
+
+    def _local_root(self) -> Edge:
+        assert self.root is not None
+        return Edge("local", self.root.name, self.root.owner)
 
     def _suspended(self, holder: Any, thing: Any) -> Edge:
         prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(holder), "ag")
@@ -115,8 +119,21 @@ class Chain:
                 if other is cell:
                     return Edge("cell", _reading.plain(name) or "?", _reading.function_name(function))
         if at == 1 and self.root is not None:
-            return Edge("local", self.root[1], self.root[2])
+            return self._local_root()
         return Edge("cell", "?", "?")
+
+    def name(self, at: int) -> tuple[Optional[str], Optional[str]]:
+        """What the program calls an object of the chain, or what it lies in: a name, and whose it is."""
+        for place in range(at, -1, -1):
+            edge = self.edges[place]
+            if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
+                return edge.name, edge.owner or None
+        # Where the holder is a frame or a cell, what it has is named.
+        for place in range(at + 1, len(self.path)):
+            edge = self.edges[place]
+            if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
+                return edge.name, edge.owner or None
+        return None, None
 
     def passes(self, *types_: type) -> Optional[int]:
         """Where the chain first comes through an object of one of these types."""
@@ -147,8 +164,8 @@ class Chain:
     def steps(self, tail: list[str]) -> list[str]:
         """The chain as short texts, cut in the middle where it is long."""
         steps = []
-        if self.root is not None and self.root[0] != "local":
-            steps.append(f"{self.root[0]} `{self.root[1]}`")
+        if self.root is not None and self.root.kind != "local":
+            steps.append(f"{self.root.kind} `{self.root.name}`")
         for at, thing in enumerate(self.path):
             edge = self.edges[at]
             if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
@@ -161,7 +178,7 @@ class Chain:
                 steps.append(f"{how} `{edge.name}`" + (f" of function `{edge.owner}`" if edge.how == "cell" else ""))
             elif edge.how == "local":
                 steps.append(f"local `{edge.name}` of function `{edge.owner}`")
-            if at > 0 or self.root is None or self.root[0] == "local":
+            if at > 0 or self.root is None or self.root.kind == "local":
                 step = self._step(at, thing)
                 if step is not None:
                     steps.append(step)
@@ -212,6 +229,15 @@ class Chain:
             return f"{word} under key `{edge.name}` of {above}" if edge.how == "key" else f"{word} in {above}"
         article = "an" if word[0] in "aeiou" else "a"
         return f"{article} {word}"
+
+
+# What no tensors are counted behind.
+_WALLS = (type, types.ModuleType, types.FrameType)
+
+
+def is_passable(thing: Any) -> bool:
+    """Whether tensors are counted below an object."""
+    return not _reading.is_atom(thing) and not any(base is wall for base in _reading.bases(type(thing)) for wall in _WALLS)
 
 
 def _class_attribute(cls: type, value: Any) -> Optional[str]:
