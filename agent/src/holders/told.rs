@@ -52,6 +52,22 @@ struct Holder {
     threads: u32,
     collector: Option<String>,
     pattern: Option<String>,
+    /// Of what C++ alone seems to hold: which blocks, for no object says that they still live.
+    #[serde(default)]
+    numbers: Vec<usize>,
+}
+
+impl Holder {
+    /// Without those of its blocks that no longer live, of which the trainer could not know; how many these are.
+    fn without_dead(&mut self, alive: &[Option<u64>]) -> u32 {
+        let dead = self.numbers.iter().filter(|number| alive.get(**number).is_none_or(Option::is_none)).count();
+        let dead = u32::try_from(dead).unwrap_or(u32::MAX).min(self.blocks);
+        if dead > 0 {
+            self.blocks -= dead;
+            self.bytes = self.numbers.iter().filter_map(|number| alive.get(*number).copied().flatten()).sum();
+        }
+        dead
+    }
 }
 
 /// As the package spells it; what this agent does not know is not known.
@@ -65,18 +81,20 @@ struct Fault {
     fault: String,
 }
 
-/// Reads an answer to an ask about so many blocks. `paths` decides what may leave the host of the paths in it.
+/// Reads an answer to an ask about some blocks: `alive` says of each how large it is if it still lives. `paths` decides what
+/// may leave the host of the paths in it.
 ///
 /// # Errors
 /// One sentence.
-pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
+pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
+    let asked_blocks = alive.len();
     if json.is_empty() {
         return Err("the trainer's answer was longer than 64 KiB".to_owned());
     }
     if let Ok(Fault { fault }) = serde_json::from_slice(json) {
         return Err(format!("the search failed in the trainer: {}", cut(paths.text(&fault).into_owned())));
     }
-    let told: Told =
+    let mut told: Told =
         serde_json::from_slice(json).map_err(|error| format!("the trainer's answer cannot be read: {error}"))?;
     if told.version != VERSION {
         return Err(format!("the trainer's answer is of version {}, and this agent reads {VERSION}", told.version));
@@ -87,6 +105,10 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
             told.asked_blocks
         ));
     }
+    for holder in &mut told.holders {
+        told.found_blocks = told.found_blocks.saturating_sub(holder.without_dead(alive));
+    }
+    told.holders.retain(|holder| holder.blocks > 0);
     let text = |text: String| cut(paths.text(&text).into_owned());
     let holder = |holder: Holder| {
         let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } = holder;
@@ -158,7 +180,7 @@ mod tests {
     }
 
     fn of(value: &Value) -> Result<v1::HoldersFound, String> {
-        read(value.to_string().as_bytes(), 4, &SourcePaths::default())
+        read(value.to_string().as_bytes(), &[Some(1 << 20); 4], &SourcePaths::default())
     }
 
     fn with(field: &str, value: Value) -> Result<v1::HoldersFound, String> {
@@ -183,7 +205,7 @@ mod tests {
 
     #[test]
     fn whatever_else_comes_is_a_sentence() {
-        let wrong = |json: &[u8]| read(json, 4, &SourcePaths::default()).unwrap_err();
+        let wrong = |json: &[u8]| read(json, &[None; 4], &SourcePaths::default()).unwrap_err();
         assert!(wrong(b"").contains("64 KiB"));
         for bytes in [&b"{"[..], b"null", b"[1]", b"\xff\xfe", b"{\"version\":1}"] {
             assert!(wrong(bytes).contains("cannot be read"), "{bytes:?}");
@@ -198,6 +220,18 @@ mod tests {
         assert!(with("holders", json!(holders)).unwrap_err().contains("holders"));
         let fault = of(&json!({"fault": "TypeError: not JSON"})).unwrap_err();
         assert_eq!(fault, "the search failed in the trainer: TypeError: not JSON");
+    }
+
+    #[test]
+    fn what_has_been_freed_is_held_by_nothing() {
+        let mut value = answer();
+        value["holders"][0]["numbers"] = json!([0, 2, 3]);
+        let of = |alive: &[Option<u64>]| read(value.to_string().as_bytes(), alive, &SourcePaths::default()).unwrap();
+        let found = of(&[Some(5), None, None, Some(7)]);
+        assert_eq!((found.found_blocks, found.holders[0].blocks, found.holders[0].bytes), (2, 2, 12));
+        assert_eq!(of(&[Some(5), None, Some(6), Some(7)]).holders[0].bytes, 3_145_728, "as it says");
+        let none = of(&[None, Some(9), None, None]);
+        assert!(none.holders.is_empty() && none.found_blocks == 0);
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Unasked {
                 continue;
             }
             let site = finding.fingerprint(&found.job.name).0;
-            let Some((turn, budget_ms)) = self.turn(session.key, site, age) else { continue };
+            let at_least = finding.holders.as_ref().map_or(0, |told| told_more_at(told.asked.budget_ms, &told.asked.outcome));
+            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else { continue };
             let (asking, job, found, finding) = (self.clone(), job.clone(), found.clone(), finding.clone());
             let of = Asking { rank: session.info.rank, line, budget_ms };
             tokio::spawn(async move { asking.ask((&job, &*found), &finding, of, turn).await });
@@ -126,10 +127,10 @@ impl Unasked {
     }
 
     /// The right to ask a session about a finding, if it may be asked (again), and how long the search may take.
-    fn turn(&self, session: SessionKey, site: u64, age: Duration) -> Option<(Turn, u32)> {
+    fn turn(&self, session: SessionKey, site: u64, age: Duration, at_least_ms: u32) -> Option<(Turn, u32)> {
         let mut all = self.tried();
         let tried = all.entry(session).or_default();
-        let budget_ms = budget_ms(age, tried.spent)?;
+        let budget_ms = budget_ms(age, tried.spent).filter(|budget_ms| *budget_ms >= at_least_ms)?;
         let (is_under_way, sites) = (tried.is_under_way, tried.sites.len());
         match tried.sites.entry(site) {
             _ if is_under_way => return None,
@@ -217,6 +218,14 @@ fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
     (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
 }
 
+/// How long a search has to be for it to tell more than one that may have ended too early.
+fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
+    match outcome {
+        Ok(found) if found.holders.is_empty() && !found.complete => budget_ms.saturating_mul(2).min(BUDGET_MS),
+        Ok(_) | Err(_) => 0,
+    }
+}
+
 /// Whether growth at a site is a fact, and worth to be asked about: whatever may come of it.
 fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
     let rises = finding.evidence.iter().find_map(|(name, value)| match value {
@@ -274,7 +283,7 @@ mod tests {
     const OLD: Duration = Duration::from_secs(3_600);
 
     fn turn(unasked: &Unasked, session: SessionKey, site: u64) -> Option<Turn> {
-        Some(unasked.turn(session, site, OLD)?.0)
+        Some(unasked.turn(session, site, OLD, 0)?.0)
     }
 
     #[test]
@@ -315,6 +324,10 @@ mod tests {
         assert_eq!(budget_ms(s(10), Duration::from_millis(31)), None, "what is left is not worth it");
         assert_eq!(budget_ms(s(3_600), s(1)), Some(BUDGET_MS));
         assert_eq!(budget_ms(s(200), s(2)), None);
+        // A search that ended early is repeated when it may take twice as long.
+        let cut = |complete| Ok(HoldersFound { complete, ..HoldersFound::default() });
+        assert_eq!([told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))], [40, 100, 0]);
+        assert!(unasked().turn(1, 100, s(4), 40).is_none() && unasked().turn(1, 100, s(8), 40).is_some());
         let unasked = unasked();
         unasked.tried().entry(1).or_default().spent = s(18);
         assert!(turn(&unasked, 1, 100).is_none() && turn(&unasked, 2, 100).is_some());

@@ -144,7 +144,10 @@ def test_modes_hooks_and_subclasses_do_not_notice() -> None:
     with Function(), Dispatch(), pack:
         answer = _holders.find(_native, [*blocks, (8, 8)], BUDGET_MS)
     assert seen == [], seen
-    assert answer["found_blocks"] == 1 and answer["holders"][0]["chain"][-1] == "Sub", answer
+    found = {holder["holder"]: holder for holder in answer["holders"]}
+    assert found["container"]["chain"][-1] == "Sub", answer
+    # Nothing lies there: whether the block lives, who asked knows.
+    assert found["cpp"]["numbers"] == [1], answer
 
 
 def test_unpack_hooks_are_recognised() -> None:
@@ -202,7 +205,7 @@ def test_nothing_is_kept() -> None:
         for asked in (blocks, blocks[1:2], [(8, 8)]):
             objects = len(gc.get_objects())
             answer = _holders.find(_native, asked, BUDGET_MS)
-            assert answer["found_blocks"] == len(asked) - ((8, 8) in asked), answer
+            assert answer["found_blocks"] == len(asked), answer
             del answer
             names = [_reading.type_name(type(one)) for one in gc.get_objects() if type(one).__module__ in OURS]
             assert not {"Search", "Group", "Chain", "Frames", "Graph", "Roots", "Slice"} & set(names), names
@@ -260,12 +263,13 @@ def test_between_two_slices_nothing_is_held() -> None:
         chain = [chain, Item()]
     HELD.append({"chain": chain})
     gone = [weakref.ref(chain[1])]
-    counted = sys.getrefcount(chain)
     del chain
+    counted = sys.getrefcount(HELD[0]["chain"])
 
     def between(search: Any) -> None:
         if HELD and search._walk is not None and search._walk.counts()[0]:
-            assert sys.getrefcount(HELD[0]["chain"]) == counted - 1
+            count = sys.getrefcount(HELD[0]["chain"])
+            assert count == counted
             HELD.clear()
             assert gone[0]() is None
             # Its memory is given to others.
@@ -273,7 +277,8 @@ def test_between_two_slices_nothing_is_held() -> None:
 
     answer = sliced(blocks, between)
     OTHERS.clear()
-    assert not HELD and answer["found_blocks"] == 0 and answer["holders"] == [], answer
+    # (Whether the block itself lives, who asked knows.)
+    assert not HELD and [holder["holder"] for holder in answer["holders"]] in ([], ["cpp"]), answer
 
 
 OTHERS: list[Any] = []

@@ -7,12 +7,12 @@ Refuses: to keep anything it was shown.
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Optional
 
 from memctl_agent._holders import _facts, _reading, _words
 from memctl_agent._holders._frames import Frames
+from memctl_agent._holders._grouping import Group
 
 VERSION = 2
 HOLDERS_MAX = 8
@@ -21,18 +21,6 @@ SENTENCE_CHARS_MAX = 600
 NOTES_MAX = 16
 # Objects below a container among which tensors are counted.
 COUNTED_MAX = 20_000
-
-
-@dataclass
-class Group:
-    """Blocks that one holder holds, by numbers alone: of the first tensor on one of them, and where in its chain the holder
-    is. `how`: what leads from the tensor to the block, where it does not lie there."""
-
-    tensor: int
-    at: int
-    how: str
-    blocks: list[int] = field(default_factory=list)
-    threads: set[int] = field(default_factory=set)
 
 
 def empty(asked: int, notes: list[str]) -> dict[str, Any]:
@@ -75,7 +63,7 @@ def entry(kind: str, sentence: str, chain: list[str], blocks: int, size: int, fa
 
 
 class Answer:
-    """Gathers chains into holders, and tells of one holder at a time."""
+    """Tells of one holder at a time."""
 
     def __init__(self, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
         self._frames, self._class_ids = frames, class_ids
@@ -84,25 +72,6 @@ class Answer:
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
         """A path with what its edges are called."""
         return _words.Chain(path, root, self._frames, self._module)
-
-    def groups(self, found: list[tuple[int, int, str, _words.Chain]]) -> list[Group]:
-        """From blocks, tensors, how one leads to the other, and chains to the tensors: the largest groups first."""
-        below: _words.Below = {}
-        for *_, chain in found:
-            _words.count_below(chain, below)
-        groups: dict[Any, Group] = {}
-        for block, tensor, how, chain in found:
-            at = _words.gatherer(chain, below)
-            key: Any = (id(chain.path[at]), how)
-            root = chain.root
-            if root is not None and root.thread:
-                # Threads that do the same hold the same.
-                key = (root.name, root.owner, at, how)
-            group = groups.setdefault(key, Group(tensor, at, how))
-            group.blocks.append(block)
-            if root is not None and root.thread:
-                group.threads.add(root.ident)
-        return sorted(groups.values(), key=lambda group: -len(group.blocks))
 
     def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
         """What is told of a group."""

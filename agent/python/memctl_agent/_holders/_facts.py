@@ -22,6 +22,8 @@ from memctl_agent._holders import _reading
 CONTAINER, CACHE, CYCLE, FRAME, THREAD = "container", "cache", "cycle", "frame", "thread"
 MODULE, GRAPH, CPP, VARIABLE, OBJECT = "module", "graph", "cpp", "variable", "object"
 
+# Modules that are filled with others.
+FILLED = ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList")
 # Objects above a container that may say what it is for.
 ABOVE = 3
 # Attributes that say how many items an object keeps at most.
@@ -68,6 +70,11 @@ def of(path: list[Any], at: int) -> Facts:
     word = _reading.container(thing)
     if word is None:
         return Facts(OBJECT, _reading.type_name(type(thing)))
+    for above in path[max(0, at - 2) : at]:
+        # Its table of modules, not the dict of its attributes.
+        attributes = _reading.instance_dict(above) if _reading.type_name(type(above)) in FILLED else None
+        if attributes is not None and any(thing is dict.get(attributes, name) for name in ("_modules", "_parameters")):
+            return Facts(CONTAINER, f"torch.nn.{_reading.type_name(type(above))}", length, False)
     facts = Facts(CONTAINER, _full_name(thing), length, False)
     if type(thing) is tuple or word == "tuple":
         # It cannot grow; what makes new ones may.

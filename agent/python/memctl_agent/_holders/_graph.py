@@ -114,6 +114,8 @@ class Graph:
         self.found: dict[int, tuple[int, str]] = {}
         self.hooked = 0
         self.unread = 0
+        # Tensors, by number, whose graph ends in a leaf whose gradient has a graph itself.
+        self.graphed: set[int] = set()
         # How many of the tensors were looked at, and of the last one whether its graph was not gone through to its end.
         self.walked = 0
         self.is_cut = False
@@ -158,6 +160,14 @@ class Graph:
         self._nodes.clear()
         self._readers.clear()
 
+    def has_graphed_gradient(self, tensor: Any) -> bool:
+        """Whether a tensor is a leaf whose gradient has a graph itself."""
+        try:
+            gradient = self._grad(tensor) if self._is_leaf(tensor) else None
+            return gradient is not None and self._grad_fn(gradient) is not None
+        except RuntimeError:
+            return False
+
     def _gradient(self, tensor: Any, number: int, missing: set[int]) -> None:
         try:
             gradient = self._grad(tensor) if self._is_leaf(tensor) else None
@@ -168,6 +178,10 @@ class Graph:
             if block in missing:
                 missing.discard(block)
                 self.found[block] = (number, "attribute `grad`")
+            top = self._node_of(gradient)
+            if top is not None and id(top) not in self._owner:
+                self.graphed.add(number)
+                self._from(top, number, missing)
 
     def _node_of(self, tensor: Any) -> Any:
         try:
@@ -212,10 +226,20 @@ class Graph:
     def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
         """A leaf of the graph: its tensor is held by the node that gathers its gradient."""
         leaf = _reading.table(type(node))["variable"].__get__(node)
-        block = self._tensors.block_of(leaf) if id(type(leaf)) in self._tensors.class_ids else None
+        if id(type(leaf)) not in self._tensors.class_ids:
+            return
+        block = self._tensors.block_of(leaf)
         if block in missing:
             missing.discard(block)
             self.found[block] = (number, "a leaf of the graph")
+        gradient = self._grad(leaf)
+        if gradient is not None and id(type(gradient)) in self._tensors.class_ids:
+            block = self._tensors.block_of(gradient)
+            if block in missing:
+                missing.discard(block)
+                self.found[block] = (number, "attribute `grad` of a leaf of the graph")
+            if self._node_of(gradient) is not None:
+                self.graphed.add(number)
 
     def _saved(self, node: Any, number: int, missing: set[int]) -> None:
         name = _reading.type_name(type(node))

@@ -44,10 +44,33 @@ class Root:
     slot: str = ""
 
 
-class Places:
-    """How near modules are, by where their files lie."""
+# Names of files that lie where packages are installed, and entries of `sys.path` that are looked through for one.
+_INSTALLED_ENDS = (".dist-info", ".egg-info")
+FOLDERS_MAX = 32
 
-    def __init__(self) -> None:
+
+def installed_folders() -> tuple[str, ...]:
+    """Where packages are installed beside the usual places: folders that say so of what is in them.
+
+    It reads folders, outside of any slice.
+    """
+    found = []
+    for folder in list(sys.path)[:FOLDERS_MAX]:
+        if type(folder) is not str or not folder or any(place in folder for place in _INSTALLED):
+            continue
+        try:
+            if any(name.endswith(_INSTALLED_ENDS) for name in os.listdir(folder)):
+                found.append(folder.rstrip(os.sep) + os.sep)
+        except OSError:
+            continue
+    return tuple(found)
+
+
+class Places:
+    """How near modules are, by where their files lie. `installed`: folders of packages."""
+
+    def __init__(self, installed: tuple[str, ...]) -> None:
+        self._installed = installed
         main = _reading.module_dict(sys.modules.get("__main__")) or {}
         file = _reading.said_by(main, "__file__")
         # (Without a file, as in a notebook, what lies in the working directory belongs to it.)
@@ -56,9 +79,11 @@ class Places:
     def nearness(self, key: str, namespace: dict[str, Any]) -> int:
         """How near a module is."""
         file = dict.get(namespace, "__file__")
-        if type(file) is not str or any(place in file for place in _INSTALLED):
+        if type(file) is not str or "site-packages" in file or any(place in file for place in _INSTALLED):
             return INSTALLED
-        return BESIDE if file.startswith(self._beside) else OWN
+        if file.startswith(self._beside):
+            return BESIDE
+        return INSTALLED if file.startswith(self._installed) else OWN
 
 
 class Roots:

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from memctl_agent._holders import _answer, _cycles, _facts, _reading, _roots, _words
-from memctl_agent._holders._answer import Answer, Group
+from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
+from memctl_agent._holders._grouping import Group, Grouping, Way
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
 from memctl_agent._holders._tensors import Tensors
@@ -35,24 +36,30 @@ STARTS_AT_ONCE = 64
 WANTED_MAX = 256
 # How often it is gone over for what holds the holders.
 CLIMBS_MAX = 3
+# Groups of which is told, before those that say the same are put together.
+TOLD_MAX = 24
 # Modules that become roots together.
-MODULES_AT_ONCE = 64
+MODULES_AT_ONCE = 128
 # What classes say their module is.
 _module_of = type.__dict__["__module__"].__get__
 
 # Until which share of the budget a stage may go on.
 _SHARES = {
-    "_main": 0.25,
-    "_modules": 0.3,
-    "_beside": 0.4,
+    "_main": 0.3,
     "_variables": 0.5,
-    "_graphs": 0.6,
-    "_own_modules": 0.65,
-    "_rest": 0.7,
+    "_graphs": 0.55,
+    "_modules": 0.6,
+    "_beside": 0.65,
+    "_own_modules": 0.7,
+    "_rest": 0.75,
     "_heap_tensors": 0.8,
     "_heap_holders": 0.95,
     "_installed": 0.95,
 }
+# On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked for its
+# budget, or when so many times as much has passed, but for searches that may take less than this.
+WAITS = 2
+WAITS_MS_MAX = 100.0
 
 
 class Slice:
@@ -97,9 +104,12 @@ class Search:
     def __init__(self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float) -> None:
         self._native, self._blocks, self._asked = native, list(blocks), asked
         self._budget_ns = budget_ms * 1e6
+        self._wall_ns = max(budget_ms, min(WAITS * budget_ms, WAITS_MS_MAX)) * 1e6
+        self._worked_ns = 0
         self._took_ns = self._longest_ns = self._slices = 0
         self._is_collecting = True
         self.answer: Optional[dict[str, Any]] = None
+        self._installed_folders = _roots.installed_folders()
         self._keys: Optional[list[str]] = None
         self._modules_at = 0
         self._near: dict[int, list[str]] = {BESIDE: ["__main__"], OWN: [], INSTALLED: []}
@@ -107,14 +117,18 @@ class Search:
         self._walk: Any = None
         self._frames = Frames(native)
         self._roots = Roots(self._frames)
-        self._staged: set[str] = set()
+        # Numbers of roots by the stage that made them, and modules that are to become some.
+        self._staged: dict[str, list[int]] = {}
+        self._waiting: dict[str, list[str]] = {}
+        self._installed_at = 0
         self._threads: Optional[list[int]] = None
         self._starts: Optional[list[int]] = None
+        self._starts_seen = 0
         self._in_graph: dict[int, tuple[int, str]] = {}
         self._hooked = self._unread = 0
         self._is_graph_cut = False
         self._heap: Any = None
-        # Blocks to the addresses of tensors on them, to which no chain leads.
+        # Blocks to the addresses of tensors on them, to which no chain leads, and to what makes C++ hold them.
         self._loose: dict[int, list[int]] = {}
         self._patterns: dict[int, str] = {}
         self._is_heap_seen = False
@@ -123,17 +137,19 @@ class Search:
         self._climbs = 0
         self._targets: Optional[list[int]] = None
         self._are_holders_seen = False
+        self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
         self._known = 0
         self._cut: set[str] = set()
         self._stages: list[Callable[[Slice], bool]] = [
             self._main,
-            self._modules,
-            self._beside,
             self._variables,
             self._graphs,
+            self._modules,
+            self._beside,
             self._own_modules,
+            self._graphs,
             self._rest,
             self._heap_tensors,
             self._heap_holders,
@@ -149,7 +165,7 @@ class Search:
 
     def slice(self, slice_ms: float = SLICE_MS) -> float:
         """Goes on for one slice; how long it took in milliseconds."""
-        began = time.perf_counter_ns()
+        began, worked = time.perf_counter_ns(), time.thread_time_ns()
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -165,6 +181,7 @@ class Search:
                 gc.enable()
             took = time.perf_counter_ns() - began
             self._slices += 1
+            self._worked_ns += time.thread_time_ns() - worked
             self._took_ns += took
             self._longest_ns = max(self._longest_ns, took)
             if self.answer is not None:
@@ -186,11 +203,14 @@ class Search:
         # Neither subclasses nor modes of the program see what is asked of tensors here.
         with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
             now = Slice(torch, self._blocks, (*self._near[BESIDE], *self._near[OWN]), end_ns)
-            began = time.perf_counter_ns()
+            began, worked = time.perf_counter_ns(), time.thread_time_ns()
             while self.answer is None and now.is_left():
                 stage = self._stages[0]
-                spent = self._took_ns + time.perf_counter_ns() - began
-                if spent > _SHARES.get(stage.__name__, 1e9) * self._budget_ns:
+                spent = (self._worked_ns + time.thread_time_ns() - worked) / max(1.0, self._budget_ns)
+                passed = (self._took_ns + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
+                share = _SHARES.get(stage.__name__)
+                # (The answer is given whatever it takes.)
+                if share is not None and max(spent, passed) > share:
                     self._cut.add(stage.__name__)
                     self._end_of(stage)
                 elif stage(now):
@@ -218,7 +238,7 @@ class Search:
             self._keys = keys
             # It has other names where `multiprocessing` or a launcher gave it some.
             self._namespace_ids.add(id(_reading.module_dict(dict.get(sys.modules, "__main__"))))
-        places = _roots.Places()
+        places = _roots.Places(self._installed_folders)
         while self._modules_at < len(self._keys):
             if not now.is_left():
                 return False
@@ -234,36 +254,32 @@ class Search:
         if self._walk is None:
             self._walk = self._native.Walk(self._blocks)
 
-    def _put_modules(self, now: Slice, keys: list[str]) -> None:
-        for key in keys:
+    def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
+        """Makes modules roots of a stage; whether there are no more of them."""
+        while keys and now.is_left():
+            key = keys.pop(0)
             namespace = _reading.module_dict(dict.get(sys.modules, key))
             number = self._walk.root(now.rules, namespace) if namespace is not None else None
             if number is not None:
-                self._roots.put(number, Root("module", _reading.plain(key) or "?", slot=key))
+                self._put(stage, number, Root("module", _reading.plain(key) or "?", slot=key))
+        return not keys
 
-    def _go_below(self, now: Slice, is_late: bool = False) -> bool:
-        roots = self._roots.objects(self._roots.numbers())
+    def _put(self, stage: str, number: int, root: Root) -> None:
+        self._roots.put(number, root)
+        self._staged.setdefault(stage, []).append(number)
+
+    def _go_below(self, now: Slice, *stages: str, is_late: bool = False) -> bool:
+        """Goes on below the roots of some stages; whether nothing waits there."""
+        roots = self._roots.objects([number for stage in stages for number in self._staged.get(stage, ())])
         is_done = self._walk.go(now.rules, roots, now.left_us(), is_late)
         return is_done or self._walk.has_all()
 
-    def _below(self, now: Slice, stage: str, keys: list[str]) -> bool:
-        self._begin_walk()
-        if stage not in self._staged:
-            self._staged.add(stage)
-            self._put_modules(now, keys)
-        return self._go_below(now)
-
     def _main(self, now: Slice) -> bool:
         """What lies below the globals of the program that was started."""
-        return self._below(now, "main", ["__main__"])
-
-    def _beside(self, now: Slice) -> bool:
-        """As that, of modules beside it."""
-        return not self._missing() or self._below(now, "beside", self._near[BESIDE])
-
-    def _own_modules(self, now: Slice) -> bool:
-        """As that, of its other modules."""
-        return not self._missing() or self._below(now, "own", self._near[OWN])
+        self._begin_walk()
+        if "main" not in self._staged:
+            self._put_modules(now, "main", ["__main__"])
+        return self._go_below(now, "main")
 
     def _variables(self, now: Slice) -> bool:
         """What lies below the variables of functions that run, in all threads."""
@@ -277,26 +293,43 @@ class Search:
             for root, value in _roots.variables(self._frames, ident, ident == main, self._namespace_ids):
                 number = self._walk.root(now.rules, value)
                 if number is not None:
-                    self._roots.put(number, root)
+                    self._put("variables", number, root)
         if not now.is_left():
             return False
-        return self._go_below(now) and not self._threads
+        return self._go_below(now, "variables") and not self._threads
+
+    def _beside(self, now: Slice) -> bool:
+        """What lies below the globals of modules beside the program that was started."""
+        return not self._missing() or self._of_modules(now, "beside", self._near[BESIDE])
+
+    def _own_modules(self, now: Slice) -> bool:
+        """As that, of its other modules."""
+        return not self._missing() or self._of_modules(now, "own", self._near[OWN])
+
+    def _of_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
+        # (Their names stay: they say which classes are the program's own.)
+        if stage not in self._waiting:
+            self._waiting[stage] = list(keys)
+        return self._put_modules(now, stage, self._waiting[stage]) and self._go_below(now, stage)
 
     def _rest(self, now: Slice) -> bool:
         """What was put off."""
-        return not self._missing() or self._go_below(now, is_late=True)
+        return not self._missing() or self._go_below(now, "main", "variables", "beside", "own", is_late=True)
 
     def _installed(self, now: Slice) -> bool:
-        """What lies below the globals of installed modules."""
-        if not self._missing() - set(self._loose) and self._are_holders_seen and not self._above:
+        """What lies below the globals of installed modules, some of them after the others."""
+        if not self._missing() or (self._are_holders_seen and not self._above):
             return True
-        while now.is_left() and self._missing():
-            keys, self._near[INSTALLED] = self._near[INSTALLED][:MODULES_AT_ONCE], self._near[INSTALLED][MODULES_AT_ONCE:]
-            self._put_modules(now, keys)
-            if not self._go_below(now):
+        while now.is_left():
+            stage = f"installed {self._installed_at}"
+            if stage not in self._waiting:
+                at = self._installed_at * MODULES_AT_ONCE
+                self._waiting[stage] = self._near[INSTALLED][at : at + MODULES_AT_ONCE]
+                if not self._waiting[stage]:
+                    return True
+            if not self._put_modules(now, stage, self._waiting[stage]) or not self._go_below(now, stage):
                 return False
-            if not keys:
-                return True
+            self._installed_at += 1
         return not self._missing()
 
     # -- graphs --------------------------------------------------------------------------------------------------
@@ -304,9 +337,11 @@ class Search:
     def _graphs(self, now: Slice) -> bool:
         """Blocks to which the graphs of tensors lead to which a chain leads."""
         if self._starts is None:
-            self._starts = self._walk.starts()
+            self._starts = self._walk.starts()[self._starts_seen :]
+            self._starts_seen += len(self._starts)
         missing = self._missing()
         if not missing or not self._starts:
+            self._starts = None
             return True
         numbers = self._starts[-STARTS_AT_ONCE:]
         tensors = [None if path is None else path[-1] for path in self._paths(now, numbers)]
@@ -350,31 +385,57 @@ class Search:
             self._heap = self._native.Heap(self._blocks)
             if not self._heap.can_tell():
                 return True
-        is_done, found = self._heap.tensors(now.rules, now.left_us())
-        for block, tensor in found:
+        is_done, found = self._heap.tensors(now.rules, now.left_us() // 2)
+        held_once = _held_once(found)
+        candidates = []
+        for (block, tensor), is_once in zip(found, held_once):
             if block in missing:
                 self._loose.setdefault(block, []).append(id(tensor))
-                self._note_pattern(now, tensor)
+                if is_once and block not in self._patterns:
+                    candidates.append((block, tensor))
+        del found
+        if candidates:
+            self._note_patterns(now, candidates, missing)
         self._is_heap_seen = is_done
         return is_done
 
-    def _note_pattern(self, now: Slice, tensor: Any) -> None:
-        """What a tensor that C++ may hold alone says of why."""
-        table = _reading.table(now.torch._C.TensorBase)
+    def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
+        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph, whose
+        leaf is the parameter that it is the gradient of."""
+        memory = Memory()
+        left = set(missing)
+        graph = Graph(now.torch, now.tensors, memory, now.is_left)
         try:
-            gradient = table["grad"].__get__(tensor) if table["is_leaf"].__get__(tensor) else None
-            if gradient is not None and table["grad_fn"].__get__(gradient) is not None:
-                self._patterns[id(tensor)] = "create_graph"
-        except RuntimeError:
-            # An inference tensor has neither.
-            return
+            for block, tensor in candidates:
+                # Of a parameter it is seen at once.
+                if graph.has_graphed_gradient(tensor):
+                    self._patterns[block] = "create_graph"
+                    left.discard(block)
+            graph.walk([tensor for _, tensor in candidates], left)
+            for number in graph.graphed:
+                self._patterns[candidates[number][0]] = "create_graph"
+            for block, (number, _) in graph.found.items():
+                if number in graph.graphed:
+                    self._patterns[block] = "create_graph"
+        finally:
+            graph.close()
+            memory.close()
+            candidates.clear()
 
     def _heap_holders(self, now: Slice) -> bool:
         """What refers to the tensors that were found on the heap, and to what refers to these."""
-        if not self._is_heap_seen or not self._loose:
+        if not self._is_heap_seen:
+            return True
+        if not self._loose:
+            # No tensor is on any of these blocks, so nothing can refer to one.
+            self._are_holders_seen = True
             return True
         if self._targets is None:
-            self._targets = [ids[0] for ids in self._loose.values()][:WANTED_MAX]
+            loose = {block: ids for block, ids in self._loose.items() if block not in self._patterns}
+            self._targets = [ids[0] for ids in loose.values()][:WANTED_MAX]
+            if not self._targets:
+                self._are_holders_seen = True
+                return True
             self._heap.rewind()
         is_done, found = self._heap.holders(now.rules, self._targets, now.left_us())
         while found:
@@ -420,31 +481,52 @@ class Search:
     def _gather(self, now: Slice) -> bool:
         """Makes groups of the blocks that are known."""
         self._begin_walk()
+        if self._grouping is None:
+            self._grouping = Grouping(self._ways())
+        return self._grouping.go(functools.partial(self._may_gather, now), now.is_left)
+
+    def _ways(self) -> list[Way]:
         found = [(block, number, "") for block, number in self._walk.found()]
         found += [(block, number, how) for block, (number, how) in self._in_graph.items()]
-        answer = Answer(self._frames, now.torch, now.tensors.class_ids)
-        told = []
-        for (block, number, how), path in zip(found, self._paths(now, [number for _, number, _ in found])):
-            if path is not None:
-                root = self._roots.of(self._walk.roots([number])[0])
-                told.append((block, number, how, answer.chain(path, root)))
-        self._groups = answer.groups(told)
-        self._known = len(told)
-        return True
+        chains = self._walk.chains([number for _, number, _ in found])
+        ways = []
+        for (block, _, how), chain in zip(found, chains):
+            root = self._roots.of(chain[0])
+            if root is not None and root.thread:
+                ways.append(Way(block, how, chain, (root.name, root.owner), root.ident))
+            else:
+                ways.append(Way(block, how, chain))
+        return ways
+
+    def _may_gather(self, now: Slice, number: int) -> bool:
+        path = self._paths(now, [number])[0]
+        if path is None:
+            return False
+        chain = Answer(self._frames, now.torch, now.tensors.class_ids).chain(path, self._root_of(number))
+        return _words.may_gather(chain, len(path) - 1)
+
+    def _root_of(self, number: int) -> Optional[Root]:
+        return self._roots.of(self._walk.roots([number])[0])
 
     def _tell(self, now: Slice) -> bool:
         """Tells of one group after the other, and then of what no chain leads to."""
-        assert self._groups is not None
-        while self._groups and len(self._entries) < 2 * _answer.HOLDERS_MAX:
+        if self._groups is None:
+            self._groups = self._grouping.groups() if self._grouping is not None else []
+        while self._groups:
+            if len(self._entries) >= TOLD_MAX:
+                # Smaller ones: that they are held is known.
+                self._known += sum(len(group.blocks) for group in self._groups)
+                break
             if not now.is_left():
                 return False
             group = self._groups.pop(0)
             path = self._paths(now, [group.tensor])[0]
             if path is None:
-                self._known -= len(group.blocks)
+                # It was let go meanwhile.
                 continue
+            self._known += len(group.blocks)
             answer = Answer(self._frames, now.torch, now.tensors.class_ids)
-            root = self._roots.of(self._walk.roots([group.tensor])[0])
+            root = self._root_of(group.tensor)
             sizes = [size for _, size in self._blocks]
             self._entries.append(answer.entry(group, answer.chain(path, root), sizes))
         self._finish()
@@ -475,21 +557,23 @@ class Search:
             ids = self._loose.get(block, [])
             cycle = next((self._cycles[at] for at in ids if at in self._cycles), "")
             above = next((self._above[at] for at in ids if self._above.get(at)), [])
-            pattern = next((self._patterns[at] for at in ids if at in self._patterns), "")
-            if cycle:
+            pattern = self._patterns.get(block, "")
+            if pattern:
+                key = ("cpp", "", pattern)
+            elif cycle:
                 key = ("cycle", cycle, "")
             elif above:
                 key = ("object", self._loose_words(above), "")
             elif self._are_holders_seen or not ids:
-                key = ("cpp", "", pattern)
+                key = ("cpp", "", "")
             else:
                 continue
             groups.setdefault(key, []).append(block)
-        if any(kind == "cpp" and pattern for kind, _, pattern in groups):
-            # What the graph of such a parameter holds belongs to it.
-            pattern = next(pattern for kind, _, pattern in groups if kind == "cpp" and pattern)
-            bare = groups.pop(("cpp", "", ""), [])
-            groups[("cpp", "", pattern)] = groups.get(("cpp", "", pattern), []) + bare
+        alone = groups.pop(("cpp", "", ""), [])
+        if alone:
+            # What C++ holds of one site, some of it for a reason that is known.
+            known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
+            groups.setdefault(known, []).extend(alone)
         return [self._loose_entry(kind, words, pattern, blocks) for (kind, words, pattern), blocks in groups.items()]
 
     def _loose_words(self, above: list[tuple[int, str]]) -> str:
@@ -531,6 +615,8 @@ class Search:
             )
         told = _answer.entry("cpp", sentence, [], len(blocks), size, _facts.Facts(_facts.CPP, ""))
         told["pattern"] = pattern or None
+        # No object says that these blocks still live: who asked knows.
+        told["numbers"] = sorted(blocks)
         return told
 
     def _has_seen_all(self) -> bool:
@@ -576,11 +662,23 @@ class Search:
         return notes
 
 
+class _Probe:
+    """An object of which all references are known."""
+
+
+def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
+    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++, or of
+    one Python object."""
+    probes: list[tuple[int, Any]] = [(0, _Probe())]
+    alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
+    return [count == alone + 1 for count in counts]
+
+
 def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries that say the same become one."""
-    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    """Entries that say the same become one: the parts of a model that are alike, many objects of one class."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in entries:
-        key = (one["kind"], one["sentence"], *one["chain"])
+        key = (one["kind"], one["sentence"], one["type"], one["is_bounded"], one["limit"])
         known = merged.get(key)
         if known is None:
             merged[key] = one

@@ -23,7 +23,7 @@ const WIDE: usize = 2_048;
 /// And at a time later.
 const WINDOW: usize = 8_192;
 /// Objects from a root down.
-const DEPTH_MAX: u8 = 24;
+const DEPTH_MAX: u8 = 64;
 /// Tensors whose graphs may be looked at.
 const STARTS_MAX: usize = 4_096;
 /// Objects between two looks at the clock.
@@ -38,6 +38,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 struct Entry {
     id: usize,
+    /// Its type's address.
+    kind: usize,
     above: u32,
     place: u32,
     depth: u8,
@@ -182,6 +184,16 @@ impl Walk {
     /// The roots above some objects.
     fn roots(&self, entries: Vec<u32>) -> Vec<u32> {
         entries.into_iter().map(|entry| self.root_of(entry)).collect()
+    }
+
+    /// The numbers from a root down to each of these objects.
+    fn chains(&self, entries: Vec<u32>) -> Vec<Vec<u32>> {
+        entries.into_iter().map(|entry| self.chain(entry)).collect()
+    }
+
+    /// The addresses of the types that some objects had when they were seen.
+    fn types(&self, entries: Vec<u32>) -> Vec<usize> {
+        entries.into_iter().map(|entry| self.entries.get(entry as usize).map_or(0, |entry| entry.kind)).collect()
     }
 
     /// The number of an object that was seen.
@@ -349,7 +361,8 @@ impl Walk {
             return None;
         }
         let number = self.entries.len() as u32;
-        self.entries.push(Entry { id: object as usize, above, place, depth });
+        let type_at = super::visit::type_of(object) as usize;
+        self.entries.push(Entry { id: object as usize, kind: type_at, above, place, depth });
         self.seen.insert(object as usize, number);
         match kind {
             Kind::Tensor(_) => match rules.address(object).and_then(|address| self.blocks.at(address)) {
