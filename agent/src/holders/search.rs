@@ -102,19 +102,22 @@ impl Search {
             tracing::debug!(id, "an answer about holders that nobody waits for");
             return;
         };
-        // Those that were the oldest then are the oldest now, as far as they live. (Of what is younger than the last of so many
-        // nothing is known: without steps a block's age is where it lies.)
+        // Those that were the oldest then are the oldest now, as far as they live. One in whose place there is another of the
+        // site counts: where a tensor is replaced again and again, that is what was found. (Of what is younger than the last of
+        // so many nothing is known: without steps a block's age is where it lies.)
         let now = live(&ask.stacks, BLOCKS_MAX);
         let last = now.oldest.last().filter(|_| now.oldest.len() == BLOCKS_MAX);
-        let may_live = |block: &LiveBlock| now.oldest.contains(block) || last.is_some_and(|last| block > last);
-        let size = |block: &LiveBlock| may_live(block).then_some(block.size);
+        let size = |block: &LiveBlock| {
+            let there = now.oldest.iter().find(|other| other.addr == block.addr).map(|other| other.size);
+            there.or_else(|| last.is_some_and(|last| block > last).then_some(block.size))
+        };
         let alive: Vec<Option<u64>> = sample.oldest.iter().map(size).collect();
         let body = match told::read(json, &alive, &self.paths) {
             Ok(mut found) => {
                 self.allowance.give_back(ask.budget().saturating_sub(Duration::from_micros(found.took_us)));
                 (found.live_blocks, found.live_bytes) = (now.blocks.max(found.asked_blocks.into()), now.bytes);
                 found.epoch = self.epoch;
-                if alive.iter().all(Option::is_none) {
+                if found.holders.is_empty() && alive.iter().all(Option::is_none) {
                     Body::Failure("the blocks that it was asked about were freed meanwhile".to_owned())
                 } else {
                     Body::Found(found)

@@ -52,13 +52,13 @@ struct Holder {
     threads: u32,
     collector: Option<String>,
     pattern: Option<String>,
-    /// Of what C++ alone seems to hold: which blocks, for no object says that they still live.
-    #[serde(default)]
+    /// Which blocks: that they still live no object says.
     numbers: Vec<usize>,
 }
 
 impl Holder {
-    /// Without those of its blocks that no longer live, of which the trainer could not know; how many these are.
+    /// Without those of its blocks that no longer live, or whose place another site's has taken, of which the trainer could
+    /// not know; how many these are.
     fn without_dead(&mut self, alive: &[Option<u64>]) -> u32 {
         let dead = self.numbers.iter().filter(|number| alive.get(**number).is_none_or(Option::is_none)).count();
         let dead = u32::try_from(dead).unwrap_or(u32::MAX).min(self.blocks);
@@ -174,7 +174,7 @@ mod tests {
                 "chain": ["module `__main__`", "global `KEPT`", "list, 1,440 items", "Tensor"],
                 "blocks": 3, "bytes": 3_145_728, "tensors": 1_440, "holder": "container", "type": "list", "name": "KEPT",
                 "owner": "__main__", "length": 1_440, "is_bounded": false, "limit": null, "thread": null, "threads": 0,
-                "collector": null, "pattern": null
+                "collector": null, "pattern": null, "numbers": [0, 1, 2]
             }]
         })
     }

@@ -39,14 +39,16 @@ def empty(asked: int, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def entry(kind: str, sentence: str, chain: list[str], blocks: int, size: int, facts: _facts.Facts) -> dict[str, Any]:
-    """One holder of the answer."""
+def entry(
+    kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
+) -> dict[str, Any]:
+    """One holder of the answer. `blocks`: their numbers, since no object says that they still live when it is read."""
     return {
         "kind": kind,
         "sentence": sentence[:SENTENCE_CHARS_MAX],
         "chain": chain,
-        "blocks": blocks,
-        "bytes": size,
+        "blocks": len(blocks),
+        "bytes": sum(sizes[block] for block in blocks),
         "tensors": None,
         "holder": facts.kind,
         "type": facts.type_name,
@@ -59,6 +61,7 @@ def entry(kind: str, sentence: str, chain: list[str], blocks: int, size: int, fa
         "threads": 0,
         "collector": None,
         "pattern": None,
+        "numbers": sorted(blocks),
     }
 
 
@@ -91,7 +94,7 @@ class Answer:
             count = len(group.threads)
             which = root.thread if count == 1 else f"{count} threads, one of them {root.thread}"
             sentence = f"{sentence}, of {which}"
-        told = entry(kind, sentence, chain.steps(tail), len(group.blocks), sum(sizes[b] for b in group.blocks), facts)
+        told = entry(kind, sentence, chain.steps(tail), group.blocks, sizes, facts)
         told["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
         told["name"], told["owner"] = chain.name(at)
         if root is not None and root.thread:

@@ -185,5 +185,8 @@ def _thread_words(ident: int, frame: types.FrameType) -> str:
     thread = dict.get(threading._active, ident)  # type: ignore[attr-defined]
     attributes = _reading.instance_dict(thread) if thread is not None else None
     name = _reading.plain(attributes.get("_name")) if attributes is not None else None
+    while os.path.basename(frame.f_code.co_filename) == "threading.py" and frame.f_back is not None:
+        # A lock, a condition: who waits for it says more.
+        frame = frame.f_back
     where = f"`{_reading.code_name(frame.f_code)}` ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
     return f"thread `{name}` in {where}" if name else f"a thread in {where}"

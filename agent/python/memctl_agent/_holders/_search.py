@@ -589,7 +589,7 @@ class Search:
         return " in ".join(steps[: _words.STEPS_MAX - 1])
 
     def _loose_entry(self, kind: str, words: str, pattern: str, blocks: list[int]) -> dict[str, Any]:
-        size = sum(self._blocks[block][1] for block in blocks)
+        sizes = [size for _, size in self._blocks]
         if kind == "cycle":
             state = _facts.collector(self._is_collecting)
             why = {"off": "is disabled", "rare": "hardly ever runs", "on": "has not run since"}[state]
@@ -597,8 +597,8 @@ class Search:
                 "cycle",
                 f"an unreachable cycle of {words}: the garbage collector {why}",
                 ["unreachable cycle", "Tensor"],
-                len(blocks),
-                size,
+                blocks,
+                sizes,
                 _facts.Facts(_facts.CYCLE, words),
             )
             told["collector"] = state
@@ -606,17 +606,15 @@ class Search:
         if kind == "object":
             chain = [*reversed(words.split(" in ")), "Tensor"]
             facts = _facts.Facts(_facts.OBJECT, words.split(" in ")[0])
-            return _answer.entry("object", f"{words}; what holds it was not found", chain, len(blocks), size, facts)
+            return _answer.entry("object", f"{words}; what holds it was not found", chain, blocks, sizes, facts)
         sentence = "PyTorch's C++ alone: no Python object refers to them"
         if pattern == "create_graph":
             sentence = (
                 "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
                 "`backward(create_graph=True)` makes them; no Python object refers to them"
             )
-        told = _answer.entry("cpp", sentence, [], len(blocks), size, _facts.Facts(_facts.CPP, ""))
+        told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
         told["pattern"] = pattern or None
-        # No object says that these blocks still live: who asked knows.
-        told["numbers"] = sorted(blocks)
         return told
 
     def _has_seen_all(self) -> bool:
@@ -685,4 +683,5 @@ def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             known["blocks"] += one["blocks"]
             known["bytes"] += one["bytes"]
+            known["numbers"] = sorted(known["numbers"] + one["numbers"])
     return list(merged.values())
