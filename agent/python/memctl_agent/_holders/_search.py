@@ -318,7 +318,7 @@ class Search:
 
     def _installed(self, now: Slice) -> bool:
         """What lies below the globals of installed modules, some of them after the others."""
-        if not self._missing() or (self._are_holders_seen and not self._above):
+        if self._missing() <= set(self._patterns) or (self._are_holders_seen and not self._above):
             return True
         while now.is_left():
             stage = f"installed {self._installed_at}"
@@ -395,9 +395,9 @@ class Search:
                     candidates.append((block, tensor))
         del found
         if candidates:
-            self._note_patterns(now, candidates, missing)
+            self._note_patterns(now, candidates, missing - set(self._patterns))
         self._is_heap_seen = is_done
-        return is_done
+        return is_done or missing <= set(self._patterns)
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
         """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph, whose
@@ -424,7 +424,7 @@ class Search:
 
     def _heap_holders(self, now: Slice) -> bool:
         """What refers to the tensors that were found on the heap, and to what refers to these."""
-        if not self._is_heap_seen:
+        if not self._is_heap_seen or self._missing() <= set(self._patterns):
             return True
         if not self._loose:
             # No tensor is on any of these blocks, so nothing can refer to one.
@@ -550,8 +550,7 @@ class Search:
 
     def _loose_entries(self, missing: set[int]) -> list[dict[str, Any]]:
         """Holders of blocks to which no chain leads: cycles, what could not be followed up, and C++ alone."""
-        if not self._is_heap_seen or self._heap.counts()[1]:
-            return []
+        is_whole = self._is_heap_seen and not self._heap.counts()[1]
         groups: dict[tuple[str, str, str], list[int]] = {}
         for block in missing:
             ids = self._loose.get(block, [])
@@ -560,6 +559,8 @@ class Search:
             pattern = self._patterns.get(block, "")
             if pattern:
                 key = ("cpp", "", pattern)
+            elif not is_whole:
+                continue
             elif cycle:
                 key = ("cycle", cycle, "")
             elif above:

@@ -2,8 +2,10 @@
 //!
 //! The collector keeps its objects in rings, whose heads lie beside each other in the interpreter: the youngest is found
 //! behind an object that was just made, the others at known distances, and each has to be a ring, or is left out.
+//! They are gone over from the newest object to the oldest: what a program has made comes before what it has imported.
 //! Guarantees: rings are read and never changed. Between two slices the place is kept by a weak reference to a function or a
-//! class, or by a list, tuple or dict that holds nothing but numbers and texts: whatever else lies there may go meanwhile.
+//! class, or by a list that holds nothing but numbers and texts: whatever else lies there may go meanwhile. Where these have
+//! gone, too, it goes on at a place before.
 //! Refuses: interpreters whose rings do not look like this.
 
 use std::time::Instant;
@@ -30,9 +32,12 @@ const BETWEEN_LOOKS: usize = 64;
 /// References of one object that are compared.
 const COMPARED: usize = 1 << 20;
 /// Objects among which one is looked for that keeps the place.
-const KEEPERS_AMONG: usize = 4_096;
+const KEEPERS_AMONG: usize = 8_192;
 
-/// What keeps the place between two slices: it is the last object that was shown.
+/// Places that are kept, the last one first.
+const KEPT_MAX: usize = 4;
+
+/// What keeps a place between two slices: it is the last object that was shown then.
 struct Keeper {
     /// A weak reference, or the object itself where it holds nothing.
     at: Py<PyAny>,
@@ -45,7 +50,7 @@ pub struct Heap {
     blocks: Blocks,
     heads: Vec<usize>,
     ring: usize,
-    keeper: Option<Keeper>,
+    keepers: Vec<Keeper>,
     visited: u64,
     /// Whether a place was not found again.
     has_jumped: bool,
@@ -59,7 +64,7 @@ impl Heap {
             blocks: Blocks::new(&blocks),
             heads: heads(py),
             ring: 0,
-            keeper: None,
+            keepers: Vec::new(),
             visited: 0,
             has_jumped: false,
         }
@@ -77,7 +82,8 @@ impl Heap {
 
     /// Begins anew.
     fn rewind(&mut self) {
-        (self.ring, self.keeper) = (0, None);
+        self.ring = 0;
+        self.keepers.clear();
     }
 
     /// Tensors on the blocks: whether all objects were gone over, and numbers of blocks with their tensors.
@@ -158,9 +164,10 @@ impl Heap {
                 show((at + HEAD_BYTES) as Object);
                 self.visited += 1;
                 looks += 1;
-                at = next(at);
+                at = before(at);
             }
-            (self.ring, self.keeper) = (self.ring + 1, None);
+            self.ring += 1;
+            self.keepers.clear();
         }
         true
     }
@@ -168,37 +175,21 @@ impl Heap {
     /// The first object of a ring that was not shown yet, or its head. None where the place is lost: what is left of all rings
     /// is not shown.
     fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
-        let Some(Keeper { at, is_weak }) = self.keeper.take() else { return Some(next(head)) };
-        let object = if is_weak {
-            // SAFETY: a weak reference; what it gives is a reference of its own, dropped here at once: something else, or
-            // nothing, holds the object, and nothing runs before it has been passed.
-            let found = unsafe { ffi::PyObject_CallNoArgs(at.as_ptr()) };
-            if found.is_null() {
-                // SAFETY: the interpreter's lock is held.
-                unsafe { ffi::PyErr_Clear() };
-                None
-            } else {
-                // SAFETY: a reference of ours.
-                let found: Bound<'_, PyAny> = unsafe { Bound::from_owned_ptr(py, found) };
-                (!found.is_none()).then(|| found.as_ptr() as usize)
-            }
-        } else {
-            Some(at.as_ptr() as usize)
-        };
-        // SAFETY: a live object, as something holds it.
-        let is_there = object.filter(|object| unsafe { ffi::PyObject_GC_IsTracked(*object as Object) != 0 });
-        let Some(object) = is_there else {
-            (self.has_jumped, self.ring) = (true, self.heads.len());
-            return None;
-        };
-        // A collection may have moved it into another ring, with most of those around it. What comes there is shown, and what
-        // is left of its own one was.
-        let place = next(object - HEAD_BYTES);
-        if place != head && self.heads.contains(&place) {
-            self.has_jumped = true;
-            return Some(head);
+        if self.keepers.is_empty() {
+            return Some(before(head));
         }
-        Some(place)
+        while let Some(keeper) = self.keepers.last() {
+            let Some(object) = keeper.object(py) else {
+                self.keepers.pop();
+                continue;
+            };
+            // A collection may have moved it into another ring, with most of those around it. What comes there is shown, and
+            // then what is left of its own one, and of others.
+            let place = before(object as usize - HEAD_BYTES);
+            return Some(if place != head && self.heads.contains(&place) { head } else { place });
+        }
+        (self.has_jumped, self.ring) = (true, self.heads.len());
+        None
     }
 
     /// Looks for an object that keeps the place, and shows those before it; `at` is the first that was not shown.
@@ -212,13 +203,17 @@ impl Heap {
             show(object);
             self.visited += 1;
             if let Some((at, is_weak)) = keeper(py, object, &mut scratch) {
-                self.keeper = Some(Keeper { at, is_weak });
+                if self.keepers.len() == KEPT_MAX {
+                    self.keepers.remove(0);
+                }
+                self.keepers.push(Keeper { at, is_weak });
                 return;
             }
-            at = next(at);
+            at = before(at);
         }
         if at == head {
-            (self.ring, self.keeper) = (self.ring + 1, None);
+            self.ring += 1;
+            self.keepers.clear();
             return;
         }
         self.has_jumped = true;
@@ -231,6 +226,28 @@ fn function_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
     static FOUND: pyo3::sync::PyOnceLock<usize> = pyo3::sync::PyOnceLock::new();
     let look = || -> PyResult<usize> { Ok(py.import("types")?.getattr("FunctionType")?.as_ptr() as usize) };
     FOUND.get_or_try_init(py, look).copied().unwrap_or_default() as *mut ffi::PyTypeObject
+}
+
+impl Keeper {
+    /// The object, if it is there and in a ring.
+    fn object(&self, py: Python<'_>) -> Option<Object> {
+        let object = if self.is_weak {
+            // SAFETY: a weak reference; what it gives is a reference of its own, given back here at once: something else holds
+            // the object, or it goes now as it would have without us.
+            let found = unsafe { ffi::PyObject_CallNoArgs(self.at.as_ptr()) };
+            if found.is_null() {
+                // SAFETY: the interpreter's lock is held.
+                unsafe { ffi::PyErr_Clear() };
+                return None;
+            }
+            // SAFETY: a reference of ours.
+            let found: Bound<'_, PyAny> = unsafe { Bound::from_owned_ptr(py, found) };
+            if found.is_none() { None } else { Some(found.as_ptr()) }
+        } else {
+            Some(self.at.as_ptr())
+        };
+        object.filter(|object| super::visit::is_tracked(*object))
+    }
 }
 
 /// What keeps the place of an object without keeping anything of the program: a weak reference to a function or a class; a
@@ -249,10 +266,8 @@ fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> O
         // SAFETY: a reference of ours.
         return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
     }
-    let is_plain = kind == &raw mut ffi::PyList_Type
-        || kind == &raw mut ffi::PyTuple_Type
-        || kind == &raw mut ffi::PyDict_Type;
-    if !is_plain {
+    // (Tuples and dicts of such things are taken out of the rings by the next collection.)
+    if kind != &raw mut ffi::PyList_Type {
         return None;
     }
     scratch.clear();
