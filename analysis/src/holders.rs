@@ -4,7 +4,7 @@
 //! grew comes from two counts of the same process in two epochs, and from nothing else. Refuses to compare holders that two
 //! answers do not call the same.
 
-use memctl_model::{Finding, FindingHolders, HolderGrowth, HoldersAsked, HoldersFound, TensorHolder};
+use memctl_model::{Finding, FindingHolders, HolderGrowth, HolderPace, HoldersAsked, HoldersFound, TensorHolder};
 
 use crate::wording::opening;
 
@@ -19,12 +19,25 @@ pub fn of_finding(finding: &Finding, id: &str, asked: &[HoldersAsked]) -> Option
     let names = |asked: &&&HoldersAsked| asked.outcome.as_ref().is_ok_and(|found| !found.holders.is_empty());
     let answers = |asked: &&&HoldersAsked| asked.outcome.is_ok();
     let told = own.iter().rfind(names).or_else(|| own.iter().rfind(answers)).or(own.last())?;
-    let growth = match &told.outcome {
-        Ok(found) => found.holders.iter().map(|holder| growth(holder, found, told, &own)).collect(),
-        Err(_) => Vec::new(),
+    let (growth, pace) = match &told.outcome {
+        Ok(found) => {
+            let both = |holder| (growth(holder, found, told, &own), pace(holder, found, told, &own));
+            found.holders.iter().map(both).unzip()
+        }
+        Err(_) => (Vec::new(), Vec::new()),
     };
     let sentence = sentence(told, &growth);
-    Some(FindingHolders { asked: (*told).clone(), growth, sentence })
+    Some(FindingHolders { asked: (*told).clone(), growth, pace, sentence })
+}
+
+/// Whether an earlier answer of the process could still tell how much longer a holder has become.
+#[must_use]
+pub fn is_pace_open(told: &FindingHolders) -> bool {
+    let Ok(found) = &told.asked.outcome else { return false };
+    let is_open = |(holder, pace): (&TensorHolder, &Option<HolderPace>)| {
+        pace.is_none() && holder.length.is_some() && is_only(found, &name(holder))
+    };
+    found.holders.iter().zip(&told.pace).any(is_open)
 }
 
 /// Whether an earlier answer of the process could still tell how a holder grew.
@@ -61,6 +74,21 @@ fn growth(
         let then = before.holders.iter().find(|other| self::name(other) == name)?.tensors?;
         let epochs = f64::from(epoch - since_epoch);
         Some(HolderGrowth { since_epoch, tensors_per_epoch: (now as f64 - then as f64) / epochs })
+    })
+}
+
+/// Since the first earlier answer of the same process that measures the same holder.
+fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &[&HoldersAsked]) -> Option<HolderPace> {
+    let (length_now, name) = (holder.length?, name(holder));
+    if !is_only(found, &name) {
+        return None;
+    }
+    let is_earlier = |asked: &&&HoldersAsked| asked.process == told.process && asked.asked_ns < told.asked_ns;
+    own.iter().filter(is_earlier).find_map(|asked| {
+        let before = asked.outcome.as_ref().ok().filter(|before| is_only(before, &name))?;
+        let length_before = before.holders.iter().find(|other| self::name(other) == name)?.length?;
+        let (bytes_before, bytes_now) = (before.live_bytes, found.live_bytes);
+        Some(HolderPace { since_ns: asked.asked_ns, length_before, length_now, bytes_before, bytes_now })
     })
 }
 
@@ -176,6 +204,8 @@ mod tests {
             blocks: 256,
             bytes: 256 << 20,
             tensors: Some(tensors),
+            length: Some(tensors),
+            ..TensorHolder::default()
         }
     }
 
@@ -280,6 +310,30 @@ mod tests {
         assert!(!open(&[asked(2, Err("it did not answer.".into()))]));
         let other = HoldersAsked { process: "rank 1".into(), ..first };
         assert_eq!(grown(other, found(7, vec![list(1_440)])).0, None);
+    }
+
+    #[test]
+    fn how_long_a_holder_has_become_is_told_beside_the_bytes_of_the_site() {
+        let first = asked(1, Ok(found(3, vec![list(480)])));
+        let pace = |earlier: &HoldersAsked, later: HoldersFound| {
+            let told = of_finding(&finding(), "id", &[earlier.clone(), asked(2, Ok(later))]).unwrap();
+            (told.pace[0], is_pace_open(&told))
+        };
+        // In one epoch as well, or where there is none.
+        let later = HoldersFound { live_bytes: 9 << 30, epoch: None, ..found(3, vec![list(1_440)]) };
+        let (grown, is_open) = pace(&first, later.clone());
+        let grown = grown.unwrap();
+        assert_eq!((grown.since_ns, grown.length_before, grown.length_now), (1, 480, 1_440));
+        assert!(grown.grew_with_bytes() && !is_open);
+        let same = HolderPace { length_now: 480, ..grown };
+        assert!(!same.grew_with_bytes() && !HolderPace { bytes_now: grown.bytes_before, ..grown }.grew_with_bytes());
+        // Not measured, another process, two of one name.
+        let (none, is_open) =
+            pace(&first, HoldersFound { holders: vec![TensorHolder { length: None, ..list(9) }], ..later.clone() });
+        assert!(none.is_none() && !is_open);
+        let other = HoldersAsked { process: "rank 1".into(), ..first.clone() };
+        assert_eq!(pace(&other, later.clone()), (None, true));
+        assert_eq!(pace(&first, HoldersFound { holders: vec![list(9), list(10)], ..later }), (None, false));
     }
 
     #[test]

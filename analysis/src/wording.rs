@@ -11,9 +11,6 @@ pub(crate) const REPLAYED: &str = "`memctl what-if` replays the job under other 
 /// Behind it a title says when memory will be full.
 pub const AHEAD: &str = "; out of memory ";
 
-/// Behind it a title says that growth may be harmless.
-pub const MAY_BE: &str = "; possibly ";
-
 /// `remember_features (scenarios.py:57)`.
 #[must_use]
 pub fn place(frame: &Frame) -> String {

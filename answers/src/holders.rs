@@ -5,6 +5,8 @@
 
 use std::io::{self, Write};
 
+use memctl_model::{Collector, HolderBound, HolderPattern, TensorHolder};
+use memctl_proto::convert::holders::holder_from_wire;
 use memctl_proto::v1;
 use serde::Serialize;
 
@@ -43,6 +45,10 @@ pub struct Holders {
     pub took_seconds: f64,
     /// How long it might have.
     pub budget_seconds: f64,
+    /// Slices of the search.
+    pub slices: u32,
+    /// The longest of them.
+    pub longest_seconds: f64,
     /// Whether all that can be looked at was.
     pub complete: bool,
     /// What was not looked at, in sentences.
@@ -69,6 +75,29 @@ pub struct Holder {
     pub bytes: u64,
     /// How many tensors the innermost container holds; null where there is none.
     pub tensors: Option<u64>,
+    /// What it is: container, cache, cycle, frame, thread, module, graph, cpp, variable, object, or unknown.
+    pub holder: &'static str,
+    /// Its type: `list`, `collections.deque`, `functools.lru_cache`, …
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The variable or attribute; null where it has none.
+    pub name: Option<String>,
+    /// The module, class or function whose that is.
+    pub owner: Option<String>,
+    /// Items of the container; null where there is none.
+    pub length: Option<u64>,
+    /// unbounded, bounded, or unknown.
+    pub bound: &'static str,
+    /// Items that it may have, where that is known.
+    pub limit: Option<u64>,
+    /// Of a thread: which, and where it is.
+    pub thread: Option<String>,
+    /// How many threads hold the same.
+    pub threads: u32,
+    /// Of a cycle: whether the garbage collector is on, off, or as good as never runs (rare).
+    pub collector: Option<&'static str>,
+    /// What makes C++ hold it: create_graph; null where that is not known.
+    pub pattern: Option<&'static str>,
 }
 
 impl Holders {
@@ -89,6 +118,8 @@ impl Holders {
             not_looked_at,
             holders,
             epoch,
+            slices,
+            longest_us,
         } = part(found, "found")?;
         Ok(Self {
             schema: SCHEMA,
@@ -105,6 +136,8 @@ impl Holders {
             objects,
             took_seconds: took_us as f64 / 1e6,
             budget_seconds: f64::from(budget_ms) / 1e3,
+            slices,
+            longest_seconds: longest_us as f64 / 1e6,
             complete,
             not_looked_at,
             epoch,
@@ -115,8 +148,48 @@ impl Holders {
 
 impl From<v1::TensorHolder> for Holder {
     fn from(wire: v1::TensorHolder) -> Self {
-        let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = wire;
-        Self { kind, sentence, chain, blocks, bytes, tensors }
+        let TensorHolder {
+            kind,
+            sentence,
+            chain,
+            blocks,
+            bytes,
+            tensors,
+            holder,
+            type_name,
+            name,
+            owner,
+            length,
+            bound,
+            thread,
+            threads,
+            collector,
+            pattern,
+        } = holder_from_wire(wire);
+        let (bound, limit) = match bound {
+            HolderBound::Unknown => ("unknown", None),
+            HolderBound::Unbounded => ("unbounded", None),
+            HolderBound::Bounded { limit } => ("bounded", limit),
+        };
+        Self {
+            kind,
+            sentence,
+            chain,
+            blocks,
+            bytes,
+            tensors,
+            holder: holder.name(),
+            type_name,
+            name,
+            owner,
+            length,
+            bound,
+            limit,
+            thread,
+            threads,
+            collector: collector.map(Collector::name),
+            pattern: pattern.map(HolderPattern::name),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use bytes::Bytes;
-use memctl_analysis::judge::{RankFacts, RankWatch, findings};
+use memctl_analysis::judge::{Activity, RankFacts, RankWatch, findings};
 use memctl_model::{Boundary, Counters, DeviceIndex, Event, Frame, Peaks, SiteRow, SiteTable, StackId};
 use memctl_proto::StackSender;
 use memctl_proto::item::Packed;
@@ -93,7 +93,7 @@ pub fn large(ranks: u32, epochs: u32, sites: u32) -> Large {
         .collect();
     let taking = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
-    let found = findings(&watches.iter().collect::<Vec<_>>());
+    let found = findings(&watches.iter().collect::<Vec<_>>(), Activity::Running);
     let judging = begun.elapsed().as_secs_f64();
     let memory_bytes = resident_bytes().saturating_sub(before);
     let found = black_box(found).len();

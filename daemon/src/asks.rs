@@ -25,7 +25,7 @@ pub enum AskError {
     #[error("its agent is older than this question; install the memctl-agent of this daemon's version there")]
     TooOld,
     /// Whoever started it forbids it.
-    #[error("it was started with --no-holders or MEMCTL_HOLDERS=off, which forbid it")]
+    #[error("it was started with --no-holders, MEMCTL_HOLDERS=off or attach(holders=False), which forbid it")]
     Forbidden,
     /// No Python.
     #[error("it is not a Python process, so no Python object holds its memory")]
@@ -33,9 +33,9 @@ pub enum AskError {
     /// Somebody else asks.
     #[error("it is being asked already; ask again in a moment")]
     Busy,
-    /// It does not come to the end of a step, or is gone.
+    /// Its interpreter is inside of something that lets no other thread run, or the search goes on, or it is gone.
     #[error(
-        "it did not answer in {0:?}: it answers at the end of a step, so ask again while it trains, or mark steps with memctl_agent.step()"
+        "it did not answer in {0:?}: a search goes on in small slices while the program lets other Python threads run; ask again in a moment"
     )]
     NoAnswer(Duration),
     /// The agent's words.

@@ -34,7 +34,10 @@ pub use counters::{Counters, Peaks};
 pub use event::{Action, DeviceIndex, Event, PoolId};
 pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Growth, Moment, Pattern, Rate, Severity};
 pub use foresight::{Foresight, Sight};
-pub use holders::{FindingHolders, HolderGrowth, HoldersAsked, HoldersFound, TensorHolder};
+pub use holders::{
+    Collector, FindingHolders, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,
+    HoldersFound, TensorHolder,
+};
 pub use judged::{Gap, Judged, JudgedKind, NotJudged};
 pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};
 pub use mark::{Mark, MarkKind, Phase, Phases};

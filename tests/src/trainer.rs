@@ -221,12 +221,15 @@ impl Trainer {
 pub fn list_holds(asked: &Asked) -> String {
     let (blocks, bytes) = (asked.blocks.len(), asked.blocks.iter().map(|block| block.1).sum::<u64>());
     serde_json::json!({
-        "version": 1, "asked_blocks": blocks, "found_blocks": blocks, "objects": 1_200_345, "took_ms": 81.25,
+        "version": 2, "slices": 40, "longest_ms": 2.5, "asked_blocks": blocks, "found_blocks": blocks,
+        "objects": 1_200_345, "took_ms": 81.25,
         "complete": true, "not_looked_at": ["Objects of C extensions that do not tell what they refer to."],
         "holders": [{
             "kind": "list", "sentence": format!("list `KEPT` of module `__main__`, {blocks} tensors"),
             "chain": ["module `__main__`", "global `KEPT`", format!("list, {blocks} items"), "Tensor"],
-            "blocks": blocks, "bytes": bytes, "tensors": blocks
+            "blocks": blocks, "bytes": bytes, "tensors": blocks, "holder": "container", "type": "list", "name": "KEPT",
+            "owner": "__main__", "length": blocks, "is_bounded": false, "limit": null, "thread": null, "threads": 0,
+            "collector": null, "pattern": null, "numbers": (0..blocks).collect::<Vec<_>>()
         }]
     })
     .to_string()

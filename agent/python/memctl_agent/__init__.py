@@ -30,6 +30,7 @@ def attach(
     role: Optional[str] = None,
     stacks: bool = True,
     auto: bool = True,
+    holders: bool = True,
 ) -> bool:
     """Attaches to this process: at once, or as soon as the program initialises CUDA.
 
@@ -37,7 +38,8 @@ def attach(
     as `unix:/run/memctl.sock` or `https://daemon:7717`; under `memctl run` the launcher takes everything and no
     address is needed. Where no daemon answers, what is recorded waits on disk for the next `memctl` command.
     `role` says what this process does in the job (`trainer`, `rollout`).
-    `stacks=False` leaves Python stacks out, `auto=False` the automatic marks.
+    `stacks=False` leaves Python stacks out, `auto=False` the automatic marks; `holders=False` forbids to look into this
+    process for what holds its tensors.
     Returns whether it attached or will; if not, one line on stderr says why.
     """
     try:
@@ -49,6 +51,7 @@ def attach(
             "attempt": attempt,
             "labels": {str(name): str(value) for name, value in (labels or {}).items()},
             "role": None if role is None else str(role),
+            "holders": None if holders else False,
         }
         return _the_session.attach(wanted, stacks=stacks, auto=auto, quiet=False)
     except Exception as error:

@@ -1,45 +1,158 @@
 """What whoever hosts the session asks of this process: which objects hold the tensors on some blocks.
 
-Asked at the end of a step, on the thread that ended it. Guarantees: where nothing is asked it is one call that loads
-one word; never two searches at once; nothing raises into the program, and no fault leaves the ask without an answer.
-Refuses: to search itself; `_holders` does, and is imported when it is first asked.
+A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins the
+search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often enough, and
+otherwise in the thread, so that a process that has no steps, or waits, answers as well.
+Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices the
+program has several times as long as one took; nothing raises into the program, and no fault leaves the ask without an answer.
+Refuses: to search itself; `_holders` does, and is imported when it is first asked, in the thread.
 """
 
 from __future__ import annotations
 
+import _thread
+import ctypes
 import threading
-from typing import Any
+import time
+from typing import Any, Optional
+
+# How long a slice is, and so many times as long the program goes on undisturbed before the next.
+SLICE_MS = 2.0
+RESTS = 5
+REST_MS_MIN = 10.0
+# The thread leaves a slice to the end of a step for so long.
+GRACE_MS = 30.0
+# How long it sleeps at most before it looks whether the session goes on, and where the word cannot be slept at.
+SLEEP_S = 30.0
+POLL_S = 0.2
+# FUTEX_WAIT, and the value of the word while nothing is asked.
+_WAIT, _IDLE = 0, 0
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
 
 
 class Asked:
     """Answers asks, one at a time."""
 
     def __init__(self) -> None:
-        self._searching = threading.Lock()
+        self._slicing = threading.Lock()
+        # What is under way: the ask's number and the search; when its next slice may be.
+        self._search: Any = None
+        self._number = 0
+        self._next = 0.0
+        self._native: Any = None
+        # Counts sessions: a thread belongs to one of them.
+        self._turn = 0
 
-    def answer(self, native: Any) -> None:
-        """Answers what is asked, if something is. Another thread that searches leaves the next ask to a later step."""
-        if not self._searching.acquire(blocking=False):
+    def begin(self, native: Any) -> None:
+        """Asks are answered from now on; where nothing may be asked there is no thread."""
+        self._native, self._turn = native, self._turn + 1
+        try:
+            if native.holders_word() is not None:
+                _thread.start_new_thread(self._sleep, (native, self._turn))
+        except Exception:
+            # No more threads: nobody can be asked, and nothing else is wrong.
+            return
+
+    def end(self) -> None:
+        """Nothing is answered any more; the thread ends when it next looks."""
+        self._native = self._search = None
+        self._turn += 1
+
+    def step_ended(self) -> None:
+        """A step has ended on this thread: the best moment for a slice, if one is due."""
+        if self._search is not None and time.monotonic() >= self._next:
+            self._slice()
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _sleep(self, native: Any, turn: int) -> None:
+        """Sleeps until something is asked, and sees to it that it is answered."""
+        try:
+            while self._turn == turn:
+                if self._search is not None:
+                    self._pass_time()
+                elif not self._take(native) and not self._wait(native):
+                    return
+        except Exception:
+            # Nobody hears from this process any more what holds its memory.
+            self._search = None
+
+    def _wait(self, native: Any) -> bool:
+        """Sleeps until something may be asked; whether the session goes on."""
+        place = native.holders_word()
+        if place is None:
+            return False
+        number, word = place
+        limit = _Time(int(SLEEP_S), 0)
+        # Without the interpreter's lock, like any function called this way.
+        libc = ctypes.CDLL(None, use_errno=True)
+        arguments = (number, word, _WAIT, _IDLE)
+        done = libc.syscall(*map(ctypes.c_long, arguments), ctypes.byref(limit), None, ctypes.c_long(0))
+        if done != 0 and ctypes.get_errno() not in (4, 110):
+            # Neither interrupted nor out of time: the word has another value, or the system refuses.
+            time.sleep(POLL_S)
+        return True
+
+    def _take(self, native: Any) -> bool:
+        """Begins to search for what is asked, if something is."""
+        asked = native.holders_asked()
+        if asked is None:
+            return False
+        number, blocks, budget_ms = asked
+        try:
+            from memctl_agent import _holders
+
+            self._number, self._next = number, 0.0
+            self._search = _holders.begin(native, blocks, budget_ms)
+        except Exception as fault:
+            native.holders_answer(number, _fault(fault))
+        return True
+
+    def _pass_time(self) -> None:
+        """Lets the time pass until a slice is due that no end of a step took."""
+        due = self._next + (GRACE_MS / 1e3 if self._next else 0.0)
+        left = due - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        elif time.monotonic() >= self._next:
+            self._slice()
+
+    # -- a slice -----------------------------------------------------------------------------------------------------
+
+    def _slice(self) -> None:
+        """One slice, and the answer if it was the last; another thread that is at it goes on alone."""
+        if not self._slicing.acquire(blocking=False):
             return
         try:
-            asked = native.holders_asked()
-            if asked is not None:
-                number, blocks, budget_ms = asked
-                native.holders_answer(number, _search(blocks, budget_ms))
+            search, native = self._search, self._native
+            if search is None or native is None:
+                return
+            took_ms = search.slice(SLICE_MS)
+            if search.answer is not None:
+                self._search = None
+                native.holders_answer(self._number, _json(search.answer))
+            self._next = time.monotonic() + max(REST_MS_MIN, RESTS * took_ms) / 1e3
         except Exception:
             # The session ended meanwhile; whoever asked stops waiting by itself.
-            return
+            self._search = None
         finally:
-            self._searching.release()
+            self._slicing.release()
 
 
-def _search(blocks: list[tuple[int, int]], budget_ms: int) -> str:
+def _json(answer: Any) -> str:
     """The answer, or in place of it what went wrong, as JSON."""
     import json
 
     try:
-        from memctl_agent import _holders
-
-        return json.dumps(_holders.find(blocks, budget_ms))
+        return json.dumps(answer)
     except Exception as fault:
-        return json.dumps({"fault": f"{type(fault).__name__}: {fault}"})
+        return _fault(fault)
+
+
+def _fault(fault: Optional[BaseException]) -> str:
+    import json
+
+    return json.dumps({"fault": f"{type(fault).__name__}: {fault}"})

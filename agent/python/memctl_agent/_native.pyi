@@ -21,9 +21,10 @@ def start(
     attempt: int | None = None,
     role: str | None = None,
     child: tuple[int, str] | None = None,
+    holders: bool | None = None,
 ) -> dict[str, object]:
     """Opens a session. Devices: ordinal, UUID, name, total bytes. `child`: the parent's process id and this
-    process's name, where `multiprocessing` started it.
+    process's name, where `multiprocessing` started it. `holders`: whether it may be asked what holds its tensors.
 
     Returns `mode` (`launcher` or `thread`), `session`, `job`, `rank` and `attempt`. Raises `NativeError`.
     """
@@ -74,12 +75,56 @@ def blocks(device: int, segments: list[dict[str, object]]) -> bool:
     """Segments as `torch.cuda.memory_snapshot()` gives them, where the allocator cannot be hooked."""
 
 def holders_asked() -> tuple[int, list[tuple[int, int]], int] | None:
-    """What is asked at the end of a step: the ask's number, live blocks (address, bytes) of one site, oldest first, 256
+    """What is asked: the ask's number, live blocks (address, bytes) of one site, oldest first, 256
     at most, and a budget in milliseconds. Each ask is given once; where nothing is asked one word is loaded.
     """
 
 def holders_answer(ask: int, answer_json: str) -> bool:
     """Answers an ask with JSON of 64 KiB at most. Never blocks and never raises; False where there was no room."""
+
+def holders_word() -> tuple[int, int] | None:
+    """The number of the system call `futex`, and the address of the word that is 0 while nothing is asked; None where
+    nothing may be.
+    """
+
+def frame_values(frame: object, first_slot: int, count: int, is_indirect: bool) -> list[object | None]:
+    """What is in the first slots of a frame, read in one go."""
+
+# `rules` of the two below: what gives a tensor's address, classes of tensors, classes of tensors that are not asked, this
+# package's own classes, the type of frames, what gives a class's module, names of the program's own modules.
+
+class Walk:
+    """From roots down to the tensors on some blocks, in slices; holds no object between two calls."""
+
+    def __init__(self, blocks: list[tuple[int, int]]) -> None: ...
+    def root(self, rules: tuple[object, ...], object: object) -> int | None: ...
+    def go(self, rules: tuple[object, ...], roots: list[tuple[int, object]], slice_us: int, is_late: bool) -> bool: ...
+    def adopt(self, rules: tuple[object, ...], roots: list[tuple[int, object]], holder: int, held: int) -> bool: ...
+    def shelve(self) -> None: ...
+    def has_all(self) -> bool: ...
+    def is_cut(self) -> bool: ...
+    def found(self) -> list[tuple[int, int]]: ...
+    def starts(self) -> list[int]: ...
+    def counts(self) -> tuple[int, int]: ...
+    def roots(self, entries: list[int]) -> list[int]: ...
+    def chains(self, entries: list[int]) -> list[list[int]]: ...
+    def types(self, entries: list[int]) -> list[int]: ...
+    def number(self, id: int) -> int | None: ...
+    def paths(
+        self, rules: tuple[object, ...], roots: list[tuple[int, object]], entries: list[int]
+    ) -> list[list[object] | None]: ...
+
+class Heap:
+    """Over all objects of the collector, in slices."""
+
+    def __init__(self, blocks: list[tuple[int, int]]) -> None: ...
+    def can_tell(self) -> bool: ...
+    def counts(self) -> tuple[int, bool]: ...
+    def rewind(self) -> None: ...
+    def tensors(self, rules: tuple[object, ...], slice_us: int) -> tuple[bool, list[tuple[int, object]]]: ...
+    def holders(
+        self, rules: tuple[object, ...], wanted: list[int], slice_us: int
+    ) -> tuple[bool, list[tuple[object, int]]]: ...
 
 def attach_foreign() -> None:
     """Makes the session one whose events come from `record`. Raises `NativeError` where PyTorch's hook feeds it."""

@@ -228,6 +228,7 @@ class Session:
         self.book.open(self._mark, before_end)
         if self._auto:
             self._watch_loop()
+        self._asked.begin(native)
         if why:
             self._refuse(f"level {self.level}: {why}")
 
@@ -317,7 +318,7 @@ class Session:
             self._lifecycle.goes_on()
         self._native.mark(kind, number, name)
         if kind == STEP_END:
-            self._asked.answer(self._native)
+            self._asked.step_ended()
             if self._torch is not None:
                 self._nccl.step_ended(self._torch, self._native)
 
@@ -369,6 +370,7 @@ class Session:
 
     def _let_go(self) -> None:
         self._unhook()
+        self._asked.end()
         if self._lifecycle is not None:
             self._lifecycle.remove()
             self._lifecycle = None
@@ -390,7 +392,7 @@ class Session:
             return
         try:
             self._native.silence()
-            # A thread that was searching is not here.
+            # A thread that was searching, or slept, is not here.
             self._asked = Asked()
             self._let_go()
         except Exception:

@@ -48,6 +48,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(blocks::blocks, module)?)?;
     module.add_function(wrap_pyfunction!(holders::holders_asked, module)?)?;
     module.add_function(wrap_pyfunction!(holders::holders_answer, module)?)?;
+    module.add_function(wrap_pyfunction!(holders::holders_word, module)?)?;
+    module.add_function(wrap_pyfunction!(holders::frame_values, module)?)?;
+    module.add_class::<holders::Walk>()?;
+    module.add_class::<holders::Heap>()?;
     module.add_function(wrap_pyfunction!(foreign::attach_foreign, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::record, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::device_uuid, module)?)?;

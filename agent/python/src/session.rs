@@ -50,7 +50,7 @@ fn refuse(error: impl std::fmt::Display) -> PyErr {
 
 /// Starts a session of this process.
 #[pyfunction]
-#[pyo3(signature = (*, job=None, daemon=None, framework, conf, devices, labels=None, rank=None, world_size=None, attempt=None, role=None, child=None))]
+#[pyo3(signature = (*, job=None, daemon=None, framework, conf, devices, labels=None, rank=None, world_size=None, attempt=None, role=None, child=None, holders=None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn start<'py>(
     py: Python<'py>,
@@ -65,6 +65,7 @@ pub fn start<'py>(
     attempt: Option<u32>,
     role: Option<String>,
     child: Option<(u32, String)>,
+    holders: Option<bool>,
 ) -> PyResult<Bound<'py, PyDict>> {
     log_if_wanted();
     let labels = labels.unwrap_or_default().into_iter().collect();
@@ -95,6 +96,9 @@ pub fn start<'py>(
         Some(_) => SourcePaths::default(),
         None => SourcePaths::from_environment(&environment, data_dir.as_deref()).map_err(refuse)?,
     };
+    // Whatever else it says was meant to forbid it.
+    let allows = environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks");
+    let holders = allows && holders != Some(false);
     let config = LiveConfig {
         source_paths,
         session: session_info(&who, &process, parent_pid, framework, conf, devices)?,
@@ -105,9 +109,8 @@ pub fn start<'py>(
             .map_or_else(DaemonAddress::own, |url| DaemonAddress { url, tls: Tls::from_environment(&environment) }),
         thread_state,
         python: Some(python(py)),
-        // Whatever else it says was meant to forbid it.
-        holders: environment("MEMCTL_HOLDERS").is_none_or(|text| text == "on" || text == "leaks"),
-        holders_unasked: environment("MEMCTL_HOLDERS").is_some_and(|text| text == "leaks"),
+        holders,
+        holders_unasked: holders,
     };
     // The launcher is asked over a socket: other Python threads need not wait for that.
     let live = py.detach(|| live::start(config)).map_err(refuse)?;

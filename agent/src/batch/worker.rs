@@ -260,7 +260,7 @@ impl Worker {
             }
             Note::Holders(ask, json) => {
                 if let Some(search) = &mut self.search {
-                    search.answered(ask, &json);
+                    search.answered(ask, &json, |stacks, most| self.batcher.oldest(stacks, most));
                 }
             }
             Note::Settled(positions) => {

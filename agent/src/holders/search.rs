@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memctl_analysis::LiveSample;
+use memctl_analysis::{LiveBlock, LiveSample};
 use memctl_model::{MarkKind, StackId};
 use memctl_proto::convert::holders::BLOCKS_MAX;
 use memctl_proto::v1::HolderSearch;
@@ -96,18 +96,32 @@ impl Search {
         self.under_way = Some(UnderWay { ask, sample, is_handed: false });
     }
 
-    /// The trainer says something.
-    pub(crate) fn answered(&mut self, id: u64, json: &[u8]) {
+    /// The trainer says something. `live` as in [`Self::turn`]: what was freed while it searched is held by nothing.
+    pub(crate) fn answered(&mut self, id: u64, json: &[u8], live: impl FnOnce(&[StackId], usize) -> LiveSample) {
         let Some(UnderWay { ask, sample, .. }) = self.under_way.take_if(|under_way| under_way.ask.id == id) else {
             tracing::debug!(id, "an answer about holders that nobody waits for");
             return;
         };
-        let body = match told::read(json, sample.oldest.len(), &self.paths) {
+        // Those that were the oldest then are the oldest now, as far as they live. One in whose place there is another of the
+        // site counts: where a tensor is replaced again and again, that is what was found. (Of what is younger than the last of
+        // so many nothing is known: without steps a block's age is where it lies.)
+        let now = live(&ask.stacks, BLOCKS_MAX);
+        let last = now.oldest.last().filter(|_| now.oldest.len() == BLOCKS_MAX);
+        let size = |block: &LiveBlock| {
+            let there = now.oldest.iter().find(|other| other.addr == block.addr).map(|other| other.size);
+            there.or_else(|| last.is_some_and(|last| block > last).then_some(block.size))
+        };
+        let alive: Vec<Option<u64>> = sample.oldest.iter().map(size).collect();
+        let body = match told::read(json, &alive, &self.paths) {
             Ok(mut found) => {
                 self.allowance.give_back(ask.budget().saturating_sub(Duration::from_micros(found.took_us)));
-                (found.live_blocks, found.live_bytes) = (sample.blocks, sample.bytes);
+                (found.live_blocks, found.live_bytes) = (now.blocks.max(found.asked_blocks.into()), now.bytes);
                 found.epoch = self.epoch;
-                Body::Found(found)
+                if found.holders.is_empty() && alive.iter().all(Option::is_none) {
+                    Body::Failure("the blocks that it was asked about were freed meanwhile".to_owned())
+                } else {
+                    Body::Found(found)
+                }
             }
             Err(failure) => Body::Failure(failure),
         };
@@ -117,7 +131,6 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
-    use memctl_analysis::LiveBlock;
     use memctl_proto::v1;
 
     use super::*;
@@ -143,7 +156,7 @@ mod tests {
 
     fn json(asked: usize) -> Vec<u8> {
         format!(
-            r#"{{"version":1,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
+            r#"{{"version":2,"slices":1,"longest_ms":1.0,"asked_blocks":{asked},"found_blocks":0,"objects":1,"took_ms":1.0,"complete":true,"not_looked_at":[],"holders":[]}}"#
         )
         .into_bytes()
     }
@@ -163,14 +176,29 @@ mod tests {
         search.turn(Instant::now(), live(300));
         let asked = region.holders_asked().unwrap();
         assert_eq!((asked.ask, asked.budget_ms, asked.blocks.len(), asked.blocks[0]), (7, 50, 256, (1 << 20, 512)));
-        search.answered(8, &json(256));
+        search.answered(8, &json(256), live(300));
         assert_eq!(answer(&asks), None, "of another ask");
-        search.answered(7, &json(256));
+        search.answered(7, &json(256), live(300));
         let Some(v1::HoldersAnswer { id: 7, body: Some(Body::Found(found)) }) = answer(&asks) else { panic!() };
         assert_eq!((found.live_blocks, found.live_bytes, found.asked_blocks), (300, 300 * 512, 256));
         assert_eq!(found.epoch, Some(4));
-        search.answered(7, &json(256));
+        search.answered(7, &json(256), live(300));
         assert_eq!(answer(&asks), None, "a second time");
+    }
+
+    #[test]
+    fn of_what_was_freed_meanwhile_no_holder_is_told() {
+        let (asks, _region, mut search) = search();
+        asks.ask(ask(7));
+        search.turn(Instant::now(), live(4));
+        search.answered(7, &json(4), live(1));
+        let Some(v1::HoldersAnswer { body: Some(Body::Found(found)), .. }) = answer(&asks) else { panic!() };
+        assert_eq!((found.live_blocks, found.live_bytes), (4, 512), "as of now");
+        asks.ask(ask(8));
+        search.turn(Instant::now(), live(4));
+        search.answered(8, &json(4), live(0));
+        let Some(v1::HoldersAnswer { body: Some(Body::Failure(words)), .. }) = answer(&asks) else { panic!() };
+        assert!(words.contains("freed meanwhile"), "{words}");
     }
 
     #[test]
@@ -178,7 +206,7 @@ mod tests {
         let (asks, _region, mut search) = search();
         asks.ask(ask(7));
         search.turn(Instant::now(), live(1));
-        search.answered(7, b"<html>");
+        search.answered(7, b"<html>", live(1));
         let Some(v1::HoldersAnswer { body: Some(Body::Failure(words)), .. }) = answer(&asks) else { panic!() };
         assert!(words.contains("cannot be read"), "{words}");
     }
@@ -190,7 +218,7 @@ mod tests {
         search.turn(Instant::now(), live(1));
         search.turn(Instant::now() + Duration::from_secs(1), live(1));
         assert_eq!(region.holders_asked(), None);
-        search.answered(1, &json(1));
+        search.answered(1, &json(1), live(1));
         assert_eq!(answer(&asks), None);
     }
 

@@ -3,7 +3,8 @@
 //! Guarantees: whatever bytes come, an answer of bounded size or one sentence that says what is wrong with them. Texts that
 //! are too long are cut. Refuses: numbers that contradict each other.
 
-use memctl_proto::convert::holders::checked;
+use memctl_model::{Collector, HolderBound, HolderKind, HolderPattern, TensorHolder};
+use memctl_proto::convert::holders::{checked, holder_to_wire};
 use memctl_proto::v1;
 use serde::Deserialize;
 
@@ -15,7 +16,7 @@ const TEXT_BYTES_MAX: usize = 1_000;
 const NOT_LOOKED_AT_MAX: usize = 32;
 
 /// The version of the answer that is read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Deserialize)]
 struct Told {
@@ -27,6 +28,8 @@ struct Told {
     complete: bool,
     not_looked_at: Vec<String>,
     holders: Vec<Holder>,
+    slices: u32,
+    longest_ms: f64,
 }
 
 #[derive(Deserialize)]
@@ -37,6 +40,39 @@ struct Holder {
     blocks: u32,
     bytes: u64,
     tensors: Option<u64>,
+    holder: String,
+    #[serde(rename = "type")]
+    type_name: String,
+    name: Option<String>,
+    owner: Option<String>,
+    length: Option<u64>,
+    is_bounded: Option<bool>,
+    limit: Option<u64>,
+    thread: Option<String>,
+    threads: u32,
+    collector: Option<String>,
+    pattern: Option<String>,
+    /// Which blocks: that they still live no object says.
+    numbers: Vec<usize>,
+}
+
+impl Holder {
+    /// Without those of its blocks that no longer live, or whose place another site's has taken, of which the trainer could
+    /// not know; how many these are.
+    fn without_dead(&mut self, alive: &[Option<u64>]) -> u32 {
+        let dead = self.numbers.iter().filter(|number| alive.get(**number).is_none_or(Option::is_none)).count();
+        let dead = u32::try_from(dead).unwrap_or(u32::MAX).min(self.blocks);
+        if dead > 0 {
+            self.blocks -= dead;
+            self.bytes = self.numbers.iter().filter_map(|number| alive.get(*number).copied().flatten()).sum();
+        }
+        dead
+    }
+}
+
+/// As the package spells it; what this agent does not know is not known.
+fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, told: Option<&str>) -> Option<T> {
+    all.iter().copied().find(|one| told == Some(name(*one)))
 }
 
 /// In place of an answer: what went wrong in the trainer.
@@ -45,18 +81,20 @@ struct Fault {
     fault: String,
 }
 
-/// Reads an answer to an ask about so many blocks. `paths` decides what may leave the host of the paths in it.
+/// Reads an answer to an ask about some blocks: `alive` says of each how large it is if it still lives. `paths` decides what
+/// may leave the host of the paths in it.
 ///
 /// # Errors
 /// One sentence.
-pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
+pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> Result<v1::HoldersFound, String> {
+    let asked_blocks = alive.len();
     if json.is_empty() {
         return Err("the trainer's answer was longer than 64 KiB".to_owned());
     }
     if let Ok(Fault { fault }) = serde_json::from_slice(json) {
         return Err(format!("the search failed in the trainer: {}", cut(paths.text(&fault).into_owned())));
     }
-    let told: Told =
+    let mut told: Told =
         serde_json::from_slice(json).map_err(|error| format!("the trainer's answer cannot be read: {error}"))?;
     if told.version != VERSION {
         return Err(format!("the trainer's answer is of version {}, and this agent reads {VERSION}", told.version));
@@ -67,11 +105,37 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
             told.asked_blocks
         ));
     }
+    for holder in &mut told.holders {
+        told.found_blocks = told.found_blocks.saturating_sub(holder.without_dead(alive));
+    }
+    told.holders.retain(|holder| holder.blocks > 0);
     let text = |text: String| cut(paths.text(&text).into_owned());
     let holder = |holder: Holder| {
-        let Holder { kind, sentence, chain, blocks, bytes, tensors } = holder;
-        let chain = chain.into_iter().map(text).collect();
-        v1::TensorHolder { kind, sentence: text(sentence), chain, blocks, bytes, tensors }
+        let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } =
+            holder;
+        let bound = match holder.is_bounded {
+            None => HolderBound::Unknown,
+            Some(false) => HolderBound::Unbounded,
+            Some(true) => HolderBound::Bounded { limit: holder.limit },
+        };
+        holder_to_wire(&TensorHolder {
+            kind,
+            sentence: text(sentence),
+            chain: chain.into_iter().map(text).collect(),
+            blocks,
+            bytes,
+            tensors,
+            holder: named(&HolderKind::ALL, HolderKind::name, Some(&holder.holder)).unwrap_or_default(),
+            type_name: text(type_name),
+            name: name.map(text),
+            owner: owner.map(text),
+            length,
+            bound,
+            thread: holder.thread.map(text),
+            threads,
+            collector: named(&Collector::ALL, Collector::name, holder.collector.as_deref()),
+            pattern: named(&HolderPattern::ALL, HolderPattern::name, holder.pattern.as_deref()),
+        })
     };
     let found = v1::HoldersFound {
         live_blocks: 0,
@@ -85,6 +149,8 @@ pub(super) fn read(json: &[u8], asked_blocks: usize, paths: &SourcePaths) -> Res
         not_looked_at: told.not_looked_at.into_iter().take(NOT_LOOKED_AT_MAX).map(text).collect(),
         holders: told.holders.into_iter().map(holder).collect(),
         epoch: None,
+        slices: told.slices,
+        longest_us: (told.longest_ms * 1_000.0) as u64,
     };
     checked(found).map_err(|error| format!("the trainer's answer is refused: {error}"))
 }
@@ -102,18 +168,20 @@ mod tests {
 
     fn answer() -> Value {
         json!({
-            "version": 1, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false,
+            "version": 2, "slices": 41, "longest_ms": 2.5, "asked_blocks": 4, "found_blocks": 3, "objects": 1_000_000, "took_ms": 81.25, "complete": false,
             "not_looked_at": ["The budget of 80 ms ended the search."],
             "holders": [{
                 "kind": "list", "sentence": "list `KEPT` of module `__main__`, 1,440 tensors",
                 "chain": ["module `__main__`", "global `KEPT`", "list, 1,440 items", "Tensor"],
-                "blocks": 3, "bytes": 3_145_728, "tensors": 1_440
+                "blocks": 3, "bytes": 3_145_728, "tensors": 1_440, "holder": "container", "type": "list", "name": "KEPT",
+                "owner": "__main__", "length": 1_440, "is_bounded": false, "limit": null, "thread": null, "threads": 0,
+                "collector": null, "pattern": null, "numbers": [0, 1, 2]
             }]
         })
     }
 
     fn of(value: &Value) -> Result<v1::HoldersFound, String> {
-        read(value.to_string().as_bytes(), 4, &SourcePaths::default())
+        read(value.to_string().as_bytes(), &[Some(1 << 20); 4], &SourcePaths::default())
     }
 
     fn with(field: &str, value: Value) -> Result<v1::HoldersFound, String> {
@@ -128,6 +196,9 @@ mod tests {
         assert_eq!((found.asked_blocks, found.found_blocks, found.objects, found.took_us), (4, 3, 1_000_000, 81_250));
         assert_eq!(found.holders[0].chain.len(), 4);
         assert_eq!((found.holders[0].tensors, found.complete), (Some(1_440), false));
+        assert_eq!((found.slices, found.longest_us), (41, 2_500));
+        assert_eq!(found.holders[0].holder(), v1::HolderKind::Container);
+        assert_eq!(found.holders[0].bound, Some(v1::HolderBound { bounded: false, limit: None }));
         let none = with("holders", json!([])).unwrap();
         assert!(none.holders.is_empty());
         assert!(with("unknown", json!({"later": "versions"})).is_ok());
@@ -135,14 +206,14 @@ mod tests {
 
     #[test]
     fn whatever_else_comes_is_a_sentence() {
-        let wrong = |json: &[u8]| read(json, 4, &SourcePaths::default()).unwrap_err();
+        let wrong = |json: &[u8]| read(json, &[None; 4], &SourcePaths::default()).unwrap_err();
         assert!(wrong(b"").contains("64 KiB"));
         for bytes in [&b"{"[..], b"null", b"[1]", b"\xff\xfe", b"{\"version\":1}"] {
             assert!(wrong(bytes).contains("cannot be read"), "{bytes:?}");
         }
         let deep = "[".repeat(60_000);
         assert!(wrong(deep.as_bytes()).contains("cannot be read"));
-        assert!(with("version", json!(2)).unwrap_err().contains("version 2"));
+        assert!(with("version", json!(3)).unwrap_err().contains("version 3"));
         assert!(with("asked_blocks", json!(5)).unwrap_err().contains("about 5 blocks"));
         assert!(with("found_blocks", json!(5)).unwrap_err().contains("refused"));
         assert!(with("found_blocks", json!(-1)).unwrap_err().contains("cannot be read"));
@@ -150,6 +221,18 @@ mod tests {
         assert!(with("holders", json!(holders)).unwrap_err().contains("holders"));
         let fault = of(&json!({"fault": "TypeError: not JSON"})).unwrap_err();
         assert_eq!(fault, "the search failed in the trainer: TypeError: not JSON");
+    }
+
+    #[test]
+    fn what_has_been_freed_is_held_by_nothing() {
+        let mut value = answer();
+        value["holders"][0]["numbers"] = json!([0, 2, 3]);
+        let of = |alive: &[Option<u64>]| read(value.to_string().as_bytes(), alive, &SourcePaths::default()).unwrap();
+        let found = of(&[Some(5), None, None, Some(7)]);
+        assert_eq!((found.found_blocks, found.holders[0].blocks, found.holders[0].bytes), (2, 2, 12));
+        assert_eq!(of(&[Some(5), None, Some(6), Some(7)]).holders[0].bytes, 3_145_728, "as it says");
+        let none = of(&[None, Some(9), None, None]);
+        assert!(none.holders.is_empty() && none.found_blocks == 0);
     }
 
     #[test]

@@ -438,10 +438,16 @@ impl Live {
         }
     }
 
-    /// What the host asks about holders, once; to be looked at when a step has ended.
+    /// What the host asks about holders, once; to be looked at when a step has ended, or by who waits at the word.
     #[must_use]
     pub fn holders_asked(&self) -> Option<Asked> {
         self.region.holders_asked()
+    }
+
+    /// Where the word lies that says whether something is asked (see [`Region::holders_word`]).
+    #[must_use]
+    pub fn holders_word(&self) -> Option<usize> {
+        self.region.holders_word()
     }
 
     /// Answers an ask for holders with what the search came to, as JSON.

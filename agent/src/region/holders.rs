@@ -1,8 +1,9 @@
-//! The ask for holders in a region: the host writes which blocks it is about, the trainer takes it at the end of a step.
+//! The ask for holders in a region: the host writes which blocks it is about, the trainer takes it at the end of a step, or a
+//! thread of it that sleeps at the word until it changes (a futex) does.
 //!
-//! One word says whose turn it is. Guarantees: a trainer that nobody asks loads that word and nothing else; an ask is taken
-//! once, whole or not at all; neither side ever waits for the other. An ask that nobody took can be taken back or replaced.
-//! Refuses: to ask a trainer that forbids it.
+//! One word says whose turn it is. Guarantees: a trainer that nobody asks loads that word and nothing else, and its thread is
+//! never woken; an ask is taken once, whole or not at all; neither side ever waits for the other. An ask that nobody took can
+//! be taken back or replaced. Refuses: to ask a trainer that forbids it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,6 +15,8 @@ use super::Region;
 const IDLE: u32 = 0;
 /// An ask waits for the end of a step.
 const ASKED: u32 = 1;
+/// As that, for who sleeps at the word.
+pub const ASKED_WORD: u32 = ASKED;
 /// The host writes one.
 const WRITING: u32 = 2;
 /// The trainer reads it.
@@ -63,6 +66,21 @@ impl Region {
         self.holders_control().give_turn(FORBIDDEN);
     }
 
+    /// The address of the word that is [`ASKED_WORD`] while something is asked; none where nothing may be. A thread may sleep
+    /// there as long as it has another value.
+    #[must_use]
+    pub fn holders_word(&self) -> Option<usize> {
+        (!self.forbids_holders()).then(|| self.holders_control().turn.as_ptr() as usize)
+    }
+
+    /// Whoever sleeps at the word looks at it again.
+    pub fn wake_holders(&self) {
+        // SAFETY: the word is in this mapping; waking reads and writes nothing there.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.holders_control().turn.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+        }
+    }
+
     /// Whether the trainer is not to be asked.
     #[must_use]
     pub fn forbids_holders(&self) -> bool {
@@ -84,6 +102,7 @@ impl Region {
             bytes.store(block.1, Ordering::Relaxed);
         }
         control.give_turn(ASKED);
+        self.wake_holders();
         true
     }
 

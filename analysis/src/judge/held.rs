@@ -1,21 +1,151 @@
 //! What holds growing memory decides whether it will stop.
 //!
-//! Guarantees: nothing is called bounded or unbounded but by what a process answered.
+//! The rules, each of what a process answered: a container without a bound that has become longer, or that has an item for each
+//! block, is a leak; one with a bound stops there; a cycle that the collector never frees, threads that wait, and what
+//! `backward(create_graph=True)` leaves behind are leaks. Guarantees: nothing is called bounded or unbounded but by an answer
+//! that found holders of most of the blocks that were asked about.
 
-use memctl_model::FindingHolders;
+use memctl_model::finding::SUSPECTED;
+use memctl_model::{
+    Collector, EvidenceValue, Finding, FindingHolders, HolderBound, HolderKind, HoldersFound, Severity, TensorHolder,
+};
 
 /// Whether what holds a finding's blocks has a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// Not known.
     Unknown,
-    /// It has none, and its length grew with the bytes.
+    /// It has none, and has grown with the bytes.
     None,
     /// It stops by itself, at so many bytes where that is known.
     At(Option<u64>),
 }
 
+/// Threads that hold the same, from which they pile up.
+const THREADS_MIN: u32 = 3;
+
 /// What is known of the bound of what holds a finding's blocks.
-pub(super) fn bound(_holders: &FindingHolders) -> Bound {
-    Bound::Unknown
+pub(super) fn bound(holders: &FindingHolders) -> Bound {
+    let Ok(found) = &holders.asked.outcome else { return Bound::Unknown };
+    let Some((at, holder)) = found.holders.iter().enumerate().max_by_key(|(_, holder)| holder.blocks) else {
+        return Bound::Unknown;
+    };
+    // What holds a few of the blocks says nothing of the others.
+    if u64::from(holder.blocks) * 2 < u64::from(found.asked_blocks) {
+        return Bound::Unknown;
+    }
+    let longer = holders.pace.get(at).copied().flatten().is_some_and(|pace| pace.grew_with_bytes());
+    match (holder.holder, holder.bound) {
+        (_, HolderBound::Bounded { limit }) => Bound::At(limit.and_then(|limit| bytes_at(found, holder, limit))),
+        (HolderKind::Cycle, _) if matches!(holder.collector, Some(Collector::Off | Collector::Rare)) => Bound::None,
+        (HolderKind::Thread, _) if holder.threads >= THREADS_MIN => Bound::None,
+        (HolderKind::Cpp, _) if holder.pattern.is_some() => Bound::None,
+        (HolderKind::Container | HolderKind::Cache, HolderBound::Unbounded) if longer || has_one_each(holder) => {
+            Bound::None
+        }
+        _ => Bound::Unknown,
+    }
+}
+
+/// Whether a container has at least as many items as it holds blocks.
+fn has_one_each(holder: &TensorHolder) -> bool {
+    holder.length.is_some_and(|length| length >= u64::from(holder.blocks).max(2))
+}
+
+/// What the site will hold when a holder of so many items is full.
+fn bytes_at(found: &HoldersFound, holder: &TensorHolder, limit: u64) -> Option<u64> {
+    let length = holder.length.filter(|&length| length > 0)?;
+    Some((found.live_bytes as f64 / length as f64 * limit as f64) as u64)
+}
+
+/// Makes of findings about growth what their holders decide: a leak of a suspicion, a suspicion of what is bounded.
+pub fn decide(findings: &mut [Finding]) {
+    for finding in findings.iter_mut().filter(|finding| finding.kind.is_leak()) {
+        match finding.holders.as_ref().map(bound) {
+            Some(Bound::None) if finding.is_suspected() => {
+                finding.evidence.retain(|(name, _)| name != SUSPECTED);
+                finding.severity = finding.severity.max(Severity::Warning);
+            }
+            Some(Bound::At(_)) if !finding.is_suspected() => {
+                finding.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+                finding.severity = Severity::Info;
+                finding.time_to_oom_seconds = None;
+                finding.epochs_to_oom = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memctl_model::{FindingKind, Frame, HolderPace, HoldersAsked};
+
+    use super::*;
+
+    fn answer(holder: TensorHolder, pace: Option<HolderPace>) -> FindingHolders {
+        let found = HoldersFound { live_blocks: 40, live_bytes: 40 << 20, asked_blocks: 40, ..HoldersFound::default() };
+        let site = Frame { function: "keep".into(), file: "train.py".into(), line: 3 };
+        FindingHolders {
+            asked: HoldersAsked {
+                rank: 0,
+                process: "rank 0".to_owned(),
+                asked_ns: 1,
+                unasked: true,
+                budget_ms: 100,
+                site,
+                finding: String::new(),
+                outcome: Ok(HoldersFound { holders: vec![holder], ..found }),
+            },
+            growth: vec![None],
+            pace: vec![pace],
+            sentence: String::new(),
+        }
+    }
+
+    fn list(length: u64, bound: HolderBound) -> TensorHolder {
+        let holder = HolderKind::Container;
+        TensorHolder { holder, bound, length: Some(length), blocks: 40, bytes: 40 << 20, ..TensorHolder::default() }
+    }
+
+    #[test]
+    fn a_container_decides_by_its_bound_and_by_what_it_holds() {
+        let limit = |items| HolderBound::Bounded { limit: Some(items) };
+        assert_eq!(bound(&answer(list(40, HolderBound::Unbounded), None)), Bound::None);
+        assert_eq!(bound(&answer(list(40, limit(64)), None)), Bound::At(Some(64 << 20)));
+        assert_eq!(bound(&answer(list(2, HolderBound::Unbounded), None)), Bound::Unknown, "it may never grow");
+        let longer = HolderPace { since_ns: 0, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
+        assert_eq!(bound(&answer(list(2, HolderBound::Unbounded), Some(longer))), Bound::None);
+        assert_eq!(bound(&answer(TensorHolder { blocks: 4, ..list(40, limit(64)) }, None)), Bound::Unknown);
+    }
+
+    #[test]
+    fn cycles_threads_and_graphs_are_leaks_where_nothing_frees_them() {
+        let of = |holder, collector, threads| TensorHolder {
+            holder,
+            collector,
+            threads,
+            blocks: 40,
+            ..TensorHolder::default()
+        };
+        let bound_of = |holder: TensorHolder| bound(&answer(holder, None));
+        assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::Off), 0)), Bound::None);
+        assert_eq!(bound_of(of(HolderKind::Cycle, Some(Collector::On), 0)), Bound::Unknown, "it will be freed");
+        assert_eq!(bound_of(of(HolderKind::Thread, None, 7)), Bound::None);
+        assert_eq!(bound_of(of(HolderKind::Thread, None, 1)), Bound::Unknown, "it may be at work");
+        assert_eq!(bound_of(of(HolderKind::Cpp, None, 0)), Bound::Unknown);
+    }
+
+    #[test]
+    fn holders_make_a_leak_of_a_suspicion_and_a_suspicion_of_what_is_bounded() {
+        let mut suspected = Finding::new(FindingKind::Leak, Severity::Info, 0.5, vec![0]);
+        suspected.evidence.push((SUSPECTED.to_owned(), EvidenceValue::Count(1)));
+        suspected.holders = Some(answer(list(40, HolderBound::Unbounded), None));
+        let mut confirmed = Finding::new(FindingKind::Leak, Severity::Critical, 0.9, vec![0]);
+        confirmed.holders = Some(answer(list(40, HolderBound::Bounded { limit: None }), None));
+        let mut findings = [suspected, confirmed];
+        decide(&mut findings);
+        assert_eq!((findings[0].severity, findings[0].is_suspected()), (Severity::Warning, false));
+        assert_eq!((findings[1].severity, findings[1].is_suspected()), (Severity::Info, true));
+    }
 }

@@ -41,6 +41,7 @@ mod words;
 mod wrong_device;
 
 pub use foreseen::{Asked, Foreseen, foreseen};
+pub use held::decide;
 pub use judged::GROWTH;
 pub use series::POINTS_MAX;
 pub use stacks::Stacks;

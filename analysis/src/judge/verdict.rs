@@ -71,7 +71,7 @@ pub struct Grounds<'a> {
 /// The verdict.
 #[must_use]
 pub fn verdict(grounds: &Grounds<'_>) -> Verdict {
-    if let Some(failed) = worst(grounds, |finding| finding.kind == FindingKind::Oom) {
+    if let Some(failed) = worst(grounds, crate::oom::outcome::tells) {
         return of_finding(VerdictKind::OutOfMemory, None, failed);
     }
     let courses = &grounds.courses.courses;

@@ -14,7 +14,7 @@ use super::{OomCause, Report};
 use crate::deaths::AfterOom;
 use crate::fragmentation::RankFragmentation;
 use crate::fragmentation::judge::FragmentationCause as Idle;
-use crate::wording::{AHEAD, MAY_BE, bytes, moment, place_or_none, ranks};
+use crate::wording::{AHEAD, bytes, moment, place_or_none, ranks};
 
 /// A leak that is less than this share of what was in use is not what filled the device.
 const SHARE_MIN: f64 = 0.05;
@@ -128,10 +128,8 @@ fn ended(finding: &mut Finding, first: &Report, numbers: &[u32], known: usize) {
     finding.confidence = finding.confidence.max(0.95);
     (finding.time_to_oom_seconds, finding.epochs_to_oom) = (None, None);
     // What was predicted has happened, and what was a suspicion filled the device.
-    for words in [AHEAD, MAY_BE] {
-        if let Some(behind) = finding.title.find(words) {
-            finding.title.truncate(behind);
-        }
+    if let Some(behind) = finding.title.find(AHEAD) {
+        finding.title.truncate(behind);
     }
     finding.evidence.retain(|(name, _)| name != SUSPECTED);
     // (To a String nothing can fail.)

@@ -242,7 +242,7 @@ fn a_suspicion_that_filled_the_device_is_one_no_longer() {
     let mut reports = [fragmented()];
     let suspected = ("suspected".to_owned(), EvidenceValue::Count(1));
     let mut found = vec![Finding {
-        title: "Live memory has grown 240 MiB per epoch on rank 0; possibly a cache that is still filling".into(),
+        title: "Live memory has grown 240 MiB per epoch on rank 0".into(),
         evidence: vec![suspected],
         ..leak(1200 * MIB, Severity::Info, frame())
     }];

@@ -3,6 +3,7 @@
 //! Guarantees: where there is no answer the reason is there, and no figure. Refuses to say anything of a finding that no
 //! process was asked about.
 
+use memctl_model::HolderPace;
 use memctl_proto::v1;
 use memctl_proto::v1::finding_holders::Outcome;
 use serde::Serialize;
@@ -23,7 +24,7 @@ pub struct FindingHolders {
     pub asked_at: String,
     /// The epoch in which it answered.
     pub epoch: Option<u32>,
-    /// Whether the daemon asked by itself (`memctl run --holders`).
+    /// Whether the daemon asked by itself.
     pub unasked: bool,
     /// Why there is no answer; null where there is one.
     pub failure: Option<String>,
@@ -43,6 +44,10 @@ pub struct FindingHolders {
     pub took_seconds: Option<f64>,
     /// How long it might have.
     pub budget_seconds: f64,
+    /// Slices of the search.
+    pub slices: Option<u32>,
+    /// The longest of them.
+    pub longest_seconds: Option<f64>,
     /// Whether all that can be looked at was.
     pub complete: Option<bool>,
     /// What was not looked at, in sentences.
@@ -59,11 +64,40 @@ pub struct GrowingHolder {
     pub tensors_per_epoch: Option<f64>,
     /// The epoch since which they were counted.
     pub since_epoch: Option<u32>,
+    /// How long it has become since an earlier answer; null where none measured it.
+    pub pace: Option<Pace>,
+}
+
+/// How a holder's length changed beside the bytes of the site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pace {
+    /// When the earlier answer came.
+    pub since: String,
+    /// Items then,
+    pub length_before: u64,
+    /// and now.
+    pub length_now: u64,
+    /// Live bytes of the site then,
+    pub bytes_before: u64,
+    /// and now.
+    pub bytes_now: u64,
+    /// Whether it became longer while these became more.
+    pub grew_with_bytes: bool,
+}
+
+impl From<v1::HolderPace> for Pace {
+    fn from(wire: v1::HolderPace) -> Self {
+        let v1::HolderPace { known: _, since_ns, length_before, length_now, bytes_before, bytes_now } = wire;
+        let pace = HolderPace { since_ns, length_before, length_now, bytes_before, bytes_now };
+        let since = time::rfc3339(since_ns);
+        let grew_with_bytes = pace.grew_with_bytes();
+        Self { since, length_before, length_now, bytes_before, bytes_now, grew_with_bytes }
+    }
 }
 
 impl From<v1::FindingHolders> for FindingHolders {
     fn from(wire: v1::FindingHolders) -> Self {
-        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth } = wire;
+        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth, pace } = wire;
         let (found, failure) = match outcome {
             Some(Outcome::Found(found)) => (Some(found), None),
             Some(Outcome::Failure(why)) => (None, Some(why)),
@@ -71,6 +105,7 @@ impl From<v1::FindingHolders> for FindingHolders {
         };
         let of = |read: fn(&v1::HoldersFound) -> u64| found.as_ref().map(read);
         let mut growth = growth.into_iter().map(|growth| growth.known.then_some(growth));
+        let mut pace = pace.into_iter().map(|pace| pace.known.then(|| Pace::from(pace)));
         let mut growing = |holder: &v1::TensorHolder| {
             let growth = growth.next().flatten();
             let tensors_per_epoch = growth.as_ref().map(|growth| growth.tensors_per_epoch);
@@ -78,6 +113,7 @@ impl From<v1::FindingHolders> for FindingHolders {
                 holder: Holder::from(holder.clone()),
                 tensors_per_epoch: tensors_per_epoch.filter(|rate| rate.is_finite()),
                 since_epoch: growth.map(|growth| growth.since_epoch),
+                pace: pace.next().flatten(),
             }
         };
         Self {
@@ -96,6 +132,8 @@ impl From<v1::FindingHolders> for FindingHolders {
             objects: of(|found| found.objects),
             took_seconds: found.as_ref().map(|found| found.took_us as f64 / 1e6),
             budget_seconds: f64::from(budget_ms) / 1e3,
+            slices: found.as_ref().map(|found| found.slices),
+            longest_seconds: found.as_ref().map(|found| found.longest_us as f64 / 1e6),
             complete: found.as_ref().map(|found| found.complete),
             not_looked_at: found.map_or_else(Vec::new, |found| found.not_looked_at),
         }

@@ -20,8 +20,8 @@ use clap_complete::Shell;
 
 use crate::seams::{Credentials, DaemonAddress, Tls, TokenSource};
 pub use questions::{
-    Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report, Sites,
-    Timeline, WhatIf,
+    Assert, Diagnose, Export, ExportFormat, FailOn, Fit, Frag, Holders, Jobs, Leaks, Ledger, Oom, Query, Ranks, Report,
+    Sites, Timeline, WhatIf,
 };
 pub use recording::{Import, Run};
 pub use serving::{Daemon, LogFormat};

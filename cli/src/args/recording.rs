@@ -26,11 +26,11 @@ pub struct Run {
     /// Record events without the stacks of their allocations.
     #[arg(long)]
     pub no_stacks: bool,
-    /// Forbid to ask the processes which Python objects hold their tensors [env: MEMCTL_HOLDERS=off].
+    /// Forbid to look into the processes for which Python objects hold tensors that accumulate [env: MEMCTL_HOLDERS=off].
     #[arg(long, conflicts_with = "holders")]
     pub no_holders: bool,
-    /// Let the daemon ask by itself which Python objects hold the tensors of a leak, once for each leak that it confirms [env: MEMCTL_HOLDERS=leaks].
-    #[arg(long)]
+    /// Ask them even if MEMCTL_HOLDERS forbids it.
+    #[arg(long, hide = true)]
     pub holders: bool,
     /// What leaves this host of the paths of source files.
     #[arg(long, env = "MEMCTL_SOURCE_PATHS", hide_env_values = true, default_value = "full", value_name = "FORM", value_parser = source_paths())]

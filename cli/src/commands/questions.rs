@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use jiff::Timestamp;
-use memctl_answers::format::time;
 use memctl_answers::finding::Finding;
+use memctl_answers::format::time;
 use memctl_answers::jobs::Jobs;
 use memctl_answers::report::Report;
 use memctl_answers::sites::View;

@@ -89,8 +89,8 @@ impl Hosted<'_> {
         let config = HostConfig {
             trainers_max: host::trainers_max(child::descriptors_max()),
             source_paths,
-            holders: !args.no_holders,
-            holders_unasked: asks_at_leaks(args),
+            holders: !forbids_holders(args),
+            holders_unasked: !forbids_holders(args),
             ..HostConfig::new(destination.daemon.clone(), destination.spool.clone())
         };
         let host = match folder.listener().and_then(|listener| Host::start(listener, config)) {
@@ -183,10 +183,10 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
         environment.push(("MEMCTL_STACKS", "0".into()));
     }
     // For a process that attaches past this launcher.
-    if args.no_holders {
+    if forbids_holders(args) {
         environment.push(("MEMCTL_HOLDERS", "off".into()));
     } else if args.holders {
-        environment.push(("MEMCTL_HOLDERS", "leaks".into()));
+        environment.push(("MEMCTL_HOLDERS", "on".into()));
     }
     if let Some(attempt) = args.attempt {
         environment.push(("MEMCTL_ATTEMPT", attempt.to_string().into()));
@@ -198,10 +198,11 @@ fn environment(args: &Run, name: &name::Name, folder: &Folder) -> Vec<(&'static 
     environment
 }
 
-/// Whether the daemon may ask by itself what holds the blocks of a leak.
-fn asks_at_leaks(args: &Run) -> bool {
-    let of_variable = || std::env::var_os("MEMCTL_HOLDERS").is_some_and(|value| value == "leaks");
-    args.holders || (!args.no_holders && of_variable())
+/// Whether the processes are not to be asked what holds their tensors: by the flag, or by anything in the variable that does
+/// not allow it.
+fn forbids_holders(args: &Run) -> bool {
+    let of_variable = std::env::var("MEMCTL_HOLDERS").is_ok_and(|value| !matches!(&*value, "" | "on" | "leaks"));
+    args.no_holders || (of_variable && !args.holders)
 }
 
 /// `MEMCTL_DISABLED` in the environment, as the agent in Python reads it: not empty and not 0.

@@ -5,7 +5,7 @@
 //! processes whose place another one has taken: what they held is gone.
 
 use memctl_analysis::explained::explains;
-use memctl_analysis::holders::{is_about, is_growth_open, of_finding};
+use memctl_analysis::holders::{is_about, is_growth_open, is_pace_open, of_finding};
 use memctl_model::{Finding, FindingHolders, Frame, HoldersAsked, StackId};
 use memctl_proto::convert::holders::{STACKS_MAX, from_kept};
 use memctl_proto::v1::holders_asked::Outcome;
@@ -115,16 +115,17 @@ impl Reading<'_> {
         }
         let mut told = of_finding(finding, &id, &asked);
         let Some(of) = of else { return Ok(told) };
-        // How its holders grew: since the first of its process that counted them in an earlier epoch.
-        let counted = |kept: &&&HoldersIndex| {
-            let is_earlier = kept.counted_epoch.zip(of.counted_epoch).is_some_and(|(then, now)| then < now);
-            kept.session == of.session && is_earlier
+        // How its holders grew: since the first of its process that named some, and that counted them in an earlier epoch.
+        let is_earlier = |kept: &&&HoldersIndex| {
+            kept.session == of.session && kept.says == Says::Holders && kept.asked_ns < of.asked_ns
         };
-        let mut earlier: Vec<&HoldersIndex> = own.iter().filter(counted).copied().collect();
+        let mut earlier: Vec<&HoldersIndex> = own.iter().filter(is_earlier).copied().collect();
         earlier.sort_by_key(|kept| kept.asked_ns);
         for kept in earlier {
-            if !told.as_ref().is_some_and(is_growth_open) {
-                break;
+            let counted = kept.counted_epoch.zip(of.counted_epoch).is_some_and(|(then, now)| then < now);
+            let is_open = told.as_ref().is_some_and(|told| is_pace_open(told) || (counted && is_growth_open(told)));
+            if !is_open {
+                continue;
             }
             let Some(read) = self.read(kept).await? else { break };
             if let Some(read) = read {

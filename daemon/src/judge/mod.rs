@@ -227,6 +227,8 @@ impl Judge {
         judge::sort(findings);
         // The worst first, should there be more answers than are read.
         let left_out = holders::tell(&*self.store, found, findings).await?;
+        judge::decide(findings);
+        judge::sort(findings);
         if left_out > 0 && self.is_first_cut(found.job.key) {
             tracing::warn!(
                 job = found.job.name,

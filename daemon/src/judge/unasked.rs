@@ -1,24 +1,26 @@
-//! Asks what holds the blocks of a leak that was just confirmed, without anybody asking, where the process's launcher allows
-//! that (`memctl run --holders`).
+//! Asks what holds the blocks of a site whose growth is a fact, without anybody asking, unless the process's launcher or the
+//! operator forbids it.
 //!
-//! Guarantees: the judge never waits for it; of a finding one process is asked, once, the first by rank that may be; a
-//! process is asked about one finding at a time, about [`SITES_MAX`] in all, and again, [`TRIES_MAX`] times in all, only
-//! where its stream broke off or its search ended before it had looked everywhere and found nothing: a machine that does
-//! something else meanwhile leaves little of a budget.
-//! Refuses suspicions, and whatever has no site.
+//! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
+//! when the site has grown on, so that the two answers say whether the holder grew with the bytes. A process is asked about one
+//! finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer than [`SHARE`] of its time so
+//! far, all searches together. Where a search ended before it had looked everywhere and found nothing, it is asked again, with
+//! what time it may take by then, [`TRIES_MAX`] times in all.
+//! Refuses whatever has no site.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memctl_model::{Finding, HoldersFound};
+use memctl_model::{EvidenceValue, Finding, HoldersFound};
 use memctl_proto::convert::holders::BUDGET_MS;
 use memctl_proto::v1;
 use memctl_proto::v1::holders_asked::Outcome;
 
 use super::holders::{concerns, keep, may_be_about, may_be_asked_about, stacks_of};
 use crate::asks::{AskError, Line};
+use crate::clock::steady;
 use crate::pokes::{Poked, Pokes};
 use crate::read::stacks::dictionary;
 use crate::read::{Found, ReadError};
@@ -26,11 +28,25 @@ use crate::store::{HoldersIndex, Says, SessionKey, Store};
 use crate::streams::Streams;
 
 /// Findings about which a session is asked at most.
-const SITES_MAX: usize = 8;
+const SITES_MAX: usize = 3;
 /// How often it is asked about one of them, where its answer was lost on the way or says nothing yet.
-const TRIES_MAX: u8 = 3;
-/// How long the end of a step is waited for: nobody waits for the answer.
-const STEP_MAX: Duration = Duration::from_secs(120);
+const TRIES_MAX: u8 = 5;
+/// How often it is asked where it answers.
+const ANSWERS_MAX: usize = 2;
+/// The last slice of a search is waited for so long: nobody waits for the answer.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// One part in so many of a process's time is what searches may take, all together.
+const SHARE: u32 = 200;
+/// A process that runs for less than this is left alone,
+const AGE_MIN: Duration = Duration::from_secs(4);
+/// and one that may not be searched for as long as this yet.
+const BUDGET_MS_MIN: u32 = 20;
+/// Rises after which growth is a fact,
+const RISES_MIN: u64 = 10;
+/// or the part of the device that what has grown there takes: one in so many.
+const DEVICE_PART: u64 = 100;
+/// It has grown on when a quarter more lives than when the process was asked.
+const GROWN_ON: u64 = 4;
 
 /// See the module.
 #[derive(Clone)]
@@ -47,6 +63,8 @@ struct Tried {
     is_under_way: bool,
     /// How often, by the finding's fingerprint.
     sites: HashMap<u64, u8>,
+    /// How long it stood still for it.
+    spent: Duration,
 }
 
 /// What became of a try.
@@ -85,28 +103,35 @@ impl Unasked {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to ask about findings of a job of whose holders nothing is known.
+    /// Begins to ask about findings of a job of whose holders nothing is known, or which have grown on.
     pub fn look(&self, job: &Poked, found: &Arc<Found>, findings: &[Finding]) {
         self.tried().retain(|session, tried| tried.is_under_way || self.streams.is_streaming(*session));
-        let confirmed = |finding: &&Finding| may_be_asked_about(finding) && !finding.is_suspected();
-        for finding in findings.iter().filter(confirmed).filter(|finding| is_open(finding)) {
+        for finding in findings.iter().filter(|finding| may_be_asked_about(finding) && is_open(finding)) {
             let mut concerned = found.sessions.iter().filter(|session| concerns(finding, found, session));
             let line = |key: SessionKey| self.streams.line(key).filter(Line::may_be_asked_unasked);
             let Some((session, line)) = concerned.find_map(|session| Some((session, line(session.key)?))) else {
                 continue;
             };
+            let age = Duration::from_nanos(steady().now_ns.saturating_sub(session.info.started_ns));
+            let device = session.info.devices.iter().filter_map(|device| device.total_bytes).max();
+            if !is_fact(finding, device) {
+                continue;
+            }
             let site = finding.fingerprint(&found.job.name).0;
-            let Some(turn) = self.turn(session.key, site) else { continue };
+            let at_least =
+                finding.holders.as_ref().map_or(0, |told| told_more_at(told.asked.budget_ms, &told.asked.outcome));
+            let Some((turn, budget_ms)) = self.turn(session.key, site, age, at_least) else { continue };
             let (asking, job, found, finding) = (self.clone(), job.clone(), found.clone(), finding.clone());
-            let rank = session.info.rank;
-            tokio::spawn(async move { asking.ask((&job, &*found), &finding, (rank, line), turn).await });
+            let of = Asking { rank: session.info.rank, line, budget_ms };
+            tokio::spawn(async move { asking.ask((&job, &*found), &finding, of, turn).await });
         }
     }
 
-    /// The right to ask a session about a finding, if it may be asked (again).
-    fn turn(&self, session: SessionKey, site: u64) -> Option<Turn> {
+    /// The right to ask a session about a finding, if it may be asked (again), and how long the search may take.
+    fn turn(&self, session: SessionKey, site: u64, age: Duration, at_least_ms: u32) -> Option<(Turn, u32)> {
         let mut all = self.tried();
         let tried = all.entry(session).or_default();
+        let budget_ms = budget_ms(age, tried.spent).filter(|budget_ms| *budget_ms >= at_least_ms)?;
         let (is_under_way, sites) = (tried.is_under_way, tried.sites.len());
         match tried.sites.entry(site) {
             _ if is_under_way => return None,
@@ -117,10 +142,10 @@ impl Unasked {
             Entry::Occupied(_) | Entry::Vacant(_) => return None,
         }
         tried.is_under_way = true;
-        Some(Turn { of: self.clone(), session, site, counts: true })
+        Some((Turn { of: self.clone(), session, site, counts: true }, budget_ms))
     }
 
-    async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: (u32, Line), mut turn: Turn) {
+    async fn ask(self, (job, found): (&Poked, &Found), finding: &Finding, of: Asking, mut turn: Turn) {
         match self.tried_once(found, finding, of, turn.session).await {
             Ok(Try::Done) => {}
             Ok(Try::Later) => {
@@ -138,7 +163,7 @@ impl Unasked {
         &self,
         found: &Found,
         finding: &Finding,
-        (rank, line): (u32, Line),
+        Asking { rank, line, budget_ms }: Asking,
         session: SessionKey,
     ) -> Result<Try, ReadError> {
         let Some(site) = &finding.site else { return Ok(Try::Done) };
@@ -152,9 +177,13 @@ impl Unasked {
         if stacks.is_empty() {
             return Ok(Try::Later);
         }
-        let wait = STEP_MAX + Duration::from_millis(BUDGET_MS.into());
-        let outcome = match line.ask(stacks, BUDGET_MS, wait).await {
-            Ok(found) => Outcome::Found(found),
+        let outcome = match line.ask(stacks, budget_ms, WAIT_MAX).await {
+            Ok(found) => {
+                if let Some(tried) = self.tried().get_mut(&session) {
+                    tried.spent += Duration::from_micros(found.took_us);
+                }
+                Outcome::Found(found)
+            }
             Err(AskError::Busy) => return Ok(Try::Later),
             // It may come again.
             Err(AskError::Gone) => return Ok(Try::Done),
@@ -168,7 +197,7 @@ impl Unasked {
             line: site.line,
             finding: id,
             unasked: true,
-            budget_ms: BUDGET_MS,
+            budget_ms,
             outcome: Some(outcome),
         };
         keep(&*self.store, session, &asked).await?;
@@ -176,29 +205,74 @@ impl Unasked {
     }
 }
 
-/// Whether a process is yet to say what holds a finding's blocks: nothing was answered, or the search that the daemon began
-/// came to its end before it had found anything.
+/// Who is asked, and for how long.
+struct Asking {
+    rank: u32,
+    line: Line,
+    budget_ms: u32,
+}
+
+/// How long a search may take of a process that is so old and has stood still for so long; none where it is left alone.
+fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
+    let left = (age / SHARE).saturating_sub(spent).as_millis();
+    let budget_ms = u32::try_from(left).unwrap_or(u32::MAX).min(BUDGET_MS);
+    (age >= AGE_MIN && budget_ms >= BUDGET_MS_MIN).then_some(budget_ms)
+}
+
+/// How long a search has to be for it to tell more than one that may have ended too early.
+fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
+    match outcome {
+        Ok(found) if found.holders.is_empty() && !found.complete => budget_ms.saturating_mul(2).min(BUDGET_MS),
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+/// Whether growth at a site is a fact, and worth to be asked about: whatever may come of it.
+fn is_fact(finding: &Finding, device_bytes: Option<u64>) -> bool {
+    let rises = finding.evidence.iter().find_map(|(name, value)| match value {
+        EvidenceValue::Count(count) if name == "rises" => Some(*count),
+        _ => None,
+    });
+    let part = device_bytes.map(|total| total / DEVICE_PART).filter(|part| *part > 0);
+    let is_large = finding.live_bytes.zip(part).is_some_and(|(live, part)| live >= part);
+    is_large || rises.is_some_and(|rises| rises >= RISES_MIN)
+}
+
+/// Whether a process is yet to say what holds a finding's blocks: nothing was answered; the search that the daemon began came
+/// to its end before it had found anything; or the site has grown on since, and it was asked once.
 fn is_open(finding: &Finding) -> bool {
-    finding.holders.as_ref().is_none_or(|told| {
-        let is_cut = |found: &HoldersFound| found.holders.is_empty() && !found.complete;
-        told.asked.unasked && told.asked.outcome.as_ref().is_ok_and(is_cut)
-    })
+    let Some(told) = &finding.holders else { return true };
+    let Ok(found) = &told.asked.outcome else { return false };
+    if !told.asked.unasked {
+        return false;
+    }
+    if found.holders.is_empty() {
+        return !found.complete;
+    }
+    let was_asked_once = told.pace.iter().all(Option::is_none);
+    was_asked_once && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
+}
+
+fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
+    live_bytes >= found.live_bytes.saturating_add(found.live_bytes / GROWN_ON).max(1)
 }
 
 /// Whether a session that gave these answers may be asked about a finding.
 fn is_left(before: &[HoldersIndex], finding: &Finding, job: &str) -> bool {
     let sites: HashSet<u64> = before.iter().map(|kept| kept.site).collect();
-    let mut about = before.iter().filter(|kept| may_be_about(kept, finding, job)).peekable();
-    if about.peek().is_none() {
+    let about: Vec<&HoldersIndex> = before.iter().filter(|kept| may_be_about(kept, finding, job)).collect();
+    if about.is_empty() {
         return sites.len() < SITES_MAX;
     }
     // (An answer that is kept is not told where it is damaged, or where too many are: it counts all the same.)
-    about.clone().all(|kept| kept.says == Says::NoHolder) && about.count() < usize::from(TRIES_MAX)
+    let count = |says| about.iter().filter(|kept| kept.says == says).count();
+    let is_answered = count(Says::Holders) >= ANSWERS_MAX || count(Says::Nothing) > 0;
+    !is_answered && about.len() < usize::from(TRIES_MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use memctl_model::{FindingHolders, FindingKind, Frame, HoldersAsked, Severity, TensorHolder};
+    use memctl_model::{FindingHolders, FindingKind, Frame, HolderPace, HoldersAsked, Severity, TensorHolder};
 
     use super::*;
     use crate::store::MemoryStore;
@@ -207,34 +281,77 @@ mod tests {
         Unasked::new(Arc::new(MemoryStore::new()), Streams::default(), Pokes::default())
     }
 
+    const OLD: Duration = Duration::from_secs(3_600);
+
+    fn turn(unasked: &Unasked, session: SessionKey, site: u64) -> Option<Turn> {
+        Some(unasked.turn(session, site, OLD, 0)?.0)
+    }
+
     #[test]
     fn a_session_is_asked_about_one_finding_at_a_time_and_about_few_in_all() {
         let unasked = unasked();
-        let first = unasked.turn(1, 100).unwrap();
-        assert!(unasked.turn(1, 100).is_none() && unasked.turn(1, 101).is_none(), "one is under way");
-        assert!(unasked.turn(2, 100).is_some(), "another session");
+        let first = turn(&unasked, 1, 100).unwrap();
+        assert!(turn(&unasked, 1, 100).is_none() && turn(&unasked, 1, 101).is_none(), "one is under way");
+        assert!(turn(&unasked, 2, 100).is_some(), "another session");
         drop(first);
         for site in 101..100 + SITES_MAX as u64 {
-            assert!(unasked.turn(1, site).is_some());
+            assert!(turn(&unasked, 1, site).is_some());
         }
-        assert!(unasked.turn(1, 200).is_none(), "one too many");
+        assert!(turn(&unasked, 1, 200).is_none(), "one too many");
         // An answer that is lost is asked for again, and not for ever.
         for _ in 1..TRIES_MAX {
-            assert!(unasked.turn(1, 100).is_some());
+            assert!(turn(&unasked, 1, 100).is_some());
         }
-        assert!(unasked.turn(1, 100).is_none());
+        assert!(turn(&unasked, 1, 100).is_none());
     }
 
     #[test]
     fn who_could_not_be_asked_is_asked_later() {
         let unasked = unasked();
         for _ in 0..9 {
-            let mut turn = unasked.turn(1, 100).unwrap();
+            let mut turn = turn(&unasked, 1, 100).unwrap();
             turn.counts = false;
         }
-        let counted = (0..9).filter(|_| unasked.turn(1, 100).is_some()).count();
+        let counted = (0..9).filter(|_| turn(&unasked, 1, 100).is_some()).count();
         assert_eq!(counted, usize::from(TRIES_MAX));
     }
+
+    #[test]
+    fn searches_take_a_small_part_of_the_time_so_far_and_nothing_of_the_first_seconds() {
+        let s = Duration::from_secs;
+        assert_eq!(budget_ms(s(3), Duration::ZERO), None);
+        assert_eq!(budget_ms(s(4), Duration::ZERO), Some(20));
+        assert_eq!(budget_ms(s(10), Duration::ZERO), Some(50));
+        assert_eq!(budget_ms(s(10), Duration::from_millis(31)), None, "what is left is not worth it");
+        assert_eq!(budget_ms(s(3_600), s(1)), Some(BUDGET_MS));
+        assert_eq!(budget_ms(s(200), s(2)), None);
+        // A search that ended early is repeated when it may take twice as long.
+        let cut = |complete| Ok(HoldersFound { complete, ..HoldersFound::default() });
+        assert_eq!(
+            [told_more_at(20, &cut(false)), told_more_at(80, &cut(false)), told_more_at(20, &cut(true))],
+            [40, 100, 0]
+        );
+        assert!(unasked().turn(1, 100, s(4), 40).is_none() && unasked().turn(1, 100, s(8), 40).is_some());
+        let unasked = unasked();
+        unasked.tried().entry(1).or_default().spent = s(18);
+        assert!(turn(&unasked, 1, 100).is_none() && turn(&unasked, 2, 100).is_some());
+    }
+
+    #[test]
+    fn growth_is_a_fact_after_some_rises_or_where_it_takes_a_part_of_the_device() {
+        let device = Some(80 << 30);
+        let rises = |count| Finding { evidence: vec![("rises".into(), EvidenceValue::Count(count))], ..finding() };
+        assert!(is_fact(&rises(RISES_MIN), None) && !is_fact(&rises(RISES_MIN - 1), device));
+        let live = |bytes| Finding { live_bytes: Some(bytes), ..rises(3) };
+        assert!(
+            is_fact(&live(1 << 30), device) && !is_fact(&live(100 << 20), device) && !is_fact(&live(1 << 30), None)
+        );
+        // However sure the judge is.
+        let mut suspected = rises(RISES_MIN);
+        suspected.evidence.push((memctl_model::finding::SUSPECTED.into(), EvidenceValue::Text("few".into())));
+        assert!(may_be_asked_about(&suspected) && is_fact(&suspected, None));
+    }
+
     fn finding() -> Finding {
         let site = Frame { function: "keep".into(), file: "train.py".into(), line: 17 };
         Finding { site: Some(site), ..Finding::new(FindingKind::Leak, Severity::Warning, 0.9, vec![0]) }
@@ -254,19 +371,26 @@ mod tests {
                 finding: String::new(),
                 outcome,
             };
-            let holders = FindingHolders { asked, growth: Vec::new(), sentence: String::new() };
+            let holders = FindingHolders { asked, growth: Vec::new(), pace: Vec::new(), sentence: String::new() };
             Finding { holders: Some(holders), ..finding() }
         };
-        let some = HoldersFound { holders: vec![TensorHolder::default()], ..found(false) };
+        let some = HoldersFound { holders: vec![TensorHolder::default()], live_bytes: 100, ..found(false) };
         assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
         for known in [
             told(true, Ok(found(true))),
-            told(true, Ok(some)),
+            told(true, Ok(some.clone())),
             told(true, Err("it did not say".into())),
             told(false, Ok(found(false))),
         ] {
             assert!(!is_open(&known), "{:?}", known.holders);
         }
+        // It has grown on since: once more, so that the two say how the holder grew.
+        let grown = |bytes| Finding { live_bytes: Some(bytes), ..told(true, Ok(some.clone())) };
+        assert!(is_open(&grown(125)) && !is_open(&grown(124)));
+        let pace = HolderPace { since_ns: 1, length_before: 1, length_now: 2, bytes_before: 1, bytes_now: 2 };
+        let mut twice = grown(500);
+        twice.holders.as_mut().unwrap().pace = vec![Some(pace)];
+        assert!(!is_open(&twice));
     }
 
     #[test]
@@ -284,7 +408,9 @@ mod tests {
         let is_left = |before: &[HoldersIndex]| is_left(before, &finding(), "job");
         let others = |count: u64| (100..100 + count).map(|site| kept(site, Says::Holders)).collect::<Vec<_>>();
         assert!(is_left(&others(SITES_MAX as u64 - 1)) && !is_left(&others(SITES_MAX as u64)));
-        for (says, tries) in [(Says::NoHolder, usize::from(TRIES_MAX)), (Says::Holders, 1), (Says::Nothing, 1)] {
+        for (says, tries) in
+            [(Says::NoHolder, usize::from(TRIES_MAX)), (Says::Holders, ANSWERS_MAX), (Says::Nothing, 1)]
+        {
             for given in 1..=TRIES_MAX.into() {
                 let answers = [others(SITES_MAX as u64), vec![kept(17, says); given]].concat();
                 assert_eq!(is_left(&answers), given < tries, "{says:?}, {given} times");

@@ -22,8 +22,11 @@ use crate::read::stacks::dictionary;
 use crate::store::{SessionRow, Store};
 use crate::streams::Streams;
 
-/// How long the end of a step is waited for, beside the search itself: most steps take seconds.
-const STEP_MAX: Duration = Duration::from_secs(30);
+/// How long the last slice of a search is waited for, beside the slices themselves: between them the program goes on for
+/// several times as long, and a busy machine takes its time.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+/// So many times as long as its slices a search lasts.
+const RESTS: u32 = 8;
 /// Processes whose stacks are looked through for a site.
 const PROCESSES_MAX: usize = 16;
 
@@ -72,7 +75,7 @@ pub(super) async fn holders(
         words => Wanted::Named(words.to_owned()),
     };
     let Chosen { session, line, site, stacks } = choose(&**store, streams, &found, &wanted).await?;
-    let wait = STEP_MAX + Duration::from_millis(budget_ms.into());
+    let wait = WAIT_MAX + Duration::from_millis(budget_ms.into()) * RESTS;
     let process = found.process_name(session);
     let told = line.ask(stacks, budget_ms, wait).await;
     let told = told.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;

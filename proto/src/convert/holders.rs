@@ -3,7 +3,10 @@
 //! Guarantees: what passes [`checked`] has as many parts as an answer may have, none longer than it may be, and holds for
 //! no more blocks than were asked about. Refuses the whole answer otherwise: half of it could name the wrong holder.
 
-use memctl_model::{FindingHolders, Frame, HolderGrowth, HoldersAsked, HoldersFound, TensorHolder};
+use memctl_model::{
+    Collector, FindingHolders, Frame, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,
+    HoldersFound, TensorHolder,
+};
 use prost::Message as _;
 
 use super::{WireError, at_most};
@@ -45,7 +48,10 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
         at_most("bytes of a sentence", text.len(), TEXT_BYTES_MAX)?;
     }
     for holder in &found.holders {
-        let v1::TensorHolder { kind, sentence, chain, blocks, bytes: _, tensors: _ } = holder;
+        let v1::TensorHolder { kind, sentence, chain, blocks, type_name, name, owner, thread, .. } = holder;
+        for text in [Some(type_name), name.as_ref(), owner.as_ref(), thread.as_ref()].into_iter().flatten() {
+            at_most("bytes of a holder's name", text.len(), TEXT_BYTES_MAX)?;
+        }
         if kind.is_empty() || !kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
             let shown: String = kind.chars().take(KIND_BYTES_MAX).collect();
             return Err(WireError::invalid("holder.kind", shown, "a name in small letters"));
@@ -65,7 +71,7 @@ pub fn checked(found: v1::HoldersFound) -> Result<v1::HoldersFound, WireError> {
 #[must_use]
 pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
     use v1::finding_holders::Outcome;
-    let FindingHolders { asked, growth, sentence } = told;
+    let FindingHolders { asked, growth, pace, sentence } = told;
     let HoldersAsked { rank, process, asked_ns, unasked, budget_ms, site: _, finding: _, outcome } = asked;
     let growth = growth.iter().map(|growth| {
         growth.map_or_else(v1::HolderGrowth::default, |HolderGrowth { since_epoch, tensors_per_epoch }| {
@@ -84,7 +90,13 @@ pub fn to_wire(told: &FindingHolders) -> v1::FindingHolders {
         }),
         sentence: sentence.clone(),
         growth: growth.collect(),
+        pace: pace.iter().map(|pace| pace.map_or_else(v1::HolderPace::default, pace_to_wire)).collect(),
     }
+}
+
+fn pace_to_wire(pace: HolderPace) -> v1::HolderPace {
+    let HolderPace { since_ns, length_before, length_now, bytes_before, bytes_now } = pace;
+    v1::HolderPace { known: true, since_ns, length_before, length_now, bytes_before, bytes_now }
 }
 
 fn found_to_wire(found: &HoldersFound) -> v1::HoldersFound {
@@ -99,12 +111,9 @@ fn found_to_wire(found: &HoldersFound) -> v1::HoldersFound {
         not_looked_at,
         holders,
         epoch,
+        slices,
+        longest_us,
     } = found;
-    let holder = |holder: &TensorHolder| {
-        let TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = holder;
-        let (kind, sentence, chain) = (kind.clone(), sentence.clone(), chain.clone());
-        v1::TensorHolder { kind, sentence, chain, blocks: *blocks, bytes: *bytes, tensors: *tensors }
-    };
     v1::HoldersFound {
         live_blocks: *live_blocks,
         live_bytes: *live_bytes,
@@ -114,8 +123,115 @@ fn found_to_wire(found: &HoldersFound) -> v1::HoldersFound {
         took_us: *took_us,
         complete: *complete,
         not_looked_at: not_looked_at.clone(),
-        holders: holders.iter().map(holder).collect(),
+        holders: holders.iter().map(holder_to_wire).collect(),
         epoch: *epoch,
+        slices: *slices,
+        longest_us: *longest_us,
+    }
+}
+
+/// A holder for the wire.
+#[must_use]
+pub fn holder_to_wire(holder: &TensorHolder) -> v1::TensorHolder {
+    let TensorHolder {
+        kind,
+        sentence,
+        chain,
+        blocks,
+        bytes,
+        tensors,
+        holder,
+        type_name,
+        name,
+        owner,
+        length,
+        bound,
+        thread,
+        threads,
+        collector,
+        pattern,
+    } = holder.clone();
+    let bound = match bound {
+        HolderBound::Unknown => None,
+        HolderBound::Unbounded => Some(v1::HolderBound { bounded: false, limit: None }),
+        HolderBound::Bounded { limit } => Some(v1::HolderBound { bounded: true, limit }),
+    };
+    v1::TensorHolder {
+        kind,
+        sentence,
+        chain,
+        blocks,
+        bytes,
+        tensors,
+        holder: kind_to_wire(holder) as i32,
+        type_name,
+        name,
+        owner,
+        length,
+        bound,
+        thread,
+        threads,
+        collector: collector.map_or(v1::Collector::Unspecified, collector_to_wire) as i32,
+        pattern: pattern.map_or(v1::HolderPattern::Unspecified, pattern_to_wire) as i32,
+    }
+}
+
+fn kind_to_wire(kind: HolderKind) -> v1::HolderKind {
+    match kind {
+        HolderKind::Unknown => v1::HolderKind::Unspecified,
+        HolderKind::Container => v1::HolderKind::Container,
+        HolderKind::Cache => v1::HolderKind::Cache,
+        HolderKind::Cycle => v1::HolderKind::Cycle,
+        HolderKind::Frame => v1::HolderKind::Frame,
+        HolderKind::Thread => v1::HolderKind::Thread,
+        HolderKind::Module => v1::HolderKind::Module,
+        HolderKind::Graph => v1::HolderKind::Graph,
+        HolderKind::Cpp => v1::HolderKind::Cpp,
+        HolderKind::Variable => v1::HolderKind::Variable,
+        HolderKind::Object => v1::HolderKind::Object,
+    }
+}
+
+fn collector_to_wire(collector: Collector) -> v1::Collector {
+    match collector {
+        Collector::On => v1::Collector::On,
+        Collector::Off => v1::Collector::Off,
+        Collector::Rare => v1::Collector::Rare,
+    }
+}
+
+fn pattern_to_wire(pattern: HolderPattern) -> v1::HolderPattern {
+    match pattern {
+        HolderPattern::CreateGraph => v1::HolderPattern::CreateGraph,
+    }
+}
+
+/// A holder from the wire. What this version does not know of it is not known.
+#[must_use]
+pub fn holder_from_wire(holder: v1::TensorHolder) -> TensorHolder {
+    let (what, collector, pattern) = (holder.holder(), holder.collector(), holder.pattern());
+    let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, .. } = holder;
+    TensorHolder {
+        kind,
+        sentence,
+        chain,
+        blocks,
+        bytes,
+        tensors,
+        holder: HolderKind::ALL.into_iter().find(|kind| kind_to_wire(*kind) == what).unwrap_or_default(),
+        type_name,
+        name,
+        owner,
+        length: holder.length,
+        bound: match holder.bound {
+            None => HolderBound::Unknown,
+            Some(v1::HolderBound { bounded: false, limit: _ }) => HolderBound::Unbounded,
+            Some(v1::HolderBound { bounded: true, limit }) => HolderBound::Bounded { limit },
+        },
+        thread: holder.thread,
+        threads: holder.threads,
+        collector: Collector::ALL.into_iter().find(|one| collector_to_wire(*one) == collector),
+        pattern: HolderPattern::ALL.into_iter().find(|one| pattern_to_wire(*one) == pattern),
     }
 }
 
@@ -150,12 +266,9 @@ fn from_wire(found: v1::HoldersFound) -> HoldersFound {
         not_looked_at,
         holders,
         epoch,
+        slices,
+        longest_us,
     } = found;
-    let holder = |holder: v1::TensorHolder| {
-        let v1::TensorHolder { kind, sentence, chain, blocks, bytes, tensors } = holder;
-        TensorHolder { kind, sentence, chain, blocks, bytes, tensors }
-    };
-    let holders = holders.into_iter().map(holder).collect();
     HoldersFound {
         live_blocks,
         live_bytes,
@@ -165,8 +278,10 @@ fn from_wire(found: v1::HoldersFound) -> HoldersFound {
         took_us,
         complete,
         not_looked_at,
-        holders,
+        holders: holders.into_iter().map(holder_from_wire).collect(),
         epoch,
+        slices,
+        longest_us,
     }
 }
 
@@ -177,7 +292,21 @@ mod tests {
     fn holder() -> v1::TensorHolder {
         let chain = vec!["module `__main__`".to_owned(), "global `KEPT`".to_owned()];
         let (kind, sentence) = ("list".to_owned(), "list `KEPT` of module `__main__`, 1,440 tensors".to_owned());
-        v1::TensorHolder { kind, sentence, chain, blocks: 2, bytes: 1_024, tensors: Some(1_440) }
+        v1::TensorHolder {
+            kind,
+            sentence,
+            chain,
+            blocks: 2,
+            bytes: 1_024,
+            tensors: Some(1_440),
+            holder: v1::HolderKind::Container as i32,
+            type_name: "list".into(),
+            name: Some("KEPT".into()),
+            owner: Some("__main__".into()),
+            length: Some(1_440),
+            bound: Some(v1::HolderBound { bounded: false, limit: None }),
+            ..Default::default()
+        }
     }
 
     fn found() -> v1::HoldersFound {
@@ -206,7 +335,12 @@ mod tests {
         let asked = from_kept(kept(Some(v1::holders_asked::Outcome::Found(full.clone()))), who(), 7).unwrap();
         assert_eq!((asked.rank, &*asked.process, asked.site.line, &*asked.finding), (2, "rank 2", 17, "id"));
         let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_per_epoch: 4.0 })];
-        let told = to_wire(&FindingHolders { asked, growth, sentence: "Held by".into() });
+        let pace = HolderPace { since_ns: 5, length_before: 1, length_now: 2, bytes_before: 3, bytes_now: 4 };
+        let told = to_wire(&FindingHolders { asked, growth, pace: vec![Some(pace), None], sentence: "Held by".into() });
+        assert_eq!(
+            told.pace.iter().map(|pace| (pace.known, pace.length_now)).collect::<Vec<_>>(),
+            [(true, 2), (false, 0)]
+        );
         assert_eq!(told.outcome, Some(v1::finding_holders::Outcome::Found(full)));
         assert_eq!((told.asked_ns, told.unasked, told.growth[0].since_epoch), (7, true, 1));
         let failed = from_kept(kept(Some(v1::holders_asked::Outcome::Failure("gone".into()))), who(), 7).unwrap();
@@ -214,6 +348,32 @@ mod tests {
         assert!(from_kept(kept(None), who(), 7).is_err());
         let odd = v1::HoldersFound { found_blocks: 3, ..found() };
         assert!(from_kept(kept(Some(v1::holders_asked::Outcome::Found(odd))), who(), 7).is_err());
+    }
+
+    #[test]
+    fn kinds_and_bounds_come_back() {
+        let bounds = [
+            HolderBound::Unknown,
+            HolderBound::Unbounded,
+            HolderBound::Bounded { limit: None },
+            HolderBound::Bounded { limit: Some(64) },
+        ];
+        let collectors = Collector::ALL.map(Some).into_iter().chain([None]);
+        for (at, kind) in HolderKind::ALL.into_iter().enumerate() {
+            let made = TensorHolder {
+                holder: kind,
+                bound: bounds[at % bounds.len()],
+                collector: collectors.clone().nth(at % 4).flatten(),
+                pattern: HolderPattern::ALL.get(at % 2).copied(),
+                thread: Some("thread `t`".into()),
+                threads: 3,
+                ..holder_from_wire(holder())
+            };
+            assert_eq!(holder_from_wire(holder_to_wire(&made)), made);
+        }
+        let later = v1::TensorHolder { holder: 99, collector: 99, pattern: 99, ..holder() };
+        let later = holder_from_wire(later);
+        assert_eq!((later.holder, later.collector, later.pattern), (HolderKind::Unknown, None, None));
     }
 
     #[test]
@@ -231,6 +391,7 @@ mod tests {
             ("a long kind", of(v1::TensorHolder { kind: "x".repeat(33), ..holder() })),
             ("a long sentence", of(v1::TensorHolder { sentence: long(), ..holder() })),
             ("a long chain", of(v1::TensorHolder { chain: vec![String::new(); 13], ..holder() })),
+            ("a long name", of(v1::TensorHolder { name: Some(long()), ..holder() })),
             ("a long step", of(v1::TensorHolder { chain: vec![long()], ..holder() })),
             ("more blocks than asked", of(v1::TensorHolder { blocks: 3, ..holder() })),
         ] {

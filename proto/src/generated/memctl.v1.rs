@@ -550,7 +550,7 @@ pub struct HoldersFound {
     /// Objects of the interpreter that were looked at.
     #[prost(uint64, tag = "5")]
     pub objects: u64,
-    /// How long the trainer stood still for it.
+    /// How long the trainer stood still for it, all slices together.
     #[prost(uint64, tag = "6")]
     pub took_us: u64,
     /// Whether the whole interpreter was looked through; otherwise the budget ended it, or a part could not be looked into.
@@ -565,6 +565,20 @@ pub struct HoldersFound {
     /// The epoch in which the trainer answered.
     #[prost(uint32, optional, tag = "10")]
     pub epoch: ::core::option::Option<u32>,
+    /// Slices of the search, and the longest of them.
+    #[prost(uint32, tag = "11")]
+    pub slices: u32,
+    #[prost(uint64, tag = "12")]
+    pub longest_us: u64,
+}
+/// How much a holder may hold. Absent where it is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HolderBound {
+    #[prost(bool, tag = "1")]
+    pub bounded: bool,
+    /// Items, where it is bounded and that is known.
+    #[prost(uint64, optional, tag = "2")]
+    pub limit: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TensorHolder {
@@ -584,6 +598,30 @@ pub struct TensorHolder {
     /// How many tensors the innermost container holds now, where it is one.
     #[prost(uint64, optional, tag = "6")]
     pub tensors: ::core::option::Option<u64>,
+    #[prost(enumeration = "HolderKind", tag = "7")]
+    pub holder: i32,
+    /// `list`, `collections.deque`, `functools.lru_cache`, …
+    #[prost(string, tag = "8")]
+    pub type_name: ::prost::alloc::string::String,
+    /// The variable or attribute, and the module, class or function whose it is.
+    #[prost(string, optional, tag = "9")]
+    pub name: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "10")]
+    pub owner: ::core::option::Option<::prost::alloc::string::String>,
+    /// Items of the container now.
+    #[prost(uint64, optional, tag = "11")]
+    pub length: ::core::option::Option<u64>,
+    #[prost(message, optional, tag = "12")]
+    pub bound: ::core::option::Option<HolderBound>,
+    /// Of a thread: which, and where it is; and how many threads hold the same.
+    #[prost(string, optional, tag = "13")]
+    pub thread: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, tag = "14")]
+    pub threads: u32,
+    #[prost(enumeration = "Collector", tag = "15")]
+    pub collector: i32,
+    #[prost(enumeration = "HolderPattern", tag = "16")]
+    pub pattern: i32,
 }
 /// What a process was asked, and what came of it, as it is kept with the job.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -637,6 +675,9 @@ pub struct FindingHolders {
     /// Of each holder that was found, in the same order.
     #[prost(message, repeated, tag = "9")]
     pub growth: ::prost::alloc::vec::Vec<HolderGrowth>,
+    /// As that: how long it has become, and how much the site holds.
+    #[prost(message, repeated, tag = "10")]
+    pub pace: ::prost::alloc::vec::Vec<HolderPace>,
     #[prost(oneof = "finding_holders::Outcome", tags = "6, 7")]
     pub outcome: ::core::option::Option<finding_holders::Outcome>,
 }
@@ -649,6 +690,23 @@ pub mod finding_holders {
         #[prost(string, tag = "7")]
         Failure(::prost::alloc::string::String),
     }
+}
+/// How a holder's length changed beside the bytes of the site, between two answers of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HolderPace {
+    /// Whether an earlier answer measured the same holder.
+    #[prost(bool, tag = "1")]
+    pub known: bool,
+    #[prost(fixed64, tag = "2")]
+    pub since_ns: u64,
+    #[prost(uint64, tag = "3")]
+    pub length_before: u64,
+    #[prost(uint64, tag = "4")]
+    pub length_now: u64,
+    #[prost(uint64, tag = "5")]
+    pub bytes_before: u64,
+    #[prost(uint64, tag = "6")]
+    pub bytes_now: u64,
 }
 /// How a holder grew since the process was asked for the first time.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -693,6 +751,134 @@ impl HolderSearch {
             "HOLDER_SEARCH_READY" => Some(Self::Ready),
             "HOLDER_SEARCH_FORBIDDEN" => Some(Self::Forbidden),
             "HOLDER_SEARCH_NOT_PYTHON" => Some(Self::NotPython),
+            _ => None,
+        }
+    }
+}
+/// What a holder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum HolderKind {
+    /// An agent from before there were kinds, or one that a reader does not know.
+    Unspecified = 0,
+    /// A list, dict, set, deque, queue.
+    Container = 1,
+    /// What is known to keep things by its type: functools.lru_cache, itertools.cycle, a cache of transformers.
+    Cache = 2,
+    /// A cycle of references that nothing reaches.
+    Cycle = 3,
+    /// A local variable of a function that runs.
+    Frame = 4,
+    /// A variable of a function in another thread than the main one, or what lies below it.
+    Thread = 5,
+    /// A buffer or a parameter of a module.
+    Module = 6,
+    /// The autograd graph of a tensor that a Python object holds.
+    Graph = 7,
+    /// PyTorch's C++ alone.
+    Cpp = 8,
+    /// A variable or an attribute, which is the tensor itself.
+    Variable = 9,
+    /// Any other object.
+    Object = 10,
+}
+impl HolderKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HOLDER_KIND_UNSPECIFIED",
+            Self::Container => "HOLDER_KIND_CONTAINER",
+            Self::Cache => "HOLDER_KIND_CACHE",
+            Self::Cycle => "HOLDER_KIND_CYCLE",
+            Self::Frame => "HOLDER_KIND_FRAME",
+            Self::Thread => "HOLDER_KIND_THREAD",
+            Self::Module => "HOLDER_KIND_MODULE",
+            Self::Graph => "HOLDER_KIND_GRAPH",
+            Self::Cpp => "HOLDER_KIND_CPP",
+            Self::Variable => "HOLDER_KIND_VARIABLE",
+            Self::Object => "HOLDER_KIND_OBJECT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HOLDER_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "HOLDER_KIND_CONTAINER" => Some(Self::Container),
+            "HOLDER_KIND_CACHE" => Some(Self::Cache),
+            "HOLDER_KIND_CYCLE" => Some(Self::Cycle),
+            "HOLDER_KIND_FRAME" => Some(Self::Frame),
+            "HOLDER_KIND_THREAD" => Some(Self::Thread),
+            "HOLDER_KIND_MODULE" => Some(Self::Module),
+            "HOLDER_KIND_GRAPH" => Some(Self::Graph),
+            "HOLDER_KIND_CPP" => Some(Self::Cpp),
+            "HOLDER_KIND_VARIABLE" => Some(Self::Variable),
+            "HOLDER_KIND_OBJECT" => Some(Self::Object),
+            _ => None,
+        }
+    }
+}
+/// Whether a cycle would be freed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Collector {
+    /// It is about no cycle.
+    Unspecified = 0,
+    On = 1,
+    Off = 2,
+    /// Its thresholds are as good as never reached.
+    Rare = 3,
+}
+impl Collector {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "COLLECTOR_UNSPECIFIED",
+            Self::On => "COLLECTOR_ON",
+            Self::Off => "COLLECTOR_OFF",
+            Self::Rare => "COLLECTOR_RARE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "COLLECTOR_UNSPECIFIED" => Some(Self::Unspecified),
+            "COLLECTOR_ON" => Some(Self::On),
+            "COLLECTOR_OFF" => Some(Self::Off),
+            "COLLECTOR_RARE" => Some(Self::Rare),
+            _ => None,
+        }
+    }
+}
+/// What makes C++ hold something, where that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum HolderPattern {
+    Unspecified = 0,
+    /// backward(create_graph=True): a parameter and its gradient's graph hold each other.
+    CreateGraph = 1,
+}
+impl HolderPattern {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "HOLDER_PATTERN_UNSPECIFIED",
+            Self::CreateGraph => "HOLDER_PATTERN_CREATE_GRAPH",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "HOLDER_PATTERN_UNSPECIFIED" => Some(Self::Unspecified),
+            "HOLDER_PATTERN_CREATE_GRAPH" => Some(Self::CreateGraph),
             _ => None,
         }
     }

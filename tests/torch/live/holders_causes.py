@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from memctl_agent import _holders
+from memctl_agent import _holders, _native
 
 STEPS = 24
 SIZE = 20_000
@@ -305,7 +305,7 @@ def in_other_thread() -> dict[str, Any]:
 
 def asked(before: dict[int, int]) -> dict[str, Any]:
     blocks = sorted((at, size) for at, size in live().items() if at not in before and SIZE * 4 <= size < SIZE * 5)
-    answer = _holders.find(blocks, BUDGET_MS)
+    answer = _holders.find(_native, blocks, BUDGET_MS)
     return answer | {"live": len(blocks), "unpacked": len(UNPACKED)}
 
 

@@ -1,12 +1,13 @@
-"""Who holds it, without anybody asking: a training that leaks under `memctl run --holders` ends with the chain in its
-finding, computes what it computes without, and is left alone where nobody allowed it."""
+"""Who holds it, without anybody asking: a training that leaks under `memctl run` ends with the chain in its finding,
+computes what it computes without, and is left alone where it is forbidden. A server without steps is searched as well."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
-from conftest import Memctl, Run
+from conftest import Daemon, Memctl, Run
 
 # Trains so many epochs; of 0, until it was searched and eight more have passed: a machine that is busy with something
 # else leaves little of a search's time, and then it is searched once more.
@@ -46,7 +47,7 @@ def recorded(memctl: Memctl, job: str, train: Any, epochs: int, *flags: str) -> 
 
 def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, script: Any) -> None:
     train = script(LEAK)
-    asked = recorded(memctl, "asked", train, 0, "--holders")
+    asked = recorded(memctl, "asked", train, 0)
     assert asked.told("searched") is True, asked
     epochs = asked.told("epochs")
     [finding] = [one for one in memctl.answer("diagnose", "--job", "asked")["findings"] if one["kind"] == "leak"]
@@ -59,8 +60,8 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
     page = " ".join(memctl("diagnose", "--job", "asked").out.split())
     assert "Held by list `KEPT` of module `__main__`" in page and "→ global `KEPT` →" in page, page
 
-    # As long, without the flag: nobody asks, and what is computed is the same.
-    plain = recorded(memctl, "plain", train, epochs)
+    # As long, forbidden: nobody asks, and what is computed is the same.
+    plain = recorded(memctl, "plain", train, epochs, "--no-holders")
     assert plain.told("searched") is False, plain
     [finding] = [one for one in memctl.answer("diagnose", "--job", "plain")["findings"] if one["kind"] == "leak"]
     assert finding["holders"] is None, finding
@@ -72,3 +73,56 @@ def test_a_leak_ends_with_its_chain_and_nothing_else_changes(memctl: Memctl, scr
 def result(run: Run) -> list[str]:
     """What the training printed, without the page behind it."""
     return [line for line in run.out.splitlines() if line.startswith("result ")]
+
+
+SERVER = """
+import pathlib
+import sys
+import threading
+import time
+import torch
+
+class Server:
+    def __init__(self):
+        self.seen = {}
+
+    def answer(self, number):
+        self.seen[number] = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+
+server = Server()
+end = pathlib.Path(sys.argv[1])
+number = 0
+while not end.exists():
+    if number < 40:
+        server.answer(number)
+        number += 1
+    # Without the interpreter's lock, as a server that waits.
+    time.sleep(0.05)
+print("ended")
+"""
+
+
+def test_a_server_that_waits_is_asked_and_answers(memctl: Memctl, script: Any) -> None:
+    daemon = Daemon(memctl)
+    try:
+        end = str(memctl.folder / "server.end")
+        settings = {"MEMCTL_DAEMON": daemon.url}
+        going = memctl.start_recorded("server", sys.executable, str(script(SERVER)), end, settings=settings)
+
+        def answer() -> Run:
+            return memctl(
+                "holders", "--job", "server", "--site", "answer", "--budget", "5s", "--daemon", daemon.url, "-o", "json"
+            )
+
+        told: list[Run] = []
+        going.until(lambda: bool(told.append(answer())) or told[-1].code == 0, "it answers")
+        found = json.loads(told[-1].out)
+        [holder] = found["holders"]
+        assert "dict `seen` of `Server`" in holder["sentence"], found
+        assert (holder["holder"], holder["bound"]) == ("container", "unbounded"), found
+        assert found["slices"] >= 1 and 0 < found["longest_seconds"] <= found["took_seconds"], found
+        (memctl.folder / "server.end").touch()
+        run = going.wait()
+        assert run.code == 0 and run.out == "ended\n", run
+    finally:
+        daemon.stop()

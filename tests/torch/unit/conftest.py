@@ -1,11 +1,13 @@
 """Unit tests of the automatic marks: genuine torch, and a recorder in place of the native module.
 
 The recorder only writes down what it is told; whether the native module takes it is tested end to end elsewhere.
+The search for holders follows references with the genuine native module: that of the package that is installed.
 Run them with the Python of a torch on the fake GPU (`tests/fakegpu/setup`).
 """
 
 from __future__ import annotations
 
+import site
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,12 @@ from typing import Optional
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "agent" / "python"))
+
+import memctl_agent
+
+for place in site.getsitepackages():
+    if (Path(place) / "memctl_agent").is_dir():
+        memctl_agent.__path__.append(str(Path(place) / "memctl_agent"))
 
 from memctl_agent import _session
 from memctl_agent._annotations import Annotations

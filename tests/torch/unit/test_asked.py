@@ -1,10 +1,11 @@
-"""Asks for holders at the ends of steps: what is asked, when, and that no fault of the search reaches the program."""
+"""Asks for holders: who searches when, what the program has between two slices, and that no fault reaches it."""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any, Optional
@@ -12,31 +13,37 @@ from typing import Any, Optional
 import pytest
 
 import memctl_agent
+from memctl_agent import _asked
 from memctl_agent._asked import Asked
 from memctl_agent._book import PHASE_END, STEP_END
 from memctl_agent._session import Session
 
 Ask = tuple[int, list[tuple[int, int]], int]
+LIMIT_S = 60
 
 
 class Native:
     """Asks once, and takes the answer and marks."""
 
-    def __init__(self, ask: Optional[Ask] = None) -> None:
-        self.ask = ask
-        self.looks = 0
+    def __init__(self, ask: Optional[Ask] = None, may_be_asked: bool = True) -> None:
+        self.ask, self.may_be_asked = ask, may_be_asked
         self.answers: list[tuple[int, Any]] = []
         self.marks: list[int] = []
+        self.answered = threading.Event()
+
+    def holders_word(self) -> Optional[tuple[int, int]]:
+        """No system call has this number: who sleeps there looks again soon."""
+        return (100_000, 0) if self.may_be_asked else None
 
     def holders_asked(self) -> Optional[Ask]:
         """What is asked, once."""
-        self.looks += 1
         ask, self.ask = self.ask, None
         return ask
 
     def holders_answer(self, ask: int, answer_json: str) -> bool:
         """The answer."""
         self.answers.append((ask, json.loads(answer_json)))
+        self.answered.set()
         return True
 
     def mark(self, kind: int, number: int = 0, name: str = "") -> bool:
@@ -45,68 +52,119 @@ class Native:
         return True
 
 
-def searching(monkeypatch: pytest.MonkeyPatch, find: Callable[[Any, int], Any]) -> None:
+class Search:
+    """So many slices, each by whichever thread."""
+
+    def __init__(self, slices: int, answer: Any, does: Callable[[], None] = lambda: None) -> None:
+        self.left, self.told, self.does = slices, answer, does
+        self.answer: Any = None
+        self.threads: list[int] = []
+        self.began: list[float] = []
+
+    def slice(self, slice_ms: float) -> float:
+        """One slice."""
+        self.threads.append(threading.get_ident())
+        self.began.append(time.monotonic())
+        self.does()
+        self.left -= 1
+        if self.left == 0:
+            self.answer = self.told
+        return slice_ms
+
+
+def searching(monkeypatch: pytest.MonkeyPatch, search: Any) -> None:
     """Puts a search in the place of the package's."""
     module = types.ModuleType("memctl_agent._holders")
-    module.find = find  # type: ignore[attr-defined]
+    module.begin = lambda *_: search  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "memctl_agent._holders", module)
     monkeypatch.setattr(memctl_agent, "_holders", module, raising=False)
 
 
-def test_what_is_asked_is_searched_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    searching(monkeypatch, lambda blocks, budget_ms: {"blocks": len(blocks), "budget": budget_ms})
+@pytest.fixture
+def asked() -> Any:
+    made = Asked()
+    yield made
+    made.end()
+
+
+def test_who_has_no_steps_is_searched_and_answers(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    search = Search(3, {"found": 1})
+    searching(monkeypatch, search)
     native = Native((7, [(4096, 512), (8192, 512)], 50))
-    asked = Asked()
-    asked.answer(native)
-    asked.answer(native)
-    assert native.answers == [(7, {"blocks": 2, "budget": 50})]
+    asked.begin(native)
+    assert native.answered.wait(LIMIT_S)
+    assert native.answers == [(7, {"found": 1})] and len(search.threads) == 3
+    assert threading.get_ident() not in search.threads
+    # The program has the interpreter for several times as long in between.
+    rests = [after - before for before, after in zip(search.began, search.began[1:])]
+    assert min(rests) >= _asked.REST_MS_MIN / 1e3
 
 
-@pytest.mark.parametrize("find", [lambda *_: 1 / 0, lambda *_: object(), lambda *_: {"a": {1, 2}}])
-def test_a_fault_of_the_search_is_an_answer(monkeypatch: pytest.MonkeyPatch, find: Callable[[Any, int], Any]) -> None:
-    searching(monkeypatch, find)
-    native = Native((7, [(4096, 512)], 50))
-    Asked().answer(native)
-    [(number, answer)] = native.answers
-    assert number == 7 and "Error: " in answer["fault"]
+def test_where_steps_end_slices_are_theirs(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    search = Search(4, {})
+    searching(monkeypatch, search)
+    monkeypatch.setattr(_asked, "GRACE_MS", LIMIT_S * 1e3)
+    native = Native((7, [], 50))
+    asked.begin(native)
+    until = time.monotonic() + LIMIT_S
+    while not native.answered.is_set():
+        asked.step_ended()
+        assert time.monotonic() < until
+    # The first may be the thread's: there was no step to wait for.
+    assert set(search.threads[1:]) == {threading.get_ident()}
 
 
-def test_a_closed_link_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    searching(monkeypatch, lambda *_: {})
-    native = Native((7, [(4096, 512)], 50))
-    monkeypatch.setattr(native, "holders_answer", lambda *_: 1 / 0)
-    asked = Asked()
-    asked.answer(native)
-    native = Native((8, [], 50))
-    asked.answer(native)
-    assert [number for number, _ in native.answers] == [8], "the next ask is answered"
+@pytest.mark.parametrize("answer", [object(), {"a": {1, 2}}])
+def test_what_cannot_be_told_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Any) -> None:
+    searching(monkeypatch, Search(1, answer))
+    native = Native((7, [], 50))
+    asked.begin(native)
+    assert native.answered.wait(LIMIT_S)
+    [(number, told)] = native.answers
+    assert number == 7 and "Error: " in told["fault"]
 
 
-def test_never_two_searches_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_does_not_begin_is_a_fault(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    searching(monkeypatch, None)
+    monkeypatch.setattr(memctl_agent._holders, "begin", lambda *_: 1 / 0)
+    native = Native((7, [], 50))
+    asked.begin(native)
+    assert native.answered.wait(LIMIT_S)
+    assert "Error: " in native.answers[0][1]["fault"]
+
+
+def test_never_two_slices_at_once(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def find(*_: Any) -> dict[str, object]:
+    def does() -> None:
         begun.set()
-        assert go_on.wait(60)
-        return {}
+        assert go_on.wait(LIMIT_S)
 
-    searching(monkeypatch, find)
-    asked, first, second = Asked(), Native((1, [], 50)), Native((2, [], 50))
-    thread = threading.Thread(target=asked.answer, args=(first,))
-    thread.start()
-    assert begun.wait(60)
-    asked.answer(second)
-    assert second.looks == 0, "its ask waits for a later step"
+    search = Search(1, {}, does)
+    searching(monkeypatch, search)
+    native = Native((1, [], 50))
+    asked.begin(native)
+    assert begun.wait(LIMIT_S)
+    asked.step_ended()
+    assert len(search.threads) == 1
     go_on.set()
-    thread.join()
-    asked.answer(second)
-    assert [number for number, _ in first.answers + second.answers] == [1, 2]
+    assert native.answered.wait(LIMIT_S)
 
 
-def test_asks_are_looked_for_at_the_ends_of_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, native = Session(), Native()
+def test_who_may_not_be_asked_has_no_thread(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(_asked._thread, "start_new_thread", lambda *them: started.append(them))
+    asked.begin(Native((7, [], 50), may_be_asked=False))
+    assert started == []
+    asked.begin(Native((7, [], 50)))
+    assert len(started) == 1
+
+
+def test_slices_are_looked_for_at_the_ends_of_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, native, ends = Session(), Native(), []
     monkeypatch.setattr(session, "_native", native)
+    monkeypatch.setattr(session._asked, "step_ended", lambda: ends.append(len(native.marks)))
     for kind in range(1, 12):
         session._mark(kind, 0, "")
     assert native.marks == list(range(1, 12)) and STEP_END in native.marks and PHASE_END in native.marks
-    assert native.looks == 1
+    assert ends == [native.marks.index(STEP_END) + 1]

@@ -7,42 +7,20 @@ Refuses: to keep anything it was shown.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Optional
 
-from memctl_agent._holders import _reading, _words
+from memctl_agent._holders import _facts, _reading, _words
 from memctl_agent._holders._frames import Frames
-from memctl_agent._holders._search import Search
+from memctl_agent._holders._grouping import Group
 
-VERSION = 1
+VERSION = 2
 HOLDERS_MAX = 8
 SENTENCE_CHARS_MAX = 600
 # Sentences about what was not looked at.
 NOTES_MAX = 16
 # Objects below a container among which tensors are counted.
-COUNTED_MAX = 200_000
-
-
-@dataclass
-class Found:
-    """A block, the tensor that leads to it, and how, where the tensor does not lie on the block itself."""
-
-    block: int
-    tensor: Any
-    how: str = ""
-
-
-@dataclass
-class Holder:
-    """What becomes one entry of the answer."""
-
-    chain: _words.Chain
-    at: int
-    how: str
-    cycle: str = ""
-    blocks: list[int] = field(default_factory=list)
+COUNTED_MAX = 20_000
 
 
 def empty(asked: int, notes: list[str]) -> dict[str, Any]:
@@ -53,75 +31,79 @@ def empty(asked: int, notes: list[str]) -> dict[str, Any]:
         "found_blocks": 0,
         "objects": 0,
         "took_ms": 0.0,
+        "longest_ms": 0.0,
+        "slices": 0,
         "complete": False,
         "not_looked_at": [note[:SENTENCE_CHARS_MAX] for note in notes[:NOTES_MAX]],
         "holders": [],
     }
 
 
+def entry(
+    kind: str, sentence: str, chain: list[str], blocks: list[int], sizes: list[int], facts: _facts.Facts
+) -> dict[str, Any]:
+    """One holder of the answer. `blocks`: their numbers, since no object says that they still live when it is read."""
+    return {
+        "kind": kind,
+        "sentence": sentence[:SENTENCE_CHARS_MAX],
+        "chain": chain,
+        "blocks": len(blocks),
+        "bytes": sum(sizes[block] for block in blocks),
+        "tensors": None,
+        "holder": facts.kind,
+        "type": facts.type_name,
+        "name": None,
+        "owner": None,
+        "length": facts.length,
+        "is_bounded": facts.is_bounded,
+        "limit": facts.limit,
+        "thread": None,
+        "threads": 0,
+        "collector": None,
+        "pattern": None,
+        "numbers": sorted(blocks),
+    }
+
+
 class Answer:
-    """Gathers what was found into holders."""
+    """Tells of one holder at a time."""
 
-    def __init__(self, search: Search, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
-        self._search, self._frames, self._class_ids = search, frames, class_ids
+    def __init__(self, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
+        self._frames, self._class_ids = frames, class_ids
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
-        # What a function written in Python sees as `ctx`.
-        self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
 
-    def holders(self, found: list[Found], cycles: dict[int, str], sizes: Sequence[int]) -> list[dict[str, Any]]:
-        """The entries of the answer. `cycles`: tensors that only an unreachable cycle holds, and its words."""
-        chains = [(one, self._chain(one, cycles)) for one in found]
-        below: _words.Below = {}
-        for _, chain in chains:
-            _words.count_below(chain, below)
-        groups: dict[tuple[int, str], Holder] = {}
-        for one, chain in chains:
-            at = _words.gatherer(chain, below)
-            cycle = cycles.get(id(one.tensor), "")
-            key = (0 if cycle else id(chain.path[at]), one.how + cycle)
-            groups.setdefault(key, Holder(chain, at, one.how, cycle)).blocks.append(one.block)
-        entries = [self._entry(holder, sizes) for holder in groups.values()]
-        entries.sort(key=lambda entry: (-entry["blocks"], -entry["bytes"], entry["sentence"]))
-        return entries[:HOLDERS_MAX]
-
-    def _chain(self, one: Found, cycles: dict[int, str]) -> _words.Chain:
-        path = self._search.path(id(one.tensor))
-        if not path:
-            # Nothing leads to it: it begins with the farthest that was found, a neighbour in a cycle.
-            path = self._search.loose_path(id(one.tensor))
-        root = self._search.root(path[0]) if id(one.tensor) not in cycles else None
+    def chain(self, path: list[Any], root: Any) -> _words.Chain:
+        """A path with what its edges are called."""
         return _words.Chain(path, root, self._frames, self._module)
 
-    def _entry(self, holder: Holder, sizes: Sequence[int]) -> dict[str, Any]:
-        chain, at = holder.chain, holder.at
+    def entry(self, group: Group, chain: _words.Chain, sizes: list[int]) -> dict[str, Any]:
+        """What is told of a group."""
+        at = min(group.at, len(chain.path) - 1)
         is_bare = at == len(chain.path) - 1
         tensors = None if is_bare else self._tensors_in(chain.path[at], len(chain.path) - 1 - at)
         kind, sentence = _words.kind_and_sentence(chain, at, tensors)
+        facts = _kind_of(kind, _facts.of(chain.path, at), chain)
         tail = []
-        context = chain.passes(self._context) if self._context is not None else None
-        if holder.how:
-            tail = [holder.how]
+        if group.how:
+            tail = [group.how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
-            kind, sentence = "autograd", f"{holder.how}, reached from {among}{sentence}"
-        elif context is not None:
-            name = _reading.type_name(type(chain.path[context]))
-            kind, sentence = "autograd", f"saved in the context of `{name}`, reached from {sentence}"
-        if holder.cycle:
-            kind, sentence = "cycle", holder.cycle
-        elif chain.root is None:
-            sentence += "; what holds it was not found"
-        return {
-            "kind": kind,
-            "sentence": sentence[:SENTENCE_CHARS_MAX],
-            "chain": chain.steps(tail),
-            "blocks": len(holder.blocks),
-            "bytes": sum(sizes[block] for block in holder.blocks),
-            "tensors": None if kind in ("attribute", "global", "frame") else tensors,
-        }
+            kind, sentence = "autograd", f"{group.how}, reached from {among}{sentence}"
+            facts.kind = _facts.GRAPH
+        root = chain.root
+        if root is not None and root.thread:
+            count = len(group.threads)
+            which = root.thread if count == 1 else f"{count} threads, one of them {root.thread}"
+            sentence = f"{sentence}, of {which}"
+        told = entry(kind, sentence, chain.steps(tail), group.blocks, sizes, facts)
+        told["tensors"] = None if kind in ("attribute", "global", "frame") else tensors
+        told["name"], told["owner"] = chain.name(at)
+        if root is not None and root.thread:
+            told["thread"], told["threads"] = root.thread, len(group.threads)
+        return told
 
     def _tensors_in(self, top: Any, levels: int) -> Optional[int]:
         """How many tensors are so many levels below a container; none if that is too much to count."""
-        if _reading.container(top) is None:
+        if _reading.container(top) is None or _reading.length(top) > COUNTED_MAX:
             return None
         level: list[Any] = [top]
         for depth in range(levels):
@@ -132,5 +114,20 @@ class Answer:
                     return None
             if depth + 1 == levels:
                 return sum(map(self._class_ids.__contains__, map(id, map(type, below)))) or None
-            level = list(islice(filter(self._search.passable, below), COUNTED_MAX))
+            level = list(islice(filter(gc.is_tracked, filter(_words.is_passable, below)), COUNTED_MAX))
         return None
+
+
+def _kind_of(kind: str, facts: _facts.Facts, chain: _words.Chain) -> _facts.Facts:
+    """What the words call a holder, as one of few kinds."""
+    if kind == "module_buffer":
+        facts.kind = _facts.MODULE
+    elif kind == "frame":
+        facts.kind = _facts.FRAME
+    elif kind in ("attribute", "global"):
+        facts.kind = _facts.VARIABLE
+    if facts.kind in (_facts.FRAME, _facts.CONTAINER, _facts.CACHE, _facts.OBJECT):
+        root = chain.root
+        if root is not None and root.thread:
+            facts.kind = _facts.THREAD
+    return facts

@@ -3,7 +3,7 @@
 Guarantees: no hook of the program runs. Where torch shows what is saved (`SavedTensor.data`), that is looked at as it
 is. Where it does not, a saved tensor that has pack and unpack hooks (activation checkpointing, offloading) is
 recognised before it is read, and left alone; where hooks cannot be recognised nothing saved is read. The walk is
-bounded in nodes and in time, and leaves no wrapper of a node behind.
+bounded in nodes and in time, within one slice, and leaves no wrapper of a node behind.
 Refuses: to make torch work its view tracking out anew (a view whose base was changed in place), and saved tensors that
 were changed in place since.
 """
@@ -11,11 +11,12 @@ were changed in place since.
 from __future__ import annotations
 
 import _thread
+import gc
 import types
+from collections.abc import Callable
 from typing import Any, Optional
 
 from memctl_agent._holders import _reading
-from memctl_agent._holders._clock import Clock
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._tensors import Tensors
 
@@ -24,7 +25,10 @@ NODES_MAX = 50_000
 _SAVED_WORDS = 10
 _RAW = "_raw_saved_"
 # How long the thread may take that looks for the word.
-_WAIT_S = 0.25
+_WAIT_S = 0.02
+# Objects below what a function of the graph keeps that are looked at.
+_BELOW_MAX = 400
+_BELOW_LEVELS = 4
 
 
 class Hooked:
@@ -87,8 +91,8 @@ def saved_words(saved: Any, memory: Memory) -> tuple[int, ...]:
 class Graph:
     """Walks the graphs of some tensors, and says which tensor leads to which block."""
 
-    def __init__(self, torch: Any, tensors: Tensors, memory: Memory, clock: Clock) -> None:
-        self._tensors, self._memory, self._clock = tensors, memory, clock
+    def __init__(self, torch: Any, tensors: Tensors, memory: Memory, is_left: Callable[[], bool]) -> None:
+        self._tensors, self._memory, self._is_left = tensors, memory, is_left
         base = torch._C.TensorBase
         self._grad_fn = _reading.table(base)["grad_fn"].__get__
         self._grad = _reading.table(base)["grad"].__get__
@@ -106,30 +110,36 @@ class Graph:
         self._owner: dict[int, int] = {}
         self._nodes: dict[int, Any] = {}
         self._tops: dict[int, int] = {}
-        # Block to the tensor's number and the words for the step; `saved` blocks and contexts of functions alike.
+        # Block to the tensor's number and the words for the step.
         self.found: dict[int, tuple[int, str]] = {}
-        self.contexts: dict[int, tuple[int, str]] = {}
         self.hooked = 0
         self.unread = 0
+        # Tensors, by number, whose graph ends in a leaf whose gradient has a graph itself.
+        self.graphed: set[int] = set()
+        # How many of the tensors were looked at, and of the last one whether its graph was not gone through to its end.
+        self.walked = 0
+        self.is_cut = False
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that were looked at."""
+        return len(self._owner)
 
     @property
     def can_tell(self) -> bool:
         """Whether saved tensors may be read."""
         return self._is_shown or self._word is not None
 
-    @property
-    def own(self) -> tuple[Any, ...]:
-        """What of this refers to the program's objects."""
-        return (self._nodes, self._readers, self.__dict__)
-
-    def walk(self, starts: list[Any], blocks: set[int]) -> None:
-        """Looks for these blocks, from the newest tensor on: it is the one that others lead to."""
-        missing = set(blocks)
-        for number in range(len(starts) - 1, -1, -1):
-            if not missing or not self._clock.is_left() or len(self._owner) > NODES_MAX:
+    def walk(self, starts: list[Any], missing: set[int]) -> None:
+        """Looks for these blocks, from the first tensor on, and takes what it finds out of them."""
+        for number, start in enumerate(starts):
+            if not missing or not self._is_left() or len(self._owner) > NODES_MAX:
                 return
-            self._gradient(starts[number], number, missing)
-            top = self._node_of(starts[number])
+            self.walked = number + 1
+            if start is None:
+                continue
+            self._gradient(start, number, missing)
+            top = self._node_of(start)
             if top is None:
                 continue
             known = self._owner.get(id(top))
@@ -150,6 +160,14 @@ class Graph:
         self._nodes.clear()
         self._readers.clear()
 
+    def has_graphed_gradient(self, tensor: Any) -> bool:
+        """Whether a tensor is a leaf whose gradient has a graph itself."""
+        try:
+            gradient = self._grad(tensor) if self._is_leaf(tensor) else None
+            return gradient is not None and self._grad_fn(gradient) is not None
+        except RuntimeError:
+            return False
+
     def _gradient(self, tensor: Any, number: int, missing: set[int]) -> None:
         try:
             gradient = self._grad(tensor) if self._is_leaf(tensor) else None
@@ -160,6 +178,10 @@ class Graph:
             if block in missing:
                 missing.discard(block)
                 self.found[block] = (number, "attribute `grad`")
+            top = self._node_of(gradient)
+            if top is not None and id(top) not in self._owner:
+                self.graphed.add(number)
+                self._from(top, number, missing)
 
     def _node_of(self, tensor: Any) -> Any:
         try:
@@ -174,7 +196,7 @@ class Graph:
 
     def _from(self, top: Any, number: int, missing: set[int]) -> None:
         level = [top]
-        while level and missing and self._clock.is_left() and len(self._owner) <= NODES_MAX:
+        while level and missing and self._is_left() and len(self._owner) <= NODES_MAX:
             following: list[Any] = []
             for node in level:
                 if id(node) in self._owner:
@@ -184,6 +206,7 @@ class Graph:
                 self._saved(node, number, missing)
                 following += [other for other in self._next(node, number, missing) if id(other) not in self._owner]
             level = following
+        self.is_cut = bool(level and missing)
 
     def _next(self, node: Any, number: int, missing: set[int]) -> list[Any]:
         """The nodes behind one, but those that gather gradients: all graphs of a model share them."""
@@ -203,15 +226,25 @@ class Graph:
     def _leaf(self, node: Any, number: int, missing: set[int]) -> None:
         """A leaf of the graph: its tensor is held by the node that gathers its gradient."""
         leaf = _reading.table(type(node))["variable"].__get__(node)
-        block = self._tensors.block_of(leaf) if id(type(leaf)) in self._tensors.class_ids else None
+        if id(type(leaf)) not in self._tensors.class_ids:
+            return
+        block = self._tensors.block_of(leaf)
         if block in missing:
             missing.discard(block)
             self.found[block] = (number, "a leaf of the graph")
+        gradient = self._grad(leaf)
+        if gradient is not None and id(type(gradient)) in self._tensors.class_ids:
+            block = self._tensors.block_of(gradient)
+            if block in missing:
+                missing.discard(block)
+                self.found[block] = (number, "attribute `grad` of a leaf of the graph")
+            if self._node_of(gradient) is not None:
+                self.graphed.add(number)
 
     def _saved(self, node: Any, number: int, missing: set[int]) -> None:
-        if _reading.is_a(node, self._function):
-            self.contexts[id(node)] = (number, f"saved in the context of `{_reading.type_name(type(node))}`")
         name = _reading.type_name(type(node))
+        if _reading.is_a(node, self._function):
+            self._below(node, number, f"saved in the context of `{name}`", missing)
         for raw, unpacked in self._reader(node)[1] if self.can_tell else ():
             try:
                 saved = raw(node)
@@ -238,9 +271,24 @@ class Graph:
             block = self._tensors.block_of(value)
             self._take([] if block is None else [block], number, how, missing)
         elif is_packed:
-            # Tensors in it are found by what holds them.
-            self._nodes[id(value)] = value
-            self.contexts[id(value)] = (number, how)
+            self._below(value, number, how, missing)
+
+    def _below(self, top: Any, number: int, how: str, missing: set[int]) -> None:
+        """Tensors a few levels below what a function written in Python, or a pack hook, has put aside."""
+        level, seen = [top], 0
+        for _ in range(_BELOW_LEVELS):
+            following: list[Any] = []
+            for thing in level:
+                for below in gc.get_referents(thing)[:_BELOW_MAX]:
+                    seen += 1
+                    if id(type(below)) in self._tensors.class_ids:
+                        block = self._tensors.block_of(below)
+                        self._take([] if block is None else [block], number, how, missing)
+                    elif _reading.container(below) is not None and gc.is_tracked(below):
+                        following.append(below)
+            if not following or seen > _BELOW_MAX:
+                return
+            level = following
 
     def _take(self, blocks: list[int], number: int, how: str, missing: set[int]) -> None:
         for block in blocks:

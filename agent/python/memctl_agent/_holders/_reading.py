@@ -98,7 +98,8 @@ def _short(qualname: Any) -> Optional[str]:
 
 def module_dict(module: Any) -> Optional[dict[str, Any]]:
     """A module's globals, whatever its type says of `__dict__`."""
-    found = _module_dict(module) if is_a(module, types.ModuleType) else None
+    is_one = type(module) is types.ModuleType or is_a(module, types.ModuleType)
+    found = _module_dict(module) if is_one else None
     return found if type(found) is dict else None
 
 

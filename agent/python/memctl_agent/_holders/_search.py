@@ -1,416 +1,688 @@
-"""The search: from tensors upwards to whatever holds them, until something that lives by itself.
+"""One search, in slices: from where leaks live to the whole heap, and then the answer.
 
-Guarantees: chains are true: each object was found to refer to the next by the interpreter's own traversal. What is
-outside of running functions goes before their local variables. Passes over all objects are made only where the clock
-says that one fits, each for a few objects at a time, because it compares every reference with each of them.
-Refuses: to take a chain through modules, through other modules' functions, or through itself.
+The stages: modules by how near they are; what lies below the globals of the program that was started; the variables of all
+threads; graphs of the tensors that were found; the program's other modules; what was put off because it is wide; then, for
+blocks that remain, all tensors of the heap and what refers to these; the globals of installed modules; the answer.
+Guarantees: between two slices there are numbers and texts alone. A slice ends when its time is over, but for one object's
+visit; what it found is looked at again before it is told. The collector is off within a slice, and afterwards as it was.
+Refuses: to go on when the budget is spent; what was not looked at is said.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
+import time
 import types
-from collections.abc import Callable
-from itertools import compress
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from memctl_agent._holders import _frames, _reading
-from memctl_agent._holders._clock import Clock
+from memctl_agent._holders import _answer, _cycles, _facts, _reading, _roots, _words
+from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
+from memctl_agent._holders._graph import Graph
+from memctl_agent._holders._grouping import Group, Grouping, Way
+from memctl_agent._holders._memory import Memory
+from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
 from memctl_agent._holders._tensors import Tensors
 
-# Objects whose holders one pass looks for.
-WIDTH = 16
-# Objects of one type that are followed up at each level: what holds one of a thousand alike holds the others.
-ALIKE = 8
-# Levels from a tensor upwards.
-LEVELS_MAX = 24
-# Objects that are looked at below one root or container.
-BELOW_MAX = 20_000
-# Levels below a module's globals that are looked through before any pass.
-NEAR_LEVELS = 12
-# Of one object's items, so many are looked below; tensors among them are all taken.
-WIDE = 4_096
-# Containers with more items are left to passes, which are faster.
-LONG = 50_000
-# Objects are counted where less of the budget is spent: the figure is for people.
-COUNTS_SHARE = 0.5
-# Tensors that are asked for their address between two looks at the clock.
-CHUNK = 1_024
+# How long a slice is, and how much of it may be left unused at its end.
+SLICE_MS = 2.0
+SPARE_US = 150
+# Tensors whose graphs are looked at together.
+STARTS_AT_ONCE = 64
+# Tensors of the heap for whose holders it is gone over again.
+WANTED_MAX = 256
+# How often it is gone over for what holds the holders.
+CLIMBS_MAX = 3
+# Groups of which is told, before those that say the same are put together.
+TOLD_MAX = 24
+# Modules that become roots together.
+MODULES_AT_ONCE = 128
+# What classes say their module is.
+_module_of = type.__dict__["__module__"].__get__
 
-# What no chain is followed through on the way down.
-_WALLS = (type, types.ModuleType, types.FrameType, types.BuiltinFunctionType)
+# Until which share of the budget a stage may go on.
+_SHARES = {
+    "_main": 0.3,
+    "_variables": 0.5,
+    "_graphs": 0.55,
+    "_modules": 0.6,
+    "_beside": 0.65,
+    "_own_modules": 0.7,
+    "_rest": 0.75,
+    "_heap_tensors": 0.8,
+    "_heap_holders": 0.95,
+    "_installed": 0.95,
+}
+# On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked for its
+# budget, or when so many times as much has passed, but for searches that may take less than this.
+WAITS = 2
+WAITS_MS_MAX = 100.0
 
-# Where files lie that are not the program's own.
-_INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
-# A root: what kind, and its names.
-Root = tuple[str, str, str]
+class Slice:
+    """What is true within one slice."""
+
+    def __init__(self, torch: Any, blocks: list[tuple[int, int]], near: tuple[str, ...], end_ns: int) -> None:
+        self.torch, self._end_ns = torch, end_ns
+        self.tensors = Tensors(torch, blocks)
+        self.rules = (
+            torch._C._data_address,
+            self.tensors.classes,
+            self.tensors.refused,
+            _own_classes(),
+            types.FrameType,
+            _module_of,
+            near,
+        )
+
+    def left_us(self) -> int:
+        """Microseconds until its end."""
+        return max(0, (self._end_ns - time.perf_counter_ns()) // 1000)
+
+    def is_left(self) -> bool:
+        """Whether there is time for more."""
+        return self.left_us() > SPARE_US
+
+
+@functools.lru_cache(maxsize=1)
+def _own_classes() -> tuple[type, ...]:
+    """The classes of this package: what their objects hold is not the program's doing."""
+    found = []
+    for name, module in list(dict.items(sys.modules)):
+        if type(name) is str and name.startswith("memctl_agent"):
+            namespace = _reading.module_dict(module) or {}
+            found += [one for one in list(dict.values(namespace)) if type(one) is type and one.__module__ == name]
+    return tuple(found)
 
 
 class Search:
-    """What was seen, which object holds which, and where chains begin."""
+    """See the module."""
 
-    def __init__(self, tensors: Tensors, frames: Frames, clock: Clock) -> None:
-        self._tensors, self._frames, self._clock = tensors, frames, clock
-        # Everything seen, so that identities stay true; then each object's holder, and where chains begin.
-        self.objects: dict[int, Any] = {}
-        self.above: dict[int, int] = {}
-        self.roots: dict[int, Root] = {}
-        # Identity of a tensor on an asked block to the block's number; and all tensors, in the order of their making.
-        self.wanted: dict[int, int] = {}
-        self.all_tensors: list[Any] = []
-        # Those that lie near, to which chains lead.
-        self.near_tensors: list[Any] = []
-        # Tensors that lie on no such block but whose graphs lead to one.
-        self.sought: set[int] = set()
-        self.looked_at = 0
-        # Tensors that are not asked where they lie.
-        self.refused = 0
-        self.has_all_tensors = False
-        # Of climbs: who was found to refer to whom, and which ends were reached.
-        self._holders: dict[int, list[int]] = {}
-        self._held: dict[int, list[int]] = {}
-        self.unfinished: set[int] = set()
-        self._namespaces: dict[int, str] = {}
-        self._near: list[dict[str, Any]] = []
-        self._own: set[int] = set()
-        self._passable_types: dict[int, bool] = {}
-        self.own(self.objects, self.above, self.roots, self.wanted, self.all_tensors, self._holders, self._held)
-        self.own(self._namespaces, self._near, self.near_tensors, self.__dict__, frames.objects, frames.globals)
+    def __init__(self, native: Any, blocks: Sequence[tuple[int, int]], asked: int, budget_ms: float) -> None:
+        self._native, self._blocks, self._asked = native, list(blocks), asked
+        self._budget_ns = budget_ms * 1e6
+        self._wall_ns = max(budget_ms, min(WAITS * budget_ms, WAITS_MS_MAX)) * 1e6
+        self._worked_ns = 0
+        self._took_ns = self._longest_ns = self._slices = 0
+        self._is_collecting = True
+        self.answer: Optional[dict[str, Any]] = None
+        self._installed_folders = _roots.installed_folders()
+        self._keys: Optional[list[str]] = None
+        self._modules_at = 0
+        self._near: dict[int, list[str]] = {BESIDE: ["__main__"], OWN: [], INSTALLED: []}
+        self._namespace_ids: set[int] = set()
+        self._walk: Any = None
+        self._frames = Frames(native)
+        self._roots = Roots(self._frames)
+        # Numbers of roots by the stage that made them, and modules that are to become some.
+        self._staged: dict[str, list[int]] = {}
+        self._waiting: dict[str, list[str]] = {}
+        self._installed_at = 0
+        self._threads: Optional[list[int]] = None
+        self._starts: Optional[list[int]] = None
+        self._starts_seen = 0
+        self._in_graph: dict[int, tuple[int, str]] = {}
+        self._hooked = self._unread = 0
+        self._is_graph_cut = False
+        self._heap: Any = None
+        # Blocks to the addresses of tensors on them, to which no chain leads, and to what makes C++ hold them.
+        self._loose: dict[int, list[int]] = {}
+        self._patterns: dict[int, str] = {}
+        self._is_heap_seen = False
+        self._above: dict[int, list[tuple[int, str]]] = {}
+        self._cycles: dict[int, str] = {}
+        self._climbs = 0
+        self._targets: Optional[list[int]] = None
+        self._are_holders_seen = False
+        self._grouping: Optional[Grouping] = None
+        self._groups: Optional[list[Group]] = None
+        self._entries: list[dict[str, Any]] = []
+        self._known = 0
+        self._cut: set[str] = set()
+        self._stages: list[Callable[[Slice], bool]] = [
+            self._main,
+            self._variables,
+            self._graphs,
+            self._modules,
+            self._beside,
+            self._own_modules,
+            self._graphs,
+            self._rest,
+            self._heap_tensors,
+            self._heap_holders,
+            self._installed,
+            self._gather,
+            self._tell,
+        ]
 
-    def own(self, *things: Any) -> None:
-        """These are the search's own and hold nothing."""
-        self._own.update(map(id, things))
+    @property
+    def is_over(self) -> bool:
+        """Whether there is an answer."""
+        return self.answer is not None
 
-    def look_at_modules(self) -> None:
-        """Notes the globals of all modules; the program's own ones first."""
-        near: dict[int, tuple[bool, str, dict[str, Any]]] = {}
-        for key, module in list(dict.items(sys.modules)):
-            found = _reading.module_dict(module)
-            if found is None or type(key) is not str or key.startswith("memctl_agent"):
-                continue
-            # `__main__` has other names where `multiprocessing` or a launcher gave it some.
-            is_main = key == "__main__"
-            if is_main or id(found) not in self._namespaces:
-                self._namespaces[id(found)] = key
-                if is_main or _is_near(found):
-                    near[id(found)] = (not is_main, key, found)
-        for identity, name in self._frames.globals.items():
-            self._namespaces.setdefault(identity, name)
-        for _, name, found in sorted(near.values(), key=lambda entry: entry[:2]):
-            self._near.append(found)
-            self.roots[self.keep(found)] = ("module", _reading.plain(name) or "?", "")
+    def slice(self, slice_ms: float = SLICE_MS) -> float:
+        """Goes on for one slice; how long it took in milliseconds."""
+        began, worked = time.perf_counter_ns(), time.thread_time_ns()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._is_collecting = was_enabled
+            self._go(began + int(slice_ms * 1e6))
+        except Exception as fault:
+            # Its own text may be the program's.
+            self.answer = _answer.empty(
+                self._asked, [f"The search ended with a fault of its own ({type(fault).__name__})."]
+            )
+        finally:
+            if was_enabled:
+                gc.enable()
+            took = time.perf_counter_ns() - began
+            self._slices += 1
+            self._worked_ns += time.thread_time_ns() - worked
+            self._took_ns += took
+            self._longest_ns = max(self._longest_ns, took)
+            if self.answer is not None:
+                self.answer["took_ms"] = round(self._took_ns / 1e6, 3)
+                self.answer["longest_ms"] = round(self._longest_ns / 1e6, 3)
+                self.answer["slices"] = self._slices
+        return took / 1e6
 
-    def keep(self, thing: Any) -> int:
-        """The identity of an object, which is kept until the search ends."""
-        self.objects[id(thing)] = thing
-        return id(thing)
+    def _go(self, end_ns: int) -> None:
+        torch = sys.modules.get("torch")
+        if getattr(torch, "Tensor", None) is None:
+            self.answer = _answer.empty(self._asked, ["Nothing was looked at: torch is not imported."])
+            return
+        if getattr(torch._C, "_data_address", None) is None:  # type: ignore[union-attr]
+            self.answer = _answer.empty(
+                self._asked, ["Tensors were not looked at: this torch does not tell where they lie."]
+            )
+            return
+        # Neither subclasses nor modes of the program see what is asked of tensors here.
+        with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
+            now = Slice(torch, self._blocks, (*self._near[BESIDE], *self._near[OWN]), end_ns)
+            began, worked = time.perf_counter_ns(), time.thread_time_ns()
+            while self.answer is None and now.is_left():
+                stage = self._stages[0]
+                spent = (self._worked_ns + time.thread_time_ns() - worked) / max(1.0, self._budget_ns)
+                passed = (self._took_ns + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
+                share = _SHARES.get(stage.__name__)
+                # (The answer is given whatever it takes.)
+                if share is not None and max(spent, passed) > share:
+                    self._cut.add(stage.__name__)
+                    self._end_of(stage)
+                elif stage(now):
+                    self._end_of(stage)
 
-    def look_at_heap(self) -> None:
-        """Finds all tensors, and those that are wanted."""
-        began = self._clock.took_ms
-        # Each tensor refers to its class. This is several times faster than to look at the type of every object.
-        found = gc.get_referrers(*self._tensors.classes, *self._tensors.refused)
-        self._clock.passed(began)
-        classes = self._tensors.class_ids
-        self.all_tensors += compress(found, map(classes.__contains__, map(id, map(type, found))))
-        refused = frozenset(map(id, self._tensors.refused))
-        self.refused = sum(map(refused.__contains__, map(id, map(type, found))))
-        del found
-        self.has_all_tensors = True
-        for number, tensor in enumerate(self.all_tensors):
-            if number % CHUNK == CHUNK - 1 and not self._clock.is_left():
-                self.has_all_tensors = False
-                return
-            self._meet(tensor)
+    def _end_of(self, stage: Callable[[Slice], bool]) -> None:
+        if self._walk is not None and stage.__name__ in ("_main", "_beside", "_variables", "_own_modules", "_installed"):
+            # What this stage had no time for is looked at when nothing else is left.
+            self._walk.shelve()
+        self._stages.pop(0)
 
-    def count(self) -> None:
-        """Counts the objects that passes went over, where there is time for it."""
-        if self.has_all_tensors and self._clock.is_left(COUNTS_SHARE) and self._clock.fits_a_pass(is_wanted=False):
-            self.looked_at = len(gc.get_objects())
+    # -- from the roots down -------------------------------------------------------------------------------------
 
-    def _meet(self, tensor: Any) -> bool:
-        block = self._tensors.block_of(tensor)
-        if block is None:
-            return False
-        self.wanted[self.keep(tensor)] = block
+    def _missing(self) -> set[int]:
+        """Blocks for which nothing is known."""
+        known = {block for block, _ in self._walk.found()} if self._walk is not None else set()
+        return set(range(len(self._blocks))) - known - set(self._in_graph)
+
+    def _modules(self, now: Slice) -> bool:
+        """Sorts all modules by how near they are."""
+        if not self._missing():
+            return True
+        if self._keys is None:
+            keys = [key for key in list(sys.modules) if type(key) is str and not key.startswith("memctl_agent")]
+            self._keys = keys
+            # It has other names where `multiprocessing` or a launcher gave it some.
+            self._namespace_ids.add(id(_reading.module_dict(dict.get(sys.modules, "__main__"))))
+        places = _roots.Places(self._installed_folders)
+        while self._modules_at < len(self._keys):
+            if not now.is_left():
+                return False
+            key = self._keys[self._modules_at]
+            self._modules_at += 1
+            namespace = _reading.module_dict(dict.get(sys.modules, key))
+            if namespace is not None and id(namespace) not in self._namespace_ids:
+                self._namespace_ids.add(id(namespace))
+                self._near[places.nearness(key, namespace)].append(key)
         return True
 
-    def look_near(self, share: float) -> None:
-        """Looks a few levels below the globals of the program's own modules.
+    def _begin_walk(self) -> None:
+        if self._walk is None:
+            self._walk = self._native.Walk(self._blocks)
 
-        Below those of the first one, on a machine that is busy with something else, too: it is read in a few
-        milliseconds, and when these were waited for long no pass over all objects fits any more.
-        """
-        for namespace in self._near[:1]:
-            if self._clock.is_work_left(share):
-                self.spread(namespace, NEAR_LEVELS, share, self._clock.is_work_left)
-        for namespace in self._near[1:]:
-            if self._clock.is_left(share):
-                self.spread(namespace, NEAR_LEVELS, share)
+    def _put_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
+        """Makes modules roots of a stage; whether there are no more of them."""
+        while keys and now.is_left():
+            key = keys.pop(0)
+            namespace = _reading.module_dict(dict.get(sys.modules, key))
+            number = self._walk.root(now.rules, namespace) if namespace is not None else None
+            if number is not None:
+                self._put(stage, number, Root("module", _reading.plain(key) or "?", slot=key))
+        return not keys
 
-    def look_here(self, share: float) -> None:
-        """Looks below the local variables of the functions that run in this thread, but not at a tensor in one."""
-        values = self._frames.here()
-        self.own(values, *values)
-        for name, function, value in values:
-            if not self._clock.is_left(share):
-                return
-            if gc.is_tracked(value) and self.passable(value) and not self.is_rooted(id(value)):
-                self.roots[self.keep(value)] = ("local", name, function)
-                self.spread(value, NEAR_LEVELS, share)
+    def _put(self, stage: str, number: int, root: Root) -> None:
+        self._roots.put(number, root)
+        self._staged.setdefault(stage, []).append(number)
 
-    def is_rooted(self, identity: int) -> bool:
-        """Whether a chain leads to this object."""
-        return identity in self.above or identity in self.roots
+    def _go_below(self, now: Slice, *stages: str, is_late: bool = False) -> bool:
+        """Goes on below the roots of some stages; whether nothing waits there."""
+        roots = self._roots.objects([number for stage in stages for number in self._staged.get(stage, ())])
+        is_done = self._walk.go(now.rules, roots, now.left_us(), is_late)
+        return is_done or self._walk.has_all()
 
-    def spread(
-        self, top: Any, levels: int, share: float = 1.0, is_left: Optional[Callable[[float], bool]] = None
-    ) -> None:
-        """Finds wanted tensors below an object to which a chain leads."""
-        is_left = is_left or self._clock.is_left
-        level, seen = [top], 0
-        for depth in range(levels):
-            following: list[Any] = []
-            self.own(level, following)
-            for holder in level:
-                if share < 1.0 and _reading.length(holder) > LONG:
-                    continue
-                below = gc.get_referents(holder)
-                seen += len(below)
-                for thing in self._worth(holder, below, depth + 1 < levels):
-                    self._put_below(thing, holder, following)
-                if seen > BELOW_MAX or not is_left(share):
-                    return
-            if not following:
-                return
-            level = following
-            self.looked_at += len(level)
+    def _main(self, now: Slice) -> bool:
+        """What lies below the globals of the program that was started."""
+        self._begin_walk()
+        if "main" not in self._staged:
+            self._put_modules(now, "main", ["__main__"])
+        return self._go_below(now, "main")
 
-    def _worth(self, holder: Any, below: list[Any], with_others: bool) -> list[Any]:
-        """The tensors of some objects, and at most a few thousand of the others."""
-        self.own(below)
-        classes = self._tensors.class_ids
-        found = list(compress(below, map(classes.__contains__, map(id, map(type, below)))))
-        if with_others:
-            found += filter(self.passable, filter(gc.is_tracked, below[:WIDE]))
-        if type(holder) is types.TracebackType:
-            # Only from here a frame is not one that runs, or the caller of one.
-            found += [
-                thing for thing in below if type(thing) is types.FrameType and id(thing) not in self._frames.alive
-            ]
-        self.own(found)
-        return found
-
-    def _put_below(self, thing: Any, holder: Any, following: list[Any]) -> None:
-        identity = id(thing)
-        if identity in self._own or self.is_rooted(identity) or thing is holder:
-            return
-        if id(type(thing)) in self._tensors.class_ids:
-            if not self.has_all_tensors and identity not in self.wanted and not self._meet(thing):
-                # Its graph may lead to a block.
-                self.near_tensors.append(thing)
-                self.above[self.keep(thing)] = id(holder)
-            elif identity in self.wanted or identity in self.sought:
-                self.above[identity] = id(holder)
-        else:
-            self.above[self.keep(thing)] = id(holder)
-            following.append(thing)
-
-    def passable(self, thing: Any) -> bool:
-        """Whether it makes sense to look below an object on the way down."""
-        cls = type(thing)
-        known = self._passable_types.get(id(cls))
-        if known is None:
-            known = id(cls) not in self._tensors.class_ids and not _reading.is_atom(thing)
-            known = known and not any(base is wall for base in _reading.bases(cls) for wall in _WALLS)
-            self._passable_types[id(cls)] = known
-        if not known or id(thing) in self._namespaces:
+    def _variables(self, now: Slice) -> bool:
+        """What lies below the variables of functions that run, in all threads."""
+        if not self._missing():
+            return True
+        if self._threads is None:
+            self._threads = _roots.threads()
+        main = _roots.main_thread()
+        while self._threads and now.is_left():
+            ident = self._threads.pop(0)
+            for root, value in _roots.variables(self._frames, ident, ident == main, self._namespace_ids):
+                number = self._walk.root(now.rules, value)
+                if number is not None:
+                    self._put("variables", number, root)
+        if not now.is_left():
             return False
-        return cls is not types.FunctionType or thing.__closure__ is not None
+        return self._go_below(now, "variables") and not self._threads
 
-    def climb(self, targets: list[Any]) -> None:
-        """Follows upwards what holds some objects, until a chain leads to each or nothing more is found."""
-        goals = {self.keep(target) for target in targets}
-        frontier, done = sorted(goals, key=list(goals).index), set(goals)
-        for _ in range(LEVELS_MAX):
-            frontier = [identity for identity in frontier if self._is_needed(identity, goals)]
-            if not frontier:
-                break
-            following: list[int] = []
-            for at in range(0, len(frontier), WIDTH):
-                if not self._clock.fits_a_pass():
-                    self.unfinished |= set(frontier[at:])
-                    self._fall_back(goals)
-                    return
-                self._pass(frontier[at : at + WIDTH], following, done)
-            frontier = following
-        self.unfinished |= set(frontier)
-        self._fall_back(goals)
+    def _beside(self, now: Slice) -> bool:
+        """What lies below the globals of modules beside the program that was started."""
+        return not self._missing() or self._of_modules(now, "beside", self._near[BESIDE])
 
-    def _pass(self, batch: list[int], following: list[int], done: set[int]) -> None:
-        """One pass over all objects, for a few of them."""
-        held = tuple(self.objects[identity] for identity in batch)
-        began = self._clock.took_ms
-        found = gc.get_referrers(*held)
-        self.own(found, held)
-        self._clock.passed(began)
-        alike: dict[int, int] = {}
-        wanted = frozenset(batch)
-        for holder in found:
-            identity = id(holder)
-            if self._is_own(holder):
-                continue
-            refers = wanted.intersection(map(id, gc.get_referents(holder)))
-            children = [child for child in batch if child in refers and child != identity]
-            for child in children:
-                _link(self._holders, child, identity)
-                _link(self._held, identity, child)
-            self.keep(holder)
-            if self._root_of(holder):
-                self._attach(identity)
-            elif identity not in done:
-                done.add(identity)
-                kind = id(type(holder))
-                alike[kind] = alike.get(kind, 0) + 1
-                if alike[kind] <= ALIKE:
-                    following.append(identity)
+    def _own_modules(self, now: Slice) -> bool:
+        """As that, of its other modules."""
+        return not self._missing() or self._of_modules(now, "own", self._near[OWN])
 
-    def _is_own(self, holder: Any) -> bool:
-        if id(holder) in self._own:
+    def _of_modules(self, now: Slice, stage: str, keys: list[str]) -> bool:
+        # (Their names stay: they say which classes are the program's own.)
+        if stage not in self._waiting:
+            self._waiting[stage] = list(keys)
+        return self._put_modules(now, stage, self._waiting[stage]) and self._go_below(now, stage)
+
+    def _rest(self, now: Slice) -> bool:
+        """What was put off."""
+        return not self._missing() or self._go_below(now, "main", "variables", "beside", "own", is_late=True)
+
+    def _installed(self, now: Slice) -> bool:
+        """What lies below the globals of installed modules, some of them after the others."""
+        if self._missing() <= set(self._patterns) or (self._are_holders_seen and not self._above):
             return True
-        cls = type(holder)
-        if cls is types.FrameType:
-            return _frames.is_own(holder.f_code)
-        if cls is types.GeneratorType:
-            return _frames.is_own(holder.gi_code)
+        while now.is_left():
+            stage = f"installed {self._installed_at}"
+            if stage not in self._waiting:
+                at = self._installed_at * MODULES_AT_ONCE
+                self._waiting[stage] = self._near[INSTALLED][at : at + MODULES_AT_ONCE]
+                if not self._waiting[stage]:
+                    return True
+            if not self._put_modules(now, stage, self._waiting[stage]) or not self._go_below(now, stage):
+                return False
+            self._installed_at += 1
+        return not self._missing()
+
+    # -- graphs --------------------------------------------------------------------------------------------------
+
+    def _graphs(self, now: Slice) -> bool:
+        """Blocks to which the graphs of tensors lead to which a chain leads."""
+        if self._starts is None:
+            self._starts = self._walk.starts()[self._starts_seen :]
+            self._starts_seen += len(self._starts)
+        missing = self._missing()
+        if not missing or not self._starts:
+            self._starts = None
+            return True
+        numbers = self._starts[-STARTS_AT_ONCE:]
+        tensors = [None if path is None else path[-1] for path in self._paths(now, numbers)]
+        numbers.reverse()
+        tensors.reverse()
+        memory = Memory()
+        graph = Graph(now.torch, now.tensors, memory, now.is_left)
+        try:
+            graph.walk(tensors, missing)
+            for block, (start, how) in graph.found.items():
+                self._in_graph[block] = (numbers[graph.leads(start)[0]], how)
+            self._hooked += graph.hooked
+            self._unread += graph.unread
+            # One whose graph is longer than a slice is not gone through to its end.
+            self._is_graph_cut = self._is_graph_cut or graph.is_cut
+            walked = max(1, graph.walked - (graph.is_cut and graph.walked > 1))
+            self._starts = self._starts[: len(self._starts) - walked]
+            self._can_tell_saved = graph.can_tell
+        finally:
+            graph.close()
+            memory.close()
+            tensors.clear()
         return False
 
-    def _root_of(self, holder: Any) -> bool:
-        """Whether a chain may begin at this object; a chain that leads to it counts as well."""
-        identity = id(holder)
-        if self.is_rooted(identity):
-            return True
-        name = self._namespaces.get(identity)
-        if name is not None:
-            self.roots[identity] = ("module", _reading.plain(name) or "?", "")
-            return True
-        if _reading.is_a(holder, type):
-            self.roots[identity] = ("class", _reading.type_name(holder), "")
-            return True
-        return False
+    _can_tell_saved = True
 
-    def _attach(self, root: int) -> None:
-        """Everything found below a root now has its chain."""
-        level = [root]
-        while level:
-            following = []
-            for holder in level:
-                for child in self._held.get(holder, ()):
-                    if not self.is_rooted(child):
-                        self.above[child] = holder
-                        following.append(child)
-            level = following
+    def _paths(self, now: Slice, numbers: list[int]) -> list[Any]:
+        """The objects of chains; none of those that are there no more."""
+        roots = sorted(set(self._walk.roots(numbers)))
+        objects = self._roots.objects([root for root in roots if self._roots.of(root) is not None])
+        return self._walk.paths(now.rules, objects, numbers)
 
-    def _is_needed(self, identity: int, goals: set[int]) -> bool:
-        """Whether an object holds, over however many others, one to which no chain leads yet."""
-        seen, level = {identity}, [identity]
-        while level:
-            at = level.pop()
-            if self.is_rooted(at):
-                continue
-            if at in goals:
+    # -- the heap ------------------------------------------------------------------------------------------------
+
+    def _heap_tensors(self, now: Slice) -> bool:
+        """All tensors on blocks that remain, wherever they are."""
+        missing = self._missing()
+        if not missing:
+            return True
+        if self._heap is None:
+            self._heap = self._native.Heap(self._blocks)
+            if not self._heap.can_tell():
                 return True
-            for child in self._held.get(at, ()):
-                if child not in seen:
-                    seen.add(child)
-                    level.append(child)
+        is_done, found = self._heap.tensors(now.rules, now.left_us() // 2)
+        held_once = _held_once(found)
+        candidates = []
+        for (block, tensor), is_once in zip(found, held_once):
+            if block in missing:
+                self._loose.setdefault(block, []).append(id(tensor))
+                if is_once and block not in self._patterns:
+                    candidates.append((block, tensor))
+        del found
+        if candidates:
+            self._note_patterns(now, candidates, missing - set(self._patterns))
+        self._is_heap_seen = is_done
+        return is_done or missing <= set(self._patterns)
+
+    def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
+        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph, whose
+        leaf is the parameter that it is the gradient of."""
+        memory = Memory()
+        left = set(missing)
+        graph = Graph(now.torch, now.tensors, memory, now.is_left)
+        try:
+            for block, tensor in candidates:
+                # Of a parameter it is seen at once.
+                if graph.has_graphed_gradient(tensor):
+                    self._patterns[block] = "create_graph"
+                    left.discard(block)
+            graph.walk([tensor for _, tensor in candidates], left)
+            for number in graph.graphed:
+                self._patterns[candidates[number][0]] = "create_graph"
+            for block, (number, _) in graph.found.items():
+                if number in graph.graphed:
+                    self._patterns[block] = "create_graph"
+        finally:
+            graph.close()
+            memory.close()
+            candidates.clear()
+
+    def _heap_holders(self, now: Slice) -> bool:
+        """What refers to the tensors that were found on the heap, and to what refers to these."""
+        if not self._is_heap_seen or self._missing() <= set(self._patterns):
+            return True
+        if not self._loose:
+            # No tensor is on any of these blocks, so nothing can refer to one.
+            self._are_holders_seen = True
+            return True
+        if self._targets is None:
+            loose = {block: ids for block, ids in self._loose.items() if block not in self._patterns}
+            self._targets = [ids[0] for ids in loose.values()][:WANTED_MAX]
+            if not self._targets:
+                self._are_holders_seen = True
+                return True
+            self._heap.rewind()
+        is_done, found = self._heap.holders(now.rules, self._targets, now.left_us())
+        while found:
+            holder, held = found.pop()
+            self._judge(now, holder, held, sum(other is holder for other, _ in found))
+        holder = None
+        if not is_done:
+            return False
+        self._climbs += 1
+        higher = {above for pairs in self._above.values() for above, _ in pairs} - set(self._above) - set(self._cycles)
+        self._are_holders_seen = True
+        if self._climbs >= CLIMBS_MAX or not higher:
+            return True
+        self._targets = sorted(higher)[:WANTED_MAX]
+        for target in self._targets:
+            self._above.setdefault(target, [])
+        self._heap.rewind()
         return False
 
-    def ancestors(self, identity: int) -> list[int]:
-        """What was found to hold an object, nearest first, the object itself before all."""
-        found, level = [identity], [identity]
-        seen = {identity}
-        while level:
-            following = []
-            for at in level:
-                for holder in self._holders.get(at, ()):
-                    if holder not in seen:
-                        seen.add(holder)
-                        following.append(holder)
-            found += following
-            level = following
-        return found
+    def _judge(self, now: Slice, holder: Any, held: int, others: int) -> None:
+        """One object of the heap refers to another one. `others`: as often it is in the list that it comes from."""
+        number = self._walk.number(id(holder))
+        if number is not None:
+            root = self._walk.roots([number])[0]
+            if self._walk.adopt(now.rules, self._roots.objects([root]), number, held):
+                # It was seen, and is too wide to have been looked through.
+                return
+        if type(holder) is types.FrameType or held in self._cycles:
+            return
+        # Variables of two functions here, and the list.
+        cycle = _cycles.around(holder, held, 2 + others)
+        if cycle:
+            self._cycles[held] = cycle
+            return
+        word = _reading.container(holder)
+        words = f"{word}, {_words.counted(_reading.length(holder), 'item')}" if word else (
+            f"`{_reading.type_name(type(holder))}` object"
+        )
+        self._above.setdefault(held, []).append((id(holder), words))
 
-    def _fall_back(self, goals: set[int]) -> None:
-        """Where no chain leads on, one may begin at a variable of a running function, else at a function."""
-        for goal in goals:
-            if self.is_rooted(goal):
+    # -- the answer ----------------------------------------------------------------------------------------------
+
+    def _gather(self, now: Slice) -> bool:
+        """Makes groups of the blocks that are known."""
+        self._begin_walk()
+        if self._grouping is None:
+            self._grouping = Grouping(self._ways())
+        return self._grouping.go(functools.partial(self._may_gather, now), now.is_left)
+
+    def _ways(self) -> list[Way]:
+        found = [(block, number, "") for block, number in self._walk.found()]
+        found += [(block, number, how) for block, (number, how) in self._in_graph.items()]
+        chains = self._walk.chains([number for _, number, _ in found])
+        ways = []
+        for (block, _, how), chain in zip(found, chains):
+            root = self._roots.of(chain[0])
+            if root is not None and root.thread:
+                ways.append(Way(block, how, chain, (root.name, root.owner), root.ident))
+            else:
+                ways.append(Way(block, how, chain))
+        return ways
+
+    def _may_gather(self, now: Slice, number: int) -> bool:
+        path = self._paths(now, [number])[0]
+        if path is None:
+            return False
+        chain = Answer(self._frames, now.torch, now.tensors.class_ids).chain(path, self._root_of(number))
+        return _words.may_gather(chain, len(path) - 1)
+
+    def _root_of(self, number: int) -> Optional[Root]:
+        return self._roots.of(self._walk.roots([number])[0])
+
+    def _tell(self, now: Slice) -> bool:
+        """Tells of one group after the other, and then of what no chain leads to."""
+        if self._groups is None:
+            self._groups = self._grouping.groups() if self._grouping is not None else []
+        while self._groups:
+            if len(self._entries) >= TOLD_MAX:
+                # Smaller ones: that they are held is known.
+                self._known += sum(len(group.blocks) for group in self._groups)
+                break
+            if not now.is_left():
+                return False
+            group = self._groups.pop(0)
+            path = self._paths(now, [group.tensor])[0]
+            if path is None:
+                # It was let go meanwhile.
                 continue
-            above = self.ancestors(goal)
-            for identity in above:
-                local = self._frames.running.get(identity)
-                if local is not None and not self.is_rooted(goal):
-                    self.roots[identity] = ("local", *local)
-                    self._attach(identity)
-            for identity in above:
-                thing = self.objects[identity]
-                if type(thing) is types.FunctionType and not self.is_rooted(goal):
-                    self.roots[identity] = ("function", _reading.function_name(thing), "")
-                    self._attach(identity)
+            self._known += len(group.blocks)
+            answer = Answer(self._frames, now.torch, now.tensors.class_ids)
+            root = self._root_of(group.tensor)
+            sizes = [size for _, size in self._blocks]
+            self._entries.append(answer.entry(group, answer.chain(path, root), sizes))
+        self._finish()
+        return True
 
-    def holders_of(self, identity: int) -> list[int]:
-        """What was found to refer to an object."""
-        return self._holders.get(identity, [])
+    def _finish(self) -> None:
+        missing = self._missing()
+        loose = self._loose_entries(missing)
+        told = _answer.empty(self._asked, [])
+        entries = _merged(self._entries) + loose
+        entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
+        explained = sum(one["blocks"] for one in loose)
+        told["holders"] = entries[: _answer.HOLDERS_MAX]
+        told["found_blocks"] = min(self._known + explained, len(self._blocks))
+        objects = self._walk.counts()[0] + (self._heap.counts()[0] if self._heap is not None else 0)
+        told["objects"] = objects
+        unknown = len(self._blocks) - told["found_blocks"]
+        told["complete"] = self._asked == len(self._blocks) and (not unknown or self._has_seen_all())
+        told["not_looked_at"] = [note[: _answer.SENTENCE_CHARS_MAX] for note in self._notes(unknown)]
+        self.answer = told
 
-    def note_holder(self, held: int, holder: int) -> None:
-        """Something else was found to refer to an object."""
-        _link(self._holders, held, holder)
+    def _loose_entries(self, missing: set[int]) -> list[dict[str, Any]]:
+        """Holders of blocks to which no chain leads: cycles, what could not be followed up, and C++ alone."""
+        is_whole = self._is_heap_seen and not self._heap.counts()[1]
+        groups: dict[tuple[str, str, str], list[int]] = {}
+        for block in missing:
+            ids = self._loose.get(block, [])
+            cycle = next((self._cycles[at] for at in ids if at in self._cycles), "")
+            above = next((self._above[at] for at in ids if self._above.get(at)), [])
+            pattern = self._patterns.get(block, "")
+            if pattern:
+                key = ("cpp", "", pattern)
+            elif not is_whole:
+                continue
+            elif cycle:
+                key = ("cycle", cycle, "")
+            elif above:
+                key = ("object", self._loose_words(above), "")
+            elif self._are_holders_seen or not ids:
+                key = ("cpp", "", "")
+            else:
+                continue
+            groups.setdefault(key, []).append(block)
+        alone = groups.pop(("cpp", "", ""), [])
+        if alone:
+            # What C++ holds of one site, some of it for a reason that is known.
+            known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
+            groups.setdefault(known, []).extend(alone)
+        return [self._loose_entry(kind, words, pattern, blocks) for (kind, words, pattern), blocks in groups.items()]
 
-    def is_own(self, identity: int) -> bool:
-        """Whether an object is the search's own."""
-        return identity in self._own
+    def _loose_words(self, above: list[tuple[int, str]]) -> str:
+        """The way up as far as it is known."""
+        steps, seen = [], set()
+        while above:
+            identity, words = above[0]
+            if identity in seen:
+                break
+            seen.add(identity)
+            steps.append(words)
+            above = self._above.get(identity, [])
+        return " in ".join(steps[: _words.STEPS_MAX - 1])
 
-    def path(self, identity: int) -> list[Any]:
-        """The objects from a root to this one; none if no chain leads to it."""
-        path, at = [identity], identity
-        while at not in self.roots:
-            found = self.above.get(at)
-            if found is None or found in path:
-                return []
-            path.append(found)
-            at = found
-        return [self.objects[at] for at in reversed(path)]
+    def _loose_entry(self, kind: str, words: str, pattern: str, blocks: list[int]) -> dict[str, Any]:
+        sizes = [size for _, size in self._blocks]
+        if kind == "cycle":
+            state = _facts.collector(self._is_collecting)
+            why = {"off": "is disabled", "rare": "hardly ever runs", "on": "has not run since"}[state]
+            told = _answer.entry(
+                "cycle",
+                f"an unreachable cycle of {words}: the garbage collector {why}",
+                ["unreachable cycle", "Tensor"],
+                blocks,
+                sizes,
+                _facts.Facts(_facts.CYCLE, words),
+            )
+            told["collector"] = state
+            return told
+        if kind == "object":
+            chain = [*reversed(words.split(" in ")), "Tensor"]
+            facts = _facts.Facts(_facts.OBJECT, words.split(" in ")[0])
+            return _answer.entry("object", f"{words}; what holds it was not found", chain, blocks, sizes, facts)
+        sentence = "PyTorch's C++ alone: no Python object refers to them"
+        if pattern == "create_graph":
+            sentence = (
+                "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
+                "`backward(create_graph=True)` makes them; no Python object refers to them"
+            )
+        told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
+        told["pattern"] = pattern or None
+        return told
 
-    def loose_path(self, identity: int) -> list[Any]:
-        """The objects from the farthest known holder to this one, where no chain begins at a root."""
-        path, at = [identity], identity
-        while True:
-            found = next((one for one in self._holders.get(at, ()) if one not in path), None)
-            if found is None or len(path) > LEVELS_MAX:
-                return [self.objects[at] for at in reversed(path)]
-            path.append(found)
-            at = found
+    def _has_seen_all(self) -> bool:
+        return (
+            self._is_heap_seen
+            and self._are_holders_seen
+            and not self._cut
+            and self._frames.can_tell
+            and not gc.get_freeze_count()
+            and not self._walk.counts()[1]
+            and not self._hooked
+            and not self._unread
+            and not self._is_graph_cut
+        )
 
-    def root(self, thing: Any) -> Optional[Root]:
-        """How a chain begins at this object."""
-        return self.roots.get(id(thing))
+    def _notes(self, unknown: int) -> list[str]:
+        """What was not looked at, in sentences."""
+        notes: list[str] = []
+        if not unknown:
+            return notes
+        if self._cut:
+            notes.append("The search ended with its budget; what was found until then is here.")
+        if not self._is_heap_seen:
+            notes.append("The heap was not looked at as a whole.")
+        elif self._heap.counts()[1]:
+            notes.append("Objects that died meanwhile may have hidden others from the search.")
+        if not self._frames.can_tell:
+            notes.append("Local variables of running functions were not looked at.")
+        if not self._can_tell_saved:
+            notes.append("Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here.")
+        if self._is_graph_cut:
+            notes.append("Graphs that are too long for one slice were not looked at to their end.")
+        if self._hooked:
+            notes.append("Saved tensors with pack and unpack hooks were not looked at: here that would run the hooks.")
+        if self._unread:
+            notes.append("Graphs of views whose base was changed in place were not looked at.")
+        refused = self._walk.counts()[1]
+        if refused:
+            notes.append(
+                f"{refused:,} tensors of classes with their own `__torch_dispatch__` were not asked where they lie."
+            )
+        notes.append("What C and C++ extensions hold, other threads' C stacks included, is not seen.")
+        return notes
 
-    def close(self) -> None:
-        """Lets everything go."""
-        for mine in (self.objects, self.all_tensors, self.near_tensors, self._near):
-            mine.clear()
+
+class _Probe:
+    """An object of which all references are known."""
 
 
-def _link(links: dict[int, list[int]], one: int, other: int) -> None:
-    known = links.setdefault(one, [])
-    if other not in known:
-        known.append(other)
+def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
+    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++, or of
+    one Python object."""
+    probes: list[tuple[int, Any]] = [(0, _Probe())]
+    alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
+    return [count == alone + 1 for count in counts]
 
 
-def _is_near(namespace: dict[str, Any]) -> bool:
-    """Whether a module is the program's own, by where its file is."""
-    file = _reading.said_by(namespace, "__file__")
-    return file is not None and not any(place in file for place in _INSTALLED)
+def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries that say the same become one: the parts of a model that are alike, many objects of one class."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in entries:
+        key = (one["kind"], one["sentence"], one["type"], one["is_bounded"], one["limit"])
+        known = merged.get(key)
+        if known is None:
+            merged[key] = one
+        else:
+            known["blocks"] += one["blocks"]
+            known["bytes"] += one["bytes"]
+            known["numbers"] = sorted(known["numbers"] + one["numbers"])
+    return list(merged.values())

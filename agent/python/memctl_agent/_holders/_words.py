@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from memctl_agent._holders import _reading
+from memctl_agent._holders._facts import FILLED
 from memctl_agent._holders._frames import Frames
-from memctl_agent._holders._search import Root
+from memctl_agent._holders._roots import Root
 
 STEPS_MAX = 12
 STEP_CHARS_MAX = 200
-# A container that holds hardly any of the blocks is part of one that holds so many times more.
-GATHERS = 2
-PART_BLOCKS_MAX = 3
 
 _HOOK_DICTS = {
     "_forward_hooks": "forward hook",
@@ -58,10 +56,10 @@ class Chain:
     def edge(self, at: int) -> Edge:
         thing = self.path[at]
         if at == 0:
-            return Edge("local", self.root[1], self.root[2]) if self.root and self.root[0] == "local" else Edge("")
+            return self._local_root() if self.root is not None and self.root.kind == "local" else Edge("")
         holder = self.path[at - 1]
-        if at == 1 and self.root is not None and self.root[0] == "module":
-            return Edge("global", _reading.key_of(holder, thing) or "?", self.root[1])
+        if at == 1 and self.root is not None and self.root.kind == "module":
+            return Edge("global", _reading.key_of(holder, thing) or "?", self.root.name)
         cls = type(holder)
         if cls is types.FrameType:
             name = self._frames.local_of(holder, thing)
@@ -84,6 +82,10 @@ class Chain:
             return Edge("")
         name = _reading.attribute_of(holder, thing)
         return Edge("attribute", name, _reading.type_name(cls)) if name else Edge("")
+
+    def _local_root(self) -> Edge:
+        assert self.root is not None
+        return Edge("local", self.root.name, self.root.owner)
 
     def _suspended(self, holder: Any, thing: Any) -> Edge:
         prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(holder), "ag")
@@ -115,8 +117,23 @@ class Chain:
                 if other is cell:
                     return Edge("cell", _reading.plain(name) or "?", _reading.function_name(function))
         if at == 1 and self.root is not None:
-            return Edge("local", self.root[1], self.root[2])
+            return self._local_root()
         return Edge("cell", "?", "?")
+
+    def name(self, at: int) -> tuple[Optional[str], Optional[str]]:
+        """What the program calls an object of the chain, or what it lies in: a name, and whose it is."""
+        for place in range(at, -1, -1):
+            edge = self.edges[place]
+            if self._is_submodule(place):
+                return edge.name, self.edges[place - 1].owner or None
+            if edge.name not in _PARTS and edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
+                return edge.name, edge.owner or None
+        # Where the holder is a frame or a cell, what it has is named.
+        for place in range(at + 1, len(self.path)):
+            edge = self.edges[place]
+            if edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
+                return edge.name, edge.owner or None
+        return None, None
 
     def passes(self, *types_: type) -> Optional[int]:
         """Where the chain first comes through an object of one of these types."""
@@ -147,10 +164,18 @@ class Chain:
     def steps(self, tail: list[str]) -> list[str]:
         """The chain as short texts, cut in the middle where it is long."""
         steps = []
-        if self.root is not None and self.root[0] != "local":
-            steps.append(f"{self.root[0]} `{self.root[1]}`")
+        if self.root is not None and self.root.kind != "local":
+            steps.append(f"{self.root.kind} `{self.root.name}`")
+        below = 0
         for at, thing in enumerate(self.path):
             edge = self.edges[at]
+            if at < below:
+                continue
+            names, last = self._submodules(at)
+            if names:
+                steps += [f"submodule `{'.'.join(names)}`", self._step(last, self.path[last]) or "module"]
+                below = last + 1
+                continue
             if at + 1 < len(self.path) and self.edges[at + 1].how == "thread-local":
                 # The dict of a thread's own attributes, and above it the one with those of all threads.
                 continue
@@ -161,7 +186,7 @@ class Chain:
                 steps.append(f"{how} `{edge.name}`" + (f" of function `{edge.owner}`" if edge.how == "cell" else ""))
             elif edge.how == "local":
                 steps.append(f"local `{edge.name}` of function `{edge.owner}`")
-            if at > 0 or self.root is None or self.root[0] == "local":
+            if at > 0 or self.root is None or self.root.kind == "local":
                 step = self._step(at, thing)
                 if step is not None:
                     steps.append(step)
@@ -170,6 +195,21 @@ class Chain:
             half = STEPS_MAX // 2
             steps = [*steps[:half], f"… {len(steps) - STEPS_MAX + 1} more", *steps[-(STEPS_MAX - half - 1) :]]
         return [step[:STEP_CHARS_MAX] for step in steps]
+
+    def _submodules(self, at: int) -> tuple[list[str], int]:
+        """The names by which a module leads to one of its parts, from its table of them on, and where that part is."""
+        names, last = [], at
+        while at + 1 < len(self.path) and self.edges[at].name == "_modules" and self.edges[at + 1].how == "key":
+            names.append(self.edges[at + 1].name)
+            last = at + 1
+            # Behind a module comes its table of modules, or the dict of its attributes first.
+            at += 2
+            if at + 1 < len(self.path) and not self.edges[at].how:
+                at += 1
+        return names, last
+
+    def _is_submodule(self, at: int) -> bool:
+        return at > 0 and self.edges[at].how == "key" and self.edges[at - 1].name == "_modules"
 
     def _step(self, at: int, thing: Any) -> Optional[str]:
         cls = type(thing)
@@ -189,6 +229,12 @@ class Chain:
             return f"{word}, {counted(_reading.length(thing), 'item')}"
         return _reading.type_name(cls) if following is None else f"`{_reading.type_name(cls)}` object"
 
+    def _keeps(self, at: int) -> bool:
+        """Whether an object is one that keeps others, and not a function, a cell or a class."""
+        thing = self.path[at]
+        walls = (types.CellType, types.FrameType, types.FunctionType, types.TracebackType)
+        return type(thing) not in walls and not _reading.is_a(thing, type) and self.edges[at].how != ""
+
     def phrase(self, at: int, deep: int = 0) -> str:
         """An object of the chain as a noun with what it is called."""
         thing, edge = self.path[at], self.edges[at]
@@ -197,6 +243,10 @@ class Chain:
         )
         if edge.how == "global":
             return f"{word} `{edge.name}` of module `{edge.owner}`"
+        if edge.name == "_modules" and edge.owner in FILLED and at > 0:
+            return self.phrase(at - 1, deep)
+        if self._is_submodule(at):
+            return f"{word} `{edge.name}` of module `{self.edges[at - 1].owner}`"
         if edge.how == "attribute":
             return f"{word} `{edge.name}` of `{edge.owner}`"
         if edge.how == "class":
@@ -211,7 +261,19 @@ class Chain:
             above = self.phrase(at - 1, deep + 1)
             return f"{word} under key `{edge.name}` of {above}" if edge.how == "key" else f"{word} in {above}"
         article = "an" if word[0] in "aeiou" else "a"
+        if at > 0 and deep < 3 and not edge.how and self._keeps(at - 1):
+            # What a cache of C keeps has no name of its own.
+            return f"{article} {word} in {self.phrase(at - 1, deep + 1)}"
         return f"{article} {word}"
+
+
+# What no tensors are counted behind.
+_WALLS = (type, types.ModuleType, types.FrameType)
+
+
+def is_passable(thing: Any) -> bool:
+    """Whether tensors are counted below an object."""
+    return not _reading.is_atom(thing) and not any(base is wall for base in _reading.bases(type(thing)) for wall in _WALLS)
 
 
 def _class_attribute(cls: type, value: Any) -> Optional[str]:
@@ -226,36 +288,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-# Blocks below an object, at a distance from it, whose holders are of one type.
-Below = dict[tuple[int, int, int], int]
-
-
-def count_below(chain: Chain, below: Below) -> None:
-    """Counts a block in for every object of its chain."""
-    innermost = max(0, len(chain.path) - 2)
-    for at in range(innermost + 1):
-        key = (id(chain.path[at]), innermost - at, id(type(chain.path[innermost])))
-        below[key] = below.get(key, 0) + 1
-
-
-def gatherer(chain: Chain, below: Below) -> int:
-    """Which object of a chain is the holder: the innermost, or the container that gathers many like it."""
-    path = chain.path
-    innermost = max(0, len(path) - 2)
-    kind = id(type(path[innermost]))
-    mine = below.get((id(path[innermost]), 0, kind), 0)
-    if mine > PART_BLOCKS_MAX:
-        return innermost
-    for at in range(innermost - 1, 0, -1):
-        gathers = below.get((id(path[at]), innermost - at, kind), 0) >= GATHERS * mine + (mine == 1)
-        if gathers and _reading.container(path[at]) and not _is_namespace(chain, at):
-            return at
-    return innermost
+def may_gather(chain: Chain, at: int) -> bool:
+    """Whether an object of a chain may be what holds many others: a container that the program fills."""
+    return _reading.container(chain.path[at]) is not None and not _is_namespace(chain, at)
 
 
 def _is_namespace(chain: Chain, at: int) -> bool:
     """Whether a container is what an object or a class consists of, and not something that it holds."""
     edge = chain.edge(at)
+    if edge.name == "_modules" and edge.owner in FILLED:
+        return False
     return edge.name in _PARTS or (not edge.how and _reading.container(chain.path[at]) == "dict")
 
 
@@ -275,7 +317,7 @@ def kind_and_sentence(chain: Chain, at: int, tensors: Optional[int]) -> tuple[st
     hooks = chain.hooks()
     if hooks is not None:
         return "hook", _hook_sentence(chain, at, hooks, many)
-    if chain.is_buffer():
+    if chain.is_buffer() and at >= len(chain.path) - 2:
         edge, owner = chain.edges[-1], chain.edges[len(chain.path) - 2].owner
         what = "buffer" if chain.edges[len(chain.path) - 2].name == "_buffers" else "parameter"
         return "module_buffer", f"{what} `{edge.name}` of module `{owner}`{many}"

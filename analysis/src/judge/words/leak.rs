@@ -134,7 +134,7 @@ impl Words<'_> {
         let (pace, who, at) = (self.pace(), self.who(), self.at());
         let end = end.map_or_else(String::new, |end| wording::AHEAD.to_owned() + end);
         if !self.confirmed {
-            return format!("Live memory has grown {pace} on {who}{at}; possibly a cache that is still filling");
+            return format!("Live memory has grown {pace} on {who}{at}");
         }
         let what = match self.shown.pattern {
             Pattern::EvalGraph => "; the evaluation runs with gradients enabled",

@@ -1,0 +1,146 @@
+"""What decides about a holder, as types and numbers: what it is, how long it is, and how long it may become.
+
+Guarantees: read from the objects themselves through the built-in types; none of the program's code runs. A bound is given
+where the type has one, or the object that owns the container has a number that is called like one and is not exceeded.
+Refuses: to guess; a bound that is not known is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import queue
+import sys
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+
+# Kinds of holders, as the answer spells them.
+CONTAINER, CACHE, CYCLE, FRAME, THREAD = "container", "cache", "cycle", "frame", "thread"
+MODULE, GRAPH, CPP, VARIABLE, OBJECT = "module", "graph", "cpp", "variable", "object"
+
+# Modules that are filled with others.
+FILLED = ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList")
+# Objects above a container that may say what it is for.
+ABOVE = 3
+# Attributes that say how many items an object keeps at most.
+BOUNDS = (
+    "maxsize",
+    "max_size",
+    "maxlen",
+    "max_len",
+    "capacity",
+    "max_entries",
+    "max_items",
+    "buffer_size",
+    "cache_size",
+    "limit",
+    "_Cache__maxsize",
+)
+# The collector is as good as off where so many objects have to be made before it looks at the oldest.
+RARE = 100_000_000
+
+_lru_type: type = type(functools.lru_cache(maxsize=1)(lambda: None))
+_lru_info = getattr(_lru_type, "cache_info", None)
+_maxlen: Any = deque.__dict__["maxlen"]
+
+
+@dataclass
+class Facts:
+    """What is known of a container: its type's name, items, whether it has a bound, and the bound."""
+
+    kind: str
+    type_name: str
+    length: Optional[int] = None
+    is_bounded: Optional[bool] = None
+    limit: Optional[int] = None
+
+
+def of(path: list[Any], at: int) -> Facts:
+    """The facts of a container of a path, or of what above it is known to be a cache."""
+    thing = path[at]
+    length = _reading.length(thing) if _reading.container(thing) is not None else None
+    for place in range(at, max(-1, at - 1 - ABOVE), -1):
+        found = _cache(path[place], length)
+        if found is not None:
+            return found
+    word = _reading.container(thing)
+    if word is None:
+        return Facts(OBJECT, _reading.type_name(type(thing)))
+    for above in path[max(0, at - 2) : at]:
+        # Its table of modules, not the dict of its attributes.
+        attributes = _reading.instance_dict(above) if _reading.type_name(type(above)) in FILLED else None
+        if attributes is not None and any(thing is dict.get(attributes, name) for name in ("_modules", "_parameters")):
+            return Facts(CONTAINER, f"torch.nn.{_reading.type_name(type(above))}", length, False)
+    facts = Facts(CONTAINER, _full_name(thing), length, False)
+    if type(thing) is tuple or word == "tuple":
+        # It cannot grow; what makes new ones may.
+        facts.is_bounded, facts.limit = None, None
+    elif _reading.is_a(thing, deque):
+        _bound(facts, _maxlen.__get__(thing))
+    else:
+        _own_bound(facts, path, at)
+    return facts
+
+
+def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
+    """The facts of an object whose type is known to keep things."""
+    cls = type(thing)
+    if cls is _lru_type and _lru_info is not None:
+        try:
+            info = _lru_info(thing)
+            facts = Facts(CACHE, "functools.lru_cache", info[3], False)
+            return _bound(facts, info[2])
+        except Exception:
+            return Facts(CACHE, "functools.lru_cache", length)
+    if cls is itertools.cycle:
+        # It keeps all that it has been given by then.
+        return Facts(CACHE, "itertools.cycle", length, False)
+    if _reading.is_a(thing, queue.Queue):
+        maxsize = (_reading.instance_dict(thing) or {}).get("maxsize")
+        facts = Facts(CONTAINER, "queue.Queue", length, False)
+        return _bound(facts, maxsize if type(maxsize) is int and maxsize > 0 else None)
+    for base in _reading.bases(cls):
+        module = _reading.table(base).get("__module__")
+        if type(module) is str and module.split(".")[0] == "transformers" and _reading.type_name(base) == "Cache":
+            return Facts(CACHE, f"transformers.{_reading.type_name(cls)}", None, "Static" in _reading.type_name(cls))
+    return None
+
+
+def _bound(facts: Facts, limit: Any) -> Facts:
+    """With this limit, which may be none."""
+    facts.is_bounded = type(limit) is int
+    facts.limit = limit if type(limit) is int else None
+    return facts
+
+
+def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
+    """A number beside a container that is called like a bound, and is not exceeded."""
+    for place in range(at, max(-1, at - 1 - ABOVE), -1):
+        attributes = _reading.instance_dict(path[place])
+        for name in BOUNDS if attributes is not None else ():
+            value = dict.get(attributes, name)  # type: ignore[arg-type]
+            if type(value) is int and 0 < value and (facts.length or 0) <= value + 1:
+                facts.is_bounded, facts.limit = True, value
+                return
+
+
+def _full_name(thing: Any) -> str:
+    """The type of a container, with its module where that is not the built-in one."""
+    cls = type(thing)
+    if cls is OrderedDict or cls is deque:
+        return f"collections.{_reading.type_name(cls)}"
+    return _reading.type_name(cls)
+
+
+def collector(was_enabled: bool) -> str:
+    """Whether the collector would come by: `on`, `off`, or `rare` where its thresholds are as good as never reached."""
+    first, second, third = gc.get_threshold()
+    if not was_enabled or first <= 0:
+        return "off"
+    if sys.version_info >= (3, 14):
+        return "on" if first < RARE else "rare"
+    return "rare" if first * max(1, second) * max(1, third) > RARE else "on"

@@ -1,0 +1,94 @@
+"""Which blocks one holder holds: chains that meet in one container, by the numbers of their objects alone.
+
+The holder of a block is the innermost object above its tensor, or a container farther up that branches most: a list of a
+thousand objects with a few tensors each, and not each of the objects.
+Guarantees: made in steps, between which there are numbers alone; whether an object is a container that may gather is asked
+once. Refuses: to look at an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Optional
+
+# A container farther up is the holder where it leads on to so many objects at least.
+BRANCHES_MIN = 3
+
+
+@dataclass
+class Group:
+    """Blocks that one holder holds: the first tensor on one of them, and where in its chain the holder is. `how`: what leads
+    from the tensor to the block, where it does not lie there."""
+
+    tensor: int
+    at: int
+    how: str
+    blocks: list[int] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Way:
+    """A block, how a tensor leads to it, and the numbers from a root to that tensor."""
+
+    block: int
+    how: str
+    chain: list[int]
+    # Of a variable in another thread: which, and the thread.
+    variable: Optional[tuple[str, str]] = None
+    thread: int = 0
+
+
+class Grouping:
+    """Makes groups of ways."""
+
+    def __init__(self, ways: list[Way]) -> None:
+        self._ways = ways
+        self._at = 0
+        self._gathers: dict[int, bool] = {}
+        self._groups: dict[object, Group] = {}
+        # How many objects of its ways an object leads on to.
+        below: dict[int, set[int]] = {}
+        for way in ways:
+            for above, following in zip(way.chain, way.chain[1:]):
+                below.setdefault(above, set()).add(following)
+        self._branches = {number: len(following) for number, following in below.items()}
+
+    def go(self, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> bool:
+        """Goes on as long as there is time; whether all are in their groups. `gathers`: whether an object may."""
+        while self._at < len(self._ways):
+            way = self._ways[self._at]
+            at = self._holder(way, gathers, is_left)
+            if at is None:
+                return False
+            key: object = (way.chain[at], way.how)
+            if way.thread:
+                # Threads that do the same hold the same.
+                key = (way.variable, way.how)
+            group = self._groups.setdefault(key, Group(way.chain[-1], at, way.how))
+            group.blocks.append(way.block)
+            if way.thread:
+                group.threads.add(way.thread)
+            self._at += 1
+        return True
+
+    def _holder(self, way: Way, gathers: Callable[[int], bool], is_left: Callable[[], bool]) -> Optional[int]:
+        """Where in its chain the holder is; none if there is no time to find out."""
+        innermost = max(0, len(way.chain) - 2)
+        best, most = innermost, max(self._branches.get(way.chain[innermost], 0), BRANCHES_MIN - 1)
+        for at in range(innermost - 1, -1, -1):
+            number = way.chain[at]
+            if self._branches.get(number, 0) <= most:
+                continue
+            if number not in self._gathers:
+                if not is_left():
+                    return None
+                self._gathers[number] = gathers(number)
+            if self._gathers[number]:
+                best, most = at, self._branches[number]
+        return best
+
+    def groups(self) -> list[Group]:
+        """The groups, those of most blocks first."""
+        return sorted(self._groups.values(), key=lambda group: -len(group.blocks))

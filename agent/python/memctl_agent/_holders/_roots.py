@@ -1,0 +1,192 @@
+"""Where chains begin: globals of modules and variables of functions that run, as names by which each is reached again.
+
+Guarantees: between two slices there are names and numbers alone. The program's own modules come before what is installed,
+and of them the one that was started and those beside it before all.
+Refuses: this package's own modules and functions.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Optional
+
+from memctl_agent._holders import _reading
+from memctl_agent._holders._frames import Frames, is_own
+
+# Frames of all threads that are looked at, and variables of them.
+FRAMES_MAX = 400
+VARIABLES_MAX = 4_000
+# Threads that are looked at.
+THREADS_MAX = 256
+
+# Where files lie that are not the program's own.
+_INSTALLED = ("site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}", "<frozen")
+
+# How near a module is: beside the program that was started, its own otherwise, or installed.
+BESIDE, OWN, INSTALLED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where a chain begins: `module` and its name, or `local`, the variable and its function. Of other threads than the
+    main one: which, and where it is."""
+
+    kind: str
+    name: str
+    owner: str = ""
+    thread: str = ""
+    ident: int = 0
+    frame: int = 0
+    slot: str = ""
+
+
+# Names of files that lie where packages are installed, and entries of `sys.path` that are looked through for one.
+_INSTALLED_ENDS = (".dist-info", ".egg-info")
+FOLDERS_MAX = 32
+
+
+def installed_folders() -> tuple[str, ...]:
+    """Where packages are installed beside the usual places: folders that say so of what is in them.
+
+    It reads folders, outside of any slice.
+    """
+    found = []
+    for folder in list(sys.path)[:FOLDERS_MAX]:
+        if type(folder) is not str or not folder or any(place in folder for place in _INSTALLED):
+            continue
+        try:
+            if any(name.endswith(_INSTALLED_ENDS) for name in os.listdir(folder)):
+                found.append(folder.rstrip(os.sep) + os.sep)
+        except OSError:
+            continue
+    return tuple(found)
+
+
+class Places:
+    """How near modules are, by where their files lie. `installed`: folders of packages."""
+
+    def __init__(self, installed: tuple[str, ...]) -> None:
+        self._installed = installed
+        main = _reading.module_dict(sys.modules.get("__main__")) or {}
+        file = _reading.said_by(main, "__file__")
+        # (Without a file, as in a notebook, what lies in the working directory belongs to it.)
+        self._beside = os.path.dirname(os.path.abspath(file)) + os.sep if file else os.getcwd() + os.sep
+
+    def nearness(self, key: str, namespace: dict[str, Any]) -> int:
+        """How near a module is."""
+        file = dict.get(namespace, "__file__")
+        if type(file) is not str or "site-packages" in file or any(place in file for place in _INSTALLED):
+            return INSTALLED
+        if file.startswith(self._beside):
+            return BESIDE
+        return INSTALLED if file.startswith(self._installed) else OWN
+
+
+class Roots:
+    """The roots of a walk by their numbers."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._known: dict[int, Root] = {}
+
+    def put(self, number: int, root: Root) -> None:
+        """A root has this number."""
+        self._known[number] = root
+
+    def of(self, number: int) -> Optional[Root]:
+        """The root with a number."""
+        return self._known.get(number)
+
+    def numbers(self) -> list[int]:
+        """All numbers."""
+        return list(self._known)
+
+    def objects(self, numbers: list[int]) -> list[tuple[int, Any]]:
+        """The objects that these roots are now; of variables whose functions have ended there are none."""
+        found: list[tuple[int, Any]] = []
+        variables: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for number in numbers:
+            root = self._known[number]
+            if root.kind == "module" and not root.frame:
+                namespace = _reading.module_dict(dict.get(sys.modules, root.slot))
+                if namespace is not None:
+                    found.append((number, namespace))
+            else:
+                variables.setdefault((root.ident, root.frame), []).append((root.slot, number))
+        threads = sys._current_frames() if variables else {}
+        at: Optional[types.FrameType] = None
+        try:
+            for (ident, identity), wanted in variables.items():
+                at = threads.get(ident)
+                while at is not None and id(at) != identity:
+                    at = at.f_back
+                if at is not None:
+                    found += self._values(at, wanted)
+        finally:
+            # A variable that had this function's own frame would be a cycle.
+            threads.clear()
+            at = None
+        return found
+
+    def _values(self, frame: types.FrameType, wanted: list[tuple[str, int]]) -> list[tuple[int, Any]]:
+        values = dict(self._frames.values(frame))
+        found = [(number, values[slot]) for slot, number in wanted if slot in values]
+        return found + [(number, frame.f_globals) for slot, number in wanted if not slot]
+
+
+def variables(frames: Frames, ident: int, is_main: bool, known: set[int]) -> list[tuple[Root, Any]]:
+    """The variables of the functions that a thread runs, the outermost function first, and globals that no module has."""
+    found: list[tuple[Root, Any]] = []
+    threads = sys._current_frames()
+    at: Optional[types.FrameType] = threads.pop(ident, None)
+    threads.clear()
+    thread = "" if is_main or at is None else _thread_words(ident, at)
+    try:
+        count = 0
+        while at is not None and count < FRAMES_MAX:
+            count += 1
+            if not is_own(at.f_code):
+                function = _reading.code_name(at.f_code)
+                for slot, value in reversed(frames.values(at)):
+                    name = _reading.plain(slot) or "a variable"
+                    found.append((Root("local", name, function, thread, ident, id(at), slot), value))
+                if id(at.f_globals) not in known and type(at.f_globals) is dict:
+                    name = _reading.said_by(at.f_globals, "__name__") or "?"
+                    found.append((Root("module", _reading.plain(name) or "?", "", thread, ident, id(at)), at.f_globals))
+            at = at.f_back
+    finally:
+        at = None
+    return found[:VARIABLES_MAX][::-1]
+
+
+def threads() -> list[int]:
+    """The threads that run, the main one first."""
+    import threading
+
+    main = threading.main_thread().ident
+    return sorted(islice(sys._current_frames(), THREADS_MAX), key=lambda ident: ident != main)
+
+
+def main_thread() -> int:
+    """The main thread."""
+    import threading
+
+    return threading.main_thread().ident or 0
+
+
+def _thread_words(ident: int, frame: types.FrameType) -> str:
+    """A thread's name and where it is: `thread `Thread-5 (generate)` in `wait` (threading.py:327)`."""
+    import threading
+
+    thread = dict.get(threading._active, ident)  # type: ignore[attr-defined]
+    attributes = _reading.instance_dict(thread) if thread is not None else None
+    name = _reading.plain(attributes.get("_name")) if attributes is not None else None
+    while os.path.basename(frame.f_code.co_filename) == "threading.py" and frame.f_back is not None:
+        # A lock, a condition: who waits for it says more.
+        frame = frame.f_back
+    where = f"`{_reading.code_name(frame.f_code)}` ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+    return f"thread `{name}` in {where}" if name else f"a thread in {where}"

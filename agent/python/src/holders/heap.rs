@@ -1,0 +1,329 @@
+//! Over all objects that the collector tracks, in slices: which tensors lie on some blocks, and what refers to some objects.
+//!
+//! The collector keeps its objects in rings, whose heads lie beside each other in the interpreter: the youngest is found
+//! behind an object that was just made, the others at known distances, and each has to be a ring, or is left out.
+//! They are gone over from the newest object to the oldest: what a program has made comes before what it has imported.
+//! Guarantees: rings are read and never changed. Between two slices the place is kept by a weak reference to a function or a
+//! class, or by a list that holds nothing but numbers and texts: whatever else lies there may go meanwhile. Where these have
+//! gone, too, it goes on at a place before.
+//! Refuses: interpreters whose rings do not look like this.
+
+use std::time::Instant;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::rules::{Blocks, Kind, NoCollector, Rules};
+use super::until;
+use super::visit::{Object, Set, references};
+
+/// Bytes before an object in which the collector keeps it in its ring: the next one and the one before.
+const HEAD_BYTES: usize = 16;
+/// Bits of these words that are no address.
+const FLAGS: usize = 3;
+/// Distances of heads from that of the youngest objects.
+const GENERATIONS: [usize; 3] = [0, 24, 48];
+/// Where a pointer to the youngest head lies in the versions that have one, and then the head of what `gc.freeze` set aside.
+const POINTER_AT: usize = 72;
+const FROZEN_AT: [usize; 2] = [80, 72];
+/// Objects between two looks at the clock.
+const BETWEEN_LOOKS: usize = 64;
+/// References of one object that are compared.
+const COMPARED: usize = 1 << 20;
+/// Objects among which one is looked for that keeps the place.
+const KEEPERS_AMONG: usize = 8_192;
+
+/// Places that are kept, the last one first.
+const KEPT_MAX: usize = 4;
+
+/// What keeps a place between two slices: it is the last object that was shown then.
+struct Keeper {
+    /// A weak reference, or the object itself where it holds nothing.
+    at: Py<PyAny>,
+    is_weak: bool,
+}
+
+/// See the module.
+#[pyclass(module = "memctl_agent._native")]
+pub struct Heap {
+    blocks: Blocks,
+    heads: Vec<usize>,
+    ring: usize,
+    keepers: Vec<Keeper>,
+    visited: u64,
+    /// Whether a place was not found again.
+    has_jumped: bool,
+}
+
+#[pymethods]
+impl Heap {
+    #[new]
+    fn new(py: Python<'_>, blocks: Vec<(u64, u64)>) -> Self {
+        Self {
+            blocks: Blocks::new(&blocks),
+            heads: heads(py),
+            ring: 0,
+            keepers: Vec::new(),
+            visited: 0,
+            has_jumped: false,
+        }
+    }
+
+    /// Whether the collector's rings are understood.
+    fn can_tell(&self) -> bool {
+        !self.heads.is_empty()
+    }
+
+    /// Objects that were gone over, and whether some may have been missed.
+    fn counts(&self) -> (u64, bool) {
+        (self.visited, self.has_jumped)
+    }
+
+    /// Begins anew.
+    fn rewind(&mut self) {
+        self.ring = 0;
+        self.keepers.clear();
+    }
+
+    /// Tensors on the blocks: whether all objects were gone over, and numbers of blocks with their tensors.
+    fn tensors<'py>(
+        &mut self,
+        py: Python<'py>,
+        rules: &Bound<'py, PyTuple>,
+        slice_us: u64,
+    ) -> PyResult<(bool, Vec<(usize, Bound<'py, PyAny>)>)> {
+        let (rules, end) = (Rules::new(rules)?, until(slice_us));
+        let _still = NoCollector::new();
+        let (mut found, blocks) = (Vec::new(), std::mem::take(&mut self.blocks));
+        let is_done = self.go(py, end, |object| {
+            if rules.is_tensor(object)
+                && let Some(block) = rules.address(object).and_then(|address| blocks.at(address))
+            {
+                found.push((block, object));
+            }
+        });
+        self.blocks = blocks;
+        // SAFETY: alive within this call; each becomes a reference of its own.
+        let bound = |(block, object)| (block, unsafe { Bound::from_borrowed_ptr(py, object) });
+        Ok((is_done, found.into_iter().map(bound).collect()))
+    }
+
+    /// What refers to some objects: whether all were gone over, and pairs of a holder and the address that it refers to.
+    fn holders<'py>(
+        &mut self,
+        py: Python<'py>,
+        rules: &Bound<'py, PyTuple>,
+        wanted: Vec<usize>,
+        slice_us: u64,
+    ) -> PyResult<(bool, Vec<(Bound<'py, PyAny>, usize)>)> {
+        let (mut rules, end) = (Rules::new(rules)?, until(slice_us));
+        let _still = NoCollector::new();
+        let (mut found, mut below) = (Vec::new(), Vec::new());
+        let wanted: Set<usize> = wanted.into_iter().collect();
+        // Most references are to something else, which one bit tells.
+        let bit = |id: usize| 1_u64 << ((id >> 4) & 63);
+        let bits = wanted.iter().fold(0, |bits, id| bits | bit(*id));
+        let is_done = self.go(py, end, |object| {
+            let traverse = match rules.kind(object) {
+                Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
+                    traverse
+                }
+                Kind::Wall => match super::visit::traverse_of(super::visit::type_of(object)) {
+                    Some(traverse) => traverse,
+                    None => return,
+                },
+            };
+            below.clear();
+            references(object, traverse, (0, COMPARED), &mut below);
+            let ids = below.iter().map(|(_, child)| *child as usize);
+            let held: Set<usize> = ids.filter(|id| bits & bit(*id) != 0 && wanted.contains(id)).collect();
+            found.extend(held.into_iter().map(|id| (object, id)));
+        });
+        // SAFETY: as above.
+        let bound = |(object, id)| (unsafe { Bound::from_borrowed_ptr(py, object) }, id);
+        Ok((is_done, found.into_iter().map(bound).collect()))
+    }
+}
+
+impl Heap {
+    /// Shows the objects from the present place on until the time has come; whether that were all.
+    fn go(&mut self, py: Python<'_>, end: Instant, mut show: impl FnMut(Object)) -> bool {
+        while let Some(head) = self.heads.get(self.ring).copied() {
+            let Some(mut at) = self.place(py, head) else { return true };
+            let mut looks = 0;
+            while !self.heads.contains(&at) {
+                if looks >= BETWEEN_LOOKS {
+                    looks = 0;
+                    if Instant::now() >= end {
+                        self.keep(py, head, at, &mut show);
+                        return false;
+                    }
+                }
+                show((at + HEAD_BYTES) as Object);
+                self.visited += 1;
+                looks += 1;
+                at = before(at);
+            }
+            self.ring += 1;
+            self.keepers.clear();
+        }
+        true
+    }
+
+    /// The first object of a ring that was not shown yet, or its head. None where the place is lost: what is left of all rings
+    /// is not shown.
+    fn place(&mut self, py: Python<'_>, head: usize) -> Option<usize> {
+        if self.keepers.is_empty() {
+            return Some(before(head));
+        }
+        while let Some(keeper) = self.keepers.last() {
+            let Some(object) = keeper.object(py) else {
+                self.keepers.pop();
+                continue;
+            };
+            // A collection may have moved it into another ring, with most of those around it. What comes there is shown, and
+            // then what is left of its own one, and of others.
+            let place = before(object as usize - HEAD_BYTES);
+            return Some(if place != head && self.heads.contains(&place) { head } else { place });
+        }
+        (self.has_jumped, self.ring) = (true, self.heads.len());
+        None
+    }
+
+    /// Looks for an object that keeps the place, and shows those before it; `at` is the first that was not shown.
+    fn keep(&mut self, py: Python<'_>, head: usize, mut at: usize, show: &mut impl FnMut(Object)) {
+        let mut scratch = Vec::new();
+        for _ in 0..KEEPERS_AMONG {
+            if at == head {
+                break;
+            }
+            let object = (at + HEAD_BYTES) as Object;
+            show(object);
+            self.visited += 1;
+            if let Some((at, is_weak)) = keeper(py, object, &mut scratch) {
+                if self.keepers.len() == KEPT_MAX {
+                    self.keepers.remove(0);
+                }
+                self.keepers.push(Keeper { at, is_weak });
+                return;
+            }
+            at = before(at);
+        }
+        if at == head {
+            self.ring += 1;
+            self.keepers.clear();
+            return;
+        }
+        self.has_jumped = true;
+        self.ring = self.heads.len();
+    }
+}
+
+/// The type of functions written in Python, which the stable interface does not name.
+fn function_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
+    static FOUND: pyo3::sync::PyOnceLock<usize> = pyo3::sync::PyOnceLock::new();
+    let look = || -> PyResult<usize> { Ok(py.import("types")?.getattr("FunctionType")?.as_ptr() as usize) };
+    FOUND.get_or_try_init(py, look).copied().unwrap_or_default() as *mut ffi::PyTypeObject
+}
+
+impl Keeper {
+    /// The object, if it is there and in a ring.
+    fn object(&self, py: Python<'_>) -> Option<Object> {
+        let object = if self.is_weak {
+            // SAFETY: a weak reference; what it gives is a reference of its own, given back here at once: something else holds
+            // the object, or it goes now as it would have without us.
+            let found = unsafe { ffi::PyObject_CallNoArgs(self.at.as_ptr()) };
+            if found.is_null() {
+                // SAFETY: the interpreter's lock is held.
+                unsafe { ffi::PyErr_Clear() };
+                return None;
+            }
+            // SAFETY: a reference of ours.
+            let found: Bound<'_, PyAny> = unsafe { Bound::from_owned_ptr(py, found) };
+            if found.is_none() { None } else { Some(found.as_ptr()) }
+        } else {
+            Some(self.at.as_ptr())
+        };
+        object.filter(|object| super::visit::is_tracked(*object))
+    }
+}
+
+/// What keeps the place of an object without keeping anything of the program: a weak reference to a function or a class; a
+/// container that nothing is behind.
+fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> Option<(Py<PyAny>, bool)> {
+    let kind = super::visit::type_of(object);
+    let is_weak = kind == &raw mut ffi::PyType_Type || kind == function_type(py);
+    if is_weak {
+        // SAFETY: a live object; the result is a new reference or none.
+        let made = unsafe { ffi::PyWeakref_NewRef(object, std::ptr::null_mut()) };
+        if made.is_null() {
+            // SAFETY: the interpreter's lock is held.
+            unsafe { ffi::PyErr_Clear() };
+            return None;
+        }
+        // SAFETY: a reference of ours.
+        return Some((unsafe { Bound::from_owned_ptr(py, made) }.unbind(), true));
+    }
+    // (Tuples and dicts of such things are taken out of the rings by the next collection.)
+    if kind != &raw mut ffi::PyList_Type {
+        return None;
+    }
+    scratch.clear();
+    let count = references(object, super::visit::traverse_of(kind)?, (0, 64), scratch);
+    let is_leaf = count <= 64 && scratch.iter().all(|(_, below)| !super::visit::is_tracked(*below));
+    // SAFETY: a live object; this becomes a reference of its own.
+    is_leaf.then(|| (unsafe { Bound::from_borrowed_ptr(py, object) }.unbind(), false))
+}
+
+/// The next in a ring.
+fn next(at: usize) -> usize {
+    // SAFETY: a member of a ring, which the interpreter keeps whole while its lock is held.
+    unsafe { (at as *const usize).read() & !FLAGS }
+}
+
+/// The one before in a ring.
+fn before(at: usize) -> usize {
+    // SAFETY: as above.
+    unsafe { ((at + 8) as *const usize).read() & !FLAGS }
+}
+
+/// The heads of the collector's rings; none where they do not look like rings.
+fn heads(py: Python<'_>) -> Vec<usize> {
+    let _still = NoCollector::new();
+    // The newest object of all, so that the head of the youngest follows. (It is made, tracked, and nothing comes after it.)
+    let list = PyList::empty(py);
+    let own = list.as_ptr() as usize - HEAD_BYTES;
+    // SAFETY: a live object.
+    if unsafe { ffi::PyObject_GC_IsTracked(list.as_ptr()) } == 0 {
+        return Vec::new();
+    }
+    let youngest = next(own);
+    let has_pointer = is_readable(youngest, POINTER_AT + 8) && {
+        // SAFETY: within what was found to be there.
+        unsafe { ((youngest + POINTER_AT) as *const usize).read() == youngest }
+    };
+    if before(youngest) != own || !is_readable(youngest, FROZEN_AT[0] + HEAD_BYTES) {
+        return Vec::new();
+    }
+    let frozen = FROZEN_AT[usize::from(!has_pointer)];
+    let found: Vec<usize> = GENERATIONS.into_iter().chain([frozen]).map(|distance| youngest + distance).collect();
+    let are_rings = found.iter().all(|head| {
+        let (after, last) = (next(*head), before(*head));
+        is_readable(after, HEAD_BYTES) && is_readable(last, HEAD_BYTES) && before(after) == *head && next(last) == *head
+    });
+    if are_rings { found } else { Vec::new() }
+}
+
+/// Whether this process has memory there: an address that came out of a structure of an unknown version.
+fn is_readable(address: usize, bytes: usize) -> bool {
+    if address == 0 || address % 8 != 0 {
+        return false;
+    }
+    let mut copy = [0_u8; 128];
+    let here = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: bytes.min(copy.len()) };
+    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.min(copy.len()) };
+    // SAFETY: copies into `copy`, as much as it holds; an address that is not mapped is an error and no crash.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
+    usize::try_from(read).is_ok_and(|read| read == bytes.min(copy.len()))
+}

@@ -1,0 +1,206 @@
+//! Which objects are tensors on the blocks that are asked about, and which are never entered.
+//!
+//! Guarantees: an object is judged by its real type alone. Where a tensor lies torch says (`_data_address`), which runs
+//! nothing of the program for the classes that may be asked.
+//! Refuses: tensors of classes with a `__torch_dispatch__` of their own.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi::{self, PyTypeObject};
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use super::visit::{Map, Object, Set, Traverse, traverse_of, type_of};
+
+/// What an object is to a search.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// Nothing is looked for behind it.
+    Wall,
+    /// What it refers to is looked at.
+    Passable(Traverse),
+    /// As that, and it lies on memory of its own.
+    Tensor(Traverse),
+    /// Its memory is not asked about.
+    Refused(Traverse),
+    /// The frame of a function: entered from a traceback alone.
+    Frame(Traverse),
+}
+
+/// What Python knows of types, for one call.
+pub struct Rules<'py> {
+    address: Bound<'py, PyAny>,
+    /// Types that are tensors or refused, by their address.
+    sorts: Map<usize, bool>,
+    /// Types whose objects are this package's own.
+    own: Bound<'py, PyTuple>,
+    frame: *mut PyTypeObject,
+    module_of: Bound<'py, PyAny>,
+    /// Strings by their address: interned, as names of modules are, or met again here.
+    near: Vec<Bound<'py, PyAny>>,
+    known: Map<usize, Kind>,
+    classes: Map<usize, bool>,
+    near_ids: Set<usize>,
+}
+
+impl<'py> Rules<'py> {
+    /// From `(address, tensor classes, refused classes, this package's own classes, type of frames, what gives a class's
+    /// module, names of the program's own modules)`.
+    pub fn new(told: &Bound<'py, PyTuple>) -> PyResult<Self> {
+        let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
+            Ok(told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))?)
+        };
+        let frame = told.get_item(4)?.as_ptr().cast::<PyTypeObject>();
+        let near: Vec<_> = tuple(6)?.iter().collect();
+        Ok(Self {
+            module_of: told.get_item(5)?,
+            near_ids: near.iter().map(|name| name.as_ptr() as usize).collect(),
+            near,
+            classes: Map::default(),
+            address: told.get_item(0)?,
+            sorts: (tuple(1)?.iter().map(|kind| (kind.as_ptr() as usize, true)))
+                .chain(tuple(2)?.iter().map(|kind| (kind.as_ptr() as usize, false)))
+                .collect(),
+            own: tuple(3)?,
+            frame,
+            known: Map::default(),
+        })
+    }
+
+    /// What an object is.
+    pub fn kind(&mut self, object: Object) -> Kind {
+        let kind = type_of(object);
+        if let Some(known) = self.known.get(&(kind as usize)) {
+            return *known;
+        }
+        let found = self.look(kind);
+        self.known.insert(kind as usize, found);
+        found
+    }
+
+    fn look(&self, kind: *mut PyTypeObject) -> Kind {
+        let Some(traverse) = traverse_of(kind) else { return Kind::Wall };
+        // SAFETY: live types; goes over the bases that they have.
+        let derives = |other| unsafe { ffi::PyType_IsSubtype(kind, other) != 0 };
+        match self.sorts.get(&(kind as usize)) {
+            Some(true) => Kind::Tensor(traverse),
+            Some(false) => Kind::Refused(traverse),
+            None if kind == self.frame => Kind::Frame(traverse),
+            None if derives(&raw mut ffi::PyType_Type) || derives(&raw mut ffi::PyModule_Type) => Kind::Wall,
+            None if self.own.iter().any(|own| own.as_ptr().cast() == kind) => Kind::Wall,
+            None => Kind::Passable(traverse),
+        }
+    }
+
+    /// Whether an object is a tensor that may be asked where it lies.
+    pub fn is_tensor(&self, object: Object) -> bool {
+        self.sorts.get(&(type_of(object) as usize)) == Some(&true)
+    }
+
+    /// Whether an object is a class of one of the program's own modules: what it holds is looked at.
+    pub fn is_own_class(&mut self, object: Object) -> bool {
+        // SAFETY: a live object.
+        let is_class = unsafe { ffi::PyType_IsSubtype(type_of(object), &raw mut ffi::PyType_Type) != 0 };
+        if !is_class {
+            return false;
+        }
+        if let Some(known) = self.classes.get(&(object as usize)) {
+            return *known;
+        }
+        let is_own = self.is_of_own_module(object);
+        self.classes.insert(object as usize, is_own);
+        is_own
+    }
+
+    fn is_of_own_module(&self, class: Object) -> bool {
+        // SAFETY: both live; it is a function of the interpreter that reads the class's own table.
+        let name = unsafe {
+            let found = ffi::PyObject_CallFunctionObjArgs(
+                self.module_of.as_ptr(),
+                class,
+                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
+            );
+            if found.is_null() {
+                ffi::PyErr_Clear();
+                return false;
+            }
+            Bound::from_owned_ptr(self.module_of.py(), found)
+        };
+        if self.near_ids.contains(&(name.as_ptr() as usize)) {
+            return true;
+        }
+        let Ok(name) = name.cast_exact::<PyString>() else { return false };
+        let Ok(name) = name.to_cow() else { return false };
+        let is_it = |near: &Bound<'py, PyAny>| {
+            near.cast_exact::<PyString>().is_ok_and(|near| near.to_cow().is_ok_and(|near| near == name))
+        };
+        self.near.iter().any(is_it)
+    }
+
+    /// Where a tensor's memory begins; none where it has none.
+    pub fn address(&self, tensor: Object) -> Option<u64> {
+        // SAFETY: both live, and the interpreter's lock is held; what is returned is a new reference or none.
+        unsafe {
+            let found = ffi::PyObject_CallFunctionObjArgs(
+                self.address.as_ptr(),
+                tensor,
+                std::ptr::null_mut::<pyo3::ffi::PyObject>(),
+            );
+            if found.is_null() {
+                // It has no storage: sparse, wrapped by functorch, or of a backend without addresses.
+                ffi::PyErr_Clear();
+                return None;
+            }
+            let address = ffi::PyLong_AsUnsignedLongLong(found);
+            ffi::Py_DECREF(found);
+            if !ffi::PyErr_Occurred().is_null() {
+                ffi::PyErr_Clear();
+                return None;
+            }
+            Some(address).filter(|address| *address != 0)
+        }
+    }
+}
+
+/// The blocks that are asked about, by their addresses.
+#[derive(Default)]
+pub struct Blocks {
+    /// Begin, end and number.
+    sorted: Vec<(u64, u64, usize)>,
+}
+
+impl Blocks {
+    pub fn new(blocks: &[(u64, u64)]) -> Self {
+        let mut sorted: Vec<_> =
+            blocks.iter().enumerate().map(|(number, (at, size))| (*at, at.saturating_add(*size), number)).collect();
+        sorted.sort_unstable();
+        Self { sorted }
+    }
+
+    /// Which of them an address is on.
+    pub fn at(&self, address: u64) -> Option<usize> {
+        let behind = self.sorted.partition_point(|(begin, ..)| *begin <= address);
+        let (_, end, number) = self.sorted.get(behind.checked_sub(1)?)?;
+        (address < *end).then_some(*number)
+    }
+}
+
+/// Keeps the collector from running: an object that is made, as an error is, would set it off in some versions.
+pub struct NoCollector {
+    was_on: bool,
+}
+
+impl NoCollector {
+    pub fn new() -> Self {
+        // SAFETY: the interpreter's lock is held.
+        Self { was_on: unsafe { ffi::PyGC_Disable() != 0 } }
+    }
+}
+
+impl Drop for NoCollector {
+    fn drop(&mut self) {
+        if self.was_on {
+            // SAFETY: as above.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}

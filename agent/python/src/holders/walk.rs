@@ -1,0 +1,382 @@
+//! From the program's roots down to the tensors on some blocks, in slices: nearest objects first.
+//!
+//! Of every object that was seen there is its address, the number of the object that refers to it, and at which place.
+//! Guarantees: between two slices none of them is held. A slice begins at roots that are alive, and what it goes on with is
+//! what their references still lead to: an address that nothing refers to any more is never read. Each object is entered once.
+//! Bounded in objects. Refuses: to enter modules and their globals but as roots, classes that are not the program's own, and
+//! functions that run.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::rules::{Blocks, Kind, NoCollector, Rules};
+use super::until;
+use super::visit::{Map, Object, Set, Traverse, is_tracked, references, refers_to};
+
+/// Objects of which is kept that they were seen.
+const SEEN_MAX: usize = 1 << 20;
+/// References of one object that are looked at at first: half from the front and half from the end.
+const WIDE: usize = 2_048;
+/// And at a time later.
+const WINDOW: usize = 8_192;
+/// Objects from a root down.
+const DEPTH_MAX: u8 = 64;
+/// Tensors whose graphs may be looked at.
+const STARTS_MAX: usize = 4_096;
+/// Objects between two looks at the clock.
+const BETWEEN_LOOKS: usize = 16;
+/// References of an object that are matched with those seen at once.
+const MATCHED: usize = 8_192;
+
+/// Of a root: nothing is above it.
+const NONE: u32 = u32::MAX;
+
+/// An object that was seen.
+#[derive(Clone, Copy)]
+struct Entry {
+    id: usize,
+    /// Its type's address.
+    kind: usize,
+    above: u32,
+    place: u32,
+    depth: u8,
+}
+
+/// References of an object that are to be looked at.
+#[derive(Clone, Copy)]
+struct Turn {
+    entry: u32,
+    from: usize,
+}
+
+/// See the module.
+#[pyclass(module = "memctl_agent._native")]
+pub struct Walk {
+    entries: Vec<Entry>,
+    seen: Map<usize, u32>,
+    waiting: VecDeque<Turn>,
+    /// What is looked at when nothing else is left.
+    later: VecDeque<Turn>,
+    blocks: Blocks,
+    found: Vec<Option<u32>>,
+    starts: Vec<u32>,
+    looked_at: u64,
+    /// Tensors that were not asked where they lie.
+    not_asked: u64,
+    is_full: bool,
+}
+
+/// What is alive in this slice.
+#[derive(Default)]
+struct Alive {
+    objects: Map<u32, Object>,
+    matched: Set<u32>,
+}
+
+#[pymethods]
+impl Walk {
+    #[new]
+    fn new(blocks: Vec<(u64, u64)>) -> Self {
+        Self {
+            entries: Vec::new(),
+            seen: Map::default(),
+            waiting: VecDeque::new(),
+            later: VecDeque::new(),
+            found: vec![None; blocks.len()],
+            blocks: Blocks::new(&blocks),
+            starts: Vec::new(),
+            looked_at: 0,
+            not_asked: 0,
+            is_full: false,
+        }
+    }
+
+    /// Another root; its number, or none where it was seen already or nothing can be behind it.
+    fn root(&mut self, rules: &Bound<'_, PyTuple>, object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        let mut rules = Rules::new(rules)?;
+        let _still = NoCollector::new();
+        let object = object.as_ptr();
+        if self.seen.contains_key(&(object as usize)) || !is_tracked(object) {
+            return Ok(None);
+        }
+        // A root may be what is not entered from elsewhere: the globals of a module.
+        Ok(self.put(&mut rules, object, (NONE, 0, 0), true))
+    }
+
+    /// Goes on for so long; whether nothing waits any more. `roots`: numbers and objects of the roots it goes on below.
+    fn go(
+        &mut self,
+        rules: &Bound<'_, PyTuple>,
+        roots: Vec<(u32, Bound<'_, PyAny>)>,
+        slice_us: u64,
+        is_late: bool,
+    ) -> PyResult<bool> {
+        let (mut rules, end) = (Rules::new(rules)?, until(slice_us));
+        let _still = NoCollector::new();
+        let mut alive = self.alive(&roots);
+        let (mut turns, mut scratch) = (0, Vec::with_capacity(WIDE));
+        while let Some(turn) = self.next(is_late) {
+            if let Some(object) = self.resolve(&mut rules, &mut alive, turn.entry) {
+                self.enter(&mut rules, &mut alive, turn, object, &mut scratch);
+            }
+            turns += 1 + scratch.len() / 64;
+            if turns >= BETWEEN_LOOKS {
+                turns = 0;
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+        Ok(self.waiting.is_empty() && (!is_late || self.later.is_empty()))
+    }
+
+    /// Notes what an object that was seen refers to without having been seen there; whether that is so. `roots`: as in `go`.
+    fn adopt(
+        &mut self,
+        rules: &Bound<'_, PyTuple>,
+        roots: Vec<(u32, Bound<'_, PyAny>)>,
+        holder: u32,
+        held: usize,
+    ) -> PyResult<bool> {
+        let mut rules = Rules::new(rules)?;
+        let _still = NoCollector::new();
+        let mut alive = self.alive(&roots);
+        let Some(object) = self.resolve(&mut rules, &mut alive, holder) else { return Ok(false) };
+        let Some(traverse) = super::visit::traverse_of(super::visit::type_of(object)) else { return Ok(false) };
+        let depth = self.entries[holder as usize].depth;
+        let is_there = !self.seen.contains_key(&held) && refers_to(object, traverse, held as Object, 0);
+        Ok(is_there && self.put(&mut rules, held as Object, (holder, 0, depth.saturating_add(1)), false).is_some())
+    }
+
+    /// What waits is looked at when nothing else is left.
+    fn shelve(&mut self) {
+        self.later.append(&mut self.waiting);
+    }
+
+    /// Whether all blocks are found.
+    fn has_all(&self) -> bool {
+        self.found.iter().all(Option::is_some)
+    }
+
+    /// Whether something was put off, or no more could be seen.
+    fn is_cut(&self) -> bool {
+        self.is_full || !self.later.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Numbers of blocks and of the tensors on them.
+    fn found(&self) -> Vec<(usize, u32)> {
+        self.found.iter().enumerate().filter_map(|(block, entry)| Some((block, (*entry)?))).collect()
+    }
+
+    /// Tensors that lie on none of the blocks, in the order in which they were found.
+    fn starts(&self) -> Vec<u32> {
+        self.starts.clone()
+    }
+
+    /// Objects that were looked at, and tensors that were not asked where they lie.
+    fn counts(&self) -> (u64, u64) {
+        (self.looked_at, self.not_asked)
+    }
+
+    /// The roots above some objects.
+    fn roots(&self, entries: Vec<u32>) -> Vec<u32> {
+        entries.into_iter().map(|entry| self.root_of(entry)).collect()
+    }
+
+    /// The numbers from a root down to each of these objects.
+    fn chains(&self, entries: Vec<u32>) -> Vec<Vec<u32>> {
+        entries.into_iter().map(|entry| self.chain(entry)).collect()
+    }
+
+    /// The addresses of the types that some objects had when they were seen.
+    fn types(&self, entries: Vec<u32>) -> Vec<usize> {
+        entries.into_iter().map(|entry| self.entries.get(entry as usize).map_or(0, |entry| entry.kind)).collect()
+    }
+
+    /// The number of an object that was seen.
+    fn number(&self, id: usize) -> Option<u32> {
+        self.seen.get(&id).copied()
+    }
+
+    /// The objects from its root down to each of these; none where nothing leads there any more.
+    fn paths<'py>(
+        &self,
+        py: Python<'py>,
+        rules: &Bound<'py, PyTuple>,
+        roots: Vec<(u32, Bound<'py, PyAny>)>,
+        entries: Vec<u32>,
+    ) -> PyResult<Vec<Option<Vec<Bound<'py, PyAny>>>>> {
+        let mut rules = Rules::new(rules)?;
+        let _still = NoCollector::new();
+        let mut alive = self.alive(&roots);
+        let mut told = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let chain = self.chain(entry);
+            let is_there = self.resolve(&mut rules, &mut alive, entry).is_some();
+            let objects = chain.iter().map(|at| alive.objects.get(at).copied());
+            let objects: Option<Vec<_>> = objects
+                // SAFETY: alive within this call; each becomes a reference of its own.
+                .map(|object| object.map(|object| unsafe { Bound::from_borrowed_ptr(py, object) }))
+                .collect();
+            told.push(objects.filter(|_| is_there));
+        }
+        Ok(told)
+    }
+}
+
+impl Walk {
+    fn next(&mut self, is_late: bool) -> Option<Turn> {
+        self.waiting.pop_front().or_else(|| if is_late { self.later.pop_front() } else { None })
+    }
+
+    fn root_of(&self, mut entry: u32) -> u32 {
+        while let Some(Entry { above, .. }) = self.entries.get(entry as usize).filter(|entry| entry.above != NONE) {
+            entry = *above;
+        }
+        entry
+    }
+
+    /// The numbers from a root down to an object.
+    fn chain(&self, entry: u32) -> Vec<u32> {
+        let mut chain = vec![entry];
+        while let Some(Entry { above, .. }) = self.entries.get(chain[chain.len() - 1] as usize)
+            && *above != NONE
+            && chain.len() <= usize::from(DEPTH_MAX) + 1
+        {
+            chain.push(*above);
+        }
+        chain.reverse();
+        chain
+    }
+
+    fn alive(&self, roots: &[(u32, Bound<'_, PyAny>)]) -> Alive {
+        let mut alive = Alive::default();
+        for (number, object) in roots {
+            // A variable that has another value by now is no root any more.
+            if self.entries.get(*number as usize).is_some_and(|entry| entry.id == object.as_ptr() as usize) {
+                alive.objects.insert(*number, object.as_ptr());
+            }
+        }
+        alive
+    }
+
+    /// An object that was seen, if what referred to it is alive and still does.
+    fn resolve(&self, rules: &mut Rules<'_>, alive: &mut Alive, entry: u32) -> Option<Object> {
+        if let Some(known) = alive.objects.get(&entry) {
+            return Some(*known);
+        }
+        let chain = self.chain(entry);
+        let mut at = chain.iter().rposition(|number| alive.objects.contains_key(number))?;
+        while at + 1 < chain.len() {
+            let (above, below) = (chain[at], chain[at + 1]);
+            let holder = *alive.objects.get(&above)?;
+            let Entry { id, place, .. } = *self.entries.get(below as usize)?;
+            let wanted = id as Object;
+            let traverse = match rules.kind(holder) {
+                Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
+                    traverse
+                }
+                // A class, which is a root.
+                Kind::Wall => super::visit::traverse_of(super::visit::type_of(holder))?,
+            };
+            self.match_below(alive, above, holder, traverse);
+            if !alive.objects.contains_key(&below) {
+                if !refers_to(holder, traverse, wanted, place as usize) {
+                    return None;
+                }
+                alive.objects.insert(below, wanted);
+            }
+            at += 1;
+        }
+        alive.objects.get(&entry).copied()
+    }
+
+    /// Finds all objects again that were first seen below this one, as far as they are near its front.
+    fn match_below(&self, alive: &mut Alive, above: u32, holder: Object, traverse: Traverse) {
+        if !alive.matched.insert(above) {
+            return;
+        }
+        let mut below = Vec::new();
+        references(holder, traverse, (0, MATCHED), &mut below);
+        for (_, object) in below {
+            if let Some(number) = self.seen.get(&(object as usize))
+                && self.entries[*number as usize].above == above
+            {
+                alive.objects.insert(*number, object);
+            }
+        }
+    }
+
+    /// Looks at what an object refers to.
+    fn enter(
+        &mut self,
+        rules: &mut Rules<'_>,
+        alive: &mut Alive,
+        turn: Turn,
+        object: Object,
+        scratch: &mut Vec<(u32, Object)>,
+    ) {
+        scratch.clear();
+        let Some(Entry { depth, .. }) = self.entries.get(turn.entry as usize).copied() else { return };
+        let Some(traverse) = super::visit::traverse_of(super::visit::type_of(object)) else { return };
+        let is_first = turn.from == 0;
+        let to = if is_first { WIDE } else { turn.from + WINDOW };
+        let count = references(object, traverse, (turn.from, to), scratch);
+        if is_first && count > WIDE {
+            // What was put in last is as likely to be asked about as what was put in first.
+            references(object, traverse, (count - (WIDE / 2).min(count - WIDE), count), scratch);
+        }
+        if count > to {
+            self.later.push_back(Turn { entry: turn.entry, from: to });
+        }
+        self.looked_at += u64::from(is_first);
+        // Only there it is none that runs, or the caller of one.
+        let is_traceback = super::visit::is_traceback(object);
+        for at in 0..scratch.len() {
+            let (place, child) = scratch[at];
+            if self.seen.contains_key(&(child as usize)) || !is_tracked(child) || super::visit::is_namespace(child) {
+                continue;
+            }
+            if let Some(number) = self.put(rules, child, (turn.entry, place, depth + 1), is_traceback) {
+                alive.objects.insert(number, child);
+            }
+        }
+    }
+
+    /// Notes an object, and what is to be done with it. `is_open`: it is entered even if its kind is not.
+    fn put(&mut self, rules: &mut Rules<'_>, object: Object, at: (u32, u32, u8), is_open: bool) -> Option<u32> {
+        let (above, place, depth) = at;
+        let kind = rules.kind(object);
+        match kind {
+            Kind::Wall if above != NONE && !rules.is_own_class(object) => return None,
+            Kind::Frame(_) if !is_open => return None,
+            _ => {}
+        }
+        if self.entries.len() >= SEEN_MAX {
+            self.is_full = true;
+            return None;
+        }
+        let number = self.entries.len() as u32;
+        let type_at = super::visit::type_of(object) as usize;
+        self.entries.push(Entry { id: object as usize, kind: type_at, above, place, depth });
+        self.seen.insert(object as usize, number);
+        match kind {
+            Kind::Tensor(_) => match rules.address(object).and_then(|address| self.blocks.at(address)) {
+                Some(block) => {
+                    self.found[block].get_or_insert(number);
+                }
+                None if self.starts.len() < STARTS_MAX => self.starts.push(number),
+                None => {}
+            },
+            Kind::Refused(_) => self.not_asked += 1,
+            Kind::Wall | Kind::Passable(_) | Kind::Frame(_) => {}
+        }
+        if depth < DEPTH_MAX {
+            self.waiting.push_back(Turn { entry: number, from: 0 });
+        }
+        Some(number)
+    }
+}
