@@ -29,7 +29,7 @@ pub struct Finding {
     pub kind: String,
     /// `info`, `warning` or `critical`.
     pub severity: &'static str,
-    /// How sure it is, 0..1.
+    /// An order among findings of one severity, 0..1; no probability.
     pub confidence: Option<f64>,
     /// Ranks concerned, ascending.
     pub ranks: Vec<u32>,

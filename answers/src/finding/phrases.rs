@@ -10,13 +10,6 @@ use crate::format::text::{plural, rank_list};
 use crate::format::time;
 use crate::naming::place;
 
-/// `98 % confidence`.
-#[must_use]
-pub fn sure(finding: &Finding) -> Option<String> {
-    // 100 % is said of nothing that was inferred.
-    finding.confidence.map(|share| format!("{:.0} % confidence", (share * 100.0).floor().min(99.0)))
-}
-
 /// `on all 4 ranks`, `on rank 0`, `on ranks 0-1`; nothing where no rank is named.
 #[must_use]
 pub fn on_ranks(finding: &Finding) -> String {

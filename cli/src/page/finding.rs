@@ -4,7 +4,7 @@
 //! is not known has no line. Refuses to rephrase: the words are the daemon's.
 
 use memctl_answers::finding::holders::FindingHolders;
-use memctl_answers::finding::phrases::{live, rates, since, stack, sure, until};
+use memctl_answers::finding::phrases::{live, rates, since, stack, until};
 use memctl_answers::finding::{Evidence, Finding};
 use memctl_model::finding::FORESIGHT;
 use memctl_model::{HumanBytes, Severity};
@@ -60,11 +60,10 @@ pub fn counted(findings: &[Finding], noun: &str) -> String {
     format!("{}: {}", plural(findings.len() as u64, noun), parts.join(", "))
 }
 
-/// The sentence, how sure it is, its course, and the first thing to do.
+/// The sentence, how bad it is, its course, and the first thing to do.
 fn brief(finding: &Finding, screen: &Screen) -> String {
     let mut out = headline(finding, screen);
     let mut facts = vec![finding.severity.to_owned()];
-    facts.extend(sure(finding));
     facts.extend(since(finding, false).map(|since| format!("since {since}")));
     facts.extend(live(finding));
     let course = finding.course().map(|(_, values)| format!("  {}", sparkline(&thinned(values), screen)));
@@ -112,8 +111,7 @@ pub fn full(finding: &Finding, screen: &Screen) -> String {
             out.push_str(&prose::hanging(&format!("   {label:<width$}", width = LABEL - 3), text, usize::MAX, screen));
         }
     };
-    let sure = sure(finding).map(|sure| format!(", {sure}")).unwrap_or_default();
-    field("kind", &format!("{}, {}{sure}", finding.kind, finding.severity));
+    field("kind", &format!("{}, {}", finding.kind, finding.severity));
     field("where", &finding.site.as_ref().map(|site| stack(site, CALLERS_SHOWN)).unwrap_or_default());
     field("ranks", &ranks(finding));
     field("rate", &rates(finding));
