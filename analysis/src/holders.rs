@@ -78,12 +78,7 @@ fn growth(
 }
 
 /// Since the first earlier answer of the same process that measures the same holder.
-fn pace(
-    holder: &TensorHolder,
-    found: &HoldersFound,
-    told: &HoldersAsked,
-    own: &[&HoldersAsked],
-) -> Option<HolderPace> {
+fn pace(holder: &TensorHolder, found: &HoldersFound, told: &HoldersAsked, own: &[&HoldersAsked]) -> Option<HolderPace> {
     let (length_now, name) = (holder.length?, name(holder));
     if !is_only(found, &name) {
         return None;
@@ -333,7 +328,8 @@ mod tests {
         let same = HolderPace { length_now: 480, ..grown };
         assert!(!same.grew_with_bytes() && !HolderPace { bytes_now: grown.bytes_before, ..grown }.grew_with_bytes());
         // Not measured, another process, two of one name.
-        let (none, is_open) = pace(&first, HoldersFound { holders: vec![TensorHolder { length: None, ..list(9) }], ..later.clone() });
+        let (none, is_open) =
+            pace(&first, HoldersFound { holders: vec![TensorHolder { length: None, ..list(9) }], ..later.clone() });
         assert!(none.is_none() && !is_open);
         let other = HoldersAsked { process: "rank 1".into(), ..first.clone() };
         assert_eq!(pace(&other, later.clone()), (None, true));

@@ -34,8 +34,8 @@ pub use event::{Action, DeviceIndex, Event, PoolId};
 pub use finding::{EvidenceValue, Finding, FindingKind, Fingerprint, Growth, Moment, Pattern, Rate, Severity};
 pub use foresight::{Foresight, Sight};
 pub use holders::{
-    Collector, FindingHolders, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked, HoldersFound,
-    TensorHolder,
+    Collector, FindingHolders, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,
+    HoldersFound, TensorHolder,
 };
 pub use judged::{Gap, Judged, JudgedKind, NotJudged};
 pub use keyframe::{BlockState, BlockUse, Keyframe, KeyframeReason, SegmentKind, SegmentState};

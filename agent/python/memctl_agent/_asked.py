@@ -105,6 +105,7 @@ class Asked:
         try:
             from memctl_agent import _holders
 
+            _holders.load(_rest)
             self._number, self._next = number, 0.0
             self._search = _holders.begin(native, blocks, budget_ms)
         except Exception as fault:
@@ -140,6 +141,11 @@ class Asked:
             self._search = None
         finally:
             self._slicing.release()
+
+
+def _rest() -> None:
+    """The program has the interpreter."""
+    time.sleep(REST_MS_MIN / 1e3)
 
 
 def _json(answer: Any) -> str:

@@ -111,7 +111,8 @@ pub(super) fn read(json: &[u8], alive: &[Option<u64>], paths: &SourcePaths) -> R
     told.holders.retain(|holder| holder.blocks > 0);
     let text = |text: String| cut(paths.text(&text).into_owned());
     let holder = |holder: Holder| {
-        let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } = holder;
+        let Holder { kind, sentence, chain, blocks, bytes, tensors, type_name, name, owner, length, threads, .. } =
+            holder;
         let bound = match holder.is_bounded {
             None => HolderBound::Unknown,
             Some(false) => HolderBound::Unbounded,

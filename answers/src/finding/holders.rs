@@ -97,8 +97,7 @@ impl From<v1::HolderPace> for Pace {
 
 impl From<v1::FindingHolders> for FindingHolders {
     fn from(wire: v1::FindingHolders) -> Self {
-        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth, pace } =
-            wire;
+        let v1::FindingHolders { rank, process, asked_ns, unasked, budget_ms, outcome, sentence, growth, pace } = wire;
         let (found, failure) = match outcome {
             Some(Outcome::Found(found)) => (Some(found), None),
             Some(Outcome::Failure(why)) => (None, Some(why)),

@@ -337,7 +337,10 @@ mod tests {
         let growth = vec![Some(HolderGrowth { since_epoch: 1, tensors_per_epoch: 4.0 })];
         let pace = HolderPace { since_ns: 5, length_before: 1, length_now: 2, bytes_before: 3, bytes_now: 4 };
         let told = to_wire(&FindingHolders { asked, growth, pace: vec![Some(pace), None], sentence: "Held by".into() });
-        assert_eq!(told.pace.iter().map(|pace| (pace.known, pace.length_now)).collect::<Vec<_>>(), [(true, 2), (false, 0)]);
+        assert_eq!(
+            told.pace.iter().map(|pace| (pace.known, pace.length_now)).collect::<Vec<_>>(),
+            [(true, 2), (false, 0)]
+        );
         assert_eq!(told.outcome, Some(v1::finding_holders::Outcome::Found(full)));
         assert_eq!((told.asked_ns, told.unasked, told.growth[0].since_epoch), (7, true, 1));
         let failed = from_kept(kept(Some(v1::holders_asked::Outcome::Failure("gone".into()))), who(), 7).unwrap();

@@ -97,13 +97,17 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     assert_eq!((&holders["unasked"], &holders["rank"], &holders["failure"]), (&true.into(), &0.into(), &Value::Null));
     let holder = &holders["holders"][0];
     assert_eq!(holder["chain"][1], "global `KEPT`");
-    assert_eq!((&holder["holder"], &holder["bound"], &holder["limit"]), (&"container".into(), &"unbounded".into(), &Value::Null));
+    assert_eq!(
+        (&holder["holder"], &holder["bound"], &holder["limit"]),
+        (&"container".into(), &"unbounded".into(), &Value::Null)
+    );
     assert_eq!((&holders["took_seconds"], &holders["slices"]), (&0.081_25.into(), &40.into()));
     let sentence = holders["sentence"].as_str().unwrap();
     assert!(sentence.starts_with("Held by list `KEPT` of module `__main__`, "), "{sentence}");
 
     // A quarter more lives: whether the list is what grew.
-    let told = leak(&mut trainer, &url, "held", &mut answers, |finding| finding["holders"]["holders"][0]["pace"].is_object());
+    let told =
+        leak(&mut trainer, &url, "held", &mut answers, |finding| finding["holders"]["holders"][0]["pace"].is_object());
     assert_eq!(asks, 2);
     let holders = &told["holders"];
     let pace = &holders["holders"][0]["pace"];
@@ -138,7 +142,10 @@ fn growth_is_asked_about_and_once_more_when_it_has_gone_on() {
     let told = leak(&mut trainer, &url, "held", not_again, |finding| finding["holders"]["unasked"] == false);
     let holder = &told["holders"]["holders"][0];
     let since = holder["since_epoch"].as_u64().unwrap();
-    assert!(since < told["holders"]["epoch"].as_u64().unwrap() && holder["tensors_per_epoch"].as_f64() > Some(0.0), "{holder}");
+    assert!(
+        since < told["holders"]["epoch"].as_u64().unwrap() && holder["tensors_per_epoch"].as_f64() > Some(0.0),
+        "{holder}"
+    );
     let sentence = told["holders"]["sentence"].as_str().unwrap();
     assert!(sentence.contains(&format!("an epoch since epoch {since})")), "{sentence}");
 

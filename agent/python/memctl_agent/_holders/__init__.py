@@ -12,17 +12,26 @@ Refuses: to guess. What is held from C or C++ is not found, and the answer says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from memctl_agent._holders import _answer
-from memctl_agent._holders._search import Search
-
 BLOCKS_MAX = 256
+# The parts of this package, each behind those that it imports.
+_PARTS = ("reading", "memory", "tensors", "frames", "facts", "roots", "words", "grouping", "answer", "graph", "cycles")
 
 
-def begin(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> Search:
+def load(rest: Callable[[], object]) -> None:
+    """Imports the parts one by one, and rests in between: all of them together would take dozens of milliseconds."""
+    for part in (*_PARTS, "search"):
+        importlib.import_module(f"memctl_agent._holders._{part}")
+        rest()
+
+
+def begin(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> Any:
     """A search for what holds the tensors on these blocks (address and bytes, oldest first)."""
+    from memctl_agent._holders._search import Search
+
     return Search(native, blocks[:BLOCKS_MAX], len(blocks), budget_ms)
 
 
@@ -32,6 +41,3 @@ def find(native: Any, blocks: Sequence[tuple[int, int]], budget_ms: float) -> di
     while search.answer is None:
         search.slice()
     return search.answer
-
-
-__all__ = ["BLOCKS_MAX", "Search", "begin", "find", "_answer"]

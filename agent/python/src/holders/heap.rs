@@ -126,10 +126,9 @@ impl Heap {
         let bits = wanted.iter().fold(0, |bits, id| bits | bit(*id));
         let is_done = self.go(py, end, |object| {
             let traverse = match rules.kind(object) {
-                Kind::Passable(traverse)
-                | Kind::Tensor(traverse)
-                | Kind::Refused(traverse)
-                | Kind::Frame(traverse) => traverse,
+                Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
+                    traverse
+                }
                 Kind::Wall => match super::visit::traverse_of(super::visit::type_of(object)) {
                     Some(traverse) => traverse,
                     None => return,

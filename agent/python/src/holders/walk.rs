@@ -276,10 +276,9 @@ impl Walk {
             let Entry { id, place, .. } = *self.entries.get(below as usize)?;
             let wanted = id as Object;
             let traverse = match rules.kind(holder) {
-                Kind::Passable(traverse)
-                | Kind::Tensor(traverse)
-                | Kind::Refused(traverse)
-                | Kind::Frame(traverse) => traverse,
+                Kind::Passable(traverse) | Kind::Tensor(traverse) | Kind::Refused(traverse) | Kind::Frame(traverse) => {
+                    traverse
+                }
                 // A class, which is a root.
                 Kind::Wall => super::visit::traverse_of(super::visit::type_of(holder))?,
             };
