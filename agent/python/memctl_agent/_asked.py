@@ -1,10 +1,11 @@
 """What whoever hosts the session asks of this process: which objects hold the tensors on some blocks.
 
-A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins the
-search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often enough, and
-otherwise in the thread, so that a process that has no steps, or waits, answers as well.
-Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices the
-program has several times as long as one took; nothing raises into the program, and no fault leaves the ask without an answer.
+A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins
+the search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often
+enough, and otherwise in the thread, so that a process that has no steps, or waits, answers as well.
+Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices
+the program has several times as long as one took; nothing raises into the program, and no fault leaves the ask
+without an answer.
 Refuses: to search itself; `_holders` does, and is imported when it is first asked, in the thread.
 """
 

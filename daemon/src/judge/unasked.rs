@@ -356,8 +356,8 @@ mod tests {
         );
         // However sure the judge is.
         let mut suspected = rises(RISES_MIN);
-        suspected.evidence.push((memctl_model::SUSPECTED.into(), EvidenceValue::Text("few".into())));
-        assert!(may_be_asked_about(&suspected) && is_fact(&suspected, None));
+        suspected.evidence.push(("suspected".into(), EvidenceValue::Text("few".into())));
+        assert!(suspected.is_suspected() && may_be_asked_about(&suspected) && is_fact(&suspected, None));
     }
 
     fn finding() -> Finding {
