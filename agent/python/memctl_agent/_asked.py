@@ -1,10 +1,11 @@
 """What whoever hosts the session asks of this process: which objects hold the tensors on some blocks.
 
-A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins the
-search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often enough, and
-otherwise in the thread, so that a process that has no steps, or waits, answers as well.
-Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices the
-program has several times as long as one took; nothing raises into the program, and no fault leaves the ask without an answer.
+A thread of its own sleeps until something is asked, without the interpreter's lock and without being woken. It begins
+the search, which goes on in slices: at the end of a step, on the thread that ended it, as long as steps end often
+enough, and otherwise in the thread, so that a process that has no steps, or waits, answers as well.
+Guarantees: where nothing is asked the end of a step reads one attribute; never two slices at once; between two slices
+the program has several times as long as one took; nothing raises into the program, and no fault leaves the ask
+without an answer.
 Refuses: to search itself; `_holders` does, and is imported when it is first asked, in the thread.
 """
 
@@ -105,6 +106,7 @@ class Asked:
         try:
             from memctl_agent import _holders
 
+            _holders.load(_rest)
             self._number, self._next = number, 0.0
             self._search = _holders.begin(native, blocks, budget_ms)
         except Exception as fault:
@@ -140,6 +142,11 @@ class Asked:
             self._search = None
         finally:
             self._slicing.release()
+
+
+def _rest() -> None:
+    """The program has the interpreter."""
+    time.sleep(REST_MS_MIN / 1e3)
 
 
 def _json(answer: Any) -> str:

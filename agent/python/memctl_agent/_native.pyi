@@ -90,8 +90,8 @@ def holders_word() -> tuple[int, int] | None:
 def frame_values(frame: object, first_slot: int, count: int, is_indirect: bool) -> list[object | None]:
     """What is in the first slots of a frame, read in one go."""
 
-# `rules` of the two below: what gives a tensor's address, classes of tensors, classes of tensors that are not asked, this
-# package's own classes, the type of frames, what gives a class's module, names of the program's own modules.
+# `rules` of the two below: what gives a tensor's address, classes of tensors, classes of tensors that are not asked,
+# this package's own classes, the type of frames, what gives a class's module, names of the program's own modules.
 
 class Walk:
     """From roots down to the tensors on some blocks, in slices; holds no object between two calls."""

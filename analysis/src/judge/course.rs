@@ -12,7 +12,7 @@ use super::history::{Level, Per};
 use super::leak;
 use super::matter::matters;
 use super::series::Point;
-use super::watch::{Holds, RankWatch};
+use super::watch::{Holds, RankWatch, Site};
 use super::who::Who;
 
 /// How a course stands at the end of what was seen.
@@ -194,11 +194,31 @@ fn sum(watch: &RankWatch) -> Option<Course> {
         until_ns: last.time_ns,
         until_step: None,
         falls: growth.drawdown > 0,
-        site: None,
+        site: most_of(watch, per, growth.gained),
     };
     let third = last.time_ns.saturating_sub(first.time_ns) as f64 / 3e9;
     let goes_on = growth.rises >= SUM_RISES && !growth.stopped && matters(watch, (risen as f64 * late) as u64, third);
     goes_on.then_some(course)
+}
+
+/// The site that half of the sum's growth or more was allocated at: how low it stood in the first third, and in the last.
+fn most_of(watch: &RankWatch, per: Per, gained: u64) -> Option<Frame> {
+    let boundaries = watch.history.of(per);
+    let first = boundaries.levels.first().map_or(0, |level| level.at);
+    let third = boundaries.at.saturating_sub(first) / 3;
+    let lowest = |points: &[Point], from: u32, to: u32| {
+        // What it held when the stretch began counts, too.
+        let begun = points.partition_point(|point| point.at <= from).saturating_sub(1);
+        points[begun..].iter().take_while(|point| point.at <= to).map(|point| point.bytes).min().unwrap_or(0)
+    };
+    let grown = |site: &Site| {
+        let points = site.series(per).points();
+        let late = lowest(points, boundaries.at.saturating_sub(third), boundaries.at);
+        late.saturating_sub(lowest(points, first, first.saturating_add(third)))
+    };
+    let sites = watch.sites.iter().filter_map(|site| Some((grown(site), site.frame.as_deref()?)));
+    let (most, frame) = sites.max_by_key(|(grown, _)| *grown)?;
+    (most >= gained / 3).then(|| frame.clone())
 }
 
 /// Boundaries below which nothing is said of the sum.

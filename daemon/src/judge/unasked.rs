@@ -4,8 +4,8 @@
 //! Guarantees: the judge never waits for it; of a finding one process is asked, the first by rank that may be: once, and again
 //! when the site has grown on, so that the two answers say whether the holder grew with the bytes. A process is asked about one
 //! finding at a time, about [`SITES_MAX`] in all, not within its first seconds, and for no longer than [`SHARE`] of its time so
-//! far, all searches together. Where a search ended before it had looked everywhere and found nothing, it is asked again, with
-//! what time it may take by then, [`TRIES_MAX`] times in all.
+//! far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
+//! is asked again when it may take twice as long, [`TRIES_MAX`] times in all.
 //! Refuses whatever has no site.
 
 use std::collections::hash_map::Entry;
@@ -31,8 +31,8 @@ use crate::streams::Streams;
 const SITES_MAX: usize = 3;
 /// How often it is asked about one of them, where its answer was lost on the way or says nothing yet.
 const TRIES_MAX: u8 = 5;
-/// How often it is asked where it answers.
-const ANSWERS_MAX: usize = 2;
+/// How often it is asked where it names holders.
+const ANSWERS_MAX: usize = 4;
 /// The last slice of a search is waited for so long: nobody waits for the answer.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// One part in so many of a process's time is what searches may take, all together.
@@ -222,7 +222,7 @@ fn budget_ms(age: Duration, spent: Duration) -> Option<u32> {
 /// How long a search has to be for it to tell more than one that may have ended too early.
 fn told_more_at(budget_ms: u32, outcome: &Result<HoldersFound, String>) -> u32 {
     match outcome {
-        Ok(found) if found.holders.is_empty() && !found.complete => budget_ms.saturating_mul(2).min(BUDGET_MS),
+        Ok(found) if is_cut(found) => budget_ms.saturating_mul(2).min(BUDGET_MS),
         Ok(_) | Err(_) => 0,
     }
 }
@@ -246,11 +246,19 @@ fn is_open(finding: &Finding) -> bool {
     if !told.asked.unasked {
         return false;
     }
+    if is_cut(found) {
+        return true;
+    }
     if found.holders.is_empty() {
-        return !found.complete;
+        return false;
     }
     let was_asked_once = told.pace.iter().all(Option::is_none);
     was_asked_once && finding.live_bytes.is_some_and(|now| has_grown_on(found, now))
+}
+
+/// Whether a search ended before it had looked everywhere, and says of few blocks what holds them.
+fn is_cut(found: &HoldersFound) -> bool {
+    !found.complete && (found.holders.is_empty() || found.found_blocks < found.asked_blocks / 2)
 }
 
 fn has_grown_on(found: &HoldersFound, live_bytes: u64) -> bool {
@@ -348,8 +356,8 @@ mod tests {
         );
         // However sure the judge is.
         let mut suspected = rises(RISES_MIN);
-        suspected.evidence.push((memctl_model::finding::SUSPECTED.into(), EvidenceValue::Text("few".into())));
-        assert!(may_be_asked_about(&suspected) && is_fact(&suspected, None));
+        suspected.evidence.push(("suspected".into(), EvidenceValue::Text("few".into())));
+        assert!(suspected.is_suspected() && may_be_asked_about(&suspected) && is_fact(&suspected, None));
     }
 
     fn finding() -> Finding {
@@ -374,7 +382,9 @@ mod tests {
             let holders = FindingHolders { asked, growth: Vec::new(), pace: Vec::new(), sentence: String::new() };
             Finding { holders: Some(holders), ..finding() }
         };
-        let some = HoldersFound { holders: vec![TensorHolder::default()], live_bytes: 100, ..found(false) };
+        let holders = vec![TensorHolder::default()];
+        let some = HoldersFound { holders, live_bytes: 100, asked_blocks: 64, found_blocks: 32, ..found(false) };
+        assert!(is_open(&told(true, Ok(HoldersFound { found_blocks: 31, ..some.clone() }))));
         assert!(is_open(&finding()) && is_open(&told(true, Ok(found(false)))));
         for known in [
             told(true, Ok(found(true))),

@@ -1,5 +1,6 @@
 """Who holds it, without anybody asking: a training that leaks under `memctl run` ends with the chain in its finding,
-computes what it computes without, and is left alone where it is forbidden. A server without steps is searched as well."""
+computes what it computes without, and is left alone where it is forbidden. A server without steps is searched as
+well."""
 
 from __future__ import annotations
 

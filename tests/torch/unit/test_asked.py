@@ -76,6 +76,7 @@ def searching(monkeypatch: pytest.MonkeyPatch, search: Any) -> None:
     """Puts a search in the place of the package's."""
     module = types.ModuleType("memctl_agent._holders")
     module.begin = lambda *_: search  # type: ignore[attr-defined]
+    module.load = lambda rest: rest()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "memctl_agent._holders", module)
     monkeypatch.setattr(memctl_agent, "_holders", module, raising=False)
 

@@ -287,7 +287,7 @@ OTHERS: list[Any] = []
 def test_it_resumes_where_it_stopped_while_everything_changes() -> None:
     kept = [[torch.ones(4) for _ in range(8)] for _ in range(8)]
     blocks = [block_of(tensor) for tensors in kept for tensor in tensors]
-    HELD.append({number: tensors for number, tensors in enumerate(kept)})
+    HELD.append(dict(enumerate(kept)))
     del kept
     garbage: dict[int, Any] = {}
 
@@ -325,7 +325,7 @@ def test_bounds_and_lengths_are_told() -> None:
     def bounded(number: int) -> torch.Tensor:
         return torch.ones(number + 1)
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def unbounded(number: int) -> torch.Tensor:
         return torch.ones(number + 1)
 
@@ -341,14 +341,20 @@ def test_bounds_and_lengths_are_told() -> None:
         endless.put(torch.ones(3))
     forever = itertools.cycle(torch.ones(3) for _ in range(50))
     cycled = [block_of(next(forever)) for _ in range(5)]
+
+    def ones() -> list[torch.Tensor]:
+        return [torch.ones(3) for _ in range(5)]
+
+    by_number = [[block_of(keep(number)) for number in range(5)] for keep in (bounded, unbounded)]
+    queued = [[block_of(one) for one in one_queue.queue] for one_queue in (waiting, endless)]
     for name, holder, blocks, expected in [
-        ("list", [torch.ones(3) for _ in range(5)], None, ("container", "list", 5, False, None)),
-        ("deque", deque((torch.ones(3) for _ in range(5)), maxlen=64), None, ("container", "collections.deque", 5, True, 64)),
-        ("endless deque", deque(torch.ones(3) for _ in range(5)), None, ("container", "collections.deque", 5, False, None)),
-        ("bounded", bounded, [block_of(bounded(n)) for n in range(5)], ("cache", "functools.lru_cache", 5, True, 7)),
-        ("unbounded", unbounded, [block_of(unbounded(n)) for n in range(5)], ("cache", "functools.lru_cache", 5, False, None)),
-        ("queue", waiting, [block_of(one) for one in waiting.queue], ("container", "queue.Queue", 5, True, 9)),
-        ("endless queue", endless, [block_of(one) for one in endless.queue], ("container", "queue.Queue", 5, False, None)),
+        ("list", ones(), None, ("container", "list", 5, False, None)),
+        ("deque", deque(ones(), maxlen=64), None, ("container", "collections.deque", 5, True, 64)),
+        ("endless deque", deque(ones()), None, ("container", "collections.deque", 5, False, None)),
+        ("bounded", bounded, by_number[0], ("cache", "functools.lru_cache", 5, True, 7)),
+        ("unbounded", unbounded, by_number[1], ("cache", "functools.lru_cache", 5, False, None)),
+        ("queue", waiting, queued[0], ("container", "queue.Queue", 5, True, 9)),
+        ("endless queue", endless, queued[1], ("container", "queue.Queue", 5, False, None)),
         ("cycle", forever, cycled, ("cache", "itertools.cycle", 5, False, None)),
         ("pool", Pool(), None, ("container", "list", 5, True, 100)),
     ]:

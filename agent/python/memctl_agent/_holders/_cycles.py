@@ -69,7 +69,8 @@ def _cycle_of(start: Any) -> dict[int, Any]:
 
 
 def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool:
-    """Whether one of these objects has a reference that none of them is, nor one of those to the start that are known."""
+    """Whether one of these objects has a reference that none of them is, nor one of those to the start that are
+    known."""
     inside = dict.fromkeys(cycle, 0)
     inside[start] += known
     for thing in cycle.values():
@@ -81,8 +82,8 @@ def _is_held_from_outside(cycle: dict[int, Any], start: int, known: int) -> bool
 
 
 def _references(cycle: dict[int, Any]) -> list[tuple[int, int]]:
-    """How many references each of these objects has, but for those of this search: as a probe has them that nothing else
-    refers to."""
+    """How many references each of these objects has, but for those of this search: as a probe has them that nothing
+    else refers to."""
     probe = Probe()
     also = {**cycle, id(probe): probe}
     counts = [(at, sys.getrefcount(also[at])) for at in also]

@@ -1,7 +1,8 @@
 """What decides about a holder, as types and numbers: what it is, how long it is, and how long it may become.
 
-Guarantees: read from the objects themselves through the built-in types; none of the program's code runs. A bound is given
-where the type has one, or the object that owns the container has a number that is called like one and is not exceeded.
+Guarantees: read from the objects themselves through the built-in types; none of the program's code runs. A bound is
+given where the type has one, or the object that owns the container has a number that is called like one and is not
+exceeded.
 Refuses: to guess; a bound that is not known is none.
 """
 
@@ -123,7 +124,7 @@ def _own_bound(facts: Facts, path: list[Any], at: int) -> None:
         attributes = _reading.instance_dict(path[place])
         for name in BOUNDS if attributes is not None else ():
             value = dict.get(attributes, name)  # type: ignore[arg-type]
-            if type(value) is int and 0 < value and (facts.length or 0) <= value + 1:
+            if type(value) is int and value > 0 and (facts.length or 0) <= value + 1:
                 facts.is_bounded, facts.limit = True, value
                 return
 

@@ -1,9 +1,9 @@
 """Which blocks one holder holds: chains that meet in one container, by the numbers of their objects alone.
 
-The holder of a block is the innermost object above its tensor, or a container farther up that branches most: a list of a
-thousand objects with a few tensors each, and not each of the objects.
-Guarantees: made in steps, between which there are numbers alone; whether an object is a container that may gather is asked
-once. Refuses: to look at an object.
+The holder of a block is the innermost object above its tensor, or a container farther up that branches most: a list
+of a thousand objects with a few tensors each, and not each of the objects.
+Guarantees: made in steps, between which there are numbers alone; whether an object is a container that may gather is
+asked once. Refuses: to look at an object.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BRANCHES_MIN = 3
 
 @dataclass
 class Group:
-    """Blocks that one holder holds: the first tensor on one of them, and where in its chain the holder is. `how`: what leads
-    from the tensor to the block, where it does not lie there."""
+    """Blocks that one holder holds: the first tensor on one of them, and where in its chain the holder is. `how`:
+    what leads from the tensor to the block, where it does not lie there."""
 
     tensor: int
     at: int

@@ -1,7 +1,7 @@
 """Where chains begin: globals of modules and variables of functions that run, as names by which each is reached again.
 
-Guarantees: between two slices there are names and numbers alone. The program's own modules come before what is installed,
-and of them the one that was started and those beside it before all.
+Guarantees: between two slices there are names and numbers alone. The program's own modules come before what is
+installed, and of them the one that was started and those beside it before all.
 Refuses: this package's own modules and functions.
 """
 
@@ -139,7 +139,8 @@ class Roots:
 
 
 def variables(frames: Frames, ident: int, is_main: bool, known: set[int]) -> list[tuple[Root, Any]]:
-    """The variables of the functions that a thread runs, the outermost function first, and globals that no module has."""
+    """The variables of the functions that a thread runs, the outermost function first, and globals that no module
+    has."""
     found: list[tuple[Root, Any]] = []
     threads = sys._current_frames()
     at: Optional[types.FrameType] = threads.pop(ident, None)

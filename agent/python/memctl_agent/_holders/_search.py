@@ -1,11 +1,15 @@
 """One search, in slices: from where leaks live to the whole heap, and then the answer.
 
-The stages: modules by how near they are; what lies below the globals of the program that was started; the variables of all
-threads; graphs of the tensors that were found; the program's other modules; what was put off because it is wide; then, for
-blocks that remain, all tensors of the heap and what refers to these; the globals of installed modules; the answer.
-Guarantees: between two slices there are numbers and texts alone. A slice ends when its time is over, but for one object's
-visit; what it found is looked at again before it is told. The collector is off within a slice, and afterwards as it was.
+The stages: modules by how near they are; what lies below the globals of the program that was started; the variables
+of all threads; graphs of the tensors that were found; the program's other modules; what was put off because it is
+wide; then, for blocks that remain, all tensors of the heap and what refers to these; the globals of installed
+modules; the answer.
+Guarantees: between two slices there are numbers and texts alone. A slice ends when its time is over, but for one
+object's visit; what it found is looked at again before it is told. The collector is off within a slice, and
+afterwards as it was.
 Refuses: to go on when the budget is spent; what was not looked at is said.
+
+(Over 400 lines: the stages share what was found so far, and each is read beside the one before.)
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from memctl_agent._holders._answer import Answer
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._graph import Graph
 from memctl_agent._holders._grouping import Group, Grouping, Way
+from memctl_agent._holders._loose import Loose
 from memctl_agent._holders._memory import Memory
 from memctl_agent._holders._roots import BESIDE, INSTALLED, OWN, Root, Roots
 from memctl_agent._holders._tensors import Tensors
@@ -56,8 +61,8 @@ _SHARES = {
     "_heap_holders": 0.95,
     "_installed": 0.95,
 }
-# On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked for its
-# budget, or when so many times as much has passed, but for searches that may take less than this.
+# On a machine that does other things, too, a thread waits more than it works: it stops to search when it has worked
+# for its budget, or when so many times as much has passed, but for searches that may take less than this.
 WAITS = 2
 WAITS_MS_MAX = 100.0
 
@@ -128,15 +133,10 @@ class Search:
         self._hooked = self._unread = 0
         self._is_graph_cut = False
         self._heap: Any = None
-        # Blocks to the addresses of tensors on them, to which no chain leads, and to what makes C++ hold them.
-        self._loose: dict[int, list[int]] = {}
-        self._patterns: dict[int, str] = {}
+        self._loose = Loose()
         self._is_heap_seen = False
-        self._above: dict[int, list[tuple[int, str]]] = {}
-        self._cycles: dict[int, str] = {}
         self._climbs = 0
         self._targets: Optional[list[int]] = None
-        self._are_holders_seen = False
         self._grouping: Optional[Grouping] = None
         self._groups: Optional[list[Group]] = None
         self._entries: list[dict[str, Any]] = []
@@ -217,7 +217,13 @@ class Search:
                     self._end_of(stage)
 
     def _end_of(self, stage: Callable[[Slice], bool]) -> None:
-        if self._walk is not None and stage.__name__ in ("_main", "_beside", "_variables", "_own_modules", "_installed"):
+        if self._walk is not None and stage.__name__ in (
+            "_main",
+            "_beside",
+            "_variables",
+            "_own_modules",
+            "_installed",
+        ):
             # What this stage had no time for is looked at when nothing else is left.
             self._walk.shelve()
         self._stages.pop(0)
@@ -318,7 +324,7 @@ class Search:
 
     def _installed(self, now: Slice) -> bool:
         """What lies below the globals of installed modules, some of them after the others."""
-        if self._missing() <= set(self._patterns) or (self._are_holders_seen and not self._above):
+        if self._missing() <= set(self._loose.patterns) or (self._loose.are_holders_seen and not self._loose.above):
             return True
         while now.is_left():
             stage = f"installed {self._installed_at}"
@@ -337,8 +343,8 @@ class Search:
     def _graphs(self, now: Slice) -> bool:
         """Blocks to which the graphs of tensors lead to which a chain leads."""
         if self._starts is None:
-            self._starts = self._walk.starts()[self._starts_seen :]
-            self._starts_seen += len(self._starts)
+            starts: list[int] = self._walk.starts()[self._starts_seen :]
+            self._starts, self._starts_seen = starts, self._starts_seen + len(starts)
         missing = self._missing()
         if not missing or not self._starts:
             self._starts = None
@@ -390,18 +396,18 @@ class Search:
         candidates = []
         for (block, tensor), is_once in zip(found, held_once):
             if block in missing:
-                self._loose.setdefault(block, []).append(id(tensor))
-                if is_once and block not in self._patterns:
+                self._loose.tensors.setdefault(block, []).append(id(tensor))
+                if is_once and block not in self._loose.patterns:
                     candidates.append((block, tensor))
         del found
         if candidates:
-            self._note_patterns(now, candidates, missing - set(self._patterns))
+            self._note_patterns(now, candidates, missing - set(self._loose.patterns))
         self._is_heap_seen = is_done
-        return is_done or missing <= set(self._patterns)
+        return is_done or missing <= set(self._loose.patterns)
 
     def _note_patterns(self, now: Slice, candidates: list[tuple[int, Any]], missing: set[int]) -> None:
-        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph, whose
-        leaf is the parameter that it is the gradient of."""
+        """What the graphs of tensors that nothing was seen to hold say of why they live: a gradient that has a graph,
+        whose leaf is the parameter that it is the gradient of."""
         memory = Memory()
         left = set(missing)
         graph = Graph(now.torch, now.tensors, memory, now.is_left)
@@ -409,14 +415,14 @@ class Search:
             for block, tensor in candidates:
                 # Of a parameter it is seen at once.
                 if graph.has_graphed_gradient(tensor):
-                    self._patterns[block] = "create_graph"
+                    self._loose.patterns[block] = "create_graph"
                     left.discard(block)
             graph.walk([tensor for _, tensor in candidates], left)
             for number in graph.graphed:
-                self._patterns[candidates[number][0]] = "create_graph"
+                self._loose.patterns[candidates[number][0]] = "create_graph"
             for block, (number, _) in graph.found.items():
                 if number in graph.graphed:
-                    self._patterns[block] = "create_graph"
+                    self._loose.patterns[block] = "create_graph"
         finally:
             graph.close()
             memory.close()
@@ -424,17 +430,17 @@ class Search:
 
     def _heap_holders(self, now: Slice) -> bool:
         """What refers to the tensors that were found on the heap, and to what refers to these."""
-        if not self._is_heap_seen or self._missing() <= set(self._patterns):
+        if not self._is_heap_seen or self._missing() <= set(self._loose.patterns):
             return True
-        if not self._loose:
+        if not self._loose.tensors:
             # No tensor is on any of these blocks, so nothing can refer to one.
-            self._are_holders_seen = True
+            self._loose.are_holders_seen = True
             return True
         if self._targets is None:
-            loose = {block: ids for block, ids in self._loose.items() if block not in self._patterns}
+            loose = {block: ids for block, ids in self._loose.tensors.items() if block not in self._loose.patterns}
             self._targets = [ids[0] for ids in loose.values()][:WANTED_MAX]
             if not self._targets:
-                self._are_holders_seen = True
+                self._loose.are_holders_seen = True
                 return True
             self._heap.rewind()
         is_done, found = self._heap.holders(now.rules, self._targets, now.left_us())
@@ -445,13 +451,17 @@ class Search:
         if not is_done:
             return False
         self._climbs += 1
-        higher = {above for pairs in self._above.values() for above, _ in pairs} - set(self._above) - set(self._cycles)
-        self._are_holders_seen = True
+        higher = (
+            {above for pairs in self._loose.above.values() for above, _ in pairs}
+            - set(self._loose.above)
+            - set(self._loose.cycles)
+        )
+        self._loose.are_holders_seen = True
         if self._climbs >= CLIMBS_MAX or not higher:
             return True
         self._targets = sorted(higher)[:WANTED_MAX]
         for target in self._targets:
-            self._above.setdefault(target, [])
+            self._loose.above.setdefault(target, [])
         self._heap.rewind()
         return False
 
@@ -463,18 +473,20 @@ class Search:
             if self._walk.adopt(now.rules, self._roots.objects([root]), number, held):
                 # It was seen, and is too wide to have been looked through.
                 return
-        if type(holder) is types.FrameType or held in self._cycles:
+        if type(holder) is types.FrameType or held in self._loose.cycles:
             return
         # Variables of two functions here, and the list.
         cycle = _cycles.around(holder, held, 2 + others)
         if cycle:
-            self._cycles[held] = cycle
+            self._loose.cycles[held] = cycle
             return
         word = _reading.container(holder)
-        words = f"{word}, {_words.counted(_reading.length(holder), 'item')}" if word else (
-            f"`{_reading.type_name(type(holder))}` object"
+        words = (
+            f"{word}, {_words.counted(_reading.length(holder), 'item')}"
+            if word
+            else (f"`{_reading.type_name(type(holder))}` object")
         )
-        self._above.setdefault(held, []).append((id(holder), words))
+        self._loose.above.setdefault(held, []).append((id(holder), words))
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
@@ -534,7 +546,9 @@ class Search:
 
     def _finish(self) -> None:
         missing = self._missing()
-        loose = self._loose_entries(missing)
+        is_whole = self._is_heap_seen and not self._heap.counts()[1]
+        sizes = [size for _, size in self._blocks]
+        loose = self._loose.entries(missing, is_whole, sizes, _facts.collector(self._is_collecting))
         told = _answer.empty(self._asked, [])
         entries = _merged(self._entries) + loose
         entries.sort(key=lambda one: (-one["blocks"], -one["bytes"], one["sentence"]))
@@ -548,80 +562,10 @@ class Search:
         told["not_looked_at"] = [note[: _answer.SENTENCE_CHARS_MAX] for note in self._notes(unknown)]
         self.answer = told
 
-    def _loose_entries(self, missing: set[int]) -> list[dict[str, Any]]:
-        """Holders of blocks to which no chain leads: cycles, what could not be followed up, and C++ alone."""
-        is_whole = self._is_heap_seen and not self._heap.counts()[1]
-        groups: dict[tuple[str, str, str], list[int]] = {}
-        for block in missing:
-            ids = self._loose.get(block, [])
-            cycle = next((self._cycles[at] for at in ids if at in self._cycles), "")
-            above = next((self._above[at] for at in ids if self._above.get(at)), [])
-            pattern = self._patterns.get(block, "")
-            if pattern:
-                key = ("cpp", "", pattern)
-            elif not is_whole:
-                continue
-            elif cycle:
-                key = ("cycle", cycle, "")
-            elif above:
-                key = ("object", self._loose_words(above), "")
-            elif self._are_holders_seen or not ids:
-                key = ("cpp", "", "")
-            else:
-                continue
-            groups.setdefault(key, []).append(block)
-        alone = groups.pop(("cpp", "", ""), [])
-        if alone:
-            # What C++ holds of one site, some of it for a reason that is known.
-            known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
-            groups.setdefault(known, []).extend(alone)
-        return [self._loose_entry(kind, words, pattern, blocks) for (kind, words, pattern), blocks in groups.items()]
-
-    def _loose_words(self, above: list[tuple[int, str]]) -> str:
-        """The way up as far as it is known."""
-        steps, seen = [], set()
-        while above:
-            identity, words = above[0]
-            if identity in seen:
-                break
-            seen.add(identity)
-            steps.append(words)
-            above = self._above.get(identity, [])
-        return " in ".join(steps[: _words.STEPS_MAX - 1])
-
-    def _loose_entry(self, kind: str, words: str, pattern: str, blocks: list[int]) -> dict[str, Any]:
-        sizes = [size for _, size in self._blocks]
-        if kind == "cycle":
-            state = _facts.collector(self._is_collecting)
-            why = {"off": "is disabled", "rare": "hardly ever runs", "on": "has not run since"}[state]
-            told = _answer.entry(
-                "cycle",
-                f"an unreachable cycle of {words}: the garbage collector {why}",
-                ["unreachable cycle", "Tensor"],
-                blocks,
-                sizes,
-                _facts.Facts(_facts.CYCLE, words),
-            )
-            told["collector"] = state
-            return told
-        if kind == "object":
-            chain = [*reversed(words.split(" in ")), "Tensor"]
-            facts = _facts.Facts(_facts.OBJECT, words.split(" in ")[0])
-            return _answer.entry("object", f"{words}; what holds it was not found", chain, blocks, sizes, facts)
-        sentence = "PyTorch's C++ alone: no Python object refers to them"
-        if pattern == "create_graph":
-            sentence = (
-                "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
-                "`backward(create_graph=True)` makes them; no Python object refers to them"
-            )
-        told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
-        told["pattern"] = pattern or None
-        return told
-
     def _has_seen_all(self) -> bool:
         return (
             self._is_heap_seen
-            and self._are_holders_seen
+            and self._loose.are_holders_seen
             and not self._cut
             and self._frames.can_tell
             and not gc.get_freeze_count()
@@ -645,7 +589,9 @@ class Search:
         if not self._frames.can_tell:
             notes.append("Local variables of running functions were not looked at.")
         if not self._can_tell_saved:
-            notes.append("Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here.")
+            notes.append(
+                "Tensors saved in autograd graphs were not looked at: hooks on them cannot be recognised here."
+            )
         if self._is_graph_cut:
             notes.append("Graphs that are too long for one slice were not looked at to their end.")
         if self._hooked:
@@ -666,8 +612,8 @@ class _Probe:
 
 
 def _held_once(pairs: list[tuple[int, Any]]) -> list[bool]:
-    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++, or of
-    one Python object."""
+    """Whether each object of these pairs has one reference but for those of its pair and of who looks: that of C++,
+    or of one Python object."""
     probes: list[tuple[int, Any]] = [(0, _Probe())]
     alone, *counts = [sys.getrefcount(thing) for each in (probes, pairs) for _, thing in each]
     return [count == alone + 1 for count in counts]

@@ -126,7 +126,14 @@ class Chain:
             edge = self.edges[place]
             if self._is_submodule(place):
                 return edge.name, self.edges[place - 1].owner or None
-            if edge.name not in _PARTS and edge.how in ("global", "attribute", "cell", "class", "local", "thread-local"):
+            if edge.name not in _PARTS and edge.how in (
+                "global",
+                "attribute",
+                "cell",
+                "class",
+                "local",
+                "thread-local",
+            ):
                 return edge.name, edge.owner or None
         # Where the holder is a frame or a cell, what it has is named.
         for place in range(at + 1, len(self.path)):
@@ -273,7 +280,9 @@ _WALLS = (type, types.ModuleType, types.FrameType)
 
 def is_passable(thing: Any) -> bool:
     """Whether tensors are counted below an object."""
-    return not _reading.is_atom(thing) and not any(base is wall for base in _reading.bases(type(thing)) for wall in _WALLS)
+    return not _reading.is_atom(thing) and not any(
+        base is wall for base in _reading.bases(type(thing)) for wall in _WALLS
+    )
 
 
 def _class_attribute(cls: type, value: Any) -> Optional[str]:

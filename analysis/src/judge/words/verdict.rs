@@ -3,7 +3,7 @@
 //! Guarantees: it says what was measured before it says what that means, and no more than both.
 
 use memctl_model::verdict::{duration, in_time};
-use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity};
+use memctl_model::{Boundary, Cause, Finding, HumanBytes, Judged, NotJudged, Pattern, Severity, TensorHolder};
 
 use super::{place, until};
 use crate::judge::Activity;
@@ -26,7 +26,7 @@ pub(in crate::judge) fn growing(
     let end = end.map_or_else(String::new, |end| format!(" At this rate the device is out of memory {end}."));
     let why = match cause {
         Cause::Known => known(finding),
-        Cause::Open => open(shown.course, finding),
+        Cause::Open => open(shown.course, finding, grounds.activity),
     };
     format!("{fact} {why}{end}")
 }
@@ -93,23 +93,25 @@ fn known(finding: Option<&Finding>) -> String {
 }
 
 /// What would decide it.
-fn open(course: &Course, finding: Option<&Finding>) -> String {
+fn open(course: &Course, finding: Option<&Finding>, activity: Activity) -> String {
     if course.way == Way::WithWork {
         return "It stops when the inputs stop growing.".to_owned();
     }
     let holders = finding.and_then(|finding| finding.holders.as_ref());
     let held = match (finding.and_then(holder), holders) {
         (Some(holder), _) => format!("held by {holder}"),
-        (None, Some(_)) => "no Python object was found that holds it".to_owned(),
-        (None, None) => "the process was not asked what holds it".to_owned(),
+        (None, Some(_)) => "no Python object was found that holds most of it".to_owned(),
+        (None, None) if activity == Activity::Ended => "no process was asked what holds it".to_owned(),
+        (None, None) => "no process has been asked yet what holds it".to_owned(),
     };
     format!("It is a leak unless what holds it is bounded; {held}.")
 }
 
-/// What holds a finding's blocks, in words.
+/// What holds most of a finding's blocks, in words.
 pub(in crate::judge) fn holder(finding: &Finding) -> Option<String> {
     let found = finding.holders.as_ref()?.asked.outcome.as_ref().ok()?;
-    found.holders.first().map(|holder| holder.sentence.clone())
+    let most = |holder: &&TensorHolder| u64::from(holder.blocks) * 2 >= u64::from(found.asked_blocks);
+    found.holders.iter().find(most).map(|holder| holder.sentence.clone())
 }
 
 pub(in crate::judge) fn filling(

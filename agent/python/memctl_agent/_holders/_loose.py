@@ -1,0 +1,93 @@
+"""Holders of blocks to which no chain leads, in words: cycles, what could not be followed up, and C++ alone.
+
+Guarantees: made of what was noted while objects were looked at; no object is needed any more. Blocks of which the
+search does not know that nothing refers to them are left out, unless their own graph says why they live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from memctl_agent._holders import _answer, _facts
+
+# Steps of a way up that are told.
+STEPS_MAX = 11
+
+
+@dataclass
+class Loose:
+    """What is known of tensors to which no chain leads."""
+
+    # Blocks to the addresses of tensors on them, and to what makes C++ hold them.
+    tensors: dict[int, list[int]] = field(default_factory=dict)
+    patterns: dict[int, str] = field(default_factory=dict)
+    # Addresses to those of what refers to them, with words for it; and to the cycle that they are in.
+    above: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
+    cycles: dict[int, str] = field(default_factory=dict)
+    # Whether what refers to them was looked for among all objects.
+    are_holders_seen: bool = False
+
+    def entries(self, missing: set[int], is_whole: bool, sizes: list[int], collector: str) -> list[dict[str, Any]]:
+        """The holders. `is_whole`: all tensors of the heap were seen."""
+        groups: dict[tuple[str, str, str], list[int]] = {}
+        for block in missing:
+            key = self._key(block, is_whole)
+            if key is not None:
+                groups.setdefault(key, []).append(block)
+        alone = groups.pop(("cpp", "", ""), [])
+        if alone:
+            # What C++ holds of one site, some of it for a reason that is known.
+            known = next((key for key in groups if key[0] == "cpp"), ("cpp", "", ""))
+            groups.setdefault(known, []).extend(alone)
+        return [_entry(*key, blocks, sizes, collector) for key, blocks in groups.items()]
+
+    def _key(self, block: int, is_whole: bool) -> Optional[tuple[str, str, str]]:
+        """The kind of a block's holder, its words, and its pattern."""
+        ids = self.tensors.get(block, [])
+        if block in self.patterns:
+            return "cpp", "", self.patterns[block]
+        if not is_whole:
+            return None
+        cycle = next((self.cycles[at] for at in ids if at in self.cycles), "")
+        if cycle:
+            return "cycle", cycle, ""
+        above = next((self.above[at] for at in ids if self.above.get(at)), [])
+        if above:
+            return "object", self._words(above), ""
+        return ("cpp", "", "") if self.are_holders_seen or not ids else None
+
+    def _words(self, above: list[tuple[int, str]]) -> str:
+        """The way up as far as it is known."""
+        steps: list[str] = []
+        seen: set[int] = set()
+        while above and above[0][0] not in seen:
+            identity, words = above[0]
+            seen.add(identity)
+            steps.append(words)
+            above = self.above.get(identity, [])
+        return " in ".join(steps[:STEPS_MAX])
+
+
+def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[int], collector: str) -> dict[str, Any]:
+    if kind == "cycle":
+        why = {"off": "is disabled", "rare": "hardly ever runs"}.get(collector, "has not run since")
+        sentence = f"an unreachable cycle of {words}: the garbage collector {why}"
+        facts = _facts.Facts(_facts.CYCLE, words)
+        told = _answer.entry("cycle", sentence, ["unreachable cycle", "Tensor"], blocks, sizes, facts)
+        told["collector"] = collector
+        return told
+    if kind == "object":
+        steps = words.split(" in ")
+        facts = _facts.Facts(_facts.OBJECT, steps[0])
+        sentence = f"{words}; what holds it was not found"
+        return _answer.entry("object", sentence, [*reversed(steps), "Tensor"], blocks, sizes, facts)
+    sentence = "PyTorch's C++ alone: no Python object refers to them"
+    if pattern == "create_graph":
+        sentence = (
+            "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "
+            "`backward(create_graph=True)` makes them; no Python object refers to them"
+        )
+    told = _answer.entry("cpp", sentence, [], blocks, sizes, _facts.Facts(_facts.CPP, ""))
+    told["pattern"] = pattern or None
+    return told
