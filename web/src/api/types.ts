@@ -2,9 +2,18 @@
 
 export type Severity = 'critical' | 'warning' | 'info';
 
-export interface Verdict {
+/** What a job's memory did. */
+export interface Memory {
+  kind: string;
+  cause: string | null;
+  sentence: string;
+  fits: boolean | null;
+}
+
+/** The same in the list of jobs, with the worst finding; of an older daemon the finding alone. */
+export interface Verdict extends Partial<Memory> {
   severity: Severity | null;
-  kind: string | null;
+  finding: string | null;
   title: string | null;
   findings: number;
   inconclusive: string | null;
@@ -111,6 +120,7 @@ export interface Diagnosis {
   completeness: Completeness;
   severity: Severity | 'none' | 'inconclusive';
   summary: string;
+  verdict: Memory | null;
   questions: Question[];
   findings: Finding[];
   judged: Judged;

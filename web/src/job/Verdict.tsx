@@ -7,7 +7,7 @@ import { Held } from '../holders/Held';
 import { Bytes, Link, Word } from '../parts/parts';
 import type { JobAddress } from '../route';
 import { evidence } from '../words/evidence';
-import { completeness, grade, lookedAt, notJudged } from '../words/verdict';
+import { completeness, grade, gradeOf, lookedAt, notJudged } from '../words/verdict';
 
 /** Findings that are shown in full. */
 const SHOWN = 20;
@@ -71,7 +71,7 @@ function One({ finding, number, report, failures, job }: { finding: Finding; num
 
 /** See the module. */
 export function Verdict({ note, report, failures, job }: { note: Diagnosis; report: Report | null; failures: FailedRequest[]; job: JobAddress }): JSX.Element {
-  const of = grade(note.severity);
+  const of = note.verdict === null ? grade(note.severity) : gradeOf(note.verdict, note.severity);
   const gaps = notJudged(note.not_judged);
   const [decides] = note.not_judged.filter((gap) => gap.decides);
   const more = note.findings.length - SHOWN;

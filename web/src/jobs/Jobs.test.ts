@@ -7,7 +7,7 @@ const JOB = {
   state: 'running',
   tenant: 'vision',
   labels: { team: 'nlp' },
-  verdict: { severity: 'warning', kind: 'eval_graph', title: 'Live memory grows 49.6 MiB per epoch', findings: 1, inconclusive: null },
+  verdict: { severity: 'warning', finding: 'eval_graph', title: 'Live memory grows 49.6 MiB per epoch', findings: 1, inconclusive: null },
 } as unknown as JobRow;
 
 test('a filter finds all its words, also in what kind of finding is the worst', () => {

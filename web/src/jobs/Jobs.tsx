@@ -45,14 +45,14 @@ const LEAKS = new Set(['leak', 'eval_graph', 'graph_kept', 'hidden_chain', 'priv
 /** What finds the jobs that need somebody. */
 const HURT = 'warning|critical';
 
-const isHurt = (job: JobRow): boolean => job.verdict?.severity === 'critical' || job.verdict?.severity === 'warning';
+const isHurt = (job: JobRow): boolean => ['critical', 'warning'].includes(inShort(job.verdict).colour);
 
 /** Whether a job has all words of a filter somewhere in what its row says; of `one|other` it needs one. */
 export function fits(job: JobRow, filter: string): boolean {
   const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
   const { word, sentence } = inShort(job.verdict);
-  const kind = job.verdict?.kind?.replaceAll('_', ' ') ?? '';
-  const leak = LEAKS.has(job.verdict?.kind ?? '') ? 'leak' : '';
+  const kind = job.verdict?.finding?.replaceAll('_', ' ') ?? '';
+  const leak = LEAKS.has(job.verdict?.finding ?? '') ? 'leak' : '';
   const text = [job.id, job.state, job.tenant, word, kind, leak, sentence, ...labels].join(' ').toLowerCase();
   return filter
     .toLowerCase()
@@ -112,7 +112,7 @@ export function Jobs({ filter, tenant }: { filter: string; tenant: string | null
   const shown = all.filter((job) => fits(job, filter));
   const hurt = shown.filter(isHurt).length;
   // What nobody could judge is no health.
-  const open = shown.filter((job) => job.verdict === null || job.verdict.inconclusive !== null && job.verdict.severity === null).length;
+  const open = shown.filter((job) => job.verdict === null || job.verdict.kind === 'not_enough_data').length;
   const also = open === 0 ? '' : `, ${count(open)} of which nothing is known: not judged, or inconclusive`;
   const first = worst(shown);
   return (

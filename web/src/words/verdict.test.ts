@@ -4,16 +4,20 @@ import { describe, expect, test } from 'vitest';
 import type { NotJudged, Rank, Verdict } from '../api/types';
 import { completeness, inShort, notJudged, span } from './verdict';
 
-const verdict = (of: Partial<Verdict>): Verdict => ({ severity: null, kind: null, title: null, findings: 0, inconclusive: null, ...of });
+const verdict = (of: Partial<Verdict>): Verdict => ({ severity: null, finding: null, title: null, findings: 0, inconclusive: null, ...of });
 const gap = (kind: string, reason: string, of: 'whole' | 'part' = 'whole'): NotJudged => ({ kind, reason, remedy: null, gap: of, decides: false });
 
 describe('a job in short', () => {
   test.each([
     [null, 'Not judged yet', ''],
     [verdict({}), 'No finding', ''],
+    [verdict({ kind: 'growing', cause: 'open', sentence: 'It has grown.' }), 'Growing, cause open', 'It has grown.'],
+    [verdict({ kind: 'growing', cause: 'known', sentence: 'It leaks.', severity: 'critical', findings: 1 }), 'Leak', 'It leaks.'],
+    [verdict({ kind: 'steady', sentence: 'A rank was lost.', severity: 'warning', findings: 1 }), 'Warning', 'A rank was lost.'],
+    [verdict({ kind: 'levelled_off', sentence: 'It grew.' }), 'Levelled off', 'It grew.'],
     [verdict({ inconclusive: 'needs 3 epoch ends' }), 'Inconclusive', 'needs 3 epoch ends'],
     [verdict({ severity: 'critical', title: 'It grows', findings: 3 }), 'Critical', 'It grows (and 2 more findings)'],
-    [verdict({ severity: 'info', kind: 'near_oom', findings: 1, inconclusive: 'x' }), 'Info, inconclusive', 'near oom'],
+    [verdict({ severity: 'info', finding: 'near_oom', findings: 1, inconclusive: 'x' }), 'Info, inconclusive', 'near oom'],
   ])('%o', (of, word, sentence) => {
     expect(inShort(of)).toMatchObject({ word, sentence });
   });

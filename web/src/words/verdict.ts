@@ -3,7 +3,7 @@
 // Guarantees: no finding reads as health only where the job was judged; what was not judged is said with its reason; the
 // sentence of a finding is the daemon's.
 
-import type { Completeness, Diagnosis, JobRow, NotJudged, Rank, Severity, Verdict } from '../api/types';
+import type { Completeness, Diagnosis, JobRow, Memory, NotJudged, Rank, Severity, Verdict } from '../api/types';
 import { plural } from './numbers';
 
 /** How bad something is: sign, word and the name of its colour. */
@@ -29,13 +29,38 @@ export function grade(severity: Severity | 'none' | 'inconclusive'): Grade {
   }
 }
 
+/** The grade of what a job's memory did; `severity` is that of the worst finding. */
+export function gradeOf(memory: Partial<Memory>, severity: Severity | 'none' | 'inconclusive'): Grade {
+  const hurt = severity === 'critical' || severity === 'warning' ? grade(severity) : null;
+  switch (memory.kind) {
+    case 'out_of_memory':
+      return { ...grade('critical'), word: 'Out of memory' };
+    case 'growing':
+      if (memory.cause === 'known') return { ...(hurt ?? grade('warning')), word: 'Leak' };
+      return { ...grade('warning'), word: 'Growing, cause open' };
+    case 'filling':
+      return memory.fits === false ? { ...grade('warning'), word: 'Fills, no room' } : { ...grade('info'), word: 'Filling' };
+    case 'not_enough_data':
+      return hurt ?? grade('inconclusive');
+    case 'released':
+      return hurt ?? { ...grade('none'), word: 'Released' };
+    case 'levelled_off':
+      return hurt ?? { ...grade('none'), word: 'Levelled off' };
+    case 'steady':
+      return hurt ?? { ...grade('none'), word: 'Steady' };
+    default:
+      return grade(severity);
+  }
+}
+
 /** A job's verdict in a line of the list: its grade, and its sentence. */
 export function inShort(verdict: Verdict | null): Grade & { sentence: string } {
   if (verdict === null) return { sign: '…', word: 'Not judged yet', colour: 'unknown', sentence: '' };
+  const more = verdict.findings > 1 ? ` (and ${plural(verdict.findings - 1, 'more finding')})` : '';
+  if (verdict.sentence !== undefined) return { ...gradeOf(verdict, verdict.severity ?? 'none'), sentence: verdict.sentence + more };
   if (verdict.severity !== null) {
-    const more = verdict.findings > 1 ? ` (and ${plural(verdict.findings - 1, 'more finding')})` : '';
     const open = verdict.inconclusive !== null && verdict.severity === 'info' ? ', inconclusive' : '';
-    const sentence = (verdict.title ?? verdict.kind?.replaceAll('_', ' ') ?? 'finding') + more;
+    const sentence = (verdict.title ?? verdict.finding?.replaceAll('_', ' ') ?? 'finding') + more;
     const of = grade(verdict.severity);
     return { ...of, word: of.word + open, sentence };
   }
