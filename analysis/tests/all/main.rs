@@ -14,3 +14,4 @@ mod judge_rhythm;
 mod judge_windows;
 mod support;
 mod tables;
+mod verdict;

@@ -1,0 +1,134 @@
+//! The verdict's first sentence over made processes: what grew, what stopped, what comes and goes, and what is too little.
+//!
+//! Guarantees: each kind has a twin that differs in one thing and is called something else.
+
+use crate::support::watched;
+
+use memctl_analysis::judge::{Activity, Courses, Grounds, findings, judged, verdict};
+use memctl_model::{Cause, Finding, FindingKind, Frame, Severity, Verdict, VerdictKind};
+use watched::{KIB, MIB, Process, frame};
+
+const KEEP: u32 = 1;
+const MODEL: u32 = 2;
+
+fn stacks() -> Vec<Vec<Frame>> {
+    vec![
+        vec![frame("keep", "/home/user/train/metrics.py", 31), frame("main", "/home/user/train/train.py", 12)],
+        vec![frame("forward", "/home/user/train/model.py", 40), frame("main", "/home/user/train/train.py", 10)],
+    ]
+}
+
+/// Windows of a process of which one line holds so many megabytes at the end of each.
+fn serving(windows: u64, megabytes: impl Fn(u64) -> u64) -> Process {
+    let mut process = Process::new(0, &stacks());
+    for window in 0..windows {
+        let held = megabytes(window);
+        process.window(&[(KEEP, None, held, held * MIB), (MODEL, None, 40, 400 * MIB)]);
+    }
+    process
+}
+
+/// A training of epochs of ten steps of which one line holds so many bytes behind each step.
+fn training(epochs: u64, bytes: impl Fn(u64, u64) -> u64) -> Process {
+    let mut process = Process::new(0, &stacks());
+    for epoch in 0..epochs {
+        let mut held = 0;
+        for step in 0..10 {
+            held = bytes(epoch, step);
+            process.step(&[(KEEP, None, held / (64 * KIB), held), (MODEL, None, 40, 400 * MIB)]);
+        }
+        process.epoch_end(&[(KEEP, None, held / (64 * KIB), held), (MODEL, None, 40, 400 * MIB)]);
+    }
+    process
+}
+
+fn of(process: &Process, activity: Activity, beside: Vec<Finding>) -> Verdict {
+    let watches = [&process.watch];
+    let mut found = findings(&watches, activity);
+    found.extend(beside);
+    let (judged, not_judged) = judged(&watches);
+    let courses = Courses::of(&watches);
+    verdict(&Grounds { courses: &courses, findings: &found, judged: &judged, not_judged: &not_judged, activity })
+}
+
+fn ended(process: &Process) -> Verdict {
+    of(process, Activity::Ended, Vec::new())
+}
+
+#[test]
+fn growth_whose_cause_is_open_begins_the_page() {
+    let verdict = ended(&serving(40, |window| window * 8));
+    assert_eq!((verdict.kind, verdict.cause), (VerdictKind::Growing, Some(Cause::Open)), "{verdict:?}");
+    assert_eq!(verdict.site.as_ref().map(|site| &*site.function), Some("keep"));
+    assert!(verdict.sentence.starts_with("Live memory has grown"), "{}", verdict.sentence);
+    assert!(verdict.sentence.contains("It is a leak unless what holds it is bounded"), "{}", verdict.sentence);
+    let grown = verdict.grown_bytes.unwrap_or(0);
+    assert!((290 * MIB..=312 * MIB).contains(&grown), "of 312 MiB, without what came first: {grown}");
+}
+
+#[test]
+fn what_stopped_growing_has_levelled_off_and_is_no_leak() {
+    let stops = |epoch: u64, step: u64| (epoch * 10 + step).min(90) * MIB;
+    let verdict = ended(&training(15, stops));
+    assert_eq!(verdict.kind, VerdictKind::LevelledOff, "{verdict:?}");
+    assert!(verdict.sentence.contains("has not grown since"), "{}", verdict.sentence);
+    let goes_on = ended(&training(15, |epoch, step| (epoch * 10 + step) * MIB));
+    assert_eq!(goes_on.kind, VerdictKind::Growing, "{goes_on:?}");
+}
+
+#[test]
+fn what_is_given_back_with_each_epoch_is_released() {
+    let verdict = ended(&training(8, |_, step| (step + 1) * 4 * MIB));
+    assert_eq!(verdict.kind, VerdictKind::Released, "{verdict:?}");
+    assert!(verdict.sentence.contains("and is given back"), "{}", verdict.sentence);
+}
+
+#[test]
+fn a_few_kilobytes_an_epoch_are_neither_a_finding_nor_growth() {
+    let mut process = Process::new(0, &stacks());
+    for epoch in 0..12_u64 {
+        // An epoch takes an hour: the device is full in centuries.
+        process.boundary(memctl_model::Boundary::StepEnd, 3_600.0, 1_000, &[(MODEL, None, 40, 400 * MIB)]);
+        process.epoch_end(&[(KEEP, None, epoch + 1, (epoch + 1) * 2_560), (MODEL, None, 40, 400 * MIB)]);
+    }
+    assert_eq!(process.judge().iter().filter(|finding| finding.severity >= Severity::Warning).count(), 0);
+    assert_eq!(ended(&process).kind, VerdictKind::Steady, "{:?}", ended(&process));
+}
+
+#[test]
+fn nothing_wrong_is_said_of_flat_memory_alone_and_what_else_is_wrong_comes_first() {
+    let flat = training(8, |_, _| 64 * MIB);
+    let verdict = ended(&flat);
+    assert_eq!(verdict.kind, VerdictKind::Steady);
+    assert!(verdict.sentence.starts_with("Nothing wrong was found: live memory was flat"), "{}", verdict.sentence);
+    let lost = Finding {
+        title: "Rank 3 was lost".to_owned(),
+        ..Finding::new(FindingKind::RankLost, Severity::Warning, 1.0, vec![3])
+    };
+    let with_lost = of(&flat, Activity::Ended, vec![lost]);
+    assert_eq!(with_lost.sentence, format!("Rank 3 was lost. Live memory was flat over the last {} of 80 steps.", 27));
+    let running = of(&flat, Activity::Running, Vec::new());
+    assert!(running.sentence.starts_with("Nothing wrong was found so far"), "{}", running.sentence);
+}
+
+#[test]
+fn too_little_says_so_unless_what_was_seen_grew() {
+    assert_eq!(ended(&training(1, |_, _| 64 * MIB)).kind, VerdictKind::NotEnoughData);
+    let failed = Finding {
+        title: "Out of memory on rank 0".to_owned(),
+        ..Finding::new(FindingKind::Oom, Severity::Critical, 1.0, vec![0])
+    };
+    let verdict = of(&training(1, |_, _| 64 * MIB), Activity::Ended, vec![failed]);
+    assert_eq!((verdict.kind, verdict.sentence.as_str()), (VerdictKind::OutOfMemory, "Out of memory on rank 0."));
+}
+
+#[test]
+fn growth_of_which_no_line_is_known_is_a_fact_all_the_same() {
+    let mut process = Process::new(0, &[]);
+    for window in 0..40_u64 {
+        // Another line each time: none of them grows.
+        process.window(&[(window as u32 + 1, None, 1, (window + 1) * 8 * MIB), (100, None, 40, 400 * MIB)]);
+    }
+    let verdict = ended(&process);
+    assert_eq!(verdict.kind, VerdictKind::Growing, "{verdict:?}");
+}
