@@ -64,7 +64,17 @@ const SESSION: Shape = Shape {
 const HOLDERS: Shape = Shape { fields: &[(2, Field::One(&HOLDERS_FOUND)), (3, Field::Text)] };
 const HOLDERS_FOUND: Shape =
     Shape { fields: &[(8, Field::Text), (9, Field::Many(size_of::<v1::TensorHolder>(), &HOLDER))] };
-const HOLDER: Shape = Shape { fields: &[(1, Field::Text), (2, Field::Text), (3, Field::Text)] };
+const HOLDER: Shape = Shape {
+    fields: &[
+        (1, Field::Text),
+        (2, Field::Text),
+        (3, Field::Text),
+        (8, Field::Text),
+        (9, Field::Text),
+        (10, Field::Text),
+        (13, Field::Text),
+    ],
+};
 const SETTINGS: Shape = Shape { fields: &[(1, Field::Text), (3, U32)] };
 const DEVICE: Shape = Shape { fields: &[(2, Field::Text), (3, Field::Text)] };
 const LABEL: Shape = Shape { fields: &[(1, Field::Text), (2, Field::Text)] };

@@ -66,6 +66,8 @@ impl Course {
     }
 }
 
+/// Share of the growth that the last third of what was seen has to bring; what grows evenly brings a third.
+const LATE_MIN: f64 = 0.05;
 /// Rises of the sum before it counts without a line.
 const SUM_RISES: u32 = 3;
 
@@ -103,7 +105,7 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
         falls: lead.growth.drawdown > 0,
         site: group.site.clone(),
     };
-    if !released && has_stopped(watch, lead, gained) {
+    if !released && has_stopped(watch, lead) {
         course.stand = Stand::Stopped;
         course.until_ns = lead.growth.risen_ns.last().copied().unwrap_or(course.until_ns);
         course.until_step = last_step(watch, lead);
@@ -111,14 +113,9 @@ fn course(watch: &RankWatch, group: &Group) -> Option<Course> {
     matters(watch, course.gained, course.seconds()).then_some(course)
 }
 
-/// Whether it has paused for longer than its rhythm explains, or the last third brought nothing that matters. `gained` is
-/// what the candidate's group has gained.
-pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate, gained: u64) -> bool {
-    let history = &watch.history;
-    let late = (gained as f64 * late_share(lead, watch)) as u64;
-    let first_ns = history.first.map_or(0, |first| first.time_ns);
-    let third = history.last_level().map_or(0.0, |last| last.time_ns.saturating_sub(first_ns) as f64 / 3e9);
-    lead.growth.stopped || !matters(watch, late, third)
+/// Whether it has paused for longer than its rhythm explains, or the last third of what was seen brought next to nothing.
+pub(super) fn has_stopped(watch: &RankWatch, lead: &Candidate) -> bool {
+    lead.growth.stopped || late_share(lead, watch) < LATE_MIN
 }
 
 /// The share of its growth that came over the last third of what was seen.
@@ -183,7 +180,6 @@ fn sum(watch: &RankWatch) -> Option<Course> {
     let growth = growth(&points, |point| point.bytes, Clock::of(boundaries));
     let (first, last) = (levels.first()?, levels.last()?);
     let late = share_since(&growth, first.at + last.at.saturating_sub(first.at) / 3 * 2);
-    let risen: u64 = growth.sizes.iter().sum();
     let course = Course {
         who: watch.who(),
         stand: Stand::Growing,
@@ -196,8 +192,8 @@ fn sum(watch: &RankWatch) -> Option<Course> {
         falls: growth.drawdown > 0,
         site: most_of(watch, per, growth.gained),
     };
-    let third = last.time_ns.saturating_sub(first.time_ns) as f64 / 3e9;
-    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && matters(watch, (risen as f64 * late) as u64, third);
+    let goes_on = growth.rises >= SUM_RISES && !growth.stopped && late >= LATE_MIN;
+    let goes_on = goes_on && matters(watch, course.gained, course.seconds());
     goes_on.then_some(course)
 }
 

@@ -100,7 +100,7 @@ fn of_group(watch: &RankWatch, group: Group) -> Option<Leak> {
     let lead = group.lead();
     // What is filled and emptied every epoch is a buffer, unless it is a graph.
     let comes_and_goes = lead.shape == Shape::Teeth;
-    if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead, group.bytes_gained()) {
+    if comes_and_goes && !group.graph || !comes_and_goes && has_stopped(watch, lead) {
         return None;
     }
     if super::evidence::laplace(lead) < FILLS_BELOW || grows_with_the_work(watch, &group) {

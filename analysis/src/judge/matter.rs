@@ -8,8 +8,9 @@ use super::watch::RankWatch;
 
 /// Share of the highest level from which growth matters.
 const PEAK_SHARE: f64 = 0.01;
-/// Growth that fills the device within so many seconds matters however small it is: a long training takes weeks.
-const HORIZON_SECONDS: f64 = 14.0 * 86_400.0;
+/// Growth that fills the device within so many seconds matters however small it is: trainings take weeks, servers run for
+/// months.
+const HORIZON_SECONDS: f64 = 180.0 * 86_400.0;
 
 /// The most that was allocated at a time, as far as it is known.
 pub(super) fn peak_bytes(watch: &RankWatch) -> u64 {

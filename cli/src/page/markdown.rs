@@ -28,8 +28,10 @@ pub fn page(dossier: &Dossier) -> String {
     let note = &dossier.note;
     let mut out = format!("### GPU memory of {}\n\n", escape(&note.job.id));
     let word = note.findings.first().map_or("In short", |worst| worst.severity);
-    let sentence = in_a_line(&judged::headline(note.verdict.as_ref(), &note.scope, &PLAIN));
-    let sentence = if sentence.is_empty() { escape(&note.summary) } else { sentence };
+    let sentence = match &note.verdict {
+        Some(verdict) => in_a_line(&judged::headline(Some(verdict), &note.scope, &PLAIN)),
+        None => escape(&format!("{}.", note.summary.trim_end_matches('.'))),
+    };
     out.push_str(&format!("**{}:** {sentence}\n\n", capital(word)));
     out.push_str(&findings(dossier));
     out.push_str(&ranks(&note.report.ranks));

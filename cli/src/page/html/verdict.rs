@@ -43,8 +43,10 @@ pub fn section(dossier: &Dossier, part: usize) -> String {
         None if note.report.failed() || note.report.ranks.is_empty() => "In short".to_owned(),
         None => "✓ No finding".to_owned(),
     };
-    let sentence = in_a_line(&judged::headline(note.verdict.as_ref(), &note.scope, &PLAIN));
-    let sentence = if sentence.is_empty() { escape(&note.summary) } else { sentence };
+    let sentence = match &note.verdict {
+        Some(verdict) => in_a_line(&judged::headline(Some(verdict), &note.scope, &PLAIN)),
+        None => escape(&format!("{}.", note.summary.trim_end_matches('.'))),
+    };
     let sentence = sentence.strip_prefix("Inconclusive: ").unwrap_or(&sentence);
     out.push_str(&format!("<p><span class=\"word {class}\">{word}</span> {sentence}</p>\n"));
     out.push_str(&format!("<p>{}</p>\n", in_a_line(&completeness(&note.completeness, is_running(dossier), &PLAIN))));
