@@ -13,7 +13,7 @@ use memctl_proto::convert::holders::{BUDGET_MS, BUDGET_MS_MAX, STACKS_MAX};
 use memctl_proto::{StackDictionary, v1};
 
 use super::answer;
-use crate::asks::Line;
+use crate::asks::{AskError, Line};
 use crate::judge::holders::{concerns, keep, stacks_of};
 use crate::judge::{Judge, Range};
 use crate::read::error::ReadError;
@@ -25,6 +25,9 @@ use crate::streams::Streams;
 /// How long the last slice of a search is waited for, beside the slices themselves: between them the program goes on for
 /// several times as long, and a busy machine takes its time.
 const WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long another ask is waited for, and how often it is looked.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+const BUSY_LOOK: Duration = Duration::from_millis(50);
 /// So many times as long as its slices a search lasts.
 const RESTS: u32 = 8;
 /// Processes whose stacks are looked through for a site.
@@ -77,7 +80,7 @@ pub(super) async fn holders(
     let Chosen { session, line, site, stacks } = choose(&**store, streams, &found, &wanted).await?;
     let wait = WAIT_MAX + Duration::from_millis(budget_ms.into()) * RESTS;
     let process = found.process_name(session);
-    let told = line.ask(stacks, budget_ms, wait).await;
+    let told = asked(&line, &stacks, budget_ms, wait).await;
     let told = told.map_err(|error| ReadError::NotNow(format!("{process} of job {}: {error}", found.job.name)))?;
     let finding = match &wanted {
         Wanted::Grown(finding) => finding.fingerprint(&found.job.name).to_string(),
@@ -104,6 +107,17 @@ pub(super) async fn holders(
         budget_ms,
         found: Some(told),
     })
+}
+
+/// Asks as soon as nobody else does: the daemon may just be asking by itself.
+async fn asked(line: &Line, stacks: &[u32], budget_ms: u32, wait: Duration) -> Result<v1::HoldersFound, AskError> {
+    let until = tokio::time::Instant::now() + BUSY_MAX;
+    loop {
+        match line.ask(stacks.to_vec(), budget_ms, wait).await {
+            Err(AskError::Busy) if tokio::time::Instant::now() < until => tokio::time::sleep(BUSY_LOOK).await,
+            told => return told,
+        }
+    }
 }
 
 /// The worst growth of what was asked for that has a site.

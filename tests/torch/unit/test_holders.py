@@ -304,6 +304,30 @@ def test_it_resumes_where_it_stopped_while_everything_changes() -> None:
     assert sum(holder["blocks"] for holder in answer["holders"]) == 64, answer
 
 
+def test_a_variable_that_gets_another_value_hides_nothing() -> None:
+    kept = [torch.ones(4) for _ in range(16)]
+    blocks = [block_of(tensor) for tensor in kept]
+    HELD.append({"later": {"and": {"deeper": kept}}})
+    # What it leads to is seen before what lies below the globals of this module.
+    shortcut: Any = [kept]
+    del kept
+    changes: list[int] = []
+
+    def changed(now: Any) -> bool:
+        return bool(changes)
+
+    search = _holders.begin(_native, blocks, BUDGET_MS)
+    search._stages.insert(search._stages.index(search._gather), changed)
+    while search.answer is None:
+        search.slice()
+        if search._stages and search._stages[0] is changed and not changes:
+            assert len(search._walk.found()) == 16
+            shortcut = None
+            changes.append(1)
+    assert shortcut is None and search.answer["found_blocks"] == 16, search.answer
+    assert "HELD" in only(search.answer)["sentence"], search.answer
+
+
 def test_what_is_wide_is_looked_through_in_the_end() -> None:
     wide: list[Any] = [[number] for number in range(60_000)]
     tensor = torch.ones(10)
@@ -316,8 +340,8 @@ def test_what_is_wide_is_looked_through_in_the_end() -> None:
 
 
 def only(answer: dict[str, Any]) -> dict[str, Any]:
-    [holder] = answer["holders"]
-    return holder
+    assert len(answer["holders"]) == 1, answer
+    return answer["holders"][0]
 
 
 def test_bounds_and_lengths_are_told() -> None:
@@ -390,7 +414,7 @@ def test_threads_that_wait_are_one_holder() -> None:
             thread.join()
     assert (told["holder"], told["threads"], told["blocks"]) == ("thread", 6, 6), told
     assert (told["name"], told["owner"]) == ("cache", "reader") or told["owner"].endswith(".reader"), told
-    assert "threading.py" in told["thread"], told
+    assert "reader` (test_holders.py:" in told["thread"], told
 
 
 def loop_back(held_by: list[Any]) -> tuple[int, int]:

@@ -71,6 +71,8 @@ class Answer:
     def __init__(self, frames: Frames, torch: Any, class_ids: frozenset[int]) -> None:
         self._frames, self._class_ids = frames, class_ids
         self._module: Optional[type] = getattr(getattr(torch, "nn", None), "Module", None)
+        # What a function written in Python sees as `ctx`.
+        self._context: Optional[type] = getattr(torch._C, "_FunctionBase", None)
 
     def chain(self, path: list[Any], root: Any) -> _words.Chain:
         """A path with what its edges are called."""
@@ -88,6 +90,11 @@ class Answer:
             tail = [group.how]
             among = "" if kind in ("attribute", "global", "frame", "module_buffer") else "the tensors in "
             kind, sentence = "autograd", f"{group.how}, reached from {among}{sentence}"
+            facts.kind = _facts.GRAPH
+        context = chain.passes(self._context) if self._context is not None else None
+        if context is not None and not group.how:
+            name = _reading.type_name(type(chain.path[context]))
+            kind, sentence = "autograd", f"saved in the context of `{name}`, reached from {sentence}"
             facts.kind = _facts.GRAPH
         root = chain.root
         if root is not None and root.thread:

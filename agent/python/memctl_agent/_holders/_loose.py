@@ -82,7 +82,7 @@ def _entry(kind: str, words: str, pattern: str, blocks: list[int], sizes: list[i
         facts = _facts.Facts(_facts.OBJECT, steps[0])
         sentence = f"{words}; what holds it was not found"
         return _answer.entry("object", sentence, [*reversed(steps), "Tensor"], blocks, sizes, facts)
-    sentence = "PyTorch's C++ alone: no Python object refers to them"
+    sentence = "C++ alone, PyTorch's or an extension's: no Python object refers to them"
     if pattern == "create_graph":
         sentence = (
             "PyTorch's autograd alone: parameters and gradients that have graphs hold each other, as "

@@ -155,13 +155,19 @@ def variables(frames: Frames, ident: int, is_main: bool, known: set[int]) -> lis
                 for slot, value in reversed(frames.values(at)):
                     name = _reading.plain(slot) or "a variable"
                     found.append((Root("local", name, function, thread, ident, id(at), slot), value))
-                if id(at.f_globals) not in known and type(at.f_globals) is dict:
+                if id(at.f_globals) not in known and type(at.f_globals) is dict and not _is_of_module(at.f_globals):
                     name = _reading.said_by(at.f_globals, "__name__") or "?"
                     found.append((Root("module", _reading.plain(name) or "?", "", thread, ident, id(at)), at.f_globals))
             at = at.f_back
     finally:
         at = None
     return found[:VARIABLES_MAX][::-1]
+
+
+def _is_of_module(namespace: dict[str, Any]) -> bool:
+    """Whether these are the globals of a module, which becomes a root in its turn."""
+    name = _reading.said_by(namespace, "__name__")
+    return name is not None and _reading.module_dict(dict.get(sys.modules, name)) is namespace
 
 
 def threads() -> list[int]:

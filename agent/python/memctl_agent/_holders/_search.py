@@ -43,6 +43,9 @@ WANTED_MAX = 256
 CLIMBS_MAX = 3
 # Groups of which is told, before those that say the same are put together.
 TOLD_MAX = 24
+# How often the walk is begun again, and chains that are tried before it is told of them.
+BEGINNINGS_MAX = 2
+TRIED = 32
 # Modules that become roots together.
 MODULES_AT_ONCE = 128
 # What classes say their module is.
@@ -142,7 +145,13 @@ class Search:
         self._entries: list[dict[str, Any]] = []
         self._known = 0
         self._cut: set[str] = set()
-        self._stages: list[Callable[[Slice], bool]] = [
+        # How often the walk was begun again, and the time that had been spent by then.
+        self._begun_again = 0
+        self._spared_ns = (0, 0)
+        self._stages = self._all_stages()
+
+    def _all_stages(self) -> list[Callable[[Slice], bool]]:
+        return [
             self._main,
             self._variables,
             self._graphs,
@@ -157,6 +166,16 @@ class Search:
             self._gather,
             self._tell,
         ]
+
+    def _begin_again(self) -> None:
+        """Forgets the walk: a variable where many chains began has another value by now, and what lay below it was seen."""
+        self._walk = self._grouping = self._threads = self._starts = None
+        self._roots = Roots(self._frames)
+        self._staged, self._waiting, self._in_graph = {}, {}, {}
+        self._starts_seen = self._installed_at = 0
+        self._begun_again += 1
+        self._spared_ns = self._worked_ns, self._took_ns
+        self._stages = self._all_stages()
 
     @property
     def is_over(self) -> bool:
@@ -206,8 +225,10 @@ class Search:
             began, worked = time.perf_counter_ns(), time.thread_time_ns()
             while self.answer is None and now.is_left():
                 stage = self._stages[0]
-                spent = (self._worked_ns + time.thread_time_ns() - worked) / max(1.0, self._budget_ns)
-                passed = (self._took_ns + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
+                spent = (self._worked_ns - self._spared_ns[0] + time.thread_time_ns() - worked) / max(
+                    1.0, self._budget_ns
+                )
+                passed = (self._took_ns - self._spared_ns[1] + time.perf_counter_ns() - began) / max(1.0, self._wall_ns)
                 share = _SHARES.get(stage.__name__)
                 # (The answer is given whatever it takes.)
                 if share is not None and max(spent, passed) > share:
@@ -494,7 +515,12 @@ class Search:
         """Makes groups of the blocks that are known."""
         self._begin_walk()
         if self._grouping is None:
-            self._grouping = Grouping(self._ways())
+            ways = self._ways()
+            may_again = self._begun_again < BEGINNINGS_MAX and 2 * self._took_ns < self._wall_ns
+            if may_again and self._are_lost(now, ways):
+                self._begin_again()
+                return False
+            self._grouping = Grouping(ways)
         return self._grouping.go(functools.partial(self._may_gather, now), now.is_left)
 
     def _ways(self) -> list[Way]:
@@ -509,6 +535,12 @@ class Search:
             else:
                 ways.append(Way(block, how, chain))
         return ways
+
+    def _are_lost(self, now: Slice, ways: list[Way]) -> bool:
+        """Whether many chains lead nowhere any more, by some of them."""
+        some = [way.chain[-1] for way in ways[:: max(1, len(ways) // TRIED)]]
+        lost = sum(path is None for path in self._paths(now, some))
+        return lost * 4 > len(some)
 
     def _may_gather(self, now: Slice, number: int) -> bool:
         path = self._paths(now, [number])[0]

@@ -240,7 +240,8 @@ class Chain:
         """Whether an object is one that keeps others, and not a function, a cell or a class."""
         thing = self.path[at]
         walls = (types.CellType, types.FrameType, types.FunctionType, types.TracebackType)
-        return type(thing) not in walls and not _reading.is_a(thing, type) and self.edges[at].how != ""
+        is_wall = any(type(thing) is wall for wall in walls)
+        return not is_wall and not _reading.is_a(thing, type) and self.edges[at].how != ""
 
     def phrase(self, at: int, deep: int = 0) -> str:
         """An object of the chain as a noun with what it is called."""

@@ -3,8 +3,8 @@
 //! The collector keeps its objects in rings, whose heads lie beside each other in the interpreter: the youngest is found
 //! behind an object that was just made, the others at known distances, and each has to be a ring, or is left out.
 //! They are gone over from the newest object to the oldest: what a program has made comes before what it has imported.
-//! Guarantees: rings are read and never changed. Between two slices the place is kept by a weak reference to a function or a
-//! class, or by a list that holds nothing but numbers and texts: whatever else lies there may go meanwhile. Where these have
+//! Guarantees: rings are read and never changed. Between two slices the place is kept by weak references to functions and
+//! classes, or by a list that holds nothing but numbers and texts: whatever else lies there may go meanwhile. Where these have
 //! gone, too, it goes on at a place before.
 //! Refuses: interpreters whose rings do not look like this.
 
@@ -34,6 +34,8 @@ const COMPARED: usize = 1 << 20;
 /// Objects among which one is looked for that keeps the place.
 const KEEPERS_AMONG: usize = 8_192;
 
+/// How often no place was found that can be kept.
+const STALLS_MAX: u32 = 4;
 /// Places that are kept, the last one first.
 const KEPT_MAX: usize = 4;
 
@@ -51,6 +53,7 @@ pub struct Heap {
     heads: Vec<usize>,
     ring: usize,
     keepers: Vec<Keeper>,
+    stalls: u32,
     visited: u64,
     /// Whether a place was not found again.
     has_jumped: bool,
@@ -65,6 +68,7 @@ impl Heap {
             heads: heads(py),
             ring: 0,
             keepers: Vec::new(),
+            stalls: 0,
             visited: 0,
             has_jumped: false,
         }
@@ -215,8 +219,12 @@ impl Heap {
             self.keepers.clear();
             return;
         }
-        self.has_jumped = true;
-        self.ring = self.heads.len();
+        // Nothing there keeps a place: on from one before, a few times.
+        self.stalls += 1;
+        if self.keepers.is_empty() || self.stalls > STALLS_MAX {
+            self.has_jumped = true;
+            self.ring = self.heads.len();
+        }
     }
 }
 
@@ -253,7 +261,7 @@ impl Keeper {
 /// container that nothing is behind.
 fn keeper(py: Python<'_>, object: Object, scratch: &mut Vec<(u32, Object)>) -> Option<(Py<PyAny>, bool)> {
     let kind = super::visit::type_of(object);
-    let is_weak = kind == &raw mut ffi::PyType_Type || kind == function_type(py);
+    let is_weak = [&raw mut ffi::PyType_Type, &raw mut ffi::PyCFunction_Type, function_type(py)].contains(&kind);
     if is_weak {
         // SAFETY: a live object; the result is a new reference or none.
         let made = unsafe { ffi::PyWeakref_NewRef(object, std::ptr::null_mut()) };

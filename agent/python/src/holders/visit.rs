@@ -174,10 +174,15 @@ pub fn is_traceback(object: Object) -> bool {
     type_of(object) == &raw mut ffi::PyTraceBack_Type
 }
 
+/// Whether an object is a dict and nothing that derives from it.
+pub fn is_dict(object: Object) -> bool {
+    type_of(object) == &raw mut ffi::PyDict_Type
+}
+
 /// Whether an object is the namespace of a module, or of code that was executed in one of its own: functions refer to it, and
 /// what it holds is looked at where it is a root.
 pub fn is_namespace(object: Object) -> bool {
-    if type_of(object) != &raw mut ffi::PyDict_Type {
+    if !is_dict(object) {
         return false;
     }
     let has = |name: &std::ffi::CStr| {

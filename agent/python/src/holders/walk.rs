@@ -227,6 +227,17 @@ impl Walk {
     }
 }
 
+/// Whether an object refers to a dict that refers to another one.
+fn has_dict_with(object: Object, traverse: Traverse, wanted: Object) -> bool {
+    let mut below = Vec::new();
+    references(object, traverse, (0, WIDE), &mut below);
+    let holds = |dict: Object| {
+        let traverse = super::visit::traverse_of(super::visit::type_of(dict));
+        traverse.is_some_and(|traverse| refers_to(dict, traverse, wanted, 0))
+    };
+    below.into_iter().any(|(_, dict)| super::visit::is_dict(dict) && holds(dict))
+}
+
 impl Walk {
     fn next(&mut self, is_late: bool) -> Option<Turn> {
         self.waiting.pop_front().or_else(|| if is_late { self.later.pop_front() } else { None })
@@ -284,7 +295,10 @@ impl Walk {
             };
             self.match_below(alive, above, holder, traverse);
             if !alive.objects.contains_key(&below) {
-                if !refers_to(holder, traverse, wanted, place as usize) {
+                let is_there = refers_to(holder, traverse, wanted, place as usize)
+                    // An object's attributes may have come into a dict of their own meanwhile.
+                    || has_dict_with(holder, traverse, wanted);
+                if !is_there {
                     return None;
                 }
                 alive.objects.insert(below, wanted);
