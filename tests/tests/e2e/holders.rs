@@ -77,7 +77,7 @@ fn a_running_process_says_what_holds_its_tensors() {
     assert!(asked_about.len() >= 64, "{asked_about:?}");
     assert_eq!(asked_about, trainer.kept()[..asked_about.len()], "the blocks that are kept, oldest first");
     let asked = asked_about.len() as u64;
-    assert_eq!((&answer["schema"], &answer["rank"], &answer["process"]), (&1.into(), &0.into(), &"rank 0".into()));
+    assert_eq!((&answer["schema"], &answer["rank"], &answer["process"]), (&2.into(), &0.into(), &"rank 0".into()));
     assert_eq!((&answer["site"]["function"], &answer["site"]["line"]), (&"keep".into(), &17.into()));
     assert!(answer["finding"].as_str().is_some_and(|id| id.len() == 16), "{answer}");
     let live = answer["live_blocks"].as_u64().unwrap();

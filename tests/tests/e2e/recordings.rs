@@ -18,7 +18,7 @@ fn report(url: &str, name: &str) -> Value {
 
 fn check(url: &str, name: &str) {
     let report = report(url, name);
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["schema"], 2);
     assert_eq!(report["job"]["state"], "finished");
     assert_eq!(report["completeness"]["exact"], true, "{name}: {}", report["completeness"]);
     let ranks = report["ranks"].as_array().expect("ranks");

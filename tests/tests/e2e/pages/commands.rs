@@ -136,7 +136,7 @@ fn the_doctor_is_content() {
     let text = memctl("doctor").unwrap();
     assert!(text.contains("answers") && !text.contains("FAIL"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&memctl("doctor -o json").unwrap()).unwrap();
-    assert_eq!(json["schema"], 1);
+    assert_eq!(json["schema"], 2);
 }
 
 #[test]

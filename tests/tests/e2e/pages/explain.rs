@@ -29,7 +29,7 @@ fn frag() {
 fn frag_as_data() {
     insta::assert_snapshot!(memctl("frag --job kind/fragmentation --rank 0-1 -o csv"));
     let json = json("frag --job kind/fragmentation");
-    assert_eq!((&json["schema"], &json["ranks_left_out"]), (&1.into(), &12.into()));
+    assert_eq!((&json["schema"], &json["ranks_left_out"]), (&2.into(), &12.into()));
     let rank = &json["ranks"][1];
     assert_eq!((&rank["cause"], &rank["severity"]), (&"varying_sizes".into(), &"warning".into()));
     assert_eq!(rank["held_by"][0]["site"]["function"], "remember_features");

@@ -57,7 +57,7 @@ fn the_note_on_other_jobs() {
 #[test]
 fn the_note_as_data() {
     let note = json("diagnose --job gpt_val_graph_leak");
-    assert_eq!((note["schema"].as_u64(), note["severity"].as_str()), (Some(1), Some("critical")));
+    assert_eq!((note["schema"].as_u64(), note["severity"].as_str()), (Some(2), Some("critical")));
     assert_eq!(note["questions"].as_array().unwrap().len(), 6);
     assert_eq!(note["questions"][4]["after"][0], "with torch.no_grad():");
     assert_eq!(note["usage"]["by"][0]["live_bytes"], 245 << 20);
