@@ -7,6 +7,8 @@
 //! far, all searches together. Where a search ended before it had looked everywhere and says of few blocks what holds them, it
 //! is asked again when it may take twice as long, [`TRIES_MAX`] times in all.
 //! Refuses whatever has no site.
+//!
+//! (Over 400 lines: nearly half are tests of when a process is asked, beside the rules for it.)
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

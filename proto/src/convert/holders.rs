@@ -2,6 +2,8 @@
 //!
 //! Guarantees: what passes [`checked`] has as many parts as an answer may have, none longer than it may be, and holds for
 //! no more blocks than were asked about. Refuses the whole answer otherwise: half of it could name the wrong holder.
+//!
+//! (Over 400 lines: each field of a holder is spelled once in each direction, and both are compared.)
 
 use memctl_model::{
     Collector, FindingHolders, Frame, HolderBound, HolderGrowth, HolderKind, HolderPace, HolderPattern, HoldersAsked,

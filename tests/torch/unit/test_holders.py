@@ -325,7 +325,7 @@ def test_a_variable_that_gets_another_value_hides_nothing() -> None:
             shortcut = None
             changes.append(1)
     assert shortcut is None and search.answer["found_blocks"] == 16, search.answer
-    assert "HELD" in only(search.answer)["sentence"], search.answer
+    assert "global `HELD`" in only(search.answer)["chain"], search.answer
 
 
 def test_what_is_wide_is_looked_through_in_the_end() -> None:
@@ -389,6 +389,33 @@ def test_bounds_and_lengths_are_told() -> None:
         facts = tuple(told[key] for key in ("holder", "type", "length", "is_bounded", "limit"))
         assert facts == expected and told["blocks"] == 5, (name, told)
         HELD.clear()
+
+
+class Model:
+    """Two levels of parts, and a cache on a method, which keeps every model that it was called for."""
+
+    def __init__(self) -> None:
+        self.parts = [{"weight": torch.ones(3), "bias": torch.ones(3)} for _ in range(4)]
+
+    @functools.lru_cache(maxsize=32)  # noqa: B019
+    def anchors(self, size: int) -> int:
+        return size
+
+
+def test_a_cache_that_keeps_models_is_the_holder_and_not_their_parts() -> None:
+    models = [Model() for _ in range(12)]
+    blocks = [block_of(tensor) for model in models for part in model.parts for tensor in part.values()]
+    for model in models:
+        model.anchors(8)
+    model = None
+    models.clear()
+    HELD.append(Model)
+    try:
+        told = only(_holders.find(_native, blocks, BUDGET_MS))
+    finally:
+        Model.anchors.cache_clear()
+    facts = (told["holder"], told["type"], told["name"], told["owner"], told["limit"], told["blocks"])
+    assert facts == ("cache", "functools.lru_cache", "anchors", "Model", 32, 96), told
 
 
 def test_threads_that_wait_are_one_holder() -> None:

@@ -87,6 +87,11 @@ def of(path: list[Any], at: int) -> Facts:
     return facts
 
 
+def is_cache(thing: Any) -> bool:
+    """Whether an object's type is known to keep things."""
+    return _cache(thing, None) is not None
+
+
 def _cache(thing: Any, length: Optional[int]) -> Optional[Facts]:
     """The facts of an object whose type is known to keep things."""
     cls = type(thing)

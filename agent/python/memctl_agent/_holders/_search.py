@@ -168,7 +168,7 @@ class Search:
         ]
 
     def _begin_again(self) -> None:
-        """Forgets the walk: a variable where many chains began has another value by now, and what lay below it was seen."""
+        """Forgets the walk: a variable where many chains began has another value, and what was below it was seen."""
         self._walk = self._grouping = self._threads = self._starts = None
         self._roots = Roots(self._frames)
         self._staged, self._waiting, self._in_graph = {}, {}, {}

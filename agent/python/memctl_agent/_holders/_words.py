@@ -13,7 +13,7 @@ import types
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from memctl_agent._holders import _reading
+from memctl_agent._holders import _facts, _reading
 from memctl_agent._holders._facts import FILLED
 from memctl_agent._holders._frames import Frames
 from memctl_agent._holders._roots import Root
@@ -299,7 +299,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def may_gather(chain: Chain, at: int) -> bool:
-    """Whether an object of a chain may be what holds many others: a container that the program fills."""
+    """Whether an object of a chain may be what holds many others: a container that the program fills, or a cache."""
+    if _facts.is_cache(chain.path[at]):
+        return True
     return _reading.container(chain.path[at]) is not None and not _is_namespace(chain, at)
 
 

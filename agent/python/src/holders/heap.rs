@@ -46,6 +46,11 @@ struct Keeper {
     is_weak: bool,
 }
 
+/// A block's number and a tensor on it.
+type OnBlock<'py> = (usize, Bound<'py, PyAny>);
+/// An object, and the address of what it refers to.
+type Holder<'py> = (Bound<'py, PyAny>, usize);
+
 /// See the module.
 #[pyclass(module = "memctl_agent._native")]
 pub struct Heap {
@@ -96,7 +101,7 @@ impl Heap {
         py: Python<'py>,
         rules: &Bound<'py, PyTuple>,
         slice_us: u64,
-    ) -> PyResult<(bool, Vec<(usize, Bound<'py, PyAny>)>)> {
+    ) -> PyResult<(bool, Vec<OnBlock<'py>>)> {
         let (rules, end) = (Rules::new(rules)?, until(slice_us));
         let _still = NoCollector::new();
         let (mut found, blocks) = (Vec::new(), std::mem::take(&mut self.blocks));
@@ -120,7 +125,7 @@ impl Heap {
         rules: &Bound<'py, PyTuple>,
         wanted: Vec<usize>,
         slice_us: u64,
-    ) -> PyResult<(bool, Vec<(Bound<'py, PyAny>, usize)>)> {
+    ) -> PyResult<(bool, Vec<Holder<'py>>)> {
         let (mut rules, end) = (Rules::new(rules)?, until(slice_us));
         let _still = NoCollector::new();
         let (mut found, mut below) = (Vec::new(), Vec::new());
@@ -325,7 +330,7 @@ fn heads(py: Python<'_>) -> Vec<usize> {
 
 /// Whether this process has memory there: an address that came out of a structure of an unknown version.
 fn is_readable(address: usize, bytes: usize) -> bool {
-    if address == 0 || address % 8 != 0 {
+    if address == 0 || !address.is_multiple_of(8) {
         return false;
     }
     let mut copy = [0_u8; 128];

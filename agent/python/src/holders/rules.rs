@@ -47,7 +47,7 @@ impl<'py> Rules<'py> {
     /// module, names of the program's own modules)`.
     pub fn new(told: &Bound<'py, PyTuple>) -> PyResult<Self> {
         let tuple = |at: usize| -> PyResult<Bound<'py, PyTuple>> {
-            Ok(told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))?)
+            told.get_item(at)?.cast_into::<PyTuple>().map_err(|_| PyValueError::new_err("a tuple of types"))
         };
         let frame = told.get_item(4)?.as_ptr().cast::<PyTypeObject>();
         let near: Vec<_> = tuple(6)?.iter().collect();

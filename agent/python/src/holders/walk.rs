@@ -7,6 +7,7 @@
 //! functions that run.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry as Slot;
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -294,14 +295,14 @@ impl Walk {
                 Kind::Wall => super::visit::traverse_of(super::visit::type_of(holder))?,
             };
             self.match_below(alive, above, holder, traverse);
-            if !alive.objects.contains_key(&below) {
+            if let Slot::Vacant(slot) = alive.objects.entry(below) {
                 let is_there = refers_to(holder, traverse, wanted, place as usize)
                     // An object's attributes may have come into a dict of their own meanwhile.
                     || has_dict_with(holder, traverse, wanted);
                 if !is_there {
                     return None;
                 }
-                alive.objects.insert(below, wanted);
+                slot.insert(wanted);
             }
             at += 1;
         }
@@ -349,8 +350,7 @@ impl Walk {
         self.looked_at += u64::from(is_first);
         // Only there it is none that runs, or the caller of one.
         let is_traceback = super::visit::is_traceback(object);
-        for at in 0..scratch.len() {
-            let (place, child) = scratch[at];
+        for &(place, child) in scratch.iter() {
             if self.seen.contains_key(&(child as usize)) || !is_tracked(child) || super::visit::is_namespace(child) {
                 continue;
             }
