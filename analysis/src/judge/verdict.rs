@@ -66,6 +66,8 @@ pub struct Grounds<'a> {
     pub not_judged: &'a [NotJudged],
     /// Whether the job goes on.
     pub activity: Activity,
+    /// Whether a request or a process of it failed.
+    pub failed: bool,
 }
 
 /// The verdict.

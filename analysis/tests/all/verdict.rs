@@ -48,7 +48,14 @@ fn of(process: &Process, activity: Activity, beside: Vec<Finding>) -> Verdict {
     found.extend(beside);
     let (judged, not_judged) = judged(&watches);
     let courses = Courses::of(&watches);
-    verdict(&Grounds { courses: &courses, findings: &found, judged: &judged, not_judged: &not_judged, activity })
+    verdict(&Grounds {
+        courses: &courses,
+        findings: &found,
+        judged: &judged,
+        not_judged: &not_judged,
+        activity,
+        failed: false,
+    })
 }
 
 fn ended(process: &Process) -> Verdict {

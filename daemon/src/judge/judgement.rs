@@ -42,13 +42,14 @@ impl Judgement {
     }
 
     /// What the job's memory did, once all findings are there.
-    pub fn verdict(&self, activity: Activity) -> Verdict {
+    pub fn verdict(&self, activity: Activity, failed: bool) -> Verdict {
         judge::verdict(&Grounds {
             courses: &self.courses,
             findings: &self.findings,
             judged: &self.judged,
             not_judged: &self.not_judged,
             activity,
+            failed,
         })
     }
 

@@ -283,7 +283,7 @@ impl QueryService {
                 .iter()
                 .find(|not| not.decides())
                 .map_or_else(String::new, |not| not.reason.clone()),
-            verdict: Some((&judgement.verdict(self.judge.activity(&found))).into()),
+            verdict: Some((&judgement.verdict(self.judge.activity(&found), found.has_failed())).into()),
         })
     }
 

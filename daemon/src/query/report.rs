@@ -35,7 +35,7 @@ pub(super) async fn report(
         return Err(ReadError::Nothing { job: found.job.name.clone(), first, last });
     }
     let judgement = judgement(store, judge, &found, &selection).await?;
-    let verdict = judgement.verdict(judge.activity(&found));
+    let verdict = judgement.verdict(judge.activity(&found), found.has_failed());
     let mut ranks = ranks(&found, &epoch_ends, streams, &judgement);
     let (samples, mut growth) =
         tokio::try_join!(samples::latest(&**store, &found), growth(store, &found, &epoch_ends))?;

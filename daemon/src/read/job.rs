@@ -178,6 +178,13 @@ impl Found {
         self.sessions.iter().any(|session| state(session, streams) == JobState::Running)
     }
 
+    /// Whether a request or a process of it failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let died = |session: &SessionRow| session.end.as_ref().is_some_and(|end| end.failure.is_some());
+        self.devices.iter().any(|device| device.ooms > 0) || self.sessions.iter().any(died)
+    }
+
     /// Leaves the devices with these indexes, and the processes that use one of them.
     fn narrow(&mut self, wanted: &[u32]) -> Result<(), ReadError> {
         if wanted.is_empty() {

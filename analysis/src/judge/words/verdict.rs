@@ -175,8 +175,9 @@ pub(in crate::judge) fn steady(grounds: &Grounds<'_>) -> String {
 
 /// The worst finding as a sentence, a space behind it: what is wrong comes before what is not.
 fn worst(grounds: &Grounds<'_>) -> Option<String> {
-    let worst = grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning)?;
-    Some(sentence(&worst.title) + " ")
+    let worst = grounds.findings.iter().find(|finding| finding.severity >= Severity::Warning);
+    let unexplained = grounds.failed.then_some("A request or a rank failed, and no finding explains why");
+    worst.map(|worst| worst.title.as_str()).or(unexplained).map(|title| sentence(title) + " ")
 }
 
 /// `14 of 40 steps`.

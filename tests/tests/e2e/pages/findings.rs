@@ -119,7 +119,7 @@ fn a_job_that_failed_is_not_called_well() {
         assert!(!text.contains("Nothing wrong") && !text.contains("nothing wrong"), "{verb}: {text}");
     }
     let text = memctl("diagnose --job failed_request");
-    assert!(text.contains("In short: A request or a rank failed, and no finding explains why."), "{text}");
+    assert!(text.contains("A request or a rank failed, and no finding explains why."), "{text}");
 }
 
 #[test]
